@@ -20,7 +20,9 @@ fn main() -> ExitCode {
         name if cni::PLUGINS.contains(&name) => cni::main(name),
         "coredns" => dns_main(&args.map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>()),
         "pause" => commands::pause::main(),
-        "local-path" => commands::local_path::main(&args.map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>()),
+        "local-path" => {
+            commands::local_path::main(&args.map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>())
+        }
         _ if commands::tools::NAMES.contains(&name.as_str()) => commands::tool(&name, &args.collect::<Vec<_>>()),
         _ => commands::main(args.collect()),
     };

@@ -1,4 +1,5 @@
-//! The node's addresses while it runs: those that were given, or the one that leads to the cluster, followed when the machine moves.
+//! The node's addresses while it runs: those that were given, or the one that leads to the cluster, followed when the
+//! machine moves.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -26,8 +27,8 @@ pub(crate) fn fixed(ips: Vec<IpAddr>, group: &Group) -> watch::Receiver<Vec<IpAd
     told
 }
 
-/// Begins with `first`, one a family, and tells another address as soon as the machine has lost one. `find` asks the kernel for the one to
-/// use, of the same family as the one before; it may block on DNS.
+/// Begins with `first`, one a family, and tells another address as soon as the machine has lost one. `find` asks the
+/// kernel for the one to use, of the same family as the one before; it may block on DNS.
 pub(crate) fn follow<F>(first: Vec<IpAddr>, find: F, group: &Group) -> watch::Receiver<Vec<IpAddr>>
 where
     F: Fn(IpAddr) -> Option<IpAddr> + Clone + Send + 'static,
@@ -74,11 +75,16 @@ where
 }
 
 /// The address to use now: where the way to the cluster begins, else whatever the interface has that had the last one.
-async fn look(find: impl Fn(IpAddr) -> Option<IpAddr> + Send + 'static, interface: Option<String>, last: IpAddr) -> Option<IpAddr> {
+async fn look(
+    find: impl Fn(IpAddr) -> Option<IpAddr> + Send + 'static,
+    interface: Option<String>,
+    last: IpAddr,
+) -> Option<IpAddr> {
     if let Ok(Some(found)) = Group::blocking(move || find(last)).await {
         return Some(found);
     }
-    let usable = |ip: &IpAddr| ip.is_ipv4() == last.is_ipv4() && !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
+    let usable =
+        |ip: &IpAddr| ip.is_ipv4() == last.is_ipv4() && !matches!(ip, IpAddr::V6(v6) if v6.is_unicast_link_local());
     addresses()?.into_iter().find(|(name, ip)| Some(name) == interface.as_ref() && usable(ip)).map(|(_, ip)| ip)
 }
 
@@ -96,7 +102,8 @@ fn interface_of(ip: IpAddr) -> Option<String> {
     addresses()?.into_iter().find(|(_, has)| *has == ip).map(|(name, _)| name)
 }
 
-/// Whether the machine still has the address: one that it has stays the node's, whatever else comes. A machine that cannot tell keeps it.
+/// Whether the machine still has the address: one that it has stays the node's, whatever else comes. A machine that
+/// cannot tell keeps it.
 fn is_ours(ip: IpAddr) -> bool {
     addresses().is_none_or(|all| all.iter().any(|(_, has)| *has == ip))
 }

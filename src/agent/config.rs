@@ -86,7 +86,10 @@ pub(crate) struct RegistryChoice {
 
 impl RegistryChoice {
     pub(crate) fn of(args: &NodeArgs) -> RegistryChoice {
-        RegistryChoice { file: args.private_registry.clone(), default_endpoint: !args.disable_default_registry_endpoint }
+        RegistryChoice {
+            file: args.private_registry.clone(),
+            default_endpoint: !args.disable_default_registry_endpoint,
+        }
     }
 }
 

@@ -16,7 +16,8 @@ use tracing::{info, warn};
 use crate::flags::ranges;
 use crate::flags::roles::NodeArgs;
 
-/// Files that may hold the host's resolvers, best first. systemd-resolved's own file names the real ones where the first has only its stub.
+/// Files that may hold the host's resolvers, best first. systemd-resolved's own file names the real ones where the
+/// first has only its stub.
 const RESOLV_CONFS: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
 
 /// Why the machine cannot be told apart from others.
@@ -40,8 +41,8 @@ pub(crate) fn node_name() -> Result<String, HostError> {
     Ok(name.to_string_lossy().to_ascii_lowercase())
 }
 
-/// Where this machine keeps what makes it itself: outside of the data dir, so that it survives a new installation; inside of one
-/// that is not the usual, so that several nodes can share a machine.
+/// Where this machine keeps what makes it itself: outside of the data dir, so that it survives a new installation;
+/// inside of one that is not the usual, so that several nodes can share a machine.
 pub(crate) fn identity_dir(data_dir: &Path) -> PathBuf {
     if data_dir == Path::new("/var/lib/kedge") { "/etc/kedge/node".into() } else { data_dir.join("node") }
 }
@@ -75,7 +76,8 @@ pub(crate) fn full_node_name(args: &NodeArgs, data_dir: &Path, rng: &Rng) -> Res
     Ok(name)
 }
 
-/// The host's name as it was when the node first ran here: a host that is renamed stays the same node, with its pods and volumes.
+/// The host's name as it was when the node first ran here: a host that is renamed stays the same node, with its pods
+/// and volumes.
 fn kept_name(dir: &Path, host: String) -> Result<String, HostError> {
     let path = dir.join("node-name");
     let kept = files::read_if_exists(&path)?.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
@@ -102,7 +104,8 @@ pub(crate) fn ip_towards(to: SocketAddr) -> Option<IpAddr> {
     let socket = UdpSocket::bind(any).ok()?;
     socket.connect(to).ok()?;
     let ip = socket.local_addr().ok()?.ip();
-    // With IPv6 the kernel takes any interface's address where the one that leads there has none yet, also our tunnel's.
+    // With IPv6 the kernel takes any interface's address where the one that leads there has none yet, also our
+    // tunnel's.
     if ip.is_unspecified() || ip.is_loopback() || is_pod_networks(ip) {
         return None;
     }
@@ -112,8 +115,8 @@ pub(crate) fn ip_towards(to: SocketAddr) -> Option<IpAddr> {
     }
 }
 
-/// The address to be known by: for a temporary one (RFC 8981), which is another one every day, one of its interface that stays, of the same
-/// network if there is one. `table` is the kernel's list.
+/// The address to be known by: for a temporary one (RFC 8981), which is another one every day, one of its interface
+/// that stays, of the same network if there is one. `table` is the kernel's list.
 fn lasting(ip: Ipv6Addr, table: &str) -> Ipv6Addr {
     const TEMPORARY: u8 = 0x01;
     // Deprecated, tentative, or found to be another machine's.
@@ -125,8 +128,11 @@ fn lasting(ip: Ipv6Addr, table: &str) -> Ipv6Addr {
         Some((address, *scope == "00", u8::from_str_radix(flags, 16).ok()?, (*name).to_owned()))
     };
     let all: Vec<(Ipv6Addr, bool, u8, String)> = table.lines().filter_map(read).collect();
-    let Some((.., link)) = all.iter().find(|(address, _, flags, _)| *address == ip && flags & TEMPORARY != 0) else { return ip };
-    let stays = all.iter().filter(|(_, global, flags, name)| *global && name == link && flags & (TEMPORARY | UNUSABLE) == 0);
+    let Some((.., link)) = all.iter().find(|(address, _, flags, _)| *address == ip && flags & TEMPORARY != 0) else {
+        return ip;
+    };
+    let stays =
+        all.iter().filter(|(_, global, flags, name)| *global && name == link && flags & (TEMPORARY | UNUSABLE) == 0);
     let like = |address: &Ipv6Addr| address.segments()[..4] == ip.segments()[..4];
     stays.map(|(address, ..)| *address).max_by_key(like).unwrap_or(ip)
 }
@@ -148,8 +154,8 @@ fn address(interface: &InterfaceAddress) -> Option<IpAddr> {
     v4.or_else(|| address.as_sockaddr_in6().map(|sin| IpAddr::V6(sin.ip())))
 }
 
-/// The address with which this host begins its way to the rest of the world, of the same family as `like`. The other end is a
-/// documentation address (RFC 5737, RFC 3849).
+/// The address with which this host begins its way to the rest of the world, of the same family as `like`. The other
+/// end is a documentation address (RFC 5737, RFC 3849).
 pub(crate) fn ip_of_default_route(like: IpAddr) -> Option<IpAddr> {
     let world = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
     ip_towards(if like.is_ipv4() { ([192, 0, 2, 1], 9).into() } else { (world, 9).into() })
@@ -192,14 +198,16 @@ pub(crate) fn group_id(group: &str) -> Result<u32, String> {
     if let Ok(id) = group.parse() {
         return Ok(id);
     }
-    let found = nix::unistd::Group::from_name(group).map_err(|err| format!("cannot look up the group '{group}': {err}"))?;
+    let found =
+        nix::unistd::Group::from_name(group).map_err(|err| format!("cannot look up the group '{group}': {err}"))?;
     found.map(|group| group.gid.as_raw()).ok_or_else(|| format!("this machine has no group '{group}'"))
 }
 
 /// Labels of `--node-label`.
 pub(crate) fn labels(args: &NodeArgs) -> Result<BTreeMap<String, String>, HostError> {
     let bad = |text: &str| HostError::Flag { flag: "node-label", reason: format!("'{text}' is not KEY=VALUE") };
-    let split = |text: &String| text.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned())).ok_or_else(|| bad(text));
+    let split =
+        |text: &String| text.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned())).ok_or_else(|| bad(text));
     args.node_label.iter().map(split).collect()
 }
 
@@ -209,9 +217,11 @@ pub(crate) fn taints(args: &NodeArgs) -> Result<Vec<Taint>, HostError> {
 }
 
 fn taint(text: &str) -> Result<Taint, HostError> {
-    let bad = || HostError::Flag { flag: "node-taint", reason: format!("'{text}' is not KEY=VALUE:EFFECT or KEY:EFFECT") };
+    let bad =
+        || HostError::Flag { flag: "node-taint", reason: format!("'{text}' is not KEY=VALUE:EFFECT or KEY:EFFECT") };
     let (key_value, effect) = text.rsplit_once(':').ok_or_else(bad)?;
-    let (key, value) = key_value.split_once('=').map_or((key_value, None), |(key, value)| (key, Some(value.to_owned())));
+    let (key, value) =
+        key_value.split_once('=').map_or((key_value, None), |(key, value)| (key, Some(value.to_owned())));
     if key.is_empty() || !matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute") {
         return Err(bad());
     }
@@ -232,8 +242,8 @@ fn is_dns_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// The node's addresses: those of `--node-ip`, else one of each of the cluster's families (`true` is IPv4). The node may lack the second:
-/// its pods have both in any case.
+/// The node's addresses: those of `--node-ip`, else one of each of the cluster's families (`true` is IPv4). The node
+/// may lack the second: its pods have both in any case.
 pub(crate) fn node_ips(args: &NodeArgs, families: &[bool]) -> Result<Vec<IpAddr>, HostError> {
     if !args.node_ip.is_empty() {
         return ranges::node_ips(&args.node_ip, families).map_err(|reason| HostError::Flag { flag: "node-ip", reason });
@@ -251,13 +261,15 @@ pub(crate) fn second_ip(first: IpAddr, families: &[bool]) -> Option<IpAddr> {
     let found = node_ip(if other { [0, 0, 0, 0].into() } else { Ipv6Addr::UNSPECIFIED.into() }).ok();
     if found.is_none() {
         let family = if other { "IPv4" } else { "IPv6" };
-        warn!("this host has no {family} address but loopback: its pods have one, it has none; name one with --node-ip");
+        warn!(
+            "this host has no {family} address but loopback: its pods have one, it has none; name one with --node-ip"
+        );
     }
     found
 }
 
-/// The address from which this host reaches others: that of its default route, else the first one that is not loopback; of the same
-/// family as `like`.
+/// The address from which this host reaches others: that of its default route, else the first one that is not loopback;
+/// of the same family as `like`.
 pub(crate) fn node_ip(like: IpAddr) -> Result<IpAddr, HostError> {
     if let Some(ip) = ip_of_default_route(like) {
         return Ok(ip);
@@ -274,10 +286,14 @@ pub(crate) fn node_ip(like: IpAddr) -> Result<IpAddr, HostError> {
     usable.next().ok_or(HostError::NoAddress)
 }
 
-/// The resolv.conf with the host's real resolvers: pods cannot use one on the host's loopback. `None` if no file names any; then pods
-/// get no upstream resolver, because a public one is not ours to choose.
+/// The resolv.conf with the host's real resolvers: pods cannot use one on the host's loopback. `None` if no file names
+/// any; then pods get no upstream resolver, because a public one is not ours to choose.
 pub(crate) fn resolv_conf() -> Option<PathBuf> {
-    RESOLV_CONFS.iter().map(Path::new).find(|path| fs::read_to_string(path).is_ok_and(|text| has_real_resolver(&text))).map(Path::to_owned)
+    RESOLV_CONFS
+        .iter()
+        .map(Path::new)
+        .find(|path| fs::read_to_string(path).is_ok_and(|text| has_real_resolver(&text)))
+        .map(Path::to_owned)
 }
 
 fn has_real_resolver(text: &str) -> bool {

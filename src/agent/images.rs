@@ -1,7 +1,9 @@
-//! The images that kedge itself needs, made from this very binary: a cluster that never saw the internet has its pause and DNS images.
+//! The images that kedge itself needs, made from this very binary: a cluster that never saw the internet has its pause
+//! and DNS images.
 //!
 //! Both images share one layer with the binary under several names; containerd stores and unpacks it once.
 
+use base::hex;
 use std::fs::File;
 use std::io::{self, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -118,7 +120,8 @@ impl SystemImages {
     }
 }
 
-/// A fast mark of a file's content, 48 bits: it tells binaries apart, and proves nothing. What containerd is given is named by SHA-256.
+/// A fast mark of a file's content, 48 bits: it tells binaries apart, and proves nothing. What containerd is given is
+/// named by SHA-256.
 fn fingerprint(file: &mut File) -> io::Result<u64> {
     let (mut chunk, mut mark) = (vec![0; CHUNK], 0xcbf2_9ce4_8422_2325_u64);
     loop {
@@ -134,8 +137,8 @@ fn fingerprint(file: &mut File) -> io::Result<u64> {
     }
 }
 
-/// Writes a docker archive (image spec v1.2): the one layer, a configuration per image, the manifest. The layer comes first, because
-/// the configurations name its digest, which is counted as it passes.
+/// Writes a docker archive (image spec v1.2): the one layer, a configuration per image, the manifest. The layer comes
+/// first, because the configurations name its digest, which is counted as it passes.
 async fn write_archive(
     layer: Layer,
     binary: impl AsyncRead + Unpin,
@@ -159,7 +162,7 @@ async fn write_archive(
     sum.update(&layer.tail);
     out.write_all(&layer.tail).await?;
     // A layer is whole tar blocks, so nothing fills up between it and the next entry.
-    out.write_all(&archive_end(&hex(sum.finish().as_ref()), images)?).await?;
+    out.write_all(&archive_end(&hex::encode(sum.finish().as_ref()), images)?).await?;
     out.shutdown().await
 }
 
@@ -174,7 +177,7 @@ fn archive_end(layer_digest: &str, images: &[String; 2]) -> io::Result<Vec<u8>> 
             "history": [{"created_by": "kedge"}],
         });
         let config = serde_json::to_vec(&config)?;
-        let file = format!("{}.json", hex(digest::digest(&digest::SHA256, &config).as_ref()));
+        let file = format!("{}.json", hex::encode(digest::digest(&digest::SHA256, &config).as_ref()));
         append(&mut end, &file, &config)?;
         manifest.push(json!({"Config": file, "RepoTags": [tag], "Layers": ["layer.tar"]}));
     }
@@ -190,7 +193,8 @@ async fn run(command: &mut Command, mut layer: Layer, images: &[String; 2]) -> R
     let mut binary = tokio::fs::File::from_std(layer.binary.try_clone().map_err(ImageError::Pack)?);
     binary.set_max_buf_size(CHUNK);
     let work = async {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(failed)?;
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(failed)?;
         if let Some(mut stdin) = child.stdin.take() {
             // A tool that ends early says why on its standard error, which is the better message.
             let _broken_pipe = write_archive(layer, binary, images, &mut stdin).await;
@@ -268,10 +272,6 @@ fn oci_architecture() -> &'static str {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -299,11 +299,18 @@ mod tests {
         let manifest: serde_json::Value = serde_json::from_slice(&files["manifest.json"]).unwrap();
         assert_eq!([&manifest[0]["RepoTags"][0], &manifest[1]["RepoTags"][0]], [&names[0], &names[1]]);
         let layer = &files["layer.tar"];
-        let config: serde_json::Value = serde_json::from_slice(&files[manifest[1]["Config"].as_str().unwrap()]).unwrap();
-        assert_eq!(config["rootfs"]["diff_ids"][0], format!("sha256:{}", hex(digest::digest(&digest::SHA256, layer).as_ref())));
+        let config: serde_json::Value =
+            serde_json::from_slice(&files[manifest[1]["Config"].as_str().unwrap()]).unwrap();
+        assert_eq!(
+            config["rootfs"]["diff_ids"][0],
+            format!("sha256:{}", hex::encode(digest::digest(&digest::SHA256, layer).as_ref()))
+        );
         let mut layer = tar::Archive::new(layer.as_slice());
-        let names: Vec<_> =
-            layer.entries().unwrap().map(|e| (e.as_ref().unwrap().path().unwrap().display().to_string(), e.unwrap().size())).collect();
+        let names: Vec<_> = layer
+            .entries()
+            .unwrap()
+            .map(|e| (e.as_ref().unwrap().path().unwrap().display().to_string(), e.unwrap().size()))
+            .collect();
         assert_eq!(
             names,
             [

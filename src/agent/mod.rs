@@ -30,7 +30,9 @@ use tracing::{info, warn};
 use crate::agent::config::AgentConfig;
 use crate::agent::images::{ImageError, SystemImages};
 use crate::flags::ranges;
-use crate::process::layout::{KUBELET_RECORD, cni_bin_dir, cni_conf_dir, is_of_kubelet, kubelet_dir, mark_data_dir, run_dir};
+use crate::process::layout::{
+    KUBELET_RECORD, cni_bin_dir, cni_conf_dir, is_of_kubelet, kubelet_dir, mark_data_dir, run_dir,
+};
 
 /// A node that could not hold pods to their addresses looks again whether it can this much later.
 const GUARD_AGAIN: Duration = Duration::from_secs(60);
@@ -56,9 +58,10 @@ pub(crate) enum AgentError {
 
 /// Where a machine's only kubelet has its folder.
 const KUBELET_DIR: &str = "/var/lib/kubelet";
-/// Chooses the kubelet's folder, and writes it down for who cleans up. Drivers of volumes and device plugins expect it at
-/// `/var/lib/kubelet`, as with k3s and upstream; a server beside others on one machine has its own, or the one that
-/// `--kubelet-arg=root-dir=` names. Pods that an earlier version has mounted elsewhere keep the place until none is left.
+/// Chooses the kubelet's folder, and writes it down for who cleans up. Drivers of volumes and device plugins expect it
+/// at `/var/lib/kubelet`, as with k3s and upstream; a server beside others on one machine has its own, or the one that
+/// `--kubelet-arg=root-dir=` names. Pods that an earlier version has mounted elsewhere keep the place until none is
+/// left.
 fn choose_kubelet_dir(data_dir: &Path, wish: Option<&Path>) -> Result<PathBuf, FileError> {
     let own = data_dir.join("agent/kubelet");
     let holds_pods = || std::fs::read_dir(own.join("pods")).is_ok_and(|mut pods| pods.next().is_some());
@@ -71,7 +74,8 @@ fn choose_kubelet_dir(data_dir: &Path, wish: Option<&Path>) -> Result<PathBuf, F
     // The kernel's table of mounts, by which is told what may be removed, knows no links.
     let chosen = std::fs::canonicalize(&chosen).map_err(FileError::at("cannot resolve", &chosen))?;
     let earlier = kubelet_dir(data_dir) == chosen && data_dir.join(KUBELET_RECORD).exists();
-    owner::mark(&chosen, |name| is_of_kubelet(&chosen, name, earlier)).map_err(FileError::at("cannot mark", &chosen))?;
+    owner::mark(&chosen, |name| is_of_kubelet(&chosen, name, earlier))
+        .map_err(FileError::at("cannot mark", &chosen))?;
     files::write_atomic(&data_dir.join(KUBELET_RECORD), chosen.as_os_str().as_encoded_bytes(), 0o600)?;
     Ok(chosen)
 }
@@ -80,7 +84,8 @@ fn log_dir(data_dir: &Path) -> PathBuf {
     if data_dir == Path::new("/var/lib/kedge") { "/var/log/pods".into() } else { data_dir.join("agent/pod-logs") }
 }
 
-/// The node's half on its way: the container runtime starts, and takes in our own images, beside whatever else is being started.
+/// The node's half on its way: the container runtime starts, and takes in our own images, beside whatever else is being
+/// started.
 pub(crate) struct Beginning {
     config: AgentConfig,
     kubelet: KubeletConfig,
@@ -92,7 +97,8 @@ pub(crate) fn begin(mut config: AgentConfig, group: &Group) -> Result<Beginning,
     let kubelet = kubelet_config(&config)?;
     mark_data_dir(&config.data_dir)?;
     install_plugins(&kubelet.cni_bin_dir)?;
-    std::fs::create_dir_all(&kubelet.cni_conf_dir).map_err(FileError::at("cannot create directory", &kubelet.cni_conf_dir))?;
+    std::fs::create_dir_all(&kubelet.cni_conf_dir)
+        .map_err(FileError::at("cannot create directory", &kubelet.cni_conf_dir))?;
     let (tell, runtime) = oneshot::channel();
     let (images, of_task, tasks) = (config.images.take(), kubelet.clone(), group.clone());
     group.spawn_short("runtime", async move {
@@ -102,7 +108,11 @@ pub(crate) fn begin(mut config: AgentConfig, group: &Group) -> Result<Beginning,
     Ok(Beginning { config, kubelet, runtime })
 }
 
-async fn start_runtime(kubelet: &KubeletConfig, images: Option<SystemImages>, group: &Group) -> Result<Runtime, AgentError> {
+async fn start_runtime(
+    kubelet: &KubeletConfig,
+    images: Option<SystemImages>,
+    group: &Group,
+) -> Result<Runtime, AgentError> {
     let runtime = kubelet::start_runtime(kubelet, group).await?;
     if let Some(images) = images {
         images.import(&runtime).await?;
@@ -160,8 +170,8 @@ fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
     })
 }
 
-/// Starts everything that runs on a node. `client` acts as the node, `informers` reads Services for the proxy, `serving` is for the
-/// kubelet's server: its certificate and the CAs of its clients.
+/// Starts everything that runs on a node. `client` acts as the node, `informers` reads Services for the proxy,
+/// `serving` is for the kubelet's server: its certificate and the CAs of its clients.
 pub(crate) async fn build(
     beginning: Beginning,
     serving: Arc<rustls::ServerConfig>,
@@ -198,8 +208,10 @@ pub(crate) async fn build(
     let runtime = runtime.await.map_err(|_| AgentError::Stopped)??;
     let handle = kubelet::run(kubelet, runtime, client.clone(), group).await?;
     let server = kubelet::server::Server::new(handle, client, config.node_name, group);
-    let (port, addr) =
-        (config.kubelet_port, SocketAddr::new(host::any_address(ranges::has_v6(&config.cluster_cidrs)), config.kubelet_port));
+    let (port, addr) = (
+        config.kubelet_port,
+        SocketAddr::new(host::any_address(ranges::has_v6(&config.cluster_cidrs)), config.kubelet_port),
+    );
     let listener = wire::serve::Server::bind(addr, Some(serving), server).await;
     listener.map_err(|source| AgentError::Listen { port, source })?.start(group);
     Ok(())
@@ -216,7 +228,9 @@ fn install_plugins(dir: &Path) -> Result<(), FileError> {
         }
         let fresh = dir.join(format!(".{name}.new"));
         let _leftover = std::fs::remove_file(&fresh);
-        symlink(&program, &fresh).and_then(|()| std::fs::rename(&fresh, &link)).map_err(FileError::at("cannot link", &link))?;
+        symlink(&program, &fresh)
+            .and_then(|()| std::fs::rename(&fresh, &link))
+            .map_err(FileError::at("cannot link", &link))?;
     }
     Ok(())
 }
@@ -227,8 +241,8 @@ struct CniFiles {
     net: network::Config,
 }
 
-/// Writes the network configuration when the node is given its range of pod addresses, and again if that or the uplink's MTU changes: pods
-/// that begin from then on have it.
+/// Writes the network configuration when the node is given its range of pod addresses, and again if that or the
+/// uplink's MTU changes: pods that begin from then on have it.
 fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
     let (tasks, node_name) = (group.child("pod-cidr"), files.net.node_name.clone());
     let nodes = informers.get::<Node>();
@@ -243,8 +257,11 @@ fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
             let mtu = *mtus.borrow_and_update();
             let spec = nodes.get("", &node_name).and_then(|node| node.spec.clone()).unwrap_or_default();
             let all = spec.pod_cidrs.unwrap_or_default();
-            // Of a family that came later this process serves nothing yet: its pods get such addresses after its next start.
-            let served = |cidr: &IpNet| files.net.cluster_cidrs.iter().any(|range| range.addr().is_ipv4() == cidr.addr().is_ipv4());
+            // Of a family that came later this process serves nothing yet: its pods get such addresses after its next
+            // start.
+            let served = |cidr: &IpNet| {
+                files.net.cluster_cidrs.iter().any(|range| range.addr().is_ipv4() == cidr.addr().is_ipv4())
+            };
             let cidrs: Vec<IpNet> = all.iter().filter_map(|cidr| cidr.parse().ok()).filter(served).collect();
             let wanted = (cidrs, mtu, guard.is_possible);
             if !wanted.0.is_empty() && wanted != written {
@@ -265,7 +282,8 @@ fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
     });
 }
 
-/// Whether pods of this node can be held to their addresses. Once they can, they are: nft's troubles of later are for the pods that begin.
+/// Whether pods of this node can be held to their addresses. Once they can, they are: nft's troubles of later are for
+/// the pods that begin.
 #[derive(Default)]
 struct SourceGuard {
     is_possible: bool,
@@ -274,7 +292,8 @@ struct SourceGuard {
 }
 
 impl SourceGuard {
-    /// Looks each `again` whether what was not possible is: nft refuses for want of memory, too, and a kernel's module may come later.
+    /// Looks each `again` whether what was not possible is: nft refuses for want of memory, too, and a kernel's module
+    /// may come later.
     async fn keep(&mut self, ask: fn() -> Result<(), String>, again: Duration) {
         let is_first = self.looked.is_none();
         if self.is_possible || self.looked.as_ref().is_some_and(|looked| looked.elapsed() < again) {

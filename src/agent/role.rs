@@ -1,4 +1,5 @@
-//! `kedge agent`: joins a cluster, then runs the node's half with credentials of its own, over a balancer that knows all servers.
+//! `kedge agent`: joins a cluster, then runs the node's half with credentials of its own, over a balancer that knows
+//! all servers.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
@@ -137,9 +138,14 @@ impl Plan {
         })
     }
 
-    /// The node's addresses from now on in a cluster of these families: the one that leads to a server and one of the other family, unless
-    /// others were given.
-    fn follow_ips(&self, balancer: &Arc<Balancer>, families: &[bool], group: &Group) -> Result<watch::Receiver<Vec<IpAddr>>, HostError> {
+    /// The node's addresses from now on in a cluster of these families: the one that leads to a server and one of the
+    /// other family, unless others were given.
+    fn follow_ips(
+        &self,
+        balancer: &Arc<Balancer>,
+        families: &[bool],
+        group: &Group,
+    ) -> Result<watch::Receiver<Vec<IpAddr>>, HostError> {
         if !self.args.node.node_ip.is_empty() {
             return Ok(addresses::fixed(host::node_ips(&self.args.node, families)?, group));
         }
@@ -158,10 +164,16 @@ impl Plan {
     }
 
     fn joiner(&self, group: &Group) -> Result<Joiner, RoleError> {
-        let given = Given { flag: "token", text: self.args.token.as_deref(), file: self.args.token_file.as_deref(), own: false };
+        let given = Given {
+            flag: "token",
+            text: self.args.token.as_deref(),
+            file: self.args.token_file.as_deref(),
+            own: false,
+        };
         let token = given.read()?.map(|text| JoinToken::parse(&text)).transpose().map_err(RoleError::Token)?;
         let machine_id = host::machine_id();
-        let key = NodeKey::load_or_create(&host::identity_dir(&self.args.common.state.data_dir).join("key"), &machine_id)?;
+        let key =
+            NodeKey::load_or_create(&host::identity_dir(&self.args.common.state.data_dir).join("key"), &machine_id)?;
         Ok(Joiner {
             role: Role::Agent,
             token,
@@ -192,16 +204,21 @@ async fn run(args: AgentArgs) -> Result<(), RoleError> {
 
 /// `--check`: the server's answer, in words.
 async fn check(plan: &Plan, group: &Group) -> Result<(), RoleError> {
-    let welcome = plan.joiner(group)?.join(std::slice::from_ref(&plan.given), true).await.map_err(RoleError::Refused)?;
+    let welcome =
+        plan.joiner(group)?.join(std::slice::from_ref(&plan.given), true).await.map_err(RoleError::Refused)?;
     println!("this machine may join https://{} as node {}", plan.given, plan.node_name);
     println!("server version: {}", welcome.version);
     println!("servers: {}", welcome.servers.join(", "));
-    println!("pods: {}, services: {}", welcome.settings.cluster_cidrs.join(","), welcome.settings.service_cidrs.join(","));
+    println!(
+        "pods: {}, services: {}",
+        welcome.settings.cluster_cidrs.join(","),
+        welcome.settings.service_cidrs.join(",")
+    );
     Ok(())
 }
 
-/// Joins, waiting for what may pass. With credentials from an earlier time an unreachable server is no reason to wait, nor is a clock
-/// that is wrong since the machine started: `None`.
+/// Joins, waiting for what may pass. With credentials from an earlier time an unreachable server is no reason to wait,
+/// nor is a clock that is wrong since the machine started: `None`.
 async fn join_or_go_on(plan: &Plan, joiner: &Joiner, balancer: &Balancer) -> Result<Option<Welcome>, RoleError> {
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
     let mut told = None;
@@ -227,8 +244,9 @@ async fn join_or_go_on(plan: &Plan, joiner: &Joiner, balancer: &Balancer) -> Res
 
 /// Whether what is on the disk makes this machine the node it should be.
 fn usable(plan: &Plan) -> bool {
-    NodeFiles::load(&plan.agent_dir)
-        .is_some_and(|files| files.membership.node_name == plan.node_name && plan.clock.now() < files.kubelet.current().not_after)
+    NodeFiles::load(&plan.agent_dir).is_some_and(|files| {
+        files.membership.node_name == plan.node_name && plan.clock.now() < files.kubelet.current().not_after
+    })
 }
 
 async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleError> {
@@ -255,13 +273,29 @@ async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleEr
     let (name, ips) = (plan.node_name.clone(), node_ips.clone());
     let reach = NodeReach { name, ips, port: config.kubelet_port, nodes: informers.get(), pods: informers.get() };
     let node_half = super::begin(config, workers)?;
-    let keeper = Keeper { tls, reach: Arc::new(reach), balancer: Some(Arc::clone(&balancer)), opened: tell_opened, rng: plan.rng.clone() };
+    let keeper = Keeper {
+        tls,
+        reach: Arc::new(reach),
+        balancer: Some(Arc::clone(&balancer)),
+        opened: tell_opened,
+        rng: plan.rng.clone(),
+    };
     keeper.start(follow_servers(&balancer, &informers, paths), renewals, paths);
     let serving = pki::tls::server_config(Arc::clone(&node.serving), Some(&node.clients))?;
     let recorder = Recorder::new(kubelet.clone(), "kedge-certificates", &plan.node_name, paths);
     super::build(node_half, serving, kubelet, &informers, workers).await?;
     keep_membership(
-        Renewal { recorder, joiner, balancer, node, clock: plan.clock.clone(), rng: plan.rng.clone(), renewed, opened, node_ips },
+        Renewal {
+            recorder,
+            joiner,
+            balancer,
+            node,
+            clock: plan.clock.clone(),
+            rng: plan.rng.clone(),
+            renewed,
+            opened,
+            node_ips,
+        },
         welcome.is_none(),
         paths,
     );
@@ -270,12 +304,14 @@ async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleEr
 
 fn client_of(plan: &Plan, node: &NodeFiles, cert: &Arc<pki::certstore::CertStore>) -> Result<kube::Client, RoleError> {
     let tls = rustls::ClientConfig::clone(&*pki::tls::client_config(&node.servers, Some(Arc::clone(cert)))?);
-    let authority: http::uri::Authority =
-        format!("127.0.0.1:{}", plan.args.lb_server_port).parse().map_err(|_| RoleError::Settings("no authority".to_owned()))?;
+    let authority: http::uri::Authority = format!("127.0.0.1:{}", plan.args.lb_server_port)
+        .parse()
+        .map_err(|_| RoleError::Settings("no authority".to_owned()))?;
     Ok(Clients::new(move |_| transport::tls(authority.clone(), tls.clone(), Credential::Certificate)).for_user(""))
 }
 
-/// What servers may reach on this node: its kubelet, and its pods, those on the host's network at the ports that they name.
+/// What servers may reach on this node: its kubelet, and its pods, those on the host's network at the ports that they
+/// name.
 pub(crate) struct NodeReach {
     pub(crate) name: String,
     pub(crate) ips: watch::Receiver<Vec<IpAddr>>,
@@ -298,12 +334,13 @@ impl Reach for NodeReach {
     }
 }
 
-/// Whether a pod on the host's network of `node` says that it listens on `port`. Else a server could not reach a webhook, an aggregated API
-/// or a page that such a pod serves.
+/// Whether a pod on the host's network of `node` says that it listens on `port`. Else a server could not reach a
+/// webhook, an aggregated API or a page that such a pod serves.
 fn serves(pod: &Pod, node: &str, port: u16) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    let mut ports = spec.containers.iter().chain(spec.init_containers.iter().flatten()).filter_map(|c| c.ports.as_ref()).flatten();
+    let mut ports =
+        spec.containers.iter().chain(spec.init_containers.iter().flatten()).filter_map(|c| c.ports.as_ref()).flatten();
     spec.host_network == Some(true)
         && spec.node_name.as_deref() == Some(node)
         && !matches!(phase, Some("Succeeded" | "Failed"))
@@ -410,17 +447,19 @@ struct Renewal {
 }
 
 impl Renewal {
-    /// Seconds until two thirds of the certificates' life are over; none or fewer: they are due. So they are when a file is missing.
+    /// Seconds until two thirds of the certificates' life are over; none or fewer: they are due. So they are when a
+    /// file is missing.
     fn left_secs(&self) -> i64 {
         let stores = [&self.node.kubelet, &self.node.serving, &self.node.proxy];
         let ends = stores.iter().map(|store| store.current().not_after.as_second()).min().unwrap_or(0);
         let Some(written) = self.node.written_secs() else { return 0 };
-        // Certificates are valid from 1970 on; when they were written tells how long they were to last. A clock that was behind then
-        // makes that too long, which a year bounds.
+        // Certificates are valid from 1970 on; when they were written tells how long they were to last. A clock that
+        // was behind then makes that too long, which a year bounds.
         ends - self.clock.now().as_second() - ((ends - written) / 3).clamp(0, RENEW_LEFT_SECS)
     }
 
-    /// The machine has another address: connections from the old one lead nowhere, and the serving certificate names it.
+    /// The machine has another address: connections from the old one lead nowhere, and the serving certificate names
+    /// it.
     fn moved(&mut self) {
         self.joiner.node_ips.clone_from(&self.node_ips.borrow_and_update());
         self.balancer.cut_all();
@@ -430,7 +469,8 @@ impl Renewal {
     /// Says on the Node that renewing fails, and how long the certificates last.
     fn tell(&self, why: &str) {
         let name = Some(self.joiner.node_name.clone());
-        let about = ObjectReference { kind: Some("Node".to_owned()), uid: name.clone(), name, ..ObjectReference::default() };
+        let about =
+            ObjectReference { kind: Some("Node".to_owned()), uid: name.clone(), name, ..ObjectReference::default() };
         let end = self.node.kubelet.current().not_after;
         let text = format!("Cannot renew this node's certificates, which end at {end}: {why}");
         self.recorder.report_ref(about, Severity::Warning, "CertificateRenewalFailed", text);
@@ -449,7 +489,8 @@ impl Renewal {
     }
 
     async fn renew(&self) -> Result<(), String> {
-        let welcome = self.joiner.join(&self.balancer.candidates(), false).await.map_err(|refusal| refusal.to_string())?;
+        let welcome =
+            self.joiner.join(&self.balancer.candidates(), false).await.map_err(|refusal| refusal.to_string())?;
         self.node.swap().map_err(|err| Chain(&err).to_string())?;
         // Connections keep the certificate they began with: they are made anew, long before it ends.
         self.balancer.cut_all();

@@ -1,7 +1,7 @@
 //! The aggregation layer: API groups that other servers in the cluster answer, as APIServices say.
 //!
-//! [`registry`] knows who answers what, [`proxy`] passes requests on, [`availability`] watches over them, [`local`] registers what
-//! this server answers itself, [`merge`] puts everybody's groups into discovery and OpenAPI.
+//! [`registry`] knows who answers what, [`proxy`] passes requests on, [`availability`] watches over them, [`local`]
+//! registers what this server answers itself, [`merge`] puts everybody's groups into discovery and OpenAPI.
 
 pub mod availability;
 pub mod local;

@@ -1,6 +1,7 @@
 //! `--kube-apiserver-arg`: upstream's flags of the API server, those that mean something here.
 //!
-//! A flag that upstream knows and kedge does not obey is refused by its name, and so is one that nobody knows: none is ignored.
+//! A flag that upstream knows and kedge does not obey is refused by its name, and so is one that nobody knows: none is
+//! ignored.
 
 mod absent;
 
@@ -233,14 +234,20 @@ impl Arguments {
     fn check(&self) -> Result<(), String> {
         let has = |mode: &str| self.authorization_modes.iter().any(|m| m == mode);
         if has("ABAC") != self.abac_file.is_some() {
-            return Err("--kube-apiserver-arg: authorization-mode=ABAC and authorization-policy-file go together".to_owned());
+            return Err(
+                "--kube-apiserver-arg: authorization-mode=ABAC and authorization-policy-file go together".to_owned()
+            );
         }
         if has("Webhook") != self.authorization_webhook.is_some() {
-            return Err("--kube-apiserver-arg: authorization-mode=Webhook and authorization-webhook-config-file go together".to_owned());
+            return Err(
+                "--kube-apiserver-arg: authorization-mode=Webhook and authorization-webhook-config-file go together"
+                    .to_owned(),
+            );
         }
-        for (plugin, configured) in
-            [("EventRateLimit", !self.admission.event_limits.is_empty()), ("ImagePolicyWebhook", self.admission.image_policy.is_some())]
-        {
+        for (plugin, configured) in [
+            ("EventRateLimit", !self.admission.event_limits.is_empty()),
+            ("ImagePolicyWebhook", self.admission.image_policy.is_some()),
+        ] {
             if standard::runs(plugin, &self.plugins) && !configured {
                 return Err(format!(
                     "--kube-apiserver-arg: enable-admission-plugins={plugin} wants its configuration in admission-control-config-file"
@@ -252,13 +259,20 @@ impl Arguments {
             return Err("--kube-apiserver-arg: authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags are defined".to_owned());
         }
         if (self.audit.log_path.is_some() || self.audit.webhook.is_some()) && self.audit.policy_file.is_none() {
-            return Err("--kube-apiserver-arg: an audit backend without audit-policy-file would log nothing: give a policy".to_owned());
+            return Err(
+                "--kube-apiserver-arg: an audit backend without audit-policy-file would log nothing: give a policy"
+                    .to_owned(),
+            );
         }
         if self.authentication_config.is_some() && !self.oidc.issuer_url.is_empty() {
-            return Err("--kube-apiserver-arg: authentication-config and oidc-* can not be specified together".to_owned());
+            return Err(
+                "--kube-apiserver-arg: authentication-config and oidc-* can not be specified together".to_owned()
+            );
         }
         if self.oidc.issuer_url.is_empty() != self.oidc.client_id.is_empty() {
-            return Err("--kube-apiserver-arg: oidc-issuer-url and oidc-client-id must be specified together".to_owned());
+            return Err(
+                "--kube-apiserver-arg: oidc-issuer-url and oidc-client-id must be specified together".to_owned()
+            );
         }
         Ok(())
     }
@@ -279,7 +293,9 @@ impl Oidc {
             "oidc-issuer-url" if value.starts_with("https://") => self.issuer_url = text,
             "oidc-issuer-url" => return Err("wants an https URL".to_owned()),
             "oidc-client-id" => self.client_id = text,
-            "oidc-ca-file" => self.ca_pem = std::fs::read_to_string(value).map_err(|err| format!("cannot read {value}: {err}"))?,
+            "oidc-ca-file" => {
+                self.ca_pem = std::fs::read_to_string(value).map_err(|err| format!("cannot read {value}: {err}"))?
+            }
             "oidc-username-claim" => self.username_claim = text,
             "oidc-username-prefix" => self.username_prefix = Some(text),
             "oidc-groups-claim" => self.groups_claim = text,
@@ -307,10 +323,13 @@ impl Accounts {
     /// Errors: a text that names the flag and the file.
     pub fn read_keys(&self) -> Result<(Option<String>, Vec<String>), String> {
         let read = |flag: &str, path: &PathBuf| {
-            std::fs::read_to_string(path).map_err(|err| format!("--kube-apiserver-arg={flag}: cannot read {}: {err}", path.display()))
+            std::fs::read_to_string(path)
+                .map_err(|err| format!("--kube-apiserver-arg={flag}: cannot read {}: {err}", path.display()))
         };
-        let signing = self.signing_key.as_ref().map(|path| read("service-account-signing-key-file", path)).transpose()?;
-        let verifying = self.keys.iter().map(|path| read("service-account-key-file", path)).collect::<Result<_, _>>()?;
+        let signing =
+            self.signing_key.as_ref().map(|path| read("service-account-signing-key-file", path)).transpose()?;
+        let verifying =
+            self.keys.iter().map(|path| read("service-account-key-file", path)).collect::<Result<_, _>>()?;
         Ok((signing, verifying))
     }
 
@@ -332,7 +351,9 @@ impl Accounts {
             "service-account-max-token-expiration" => {
                 let secs = i64::try_from(duration(value)?.as_secs()).unwrap_or(i64::MAX);
                 if !(3600..=1 << 32).contains(&secs) {
-                    return Err("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds".to_owned());
+                    return Err(
+                        "the service-account-max-token-expiration must be between 1 hour and 2^32 seconds".to_owned()
+                    );
                 }
                 self.life_secs_max = Some(secs);
             }
@@ -479,14 +500,20 @@ mod tests {
         .unwrap();
         assert_eq!(args.event_ttl, Duration::from_secs(5400));
         assert_eq!((args.inflight.0, args.authorization_modes.as_slice()), (7, &["RBAC".to_owned()][..]));
-        assert!(parse(&["etcd-servers=http://x"]).unwrap_err().contains("etcd-servers: kube-apiserver knows this flag"));
+        assert!(
+            parse(&["etcd-servers=http://x"]).unwrap_err().contains("etcd-servers: kube-apiserver knows this flag")
+        );
         assert_eq!(parse(&["nonsense=1"]).unwrap_err(), "--kube-apiserver-arg=nonsense: unknown flag");
         assert!(parse(&["authorization-mode=RBAC,Nobody"]).unwrap_err().contains("Nobody"));
-        assert!(parse(&["enable-admission-plugins=EventRateLimit"]).unwrap_err().contains("admission-control-config-file"));
+        assert!(
+            parse(&["enable-admission-plugins=EventRateLimit"]).unwrap_err().contains("admission-control-config-file")
+        );
         assert!(parse(&["enable-admission-plugins=NamespaceExists,JobValidation"]).is_ok());
         assert!(parse(&["enable-admission-plugins=NodeRestriction,AlwaysPullImages"]).is_ok());
         assert!(parse(&["disable-admission-plugins=Foo"]).unwrap_err().contains("\"Foo\" is unknown"));
-        assert!(parse(&["tls-min-version=VersionTLS13", "tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]).is_ok());
+        assert!(
+            parse(&["tls-min-version=VersionTLS13", "tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]).is_ok()
+        );
         assert!(parse(&["tls-cipher-suites=TLS_ODD"]).unwrap_err().contains("TLS_ODD not supported"));
         assert!(parse(&["runtime-config=api/all=true,batch/v1=true"]).is_ok());
         assert!(parse(&["runtime-config=batch/v1=false"]).unwrap_err().contains("cannot be switched off"));
@@ -497,10 +524,15 @@ mod tests {
             "service-account-max-token-expiration=24h",
         ]);
         let accounts = accounts.unwrap().accounts;
-        assert_eq!((accounts.issuers.len(), accounts.as_short_as_asked, accounts.life_secs_max), (2, true, Some(86_400)));
+        assert_eq!(
+            (accounts.issuers.len(), accounts.as_short_as_asked, accounts.life_secs_max),
+            (2, true, Some(86_400))
+        );
         assert!(parse(&["service-account-issuer=a:b c"]).unwrap_err().contains("not a valid URL"));
         assert!(parse(&["service-account-max-token-expiration=10m"]).unwrap_err().contains("between 1 hour and 2^32"));
-        let keys = parse(&["service-account-signing-key-file=x", "service-account-key-file=a", "service-account-key-file=b"]).unwrap();
+        let keys =
+            parse(&["service-account-signing-key-file=x", "service-account-key-file=a", "service-account-key-file=b"])
+                .unwrap();
         assert_eq!((keys.accounts.signing_key.is_some(), keys.accounts.keys.len()), (true, 2));
         assert!(parse(&["service-account-signing-endpoint=x"]).unwrap_err().contains("kedge has no such setting"));
         assert!(parse(&["feature-gates=Odd=true"]).unwrap_err().contains("unrecognized feature gate: Odd"));

@@ -35,7 +35,8 @@ pub struct Attributes {
     pub label_selector: String,
     /// `fieldSelector` of the query, as sent.
     pub field_selector: String,
-    /// CreateOptions, UpdateOptions, PatchOptions or DeleteOptions, as admission is shown them; `Null` for what only reads.
+    /// CreateOptions, UpdateOptions, PatchOptions or DeleteOptions, as admission is shown them; `Null` for what only
+    /// reads.
     pub options: Arc<Value>,
     /// Notes of this request, shared by all copies.
     pub trail: Trail,
@@ -49,6 +50,10 @@ impl Attributes {
 
     /// `pods` or `pods/status`, as rules of RBAC name it.
     pub fn resource_path(&self) -> String {
-        if self.subresource.is_empty() { self.resource.clone() } else { format!("{}/{}", self.resource, self.subresource) }
+        if self.subresource.is_empty() {
+            self.resource.clone()
+        } else {
+            format!("{}/{}", self.resource, self.subresource)
+        }
     }
 }

@@ -57,14 +57,18 @@ pub async fn run(server: &ApiServer) -> Result<(), BuildError> {
         "metadata": { "name": "extension-apiserver-authentication", "namespace": "kube-system" },
     });
     let what = "configmap extension-apiserver-authentication".to_owned();
-    server.reconcile(authentication).await.map_err(|status| BuildError::Bootstrap { what, why: status.message.clone() })?;
+    server
+        .reconcile(authentication)
+        .await
+        .map_err(|status| BuildError::Bootstrap { what, why: status.message.clone() })?;
     let since = "configmap of the tracking of old tokens";
     crate::authn::legacy::track(server)
         .await
         .map_err(|status| BuildError::Bootstrap { what: since.to_owned(), why: status.message.clone() })?;
     flow_control(server).await?;
     carry_out(server, bootstrap::plan(server.cache.as_ref())).await;
-    // Aggregation reads the roles, and so does whoever is authorised next: the cache may be behind what was just written.
+    // Aggregation reads the roles, and so does whoever is authorised next: the cache may be behind what was just
+    // written.
     server.cache.wait_for_now().await.map_err(unreadable)?;
     // Roles gather from roles that gather: admin from edit, edit from view. A few rounds, and nothing is left to do.
     for _ in 0..TRIES {
@@ -89,7 +93,9 @@ async fn flow_control(server: &ApiServer) -> Result<(), BuildError> {
     for mut object in flow::defaults::objects() {
         let level = object["spec"]["priorityLevelConfiguration"]["name"].as_str().map(str::to_owned);
         if let Some(level) = level {
-            let message = format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} and it exists");
+            let message = format!(
+                "This FlowSchema references the PriorityLevelConfiguration object named {level:?} and it exists"
+            );
             object["status"] = json!({ "conditions": [
                 { "type": "Dangling", "status": "False", "reason": "Found", "message": message, "lastTransitionTime": now },
             ] });
@@ -116,7 +122,9 @@ async fn carry_out(server: &ApiServer, plan: Vec<bootstrap::Write>) {
 /// The service `kubernetes`; its endpoints are kept by `endpoints`.
 fn own_service(server: &ApiServer) -> Vec<Value> {
     let config = &server.config;
-    let Some(first) = config.service_cidrs.first().map(|cidr| services::nth_address(cidr, 1)) else { return Vec::new() };
+    let Some(first) = config.service_cidrs.first().map(|cidr| services::nth_address(cidr, 1)) else {
+        return Vec::new();
+    };
     let family = |ip: &IpAddr| if ip.is_ipv4() { "IPv4" } else { "IPv6" };
     let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
     let cidrs: Vec<String> = config.service_cidrs.iter().map(ToString::to_string).collect();
@@ -174,10 +182,14 @@ impl ApiServer {
         let resource = self.row_of(&want)?;
         let (namespace, name) = (meta::namespace(&want).to_owned(), meta::name(&want).to_owned());
         for _ in 0..TRIES {
-            let Some(have) = get::read(self, &resource, &namespace, &name).await? else { return self.ensure(want).await };
+            let Some(have) = get::read(self, &resource, &namespace, &name).await? else {
+                return self.ensure(want).await;
+            };
             let old = have.value();
             let mut new = old.clone();
-            for (key, value) in want.as_object().into_iter().flatten().filter(|(k, _)| !matches!(k.as_str(), "metadata" | "status")) {
+            for (key, value) in
+                want.as_object().into_iter().flatten().filter(|(k, _)| !matches!(k.as_str(), "metadata" | "status"))
+            {
                 new[key] = value.clone();
             }
             for (key, value) in meta::labels(&want).into_iter().flatten() {
@@ -228,7 +240,13 @@ pub fn keep(server: &Arc<ApiServer>, group: &Group) {
 /// Removes objects that have outlived their resource's life (events).
 async fn sweep(server: &ApiServer) -> Result<(), Status> {
     let now = server.config.clock.now();
-    for resource in server.catalogs.now().resources().iter().filter(|r| r.version == r.storage_version && r.group == r.storage_group) {
+    for resource in server
+        .catalogs
+        .now()
+        .resources()
+        .iter()
+        .filter(|r| r.version == r.storage_version && r.group == r.storage_group)
+    {
         let lives = hooks::of(&resource.group, &resource.plural).lives_secs;
         if lives == 0 {
             continue;
@@ -241,7 +259,8 @@ async fn sweep(server: &ApiServer) -> Result<(), Status> {
             let Ok(object) = serde_json::from_slice::<Value>(&kv.value) else { continue };
             if last_touched(&object).is_some_and(|at| now.as_second() - at.as_second() > lives) {
                 let (namespace, name) = (meta::namespace(&object), meta::name(&object));
-                removed += usize::from(write::remove(server, resource, namespace, name, kv.mod_revision.0).await?.is_some());
+                removed +=
+                    usize::from(write::remove(server, resource, namespace, name, kv.mod_revision.0).await?.is_some());
             }
         }
         if removed > 0 {
@@ -252,7 +271,11 @@ async fn sweep(server: &ApiServer) -> Result<(), Status> {
 }
 
 fn last_touched(object: &Value) -> Option<Timestamp> {
-    let times =
-        [&object["metadata"]["creationTimestamp"], &object["lastTimestamp"], &object["eventTime"], &object["series"]["lastObservedTime"]];
+    let times = [
+        &object["metadata"]["creationTimestamp"],
+        &object["lastTimestamp"],
+        &object["eventTime"],
+        &object["series"]["lastObservedTime"],
+    ];
     times.into_iter().filter_map(|t| t.as_str()?.parse().ok()).max()
 }

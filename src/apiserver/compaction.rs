@@ -1,7 +1,9 @@
-//! Old revisions are let go: what is older than five minutes need not be readable any more, or the database would grow for ever.
+//! Old revisions are let go: what is older than five minutes need not be readable any more, or the database would grow
+//! for ever.
 //!
-//! As upstream's API server does with etcd (`apiserver/pkg/storage/etcd3/compact.go`), but quiet when nothing was written. Several
-//! servers may do it side by side: each keeps its own last five minutes, and what is compacted twice is compacted once.
+//! As upstream's API server does with etcd (`apiserver/pkg/storage/etcd3/compact.go`), but quiet when nothing was
+//! written. Several servers may do it side by side: each keeps its own last five minutes, and what is compacted twice
+//! is compacted once.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -44,8 +44,8 @@ pub trait Connector: Send + Sync + 'static {
     /// Errors: nobody answers there.
     async fn connect(&self, target: Target, request: Request<wire::Body>) -> Result<Response<wire::Body>, Status>;
 
-    /// A bare connection to an address of a pod or host, for webhooks and aggregated API servers; `node` is where it runs,
-    /// if that is known (for tunnels). TLS is the caller's.
+    /// A bare connection to an address of a pod or host, for webhooks and aggregated API servers; `node` is where it
+    /// runs, if that is known (for tunnels). TLS is the caller's.
     async fn dial(&self, host: &str, port: u16, _node: Option<Arc<Value>>) -> Result<Box<dyn Stream>, DialError> {
         wire::dial::tcp(host, port, host, None).await
     }

@@ -1,4 +1,5 @@
-//! Discovery and OpenAPI over HTTP: tags by which clients keep documents, and the addresses under which they may keep them for ever.
+//! Discovery and OpenAPI over HTTP: tags by which clients keep documents, and the addresses under which they may keep
+//! them for ever.
 
 use std::sync::Arc;
 
@@ -98,7 +99,12 @@ pub(crate) async fn v3(x: &Exchange<'_>, group: &str, version: &str) -> Result<R
 }
 
 /// `/api` and `/apis` in an aggregated form, whose media type is `media`.
-pub(crate) async fn discovery(x: &Exchange<'_>, legacy: bool, form: Aggregated, media: &'static str) -> Result<Response<Body>, Status> {
+pub(crate) async fn discovery(
+    x: &Exchange<'_>,
+    legacy: bool,
+    form: Aggregated,
+    media: &'static str,
+) -> Result<Response<Body>, Status> {
     let make = async {
         let mut document = discovery::aggregated(&x.catalog, legacy, form);
         if !legacy {

@@ -1,5 +1,5 @@
-//! Which servers there are. Each keeps a key on a lease that ends soon after it; every server keeps the endpoints of the service
-//! `kubernetes` as the keys say (upstream's lease reconciler, `pkg/controlplane/reconcilers/lease.go`).
+//! Which servers there are. Each keeps a key on a lease that ends soon after it; every server keeps the endpoints of
+//! the service `kubernetes` as the keys say (upstream's lease reconciler, `pkg/controlplane/reconcilers/lease.go`).
 //!
 //! Keeping a lease alive writes nothing to the disk, so an idle server stays quiet.
 
@@ -58,7 +58,8 @@ fn noted(server: &ApiServer) -> Bytes {
 
 /// Which configuration of encryption each server that lives has; empty if it does not say.
 pub(crate) async fn hashes(server: &ApiServer) -> Result<BTreeMap<String, String>, Error> {
-    let range = RangeRequest { key: ROOT.into(), range_end: store::prefix_end(ROOT.as_bytes()), ..RangeRequest::default() };
+    let range =
+        RangeRequest { key: ROOT.into(), range_end: store::prefix_end(ROOT.as_bytes()), ..RangeRequest::default() };
     let found = server.cache.storage().range(range).await?;
     let told = |kv: &store::KeyValue| {
         let address = std::str::from_utf8(&kv.key).ok()?.strip_prefix(ROOT)?.to_owned();
@@ -160,8 +161,12 @@ fn key(address: IpAddr) -> Bytes {
 /// Makes the endpoints fit after each change of the keys, until the watch ends.
 async fn follow(server: &ApiServer) -> Result<(), Error> {
     let start = server.cache.storage().current_revision();
-    let request =
-        WatchRequest { key: ROOT.into(), range_end: store::prefix_end(ROOT.as_bytes()), start: Revision(start.0 + 1), prev_kv: false };
+    let request = WatchRequest {
+        key: ROOT.into(),
+        range_end: store::prefix_end(ROOT.as_bytes()),
+        start: Revision(start.0 + 1),
+        prev_kv: false,
+    };
     let mut stream = server.cache.storage().watch(request).await?;
     loop {
         // Also at the beginning: a change may have come between the last look and the watch.
@@ -175,8 +180,12 @@ async fn follow(server: &ApiServer) -> Result<(), Error> {
 
 /// The servers that live.
 pub(crate) async fn addresses(server: &ApiServer) -> Result<BTreeSet<IpAddr>, Error> {
-    let range =
-        RangeRequest { key: ROOT.into(), range_end: store::prefix_end(ROOT.as_bytes()), keys_only: true, ..RangeRequest::default() };
+    let range = RangeRequest {
+        key: ROOT.into(),
+        range_end: store::prefix_end(ROOT.as_bytes()),
+        keys_only: true,
+        ..RangeRequest::default()
+    };
     let found = server.cache.storage().range(range).await?;
     let address = |key: &[u8]| std::str::from_utf8(key).ok()?.strip_prefix(ROOT)?.parse().ok();
     Ok(found.kvs.iter().filter_map(|kv| address(&kv.key)).collect())
@@ -209,7 +218,8 @@ fn objects(all: &BTreeSet<IpAddr>, own: IpAddr, port: u16) -> [Value; 2] {
     let family = |ip: &IpAddr| if ip.is_ipv4() { "IPv4" } else { "IPv6" };
     let addresses: Vec<Value> = all.iter().map(|ip| json!({ "ip": ip.to_string() })).collect();
     let same = all.iter().filter(|ip| ip.is_ipv4() == own.is_ipv4());
-    let endpoints: Vec<Value> = same.map(|ip| json!({ "addresses": [ip.to_string()], "conditions": { "ready": true } })).collect();
+    let endpoints: Vec<Value> =
+        same.map(|ip| json!({ "addresses": [ip.to_string()], "conditions": { "ready": true } })).collect();
     [
         json!({
             "apiVersion": "v1", "kind": "Endpoints",
@@ -232,7 +242,12 @@ mod tests {
     fn endpoints_list_every_server_once_and_in_order() {
         let all = ["10.0.0.3", "10.0.0.1", "fd00::1"].map(|ip| ip.parse().unwrap()).into();
         let [endpoints, slice] = objects(&all, "10.0.0.1".parse().unwrap(), 6443);
-        let ips: Vec<&str> = endpoints["subsets"][0]["addresses"].as_array().unwrap().iter().map(|a| a["ip"].as_str().unwrap()).collect();
+        let ips: Vec<&str> = endpoints["subsets"][0]["addresses"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|a| a["ip"].as_str().unwrap())
+            .collect();
         assert_eq!(ips, ["10.0.0.1", "10.0.0.3", "fd00::1"]);
         assert_eq!(slice["endpoints"].as_array().unwrap().len(), 2);
         assert_eq!(slice["endpoints"][1]["addresses"], json!(["10.0.0.3"]));

@@ -15,7 +15,8 @@ use crate::verbs::{Call, delete, get, write};
 
 /// How many evictions a budget remembers before it says no.
 const DISRUPTED_PODS_MAX: usize = 2000;
-/// A drain evicts all pods of a node at once; upstream's `EvictionsRetry` gives each as long to find its budget at rest.
+/// A drain evicts all pods of a node at once; upstream's `EvictionsRetry` gives each as long to find its budget at
+/// rest.
 const CHARGE_WITHIN: Duration = Duration::from_secs(10);
 
 /// What lets a pod go.
@@ -32,7 +33,12 @@ pub enum Leave {
 /// Evicts a pod if its budgets allow it.
 ///
 /// Errors: 429 when the budget has no disruption left, 500 when several budgets cover the pod, 404 without such a pod.
-pub async fn evict(call: &Call<'_, '_>, namespace: &str, name: &str, wish: &delete::Options) -> Result<Vec<String>, Status> {
+pub async fn evict(
+    call: &Call<'_, '_>,
+    namespace: &str,
+    name: &str,
+    wish: &delete::Options,
+) -> Result<Vec<String>, Status> {
     let mut again = Again::new(&call.x.server.config.rng);
     loop {
         let mut options = wish.clone();
@@ -80,7 +86,8 @@ async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) 
     let (began, mut again) = (Stopwatch::start(), Again::new(&server.config.rng));
     while began.elapsed() < CHARGE_WITHIN {
         server.cache.wait_for_now().await?;
-        let covering: Vec<_> = kind.snapshot(Some(namespace)).whole()?.items.into_iter().filter(|b| covers(&b.value(), &pod)).collect();
+        let covering: Vec<_> =
+            kind.snapshot(Some(namespace)).whole()?.items.into_iter().filter(|b| covers(&b.value(), &pod)).collect();
         let budget = match covering.as_slice() {
             [] => return Ok(Leave::Given),
             [one] => one,
@@ -108,11 +115,18 @@ async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) 
 /// Writes on the pod why it goes, for those who look after its end (a Job's failure policy, say).
 ///
 /// A version that the delete is bound to becomes the one of this write.
-async fn announce(call: &Call<'_, '_>, namespace: &str, name: &str, options: &mut delete::Options) -> Result<(), Status> {
+async fn announce(
+    call: &Call<'_, '_>,
+    namespace: &str,
+    name: &str,
+    options: &mut delete::Options,
+) -> Result<(), Status> {
     let server: &ApiServer = call.x.server;
     let mut again = Again::new(&server.config.rng);
     loop {
-        let Some(pod) = get::read(server, &call.stored, namespace, name).await? else { return Err(call.not_found(name)) };
+        let Some(pod) = get::read(server, &call.stored, namespace, name).await? else {
+            return Err(call.not_found(name));
+        };
         let mut value = pod.value();
         delete::check(&call.resource, name, &value, options)?;
         if meta::deletion_timestamp(&value).is_some() {
@@ -189,7 +203,8 @@ fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
 }
 
 fn refused(why: String, retry_after: u32) -> Status {
-    let mut status = Status::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", retry_after);
+    let mut status =
+        Status::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", retry_after);
     status.causes = vec![Cause { reason: "DisruptionBudget".into(), message: why, field: String::new() }];
     status
 }
@@ -200,8 +215,7 @@ mod tests {
 
     #[test]
     fn a_budget_without_disruptions_left_says_no_and_why() {
-        let mut budget =
-            json!({ "metadata": { "name": "b" }, "status": { "disruptionsAllowed": 1, "desiredHealthy": 2, "currentHealthy": 3 } });
+        let mut budget = json!({ "metadata": { "name": "b" }, "status": { "disruptionsAllowed": 1, "desiredHealthy": 2, "currentHealthy": 3 } });
         charge(&mut budget, "p", "t").unwrap();
         let status = charge(&mut budget, "q", "t").unwrap_err();
         assert_eq!(status.code, 429);

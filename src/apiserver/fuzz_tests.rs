@@ -1,5 +1,5 @@
-//! Seeded fuzzing of what the API server reads beside bodies: paths, queries, headers, tokens of pages, and the answers of webhooks and
-//! kubelets. Nothing may panic, and what is refused is refused with a Status.
+//! Seeded fuzzing of what the API server reads beside bodies: paths, queries, headers, tokens of pages, and the answers
+//! of webhooks and kubelets. Nothing may panic, and what is refused is refused with a Status.
 
 use base::fuzz::{self, mutated_text, pick, rounds};
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
@@ -33,16 +33,24 @@ fn paths_and_queries_of_any_bytes_are_read_or_refused() {
         "stdin=true&stdout=1&stderr=&tty=0&command=sh&command=-c&container=c",
     ];
     let words = ["%", "%2F", "%00", "%zz", "..", "/", "//", "&", "=", "+", "api", "é", "99999999999999999999", "-1"];
-    let options = json!({"dryRun": ["All"], "gracePeriodSeconds": 0, "preconditions": {"uid": "u", "resourceVersion": "7"}});
+    let options =
+        json!({"dryRun": ["All"], "gracePeriodSeconds": 0, "preconditions": {"uid": "u", "resourceVersion": "7"}});
     for _ in rounds(ROUNDS) {
-        let (path, query) =
-            (mutated_text(&rng, pick::<&str>(&rng, &paths), &words), mutated_text(&rng, pick::<&str>(&rng, &queries), &words));
+        let (path, query) = (
+            mutated_text(&rng, pick::<&str>(&rng, &paths), &words),
+            mutated_text(&rng, pick::<&str>(&rng, &queries), &words),
+        );
         let pairs = Query::parse(&query);
         let plain = info::unambiguous(&path).is_ok();
         let asked = info::parse(pick(&rng, &[Method::GET, Method::POST, Method::DELETE, Method::PATCH]), &path, &pairs);
-        assert!(!plain || !asked.name.contains('/') || !asked.is_resource, "{path:?} is read as the name {:?}", asked.name);
+        assert!(
+            !plain || !asked.name.contains('/') || !asked.is_resource,
+            "{path:?} is read as the name {:?}",
+            asked.name
+        );
         let _any = (query::decode_strictly(&path), rewrite::to_root(&Method::GET, &path, Some(&query)));
-        let _any = (list::Moment::parse(&pairs, rng.below(2) == 0).is_ok(), delete::parse_options(&options, &pairs).is_ok());
+        let _any =
+            (list::Moment::parse(&pairs, rng.below(2) == 0).is_ok(), delete::parse_options(&options, &pairs).is_ok());
         let _any = (page::Token::decode(pairs.text("continue")).is_ok(), remote_command::Wanted::from_query(&query));
     }
 }
@@ -54,13 +62,19 @@ fn headers_of_any_words_choose_a_form_or_none() {
     let words = [";", ",", "q=NaN", "q=-1", "q=1e99", "as=", "g=", "v=v1beta1", "*/*", "=", "application/yaml"];
     for _ in rounds(ROUNDS) {
         let mut headers = HeaderMap::new();
-        for (name, whole) in [(ACCEPT, accept), (CONTENT_TYPE, "application/json; charset=utf-8"), (USER_AGENT, "curl/8")] {
+        for (name, whole) in
+            [(ACCEPT, accept), (CONTENT_TYPE, "application/json; charset=utf-8"), (USER_AGENT, "curl/8")]
+        {
             if let Ok(value) = HeaderValue::from_str(&mutated_text(&rng, whole, &words)) {
                 headers.append(name, value);
             }
         }
         let _any = (negotiate::output(&headers).is_ok(), negotiate::output_with_protobuf(&headers).is_ok());
-        let _any = (negotiate::output_of_custom(&headers).is_ok(), negotiate::input(&headers).is_ok(), wire::gzip::accepted(&headers));
+        let _any = (
+            negotiate::output_of_custom(&headers).is_ok(),
+            negotiate::input(&headers).is_ok(),
+            wire::gzip::accepted(&headers),
+        );
     }
 }
 
@@ -94,7 +108,10 @@ fn stored_objects_of_any_bytes_become_entries_or_errors() {
     let form = cache::entry::Form { selectable: selectable.into(), normal: None };
     let words = ["\"metadata\":{}", "{", "}", ",", "null", "[", "\"labels\":{\"a\":1}", " "];
     for _ in rounds(ROUNDS) {
-        let Ok(entry) = cache::entry::Entry::build("n/p", mutated_text(&rng, stored, &words).as_bytes(), 7, &form) else { continue };
+        let Ok(entry) = cache::entry::Entry::build("n/p", mutated_text(&rng, stored, &words).as_bytes(), 7, &form)
+        else {
+            continue;
+        };
         let value: Value = serde_json::from_slice(&entry.json_at(12)).unwrap();
         assert_eq!(value["metadata"]["resourceVersion"], "12", "{}", String::from_utf8_lossy(&entry.json));
         let _label = (entry.label("a").is_some(), entry.field(0).is_some());

@@ -65,7 +65,8 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// `public_url` is where others reach this server (`https://192.0.2.7:6443`); `basic` are the users of the join tokens.
+    /// `public_url` is where others reach this server (`https://192.0.2.7:6443`); `basic` are the users of the join
+    /// tokens.
     pub fn new(pki: &Pki, public_url: &str, basic: Vec<BasicUser>, clock: Clock, rng: Rng) -> Result<Parts, PkiError> {
         Ok(Parts {
             client_ca: Bundle::from_pem(pki.authority(Ca::Client).bundle())?,
@@ -87,7 +88,8 @@ impl Parts {
     /// Errors: a text that names the flag.
     pub fn configured(mut self, arguments: &Arguments, encryption: Encryption) -> Result<Parts, String> {
         let flag = |name: &str, why: String| format!("{name}: {why}");
-        let remote = |path: &PathBuf| Remote::read(path).map_err(|why| flag("authentication-token-webhook-config-file", why));
+        let remote =
+            |path: &PathBuf| Remote::read(path).map_err(|why| flag("authentication-token-webhook-config-file", why));
         if !arguments.accounts.issuers.is_empty() {
             self.issuers.clone_from(&arguments.accounts.issuers);
         }
@@ -103,7 +105,12 @@ impl Parts {
         self.settings = Settings {
             image_policy: arguments.admission.image_policy.as_ref().map(image_policy).transpose()?,
             arguments: arguments.clone(),
-            tokens: arguments.token_auth_file.as_deref().map(TokenFile::read).transpose().map_err(|why| flag("token-auth-file", why))?,
+            tokens: arguments
+                .token_auth_file
+                .as_deref()
+                .map(TokenFile::read)
+                .transpose()
+                .map_err(|why| flag("token-auth-file", why))?,
             token_webhook: arguments.token_webhook.as_ref().map(remote).transpose()?,
             authentication: authentication(arguments)?,
             modes: configured::modes(arguments)?,
@@ -116,7 +123,8 @@ impl Parts {
     /// The guards over what the server stores.
     pub fn guards(self, lookup: Arc<dyn Lookup>, connector: Arc<dyn Connector>, group: &Group) -> Guards {
         let webhooks = Arc::new(Webhooks::new(lookup.clone(), connector.clone(), group));
-        let Settings { arguments, tokens, token_webhook, authentication, modes, audit, encryption, image_policy } = self.settings;
+        let Settings { arguments, tokens, token_webhook, authentication, modes, audit, encryption, image_policy } =
+            self.settings;
         let mut audiences = self.issuers.clone();
         audiences.push("kedge".to_owned());
         audiences.extend(arguments.api_audiences.iter().cloned());
@@ -193,7 +201,10 @@ fn authentication(arguments: &Arguments) -> Result<Configuration, String> {
     }
     if let Some(any) = arguments.anonymous_auth {
         if configuration.anonymous.is_some() {
-            return Err("anonymous-auth: can not be specified when the anonymous field is set in authentication-config".to_owned());
+            return Err(
+                "anonymous-auth: can not be specified when the anonymous field is set in authentication-config"
+                    .to_owned(),
+            );
         }
         configuration.anonymous = Some(if any { Anonymous::Any } else { Anonymous::Nothing });
     }

@@ -1,11 +1,12 @@
-//! Health: `/livez`, `/readyz` and `/healthz` with `?verbose` and `?exclude=`, every check under its own path, and all of them as numbers.
+//! Health: `/livez`, `/readyz` and `/healthz` with `?verbose` and `?exclude=`, every check under its own path, and all
+//! of them as numbers.
 //!
-//! The names are upstream's, as probes and dashboards exclude and show single ones. What upstream starts after its port is open kedge does
-//! before, in four steps; each name stands for the step that does it.
+//! The names are upstream's, as probes and dashboards exclude and show single ones. What upstream starts after its port
+//! is open kedge does before, in four steps; each name stands for the step that does it.
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{Response, StatusCode};
@@ -45,8 +46,8 @@ impl Step {
     }
 }
 
-/// What upstream runs once its port is open, in its order, and the step of a start that does it here. Upstream's hooks for what kedge
-/// does not have (leases of identity) are not among them.
+/// What upstream runs once its port is open, in its order, and the step of a start that does it here. Upstream's hooks
+/// for what kedge does not have (leases of identity) are not among them.
 const HOOKS: &[(&str, Step)] = &[
     ("poststarthook/start-apiserver-admission-initializer", Step::Caches),
     ("poststarthook/generic-apiserver-start-informers", Step::Caches),
@@ -87,7 +88,10 @@ fn names(page: &str) -> impl Iterator<Item = &'static str> {
     let ready = page == "readyz";
     let first = ["ping", "log", "etcd"].into_iter();
     let readiness = ["etcd-readiness", "informer-sync"].into_iter().filter(move |_| ready);
-    first.chain(readiness).chain(HOOKS.iter().map(|(name, _)| *name)).chain(["shutdown"].into_iter().filter(move |_| ready))
+    first
+        .chain(readiness)
+        .chain(HOOKS.iter().map(|(name, _)| *name))
+        .chain(["shutdown"].into_iter().filter(move |_| ready))
 }
 
 /// Every path of a check, for the server's index.
@@ -110,14 +114,15 @@ struct Facts {
 impl Facts {
     async fn of(server: &ApiServer) -> Facts {
         let asked = tokio::time::timeout(STORE_ANSWER, server.cache.storage().read_index()).await;
-        let pending = server.pending.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let pending = server.pending.read().clone();
         let plugins = server.guards.encryption.as_ref().and_then(|encryption| encryption.seals.plugins_ready());
         Facts { store: matches!(asked, Ok(Ok(_))), pending, plugins, stopping: server.group.token().is_cancelled() }
     }
 
     fn hold(&self, check: &str) -> bool {
         match check {
-            // That it answers is what this one says. "log" is upstream's name for the same: its log is what would block.
+            // That it answers is what this one says. "log" is upstream's name for the same: its log is what would
+            // block.
             "ping" | "log" => true,
             "etcd" | "etcd-readiness" => self.store,
             PLUGINS => self.plugins != Some(false),
@@ -133,7 +138,7 @@ async fn run(server: &ApiServer, page: &'static str) -> Vec<(&'static str, bool)
     let facts = Facts::of(server).await;
     let all = names(page).chain([PLUGINS].into_iter().filter(|_| facts.plugins.is_some()));
     let checks: Vec<(&'static str, bool)> = all.map(|name| (name, facts.hold(name))).collect();
-    let mut tally = server.health.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut tally = server.health.0.lock();
     for (name, holds) in &checks {
         tally.entry((page, *name)).or_default()[usize::from(*holds)] += 1;
     }
@@ -148,7 +153,9 @@ pub async fn answer(x: &Exchange<'_>, parts: &[&str]) -> Response<Body> {
         let name = parts[1..].join("/");
         return match checks.iter().find(|(check, _)| *check == name) {
             Some((_, true)) => respond::text(StatusCode::OK, "ok"),
-            Some((_, false)) => respond::text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {name} failed\n")),
+            Some((_, false)) => {
+                respond::text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {name} failed\n"))
+            }
             None => page_not_found(),
         };
     }
@@ -173,8 +180,11 @@ fn told(page: &str, checks: &[(&str, bool)], excluded: &[&str]) -> (String, bool
         };
         healthy &= *holds || excluded.contains(check);
     }
-    let unknown: Vec<String> =
-        excluded.iter().filter(|name| !checks.iter().any(|(check, _)| check == *name)).map(|name| format!("{name:?}")).collect();
+    let unknown: Vec<String> = excluded
+        .iter()
+        .filter(|name| !checks.iter().any(|(check, _)| check == *name))
+        .map(|name| format!("{name:?}"))
+        .collect();
     if !unknown.is_empty() {
         let _ok = writeln!(text, "warn: some health checks cannot be excluded: no matches for {}", unknown.join(","));
     }
@@ -196,9 +206,12 @@ pub async fn slis(server: &ApiServer) -> String {
         "# HELP kubernetes_healthchecks_total [STABLE] This metric records the results of all healthcheck.\n\
          # TYPE kubernetes_healthchecks_total counter\n",
     );
-    for ((page, name), counts) in server.health.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+    for ((page, name), counts) in server.health.0.lock().iter() {
         for (status, n) in ["error", "success"].into_iter().zip(counts).filter(|(_, n)| **n > 0) {
-            let _ok = writeln!(text, "kubernetes_healthchecks_total{{name=\"{name}\",status=\"{status}\",type=\"{page}\"}} {n}");
+            let _ok = writeln!(
+                text,
+                "kubernetes_healthchecks_total{{name=\"{name}\",status=\"{status}\",type=\"{page}\"}} {n}"
+            );
         }
     }
     text
@@ -212,7 +225,10 @@ mod tests {
     fn what_is_excluded_may_fail_and_what_does_not_exist_is_named() {
         let checks = [("ping", true), ("etcd", false)];
         let (text, healthy) = told("livez", &checks, &[]);
-        assert_eq!((text.as_str(), healthy), ("[+]ping ok\n[-]etcd failed: reason withheld\nlivez check failed\n", false));
+        assert_eq!(
+            (text.as_str(), healthy),
+            ("[+]ping ok\n[-]etcd failed: reason withheld\nlivez check failed\n", false)
+        );
         let (text, healthy) = told("livez", &checks, &["etcd", "odd"]);
         assert!(healthy && text.contains("[+]etcd excluded: ok\n"), "{text}");
         assert!(text.contains("cannot be excluded: no matches for \"odd\"\nlivez check passed\n"), "{text}");
@@ -228,7 +244,8 @@ mod tests {
 
     #[test]
     fn a_hook_says_no_until_its_own_step_is_done() {
-        let facts = Facts { store: true, pending: [Step::Endpoints, Step::Tasks].into(), plugins: None, stopping: false };
+        let facts =
+            Facts { store: true, pending: [Step::Endpoints, Step::Tasks].into(), plugins: None, stopping: false };
         let not: Vec<&str> = names("readyz").filter(|name| !facts.hold(name)).collect();
         assert_eq!(not, ["poststarthook/start-apiextensions-controllers", "poststarthook/bootstrap-controller"]);
         assert!(!facts.hold("poststarthook/of-nobody"));

@@ -1,8 +1,9 @@
 //! Heavy requests: what they compute is computed beside the async threads, and for few of them at a time.
 //!
-//! A body of megabytes is decoded, patched, judged and merged for seconds, as is a list of thousands of objects, and no timeout ends what does
-//! not wait. On the async threads a request for each of them would stop the whole server: its API, its leases, its Raft. So each step of a heavy request, from one wait
-//! to the next, needs one of fewer permits than there are cores, and leaves its thread's other tasks to another thread.
+//! A body of megabytes is decoded, patched, judged and merged for seconds, as is a list of thousands of objects, and no
+//! timeout ends what does not wait. On the async threads a request for each of them would stop the whole server: its
+//! API, its leases, its Raft. So each step of a heavy request, from one wait to the next, needs one of fewer permits
+//! than there are cores, and leaves its thread's other tasks to another thread.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +34,8 @@ impl Weight {
         Weight(Arc::new(AtomicBool::new(true)))
     }
 
-    /// Notes how much the request is about to work on. What follows in a heavy request is done beside the async threads.
+    /// Notes how much the request is about to work on. What follows in a heavy request is done beside the async
+    /// threads.
     pub async fn add(&self, bytes: usize) {
         if bytes > LIGHT_BYTES_MAX && !self.0.swap(true, Ordering::Relaxed) {
             // The step that read the bytes ends here, so that the next one begins beside.

@@ -1,4 +1,5 @@
-//! What a user may have of answers that nobody has taken yet: a part of the server's memory, beyond which more are refused.
+//! What a user may have of answers that nobody has taken yet: a part of the server's memory, beyond which more are
+//! refused.
 
 use std::sync::Arc;
 
@@ -29,7 +30,10 @@ pub(crate) fn count(x: &mut Exchange<'_>, bytes: usize) -> Result<(), Status> {
     match accounts.take(&user.name, bytes) {
         Some(hold) => x.held = Some(hold),
         None => {
-            return Err(Status::too_many_requests("Too many answers of earlier requests have not been read, please try again later.", 1));
+            return Err(Status::too_many_requests(
+                "Too many answers of earlier requests have not been read, please try again later.",
+                1,
+            ));
         }
     }
     Ok(())

@@ -53,7 +53,11 @@ const NONE: Hooks = Hooks {
 };
 
 const ROWS: &[Hooks] = &[
-    Hooks { resource: ("apiextensions.k8s.io", "customresourcedefinitions"), cleanup: crate::custom::status::CLEANUP, ..NONE },
+    Hooks {
+        resource: ("apiextensions.k8s.io", "customresourcedefinitions"),
+        cleanup: crate::custom::status::CLEANUP,
+        ..NONE
+    },
     Hooks { resource: ("", "componentstatuses"), computed: Some(components), ..NONE },
     Hooks { resource: ("", "pods"), returns_deleted: true, graceful: true, ..NONE },
     Hooks { resource: ("", "namespaces"), spec_finalizers: true, returns_deleted: true, ..NONE },
@@ -139,16 +143,21 @@ mod tests {
 
     #[test]
     fn a_request_for_a_certificate_says_who_sent_it_and_nothing_else() {
-        let mut object =
-            json!({"spec": {"username": "system:node:n1", "groups": ["system:nodes"], "uid": "7", "extra": {"a": ["b"]}, "request": "x"}});
+        let mut object = json!({"spec": {"username": "system:node:n1", "groups": ["system:nodes"], "uid": "7", "extra": {"a": ["b"]}, "request": "x"}});
         requestor(&UserInfo::new("bob", &["dev"]), &mut object);
-        assert_eq!(object["spec"], json!({"username": "bob", "groups": ["dev", "system:authenticated"], "request": "x"}));
+        assert_eq!(
+            object["spec"],
+            json!({"username": "bob", "groups": ["dev", "system:authenticated"], "request": "x"})
+        );
     }
 
     #[test]
     fn a_request_for_a_certificate_is_one() {
         let said = |pem: &str| certificate_request(&json!({"spec": {"request": STANDARD.encode(pem)}}), None);
         assert_eq!(said("x")[0].detail, "PEM block type must be CERTIFICATE REQUEST");
-        assert_eq!(said("-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n")[0].field, "spec.request");
+        assert_eq!(
+            said("-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n")[0].field,
+            "spec.request"
+        );
     }
 }

@@ -61,7 +61,8 @@ fn wanted(headers: &http::HeaderMap) -> Result<Option<UserInfo>, Status> {
     Err(Status::internal("groups, uid or extra cannot be impersonated without impersonating a user"))
 }
 
-/// The text of a header that says who somebody is. Names have letters of every language, as in Go, where a header is any bytes.
+/// The text of a header that says who somebody is. Names have letters of every language, as in Go, where a header is
+/// any bytes.
 ///
 /// Errors: 400 for what is no UTF-8: who left it out would take the request for another's.
 fn said(name: &str, value: &http::HeaderValue) -> Result<String, Status> {

@@ -19,8 +19,8 @@ pub fn tail(path: &str) -> &str {
     rest
 }
 
-/// Where the parts of a resource's path stand among its decoded segments: the one reading of a path, for what is authorized and for what
-/// is executed.
+/// Where the parts of a resource's path stand among its decoded segments: the one reading of a path, for what is
+/// authorized and for what is executed.
 struct Place {
     /// Of the old prefixes `watch` and `proxy`, which stand before the namespace.
     prefix: Option<usize>,
@@ -57,8 +57,8 @@ fn tail_at(path: &str) -> Option<usize> {
     place(&parts).map(|place| place.resource + 3)
 }
 
-/// Refuses the path of a resource that can be read in two ways: what is authorized must be what is executed, here and by whomever the
-/// path is passed on to. Behind a `proxy` subresource everything is the other side's.
+/// Refuses the path of a resource that can be read in two ways: what is authorized must be what is executed, here and
+/// by whomever the path is passed on to. Behind a `proxy` subresource everything is the other side's.
 ///
 /// Errors: 400 for a segment that is empty, `.` or `..`, that hides a slash or is no text when it is decoded.
 pub fn unambiguous(path: &str) -> Result<(), Status> {
@@ -77,7 +77,8 @@ pub fn unambiguous(path: &str) -> Result<(), Status> {
 
 /// Reads the request. The user is filled in later.
 pub fn parse(method: &Method, path: &str, query: &Query) -> Attributes {
-    let mut a = Attributes { path: path.to_owned(), verb: method.as_str().to_ascii_lowercase(), ..Attributes::default() };
+    let mut a =
+        Attributes { path: path.to_owned(), verb: method.as_str().to_ascii_lowercase(), ..Attributes::default() };
     let parts = decoded(path);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let Some(place) = place(&parts) else { return a };
@@ -155,7 +156,8 @@ mod tests {
     fn check(method: Method, url: &str, expect: &str) {
         let (path, query) = url.split_once('?').unwrap_or((url, ""));
         let a = parse(&method, path, &Query::parse(query));
-        let got = format!("{} {}/{} {} ns={} name={}", a.verb, a.group, a.version, a.resource_path(), a.namespace, a.name);
+        let got =
+            format!("{} {}/{} {} ns={} name={}", a.verb, a.group, a.version, a.resource_path(), a.namespace, a.name);
         assert_eq!(got, expect, "{url}");
     }
 
@@ -205,7 +207,11 @@ mod tests {
         check(Method::PUT, "/api/v1/namespaces/a/finalize", "update /v1 namespaces/finalize ns=a name=a");
         check(Method::GET, "/api/v1/pods?watch=1", "watch /v1 pods ns= name=");
         check(Method::GET, "/api/v1/namespaces/a/pods?fieldSelector=metadata.name%3Dx", "list /v1 pods ns=a name=x");
-        check(Method::DELETE, "/apis/apps/v1/namespaces/a/deployments", "deletecollection apps/v1 deployments ns=a name=");
+        check(
+            Method::DELETE,
+            "/apis/apps/v1/namespaces/a/deployments",
+            "deletecollection apps/v1 deployments ns=a name=",
+        );
         check(Method::GET, "/apis/apps/v1", "get /  ns= name=");
     }
 }

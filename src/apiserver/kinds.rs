@@ -30,15 +30,25 @@ pub fn decode_body(
     warnings: &mut Vec<String>,
 ) -> Result<Value, Status> {
     if resource.definition.is_none() {
-        return decode_as(bytes, format, (&resource.api_version(), &resource.kind), resource.type_def(), strictness, warnings);
+        return decode_as(
+            bytes,
+            format,
+            (&resource.api_version(), &resource.kind),
+            resource.type_def(),
+            strictness,
+            warnings,
+        );
     }
-    let refused = |err: schema::decode::DecodeError| Status::bad_request(err.message_about(&resource.kind, &resource.version, bytes));
+    let refused = |err: schema::decode::DecodeError| {
+        Status::bad_request(err.message_about(&resource.kind, &resource.version, bytes))
+    };
     let format = match format {
         Format::Json => schema::decode::Format::Json,
         Format::Yaml => schema::decode::Format::Yaml,
         Format::Protobuf => return Err(Status::unsupported_media_type("application/json, application/yaml")),
     };
-    let decoded = schema::decode::decode_resource(bytes, format, resource, strictness_of(strictness)?).map_err(refused)?;
+    let decoded =
+        schema::decode::decode_resource(bytes, format, resource, strictness_of(strictness)?).map_err(refused)?;
     let mut value = decoded.value;
     schema::decode::check_kind(&mut value, &resource.api_version(), &resource.kind).map_err(refused)?;
     warnings.extend(decoded.warnings);
@@ -89,7 +99,9 @@ pub fn decode_patched(
 ) -> Result<Value, Status> {
     let strictness = strictness_of(strictness)?;
     let copy = patched.clone();
-    let refused = |err: schema::decode::DecodeError| invalid("", "", "", vec![FieldError::invalid("patch", shown(&copy), err.to_string())]);
+    let refused = |err: schema::decode::DecodeError| {
+        invalid("", "", "", vec![FieldError::invalid("patch", shown(&copy), err.to_string())])
+    };
     let decoded = schema::decode::conform_resource(patched, resource, strictness).map_err(&refused)?;
     let mut value = decoded.value;
     schema::decode::check_kind(&mut value, &resource.api_version(), &resource.kind).map_err(&refused)?;
@@ -102,7 +114,9 @@ pub fn decode_patched(
 /// Errors: 415 for a kind that has none, 400 for what cannot be read.
 pub fn from_protobuf(bytes: &[u8], of: &schema::table::TypeDef) -> Result<Value, Status> {
     schema::protobuf::decode(bytes, of).map_err(|err| match err {
-        schema::protobuf::ProtobufError::NoTags(_) => Status::unsupported_media_type("application/json, application/yaml"),
+        schema::protobuf::ProtobufError::NoTags(_) => {
+            Status::unsupported_media_type("application/json, application/yaml")
+        }
         err => Status::bad_request(err.to_string()),
     })
 }
@@ -132,6 +146,7 @@ pub fn verdict(resource: &Resource, name: &str, errors: Vec<FieldError>) -> Resu
 
 /// 422 from the engine's field errors.
 pub fn invalid(group: &str, kind: &str, name: &str, errors: Vec<FieldError>) -> Status {
-    let cause = |e: &FieldError| Cause { reason: e.kind.reason().to_owned(), message: e.body(), field: e.field.clone() };
+    let cause =
+        |e: &FieldError| Cause { reason: e.kind.reason().to_owned(), message: e.body(), field: e.field.clone() };
     Status::invalid(group, kind, name, errors.iter().map(cause).collect())
 }

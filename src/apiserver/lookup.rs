@@ -22,8 +22,8 @@ pub trait Lookup: Send + Sync + 'static {
     /// One object; `namespace` is empty for cluster scope.
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>>;
 
-    /// The same, but what the cache does not have is looked for in the store: another server may have written it a moment ago.
-    /// Whoever refuses, or lets pass, because an object is not there asks this way.
+    /// The same, but what the cache does not have is looked for in the store: another server may have written it a
+    /// moment ago. Whoever refuses, or lets pass, because an object is not there asks this way.
     async fn sure(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         self.get(group, resource, namespace, name)
     }
@@ -34,9 +34,17 @@ pub trait Lookup: Send + Sync + 'static {
     /// What has become of a resource's objects in a namespace since a mark, and those of some names, all of one moment.
     ///
     /// Errors: `TimedOut` if the cache has to be filled first.
-    fn since(&self, group: &str, resource: &str, namespace: &str, mark: Option<&Mark>, names: &[&str]) -> Result<Since, Status>;
+    fn since(
+        &self,
+        group: &str,
+        resource: &str,
+        namespace: &str,
+        mark: Option<&Mark>,
+        names: &[&str],
+    ) -> Result<Since, Status>;
 
-    /// How many objects of a resource there are, as far as is known here. Asked for what nobody has heard of, it remembers nothing.
+    /// How many objects of a resource there are, as far as is known here. Asked for what nobody has heard of, it
+    /// remembers nothing.
     fn count(&self, _group: &str, _resource: &str) -> usize {
         0
     }

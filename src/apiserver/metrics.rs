@@ -1,14 +1,18 @@
 //! Counters of the API server in Prometheus' text form.
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Upper bounds in seconds of `apiserver_request_duration_seconds`: upstream's, so that quantiles of both can be put side by side.
-const BUCKETS: [f64; 23] =
-    [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0];
+/// Upper bounds in seconds of `apiserver_request_duration_seconds`: upstream's, so that quantiles of both can be put
+/// side by side.
+const BUCKETS: [f64; 23] = [
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0,
+    45.0, 60.0,
+];
 /// Upper bounds in bytes of `apiserver_response_sizes`.
 const SIZES: [u32; 7] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
 
@@ -159,7 +163,7 @@ impl Metrics {
     }
 
     fn numbers(&self) -> MutexGuard<'_, Numbers> {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.numbers.lock()
     }
 
     /// A handler panicked.
@@ -188,7 +192,8 @@ impl Metrics {
         *numbers.requests.entry((series, code)).or_default() += 1;
     }
 
-    /// Lets go of what was counted of a resource that nobody serves any more: definitions come and go, and each has dozens of series.
+    /// Lets go of what was counted of a resource that nobody serves any more: definitions come and go, and each has
+    /// dozens of series.
     pub fn forget(&self, group: &str, resource: &str) {
         let mut numbers = self.numbers();
         let stays = |series: &Series| series.group != group || series.resource != resource;
@@ -205,8 +210,18 @@ impl Metrics {
             // Writing to a String cannot fail.
             let _ok = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
         };
-        one("apiserver_dropped_requests_total", "counter", "Requests refused with 429.", self.rejected.load(Ordering::Relaxed).to_string());
-        one("apiserver_panics_total", "counter", "Handlers that panicked.", self.panics.load(Ordering::Relaxed).to_string());
+        one(
+            "apiserver_dropped_requests_total",
+            "counter",
+            "Requests refused with 429.",
+            self.rejected.load(Ordering::Relaxed).to_string(),
+        );
+        one(
+            "apiserver_panics_total",
+            "counter",
+            "Handlers that panicked.",
+            self.panics.load(Ordering::Relaxed).to_string(),
+        );
         let bytes = self.watch_bytes.load(Ordering::Relaxed);
         one("apiserver_watch_events_bytes_total", "counter", "Bytes of watch events.", bytes.to_string());
         for (name, kind, help, value) in process() {
@@ -216,14 +231,22 @@ impl Metrics {
             "# HELP apiserver_current_inflight_requests Requests being answered.\n# TYPE apiserver_current_inflight_requests gauge\n",
         );
         for (kind, gauge) in [("mutating", &self.mutating), ("readOnly", &self.reading)] {
-            let _ok = writeln!(out, "apiserver_current_inflight_requests{{request_kind=\"{kind}\"}} {}", gauge.load(Ordering::Relaxed));
+            let _ok = writeln!(
+                out,
+                "apiserver_current_inflight_requests{{request_kind=\"{kind}\"}} {}",
+                gauge.load(Ordering::Relaxed)
+            );
         }
         self.render_verdicts(&mut out);
-        out.push_str("# HELP apiserver_storage_objects Objects in the watch cache.\n# TYPE apiserver_storage_objects gauge\n");
+        out.push_str(
+            "# HELP apiserver_storage_objects Objects in the watch cache.\n# TYPE apiserver_storage_objects gauge\n",
+        );
         for (resource, count) in objects {
             let _ok = writeln!(out, "apiserver_storage_objects{{resource=\"{resource}\"}} {count}");
         }
-        out.push_str("# HELP apiserver_resource_objects Objects in the watch cache.\n# TYPE apiserver_resource_objects gauge\n");
+        out.push_str(
+            "# HELP apiserver_resource_objects Objects in the watch cache.\n# TYPE apiserver_resource_objects gauge\n",
+        );
         for (resource, count) in objects {
             let (resource, group) = resource.split_once('.').unwrap_or((resource.as_str(), ""));
             let _ok = writeln!(out, "apiserver_resource_objects{{group=\"{group}\",resource=\"{resource}\"}} {count}");
@@ -256,9 +279,15 @@ impl Metrics {
         out.push_str("# HELP apiserver_request_total Requests by verb, resource and code.\n# TYPE apiserver_request_total counter\n");
         for ((series, code), count) in &numbers.requests {
             let labels = series.labels();
-            let _ok = writeln!(out, "apiserver_request_total{{code=\"{code}\",dry_run=\"{}\",{labels}}} {count}", series.dry_run);
+            let _ok = writeln!(
+                out,
+                "apiserver_request_total{{code=\"{code}\",dry_run=\"{}\",{labels}}} {count}",
+                series.dry_run
+            );
         }
-        out.push_str("# HELP apiserver_longrunning_requests Open watches.\n# TYPE apiserver_longrunning_requests gauge\n");
+        out.push_str(
+            "# HELP apiserver_longrunning_requests Open watches.\n# TYPE apiserver_longrunning_requests gauge\n",
+        );
         for (series, n) in &numbers.watches {
             let _ok = writeln!(out, "apiserver_longrunning_requests{{{}}} {n}", series.labels());
         }
@@ -359,7 +388,10 @@ fn process() -> Vec<(&'static str, &'static str, &'static str, String)> {
         }
         // The 20th: when it started, in hundredths of a second after the machine did.
         let machine = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let boot = machine.lines().find_map(|line| line.strip_prefix("btime ")).and_then(|secs| secs.trim().parse::<f64>().ok());
+        let boot = machine
+            .lines()
+            .find_map(|line| line.strip_prefix("btime "))
+            .and_then(|secs| secs.trim().parse::<f64>().ok());
         if let (Some(boot), Some(after)) = (boot, numbers.get(19)) {
             out.push(("process_start_time_seconds", "gauge", "When it started.", format!("{}", boot + after / 100.0)));
         }
@@ -368,7 +400,10 @@ fn process() -> Vec<(&'static str, &'static str, &'static str, String)> {
         out.push(("process_open_fds", "gauge", "Open files.", fds.count().to_string()));
     }
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    if let Some(most) = limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next().map(str::to_owned)) {
+    if let Some(most) = limits
+        .lines()
+        .find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next().map(str::to_owned))
+    {
         out.push(("process_max_fds", "gauge", "Files that may be open.", most));
     }
     out
@@ -400,7 +435,9 @@ mod tests {
         let text = metrics.render(&[("pods".to_owned(), 2), ("deployments.apps".to_owned(), 1)]);
         for line in [
             format!("apiserver_request_total{{code=\"200\",dry_run=\"\",{labels}verb=\"LIST\",version=\"v1\"}} 1"),
-            format!("apiserver_request_duration_seconds_bucket{{dry_run=\"\",{labels}verb=\"LIST\",version=\"v1\",le=\"0.05\"}} 1"),
+            format!(
+                "apiserver_request_duration_seconds_bucket{{dry_run=\"\",{labels}verb=\"LIST\",version=\"v1\",le=\"0.05\"}} 1"
+            ),
             format!("apiserver_response_sizes_bucket{{{labels}verb=\"LIST\",version=\"v1\",le=\"1000\"}} 0"),
             format!("apiserver_longrunning_requests{{{labels}verb=\"WATCH\",version=\"v1\"}} 1"),
             r#"apiserver_storage_objects{resource="deployments.apps"} 1"#.to_owned(),
@@ -426,7 +463,14 @@ mod tests {
 
     #[test]
     fn verbs_are_named_as_dashboards_ask_for_them() {
-        let named = [("create", ""), ("update", "status"), ("patch", ""), ("create", "exec"), ("deletecollection", ""), ("odd", "")];
+        let named = [
+            ("create", ""),
+            ("update", "status"),
+            ("patch", ""),
+            ("create", "exec"),
+            ("deletecollection", ""),
+            ("odd", ""),
+        ];
         let labels = named.map(|(verb, subresource)| verb_label(verb, subresource, false));
         assert_eq!(labels, ["POST", "PUT", "PATCH", "CONNECT", "DELETECOLLECTION", "other"]);
         assert_eq!(verb_label("patch", "", true), "APPLY");

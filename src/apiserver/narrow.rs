@@ -1,7 +1,8 @@
-//! What a reader is shown of an object where Kubernetes has no right that is narrow enough: a view in the place of the whole.
+//! What a reader is shown of an object where Kubernetes has no right that is narrow enough: a view in the place of the
+//! whole.
 //!
-//! The network's part of every node enforces NetworkPolicies, so it needs labels, addresses and named ports of all pods. It needs no
-//! environment, no command and no volume of them, and these hold what tenants hide from each other.
+//! The network's part of every node enforces NetworkPolicies, so it needs labels, addresses and named ports of all
+//! pods. It needs no environment, no command and no volume of them, and these hold what tenants hide from each other.
 
 use schema::table::Resource;
 use serde_json::{Map, Value};

@@ -85,11 +85,13 @@ pub fn output_of_custom(headers: &HeaderMap) -> Result<Output, Status> {
 
 fn choose(headers: &HeaderMap, had: impl Fn(&Output) -> bool) -> Option<Output> {
     let person = is_person(headers);
-    let offers: Vec<&str> = headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).collect();
+    let offers: Vec<&str> =
+        headers.get_all(ACCEPT).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).collect();
     if offers.iter().all(|offer| offer.trim().is_empty()) {
         return Some(Output { pretty: person, ..Output::default() });
     }
-    let mut ranked: Vec<(f32, Output)> = offers.into_iter().filter_map(offer).filter(|(_, output)| had(output)).collect();
+    let mut ranked: Vec<(f32, Output)> =
+        offers.into_iter().filter_map(offer).filter(|(_, output)| had(output)).collect();
     // A stable sort: of equal quality the first one wins, as upstream's goautoneg.
     ranked.sort_by(|(a, _), (b, _)| b.total_cmp(a));
     ranked.first().map(|(_, output)| Output { pretty: output.pretty || person, ..*output })
@@ -180,14 +182,21 @@ mod tests {
             let headers = HeaderMap::from_iter([(ACCEPT, text.parse().unwrap())]);
             output_with_protobuf(&headers).map(|o| (o.format, o.transform))
         };
-        assert_eq!(chosen("application/vnd.kubernetes.protobuf,application/json").unwrap(), (Format::Protobuf, Transform::Object));
+        assert_eq!(
+            chosen("application/vnd.kubernetes.protobuf,application/json").unwrap(),
+            (Format::Protobuf, Transform::Object)
+        );
         assert_eq!(chosen("application/vnd.kubernetes.protobuf;stream=watch").unwrap().0, Format::Protobuf);
         let table = "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io";
-        assert_eq!(chosen(&format!("{table},application/json;as=Table;v=v1;g=meta.k8s.io")).unwrap(), (Format::Json, Transform::Table));
+        assert_eq!(
+            chosen(&format!("{table},application/json;as=Table;v=v1;g=meta.k8s.io")).unwrap(),
+            (Format::Json, Transform::Table)
+        );
         assert_eq!(chosen(table).unwrap_err().code, 406);
         let metadata = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io";
         assert_eq!(chosen(metadata).unwrap(), (Format::Protobuf, Transform::Metadata));
-        let custom = |text: &str| output_of_custom(&HeaderMap::from_iter([(ACCEPT, text.parse().unwrap())])).map(|o| o.format);
+        let custom =
+            |text: &str| output_of_custom(&HeaderMap::from_iter([(ACCEPT, text.parse().unwrap())])).map(|o| o.format);
         assert_eq!(custom(metadata).unwrap(), Format::Protobuf);
         assert_eq!(custom("application/vnd.kubernetes.protobuf").unwrap_err().code, 406);
     }

@@ -1,9 +1,10 @@
-//! Documents about the API that everybody with credentials may ask for: discovery and OpenAPI. To make one takes up to a second of a core
-//! and tens of megabytes, and it changes only when what is served changes. So one is made at a time, beside the async threads, for all who
-//! ask; it is kept compressed and let go of when nobody asks any more.
+//! Documents about the API that everybody with credentials may ask for: discovery and OpenAPI. To make one takes up to
+//! a second of a core and tens of megabytes, and it changes only when what is served changes. So one is made at a time,
+//! beside the async threads, for all who ask; it is kept compressed and let go of when nobody asks any more.
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use base::task::Group;
@@ -118,7 +119,7 @@ pub(crate) struct Pages {
 
 impl Pages {
     fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shelf.lock()
     }
 
     /// The document as it is kept, or as `make` makes it. `group` is for the task that lets go of it.
@@ -159,8 +160,13 @@ impl Pages {
         let (catalog, known) = (Arc::downgrade(&origin.catalog), Arc::downgrade(&origin.known));
         let mut shelf = self.shelf();
         shelf.pages.insert(name, Kept { page: Arc::clone(page), catalog, known, made: now, used: now });
-        while shelf.pages.len() > 1 && shelf.pages.values().map(|kept| kept.page.packed.len()).sum::<usize>() > KEPT_BYTES_MAX {
-            let Some(oldest) = shelf.pages.iter().min_by_key(|(_, kept)| kept.used).map(|(name, _)| name.clone()) else { break };
+        while shelf.pages.len() > 1
+            && shelf.pages.values().map(|kept| kept.page.packed.len()).sum::<usize>() > KEPT_BYTES_MAX
+        {
+            let Some(oldest) = shelf.pages.iter().min_by_key(|(_, kept)| kept.used).map(|(name, _)| name.clone())
+            else {
+                break;
+            };
             shelf.pages.remove(&oldest);
         }
         if !std::mem::replace(&mut shelf.is_swept, true) {
@@ -216,7 +222,10 @@ mod tests {
         let first = origin();
         let all = futures_util::future::join_all((0..50).map(|_| asked(&first))).await;
         assert!(all.iter().all(|page| Arc::ptr_eq(page, &all[0])));
-        assert_eq!((n_made.load(Ordering::Relaxed), said(&all[0], &HeaderMap::new()).await), (1, Bytes::from_static(b"{}")));
+        assert_eq!(
+            (n_made.load(Ordering::Relaxed), said(&all[0], &HeaderMap::new()).await),
+            (1, Bytes::from_static(b"{}"))
+        );
         asked(&origin()).await;
         assert_eq!(n_made.load(Ordering::Relaxed), 2);
         // What nobody asks for is let go of.
@@ -237,7 +246,12 @@ mod tests {
         let origin = origin();
         for n in 0..4 {
             let make = async { Ok(Some(("text/plain", noise.clone()))) };
-            let page = pages.page(Name::V3(Format::Json, n.to_string(), "v1".to_owned()), origin.clone(), &group, make.boxed());
+            let page = pages.page(
+                Name::V3(Format::Json, n.to_string(), "v1".to_owned()),
+                origin.clone(),
+                &group,
+                make.boxed(),
+            );
             let page = page.await.unwrap().unwrap();
             assert!(said(&page, &HeaderMap::new()).await == noise);
             let mut headers = HeaderMap::new();

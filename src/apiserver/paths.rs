@@ -79,7 +79,9 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
         ["openapi", "v3"] => documents::v3_index(x).await,
         ["openapi", "v3", "api", version] => documents::v3(x, "", version).await,
         ["openapi", "v3", "apis", ..] if merge::openapi_v3_backend(&x.server.aggregation.now(), &path).is_some() => {
-            let Some(service) = merge::openapi_v3_backend(&x.server.aggregation.now(), &path) else { return Ok(page_not_found()) };
+            let Some(service) = merge::openapi_v3_backend(&x.server.aggregation.now(), &path) else {
+                return Ok(page_not_found());
+            };
             crate::aggregate::proxy::run(x, &service).await
         }
         ["openapi", "v3", "apis", group, version] => documents::v3(x, group, version).await,
@@ -92,7 +94,9 @@ async fn encryption(x: &mut Exchange<'_>, what: &str) -> Result<Response<Body>, 
     let Some(encryption) = &x.server.guards.encryption else { return Ok(page_not_found()) };
     let answer = match (&x.parts.method, Change::named(what)) {
         (&Method::GET, None) if what == "status" => encryption.status(x.server).await?,
-        (&Method::PUT, Some(change)) => encryption.change(x.server, change, x.parts.uri.query() == Some("force=true")).await?,
+        (&Method::PUT, Some(change)) => {
+            encryption.change(x.server, change, x.parts.uri.query() == Some("force=true")).await?
+        }
         _ => return Err(Status::method_not_allowed()),
     };
     json_answer(x, &answer)
@@ -101,7 +105,18 @@ async fn encryption(x: &mut Exchange<'_>, what: &str) -> Result<Response<Body>, 
 fn known(path: &str) -> bool {
     matches!(
         path.trim_matches('/').split('/').next(),
-        Some("" | "version" | "healthz" | "livez" | "readyz" | "metrics" | "api" | "apis" | "openapi" | "openid" | ".well-known")
+        Some(
+            "" | "version"
+                | "healthz"
+                | "livez"
+                | "readyz"
+                | "metrics"
+                | "api"
+                | "apis"
+                | "openapi"
+                | "openid"
+                | ".well-known"
+        )
     )
 }
 
@@ -130,20 +145,27 @@ pub fn version(build: &Build) -> Value {
 }
 
 fn legacy_versions(server: &ApiServer) -> Value {
-    discovery::api_versions(&std::net::SocketAddr::new(*server.config.advertise_address.borrow(), server.config.advertise_port).to_string())
+    discovery::api_versions(
+        &std::net::SocketAddr::new(*server.config.advertise_address.borrow(), server.config.advertise_port).to_string(),
+    )
 }
 
 /// Aggregated discovery for clients that ask for it, the plain form for others.
 async fn aggregated(x: &Exchange<'_>, legacy: bool, plain: &Value) -> Result<Response<Body>, Status> {
     let Some((form, content_type)) = aggregated_form(&x.parts.headers) else {
-        return Ok(respond::discovery(plain, negotiate::output(&x.parts.headers).unwrap_or_default(), &x.parts.headers));
+        return Ok(respond::discovery(
+            plain,
+            negotiate::output(&x.parts.headers).unwrap_or_default(),
+            &x.parts.headers,
+        ));
     };
     documents::discovery(x, legacy, form, content_type).await
 }
 
 /// The first aggregated form that `Accept` offers.
 fn aggregated_form(headers: &http::HeaderMap) -> Option<(discovery::Aggregated, &'static str)> {
-    let offers = headers.get_all(http::header::ACCEPT).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));
+    let offers =
+        headers.get_all(http::header::ACCEPT).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(','));
     for offer in offers {
         let parts: Vec<&str> = offer.split(';').map(str::trim).collect();
         if parts.first() != Some(&"application/json")
@@ -153,10 +175,16 @@ fn aggregated_form(headers: &http::HeaderMap) -> Option<(discovery::Aggregated, 
             continue;
         }
         if parts.contains(&"v=v2") {
-            return Some((discovery::Aggregated::V2, "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"));
+            return Some((
+                discovery::Aggregated::V2,
+                "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+            ));
         }
         if parts.contains(&"v=v2beta1") {
-            return Some((discovery::Aggregated::V2Beta1, "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList"));
+            return Some((
+                discovery::Aggregated::V2Beta1,
+                "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
+            ));
         }
     }
     None

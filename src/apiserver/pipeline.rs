@@ -2,8 +2,9 @@
 //!
 //! A panic anywhere in it is answered with 500 and ends nothing but the request.
 
+use base::sync::Mutex;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::time::Stopwatch;
@@ -79,7 +80,7 @@ pub struct Exchange<'a> {
 impl Exchange<'_> {
     /// Takes the body; a second time there is none.
     pub fn take_body(&mut self) -> Option<Body> {
-        self.body.get_mut().unwrap_or_else(PoisonError::into_inner).take()
+        self.body.get_mut().take()
     }
 }
 
@@ -129,7 +130,11 @@ pub async fn answer(server: &ApiServer, req: Request<Body>, conn: Arc<ConnInfo>)
         Ok(Ok(response)) => response,
         Ok(Err(status)) => respond::status(&status, &exchange.parts.headers),
         Err(panic) => {
-            let why = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+            let why = panic
+                .downcast_ref::<String>()
+                .map(String::as_str)
+                .or(panic.downcast_ref::<&str>().copied())
+                .unwrap_or("no text");
             error!(verb = %exchange.attributes.verb, path = %exchange.attributes.path, audit_id = ?exchange.audit_id, why, "handler panicked");
             server.metrics.panicked();
             let text = "This request caused apiserver to panic. Look in the logs for details.";
@@ -190,7 +195,9 @@ fn wanted_timeout(text: &str) -> Result<Option<Duration>, Status> {
         return Ok(None);
     }
     let wanted = base::cron::duration(text);
-    let bad = || Status::bad_request(format!("invalid timeout specified in the request URL - time: invalid duration {text:?}"));
+    let bad = || {
+        Status::bad_request(format!("invalid timeout specified in the request URL - time: invalid duration {text:?}"))
+    };
     Ok(Duration::try_from(wanted.ok_or_else(bad)?).ok().filter(|wanted| !wanted.is_zero()))
 }
 
@@ -320,8 +327,8 @@ impl Drop for OnEnd {
     }
 }
 
-/// Lets short requests in as priority and fairness say, or, without it, a limited number at once. A watch has a seat until its stream
-/// begins, as upstream: it reads what has been.
+/// Lets short requests in as priority and fairness say, or, without it, a limited number at once. A watch has a seat
+/// until its stream begins, as upstream: it reads what has been.
 async fn take_seat(x: &mut Exchange<'_>) -> Result<(), Status> {
     let is_long = is_long_running(&x.attributes, &x.query);
     if is_long && !(x.attributes.verb == "watch" && x.server.config.arguments.fairness) {
@@ -403,8 +410,8 @@ fn finish(x: &Exchange<'_>, response: &mut Response<Body>, watch: &Stopwatch) {
     let a = &x.attributes;
     let took = watch.elapsed();
     debug!(verb = %a.verb, path = %a.path, user = %a.user.name, code, took_ms = took.as_millis(), "request");
-    // Names a client makes up must not become series, or a stranger fills the memory: only what was served, or what we know, is counted
-    // by name.
+    // Names a client makes up must not become series, or a stranger fills the memory: only what was served, or what we
+    // know, is counted by name.
     let known = || a.subresource.is_empty() && x.catalog.resource(&a.group, &a.version, &a.resource).is_some();
     x.server.metrics.answered(series(x, code < 400 || known()), code, took, wire::body::len(response.body()));
 }
@@ -418,7 +425,8 @@ pub fn series(x: &Exchange<'_>, found: bool) -> Series {
         (_, _, false) => "namespace",
         _ => "cluster",
     };
-    let applies = a.verb == "patch" && crate::negotiate::media_type(&x.parts.headers).starts_with("application/apply-patch");
+    let applies =
+        a.verb == "patch" && crate::negotiate::media_type(&x.parts.headers).starts_with("application/apply-patch");
     let named = |name: &String| if a.is_resource && found { name.clone() } else { String::new() };
     Series {
         verb: verb_label(&a.verb, &a.subresource, applies),

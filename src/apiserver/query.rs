@@ -8,7 +8,12 @@ impl Query {
     /// Reads `a=b&c=d`, percent signs and pluses decoded.
     pub fn parse(text: &str) -> Query {
         let pairs = text.split('&').filter(|p| !p.is_empty());
-        Query(pairs.map(|p| p.split_once('=').unwrap_or((p, ""))).map(|(k, v)| (decode(k, true), decode(v, true))).collect())
+        Query(
+            pairs
+                .map(|p| p.split_once('=').unwrap_or((p, "")))
+                .map(|(k, v)| (decode(k, true), decode(v, true)))
+                .collect(),
+        )
     }
 
     /// The first value of a key; `None` if it is missing.

@@ -15,8 +15,8 @@ use crate::status::Status;
 /// Answers from this size on are compressed for clients that ask, as upstream's `defaultGzipThresholdBytes`.
 const GZIP_FROM_BYTES: usize = 128 * 1024;
 
-/// Line breaks and indentation may make an answer so many times as long as it is without them, beside [`SPACES_BYTES`]: of what is
-/// nested deeply there would be hundreds of spaces for each byte.
+/// Line breaks and indentation may make an answer so many times as long as it is without them, beside [`SPACES_BYTES`]:
+/// of what is nested deeply there would be hundreds of spaces for each byte.
 const SPACES_TIMES_MAX: usize = 8;
 const SPACES_BYTES: usize = 64 * 1024;
 
@@ -107,7 +107,8 @@ impl io::Write for Length {
 fn spacious<E>(value: &Value, write: impl Fn(&mut Bounded, &Value) -> Result<(), E>) -> Option<Vec<u8>> {
     let mut plain = Length(0);
     serde_json::to_writer(&mut plain, value).ok()?;
-    let mut bounded = Bounded { bytes: Vec::new(), max: plain.0.saturating_mul(SPACES_TIMES_MAX).saturating_add(SPACES_BYTES) };
+    let mut bounded =
+        Bounded { bytes: Vec::new(), max: plain.0.saturating_mul(SPACES_TIMES_MAX).saturating_add(SPACES_BYTES) };
     write(&mut bounded, value).ok()?;
     Some(bounded.bytes)
 }
@@ -194,8 +195,8 @@ fn put_packed(response: &mut Response<Body>, packed: Bytes) {
     *response.body_mut() = wire::body::full(packed);
 }
 
-/// The answer that [`chunks`] gives, of what is compressed already and has `length` bytes when it is not. Who wants it plain gets it
-/// piece by piece.
+/// The answer that [`chunks`] gives, of what is compressed already and has `length` bytes when it is not. Who wants it
+/// plain gets it piece by piece.
 pub fn packed(content_type: &'static str, packed: &Bytes, length: usize, headers: &HeaderMap) -> Response<Body> {
     let mut response = Response::new(wire::body::empty());
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
@@ -218,9 +219,10 @@ mod tests {
         let deep = (0..100).fold(Value::from(vec![0; 100_000]), |inner, _| Value::from(vec![inner]));
         let plain = serde_json::to_vec(&deep).unwrap();
         let shallow = serde_json::json!({ "a": [1, { "b": "c" }] });
-        for (format, spaced) in
-            [(Format::Json, serde_json::to_string_pretty(&shallow).unwrap()), (Format::Yaml, serde_saphyr::to_string(&shallow).unwrap())]
-        {
+        for (format, spaced) in [
+            (Format::Json, serde_json::to_string_pretty(&shallow).unwrap()),
+            (Format::Yaml, serde_saphyr::to_string(&shallow).unwrap()),
+        ] {
             let said = async |of: &Value| {
                 let output = Output { format, pretty: true, ..Output::default() };
                 let answer = value(StatusCode::OK, of, output, &HeaderMap::new());

@@ -1,11 +1,12 @@
 //! The server as a whole: what it is built from, and its two doors (the network's and the one for this process).
 
+use base::sync::RwLock;
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::pin::Pin;
-use std::sync::{Arc, RwLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
@@ -156,7 +157,7 @@ pub struct ApiServer {
     /// Only one service is given addresses at a time.
     pub(crate) allocating: tokio::sync::Mutex<()>,
     /// Which service holds which address and port.
-    pub(crate) ledger: std::sync::Mutex<Ledger>,
+    pub(crate) ledger: base::sync::Mutex<Ledger>,
 }
 
 impl ApiServer {
@@ -199,7 +200,7 @@ impl ApiServer {
             health: Tally::default(),
             group: group.clone(),
             allocating: tokio::sync::Mutex::default(),
-            ledger: std::sync::Mutex::default(),
+            ledger: base::sync::Mutex::default(),
         });
         for plugin in &server.guards.plugins {
             plugin.serves(&server);
@@ -226,7 +227,7 @@ impl ApiServer {
 
     /// A step of the start is done: the checks of health that stand for it hold from now on.
     fn done(&self, step: Step) {
-        self.pending.write().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&step);
+        self.pending.write().remove(&step);
     }
 
     /// What admission and authorization see of the objects.

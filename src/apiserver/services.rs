@@ -1,4 +1,5 @@
-//! Cluster IPs and node ports. What is taken is read from the services themselves (`ledger`), so nothing can leak or drift.
+//! Cluster IPs and node ports. What is taken is read from the services themselves (`ledger`), so nothing can leak or
+//! drift.
 
 mod families;
 pub mod ledger;
@@ -7,7 +8,6 @@ pub(crate) mod upgrade;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::PoisonError;
 
 use ipnet::IpNet;
 use model::meta;
@@ -68,7 +68,7 @@ pub fn on_update(server: &ApiServer, service: &mut Value, old: &Value) -> Result
 fn complete(server: &ApiServer, service: &mut Value, old: Option<&Value>) -> Result<(), Status> {
     let (namespace, name) = (meta::namespace(service).to_owned(), meta::name(service).to_owned());
     let local = keys::local(&namespace, &name);
-    let mut ledger = server.ledger.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ledger = server.ledger.lock();
     ledger.refresh(&server.cache.kind("", "services"));
     let taken = ledger.of_others(&local);
     let kind = service["spec"]["type"].as_str().unwrap_or("ClusterIP").to_owned();
@@ -76,7 +76,9 @@ fn complete(server: &ApiServer, service: &mut Value, old: Option<&Value>) -> Res
     if kind == "ExternalName" {
         // What the type before needed goes; validation judges what somebody asks for.
         for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-            let inherited = old.is_some_and(|old| old["spec"]["type"] != "ExternalName" && old["spec"][field] == service["spec"][field]);
+            let inherited = old.is_some_and(|old| {
+                old["spec"]["type"] != "ExternalName" && old["spec"][field] == service["spec"][field]
+            });
             if inherited || service["spec"][field] == "" {
                 drop_field(&mut service["spec"], field);
             }
@@ -93,7 +95,9 @@ fn complete(server: &ApiServer, service: &mut Value, old: Option<&Value>) -> Res
             .map_err(|wrong| kinds::invalid("", "Service", &name, wrong))?;
         give_ips(server, service, old, taken, &mut errors);
     }
-    if matches!(kind.as_str(), "NodePort" | "LoadBalancer") && service["spec"]["allocateLoadBalancerNodePorts"] != json!(false) {
+    if matches!(kind.as_str(), "NodePort" | "LoadBalancer")
+        && service["spec"]["allocateLoadBalancerNodePorts"] != json!(false)
+    {
         keep_old_ports(service, old);
         give_ports(server, service, taken, &mut errors);
     } else if kind != "NodePort" && kind != "LoadBalancer" {
@@ -104,9 +108,17 @@ fn complete(server: &ApiServer, service: &mut Value, old: Option<&Value>) -> Res
 }
 
 /// The port at which outside load balancers ask a node for endpoints: only services that prefer local ones have it.
-fn health_port(server: &ApiServer, service: &mut Value, old: Option<&Value>, taken: Taken<'_>, errors: &mut Vec<FieldError>) {
-    let needs = |s: &Value| s["spec"]["type"] == json!("LoadBalancer") && s["spec"]["externalTrafficPolicy"] == json!("Local");
-    let port = |s: &Value| s["spec"]["healthCheckNodePort"].as_u64().and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0);
+fn health_port(
+    server: &ApiServer,
+    service: &mut Value,
+    old: Option<&Value>,
+    taken: Taken<'_>,
+    errors: &mut Vec<FieldError>,
+) {
+    let needs =
+        |s: &Value| s["spec"]["type"] == json!("LoadBalancer") && s["spec"]["externalTrafficPolicy"] == json!("Local");
+    let port =
+        |s: &Value| s["spec"]["healthCheckNodePort"].as_u64().and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0);
     let had = old.filter(|old| needs(old)).and_then(port);
     if !needs(service) {
         // What the type before needed goes; validation judges what somebody asks for without need.
@@ -116,8 +128,12 @@ fn health_port(server: &ApiServer, service: &mut Value, old: Option<&Value>, tak
         return;
     }
     let field = "spec.healthCheckNodePort";
-    let mine: BTreeSet<u16> =
-        service["spec"]["ports"].as_array().into_iter().flatten().filter_map(|p| u16::try_from(p["nodePort"].as_u64()?).ok()).collect();
+    let mine: BTreeSet<u16> = service["spec"]["ports"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|p| u16::try_from(p["nodePort"].as_u64()?).ok())
+        .collect();
     let used = |n: u16| mine.contains(&n) || taken.number(n);
     let (range, asked) = (&server.config.node_ports, port(service).or(had));
     let given = match asked {
@@ -134,7 +150,9 @@ fn health_port(server: &ApiServer, service: &mut Value, old: Option<&Value>, tak
         None => {
             let count = u64::from(range.end() - range.start()) + 1;
             let start = server.config.rng.below(count);
-            (0..count).filter_map(|i| u16::try_from(u64::from(*range.start()) + (start + i) % count).ok()).find(|n| !used(*n))
+            (0..count)
+                .filter_map(|i| u16::try_from(u64::from(*range.start()) + (start + i) % count).ok())
+                .find(|n| !used(*n))
         }
     };
     match given {
@@ -169,7 +187,8 @@ fn keep_old_ips(service: &mut Value, old: Option<&Value>) {
     let Some(old) = old.filter(|o| o["spec"]["type"] != json!("ExternalName")) else { return };
     // A client that knows one address only changed that one: the list follows, and validation judges.
     let single = service["spec"]["clusterIP"].as_str().unwrap_or_default().to_owned();
-    let alone = service["spec"]["clusterIP"] != old["spec"]["clusterIP"] && service["spec"]["clusterIPs"] == old["spec"]["clusterIPs"];
+    let alone = service["spec"]["clusterIP"] != old["spec"]["clusterIP"]
+        && service["spec"]["clusterIPs"] == old["spec"]["clusterIPs"];
     if !single.is_empty()
         && alone
         && let Some(first) = service["spec"]["clusterIPs"].get_mut(0)
@@ -185,7 +204,13 @@ fn keep_old_ips(service: &mut Value, old: Option<&Value>) {
     }
 }
 
-fn give_ips(server: &ApiServer, service: &mut Value, old: Option<&Value>, taken: Taken<'_>, errors: &mut Vec<FieldError>) {
+fn give_ips(
+    server: &ApiServer,
+    service: &mut Value,
+    old: Option<&Value>,
+    taken: Taken<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     let asked = cluster_ips(service);
     if asked.first().is_some_and(|ip| ip == "None") {
         set_ips(service, &["None".to_owned()]);
@@ -208,7 +233,10 @@ fn give_ips(server: &ApiServer, service: &mut Value, old: Option<&Value>, taken:
                     return;
                 }
             },
-            None => match ranges.iter().find_map(|range| free_ip(range, |ip| taken.ip(ip), |bound| server.config.rng.below(bound))) {
+            None => match ranges
+                .iter()
+                .find_map(|range| free_ip(range, |ip| taken.ip(ip), |bound| server.config.rng.below(bound)))
+            {
                 Some(ip) => ip,
                 None => {
                     let detail = "failed to allocate a serviceIP: range is full";
@@ -232,7 +260,10 @@ fn fixed_ip(text: &str, ranges: &[IpNet], taken: Taken<'_>) -> Result<IpAddr, St
     let ip: IpAddr = text.parse().map_err(|_| "not a valid IP address".to_owned())?;
     if !ranges.iter().any(|range| range.contains(&ip)) {
         let valid: Vec<String> = ranges.iter().map(IpNet::to_string).collect();
-        return Err(format!("the provided IP ({ip}) is not in the valid range. The range of valid IPs is {}", valid.join(", ")));
+        return Err(format!(
+            "the provided IP ({ip}) is not in the valid range. The range of valid IPs is {}",
+            valid.join(", ")
+        ));
     }
     if taken.ip(&ip) { Err("provided IP is already allocated".to_owned()) } else { Ok(ip) }
 }
@@ -278,8 +309,11 @@ fn give_ports(server: &ApiServer, service: &mut Value, taken: Taken<'_>, errors:
         if asked > 0 {
             let number = u16::try_from(asked).unwrap_or(0);
             if !range.contains(&number) {
-                let detail =
-                    format!("provided port is not in the valid range. The range of valid ports is {}-{}", range.start(), range.end());
+                let detail = format!(
+                    "provided port is not in the valid range. The range of valid ports is {}-{}",
+                    range.start(),
+                    range.end()
+                );
                 errors.push(FieldError::invalid(field, json!(asked), detail));
             } else if taken.port(&protocol, number) {
                 errors.push(FieldError::invalid(field, json!(asked), "provided port is already allocated"));

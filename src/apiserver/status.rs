@@ -91,7 +91,8 @@ impl Status {
 
     /// 404 `pods "x" not found`.
     pub fn not_found(group: &str, resource: &str, name: &str) -> Status {
-        Status::new(404, "NotFound", format!("{} {name:?} not found", qualified(group, resource))).about(group, resource, name)
+        Status::new(404, "NotFound", format!("{} {name:?} not found", qualified(group, resource)))
+            .about(group, resource, name)
     }
 
     /// 422 about an option of the request: `ListOptions.meta.k8s.io "" is invalid: limit: …`.
@@ -108,7 +109,8 @@ impl Status {
 
     /// 409 `pods "x" already exists`.
     pub fn already_exists(group: &str, resource: &str, name: &str) -> Status {
-        Status::new(409, "AlreadyExists", format!("{} {name:?} already exists", qualified(group, resource))).about(group, resource, name)
+        Status::new(409, "AlreadyExists", format!("{} {name:?} already exists", qualified(group, resource)))
+            .about(group, resource, name)
     }
 
     /// 409 when every generated name was taken.
@@ -161,9 +163,17 @@ impl Status {
     pub fn access_denied(a: &crate::attributes::Attributes, reason: &str) -> Status {
         let user = &a.user.name;
         let mut why = if a.is_resource {
-            let place =
-                if a.namespace.is_empty() { "at the cluster scope".to_owned() } else { format!("in the namespace {:?}", a.namespace) };
-            format!("User {user:?} cannot {} resource {:?} in API group {:?} {place}", a.verb, a.resource_path(), a.group)
+            let place = if a.namespace.is_empty() {
+                "at the cluster scope".to_owned()
+            } else {
+                format!("in the namespace {:?}", a.namespace)
+            };
+            format!(
+                "User {user:?} cannot {} resource {:?} in API group {:?} {place}",
+                a.verb,
+                a.resource_path(),
+                a.group
+            )
         } else {
             format!("User {user:?} cannot {} path {:?}", a.verb, a.path)
         };
@@ -207,7 +217,8 @@ impl Status {
 
     /// 405 for a path that has no such method.
     pub fn method_not_allowed() -> Status {
-        let mut status = Status::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource");
+        let mut status =
+            Status::new(405, "MethodNotAllowed", "the server does not allow this method on the requested resource");
         status.with_details = true;
         status
     }
@@ -219,7 +230,8 @@ impl Status {
 
     /// 415 with the list of what is understood.
     pub fn unsupported_media_type(accepted: &str) -> Status {
-        let message = format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
+        let message =
+            format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
         Status::new(415, "UnsupportedMediaType", message)
     }
 
@@ -240,9 +252,13 @@ impl Status {
 
     /// 504 `Too large resource version: 9, current: 3`: the client knows a future that this server has not seen.
     pub fn future(asked: u64, current: u64) -> Status {
-        let mut status = Status::new(504, "Timeout", format!("Timeout: Too large resource version: {asked}, current: {current}"));
-        status.causes =
-            vec![Cause { reason: "ResourceVersionTooLarge".into(), message: "Too large resource version".into(), ..Cause::default() }];
+        let mut status =
+            Status::new(504, "Timeout", format!("Timeout: Too large resource version: {asked}, current: {current}"));
+        status.causes = vec![Cause {
+            reason: "ResourceVersionTooLarge".into(),
+            message: "Too large resource version".into(),
+            ..Cause::default()
+        }];
         status.retry_after = 1;
         status
     }
@@ -371,13 +387,18 @@ mod tests {
             is_resource: true,
             ..Attributes::default()
         };
-        let text = r#"pods is forbidden: User "x" cannot list resource "pods" in API group "" in the namespace "default""#;
+        let text =
+            r#"pods is forbidden: User "x" cannot list resource "pods" in API group "" in the namespace "default""#;
         assert_eq!(Status::access_denied(&a, "").message, text);
     }
 
     #[test]
     fn several_invalid_fields_are_listed_in_brackets() {
-        let cause = |field: &str| Cause { reason: "FieldValueRequired".into(), message: "Required value".into(), field: field.into() };
+        let cause = |field: &str| Cause {
+            reason: "FieldValueRequired".into(),
+            message: "Required value".into(),
+            field: field.into(),
+        };
         let status = Status::invalid("", "Pod", "x", vec![cause("a"), cause("b")]);
         assert_eq!(status.message, r#"Pod "x" is invalid: [a: Required value, b: Required value]"#);
         assert_eq!(status.to_value()["details"]["causes"][1]["field"], "b");

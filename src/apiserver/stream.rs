@@ -1,7 +1,7 @@
 //! Streams between a client and a node: exec, attach, port-forward, logs, proxy.
 //!
-//! SPDY clients are joined to the node byte by byte. WebSocket clients of remote commands are translated, because the node's side
-//! speaks SPDY; WebSocket clients of port forwarding carry SPDY inside their messages and are unwrapped.
+//! SPDY clients are joined to the node byte by byte. WebSocket clients of remote commands are translated, because the
+//! node's side speaks SPDY; WebSocket clients of port forwarding carry SPDY inside their messages and are unwrapped.
 
 pub mod log;
 mod page;

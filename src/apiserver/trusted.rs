@@ -1,7 +1,7 @@
 //! Trusted words: annotations that one component of the system writes and others believe.
 //!
-//! The table says who may write each. Every write of an object passes [`violations`], whatever its verb and subresource, so the readers
-//! (the node authorizer, the kubelet, the network) may take such a word for what it says.
+//! The table says who may write each. Every write of an object passes [`violations`], whatever its verb and
+//! subresource, so the readers (the node authorizer, the kubelet, the network) may take such a word for what it says.
 
 use model::meta;
 use schema::table::Resource;
@@ -36,7 +36,12 @@ struct Word {
 const WORDS: &[Word] = &[
     Word { resource: ("", "pods"), annotation: MIRROR, name: "mirror pod annotation", author: Author::OwnKubelet },
     // Hash, source and time of a pod's manifest: the pod's uid and its origin, as the node's parts read them.
-    Word { resource: ("", "pods"), annotation: "kubernetes.io/config.", name: "annotations of a pod's source", author: Author::OwnKubelet },
+    Word {
+        resource: ("", "pods"),
+        annotation: "kubernetes.io/config.",
+        name: "annotations of a pod's source",
+        author: Author::OwnKubelet,
+    },
     Word {
         resource: ("", "pods"),
         annotation: "container.apparmor.security.beta.kubernetes.io/",
@@ -53,13 +58,16 @@ impl Word {
 
 /// The words of `object` that `user` may not write, given what was stored (`None`: the object is new).
 ///
-/// Spec: for existing pods `ValidatePodSpecificAnnotationUpdates` of upstream's pkg/apis/core/validation (v1.36.2); what new pods may
-/// carry is stricter than there.
+/// Spec: for existing pods `ValidatePodSpecificAnnotationUpdates` of upstream's pkg/apis/core/validation (v1.36.2);
+/// what new pods may carry is stricter than there.
 pub fn violations(resource: &Resource, user: &UserInfo, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-    let words: Vec<&Word> = WORDS.iter().filter(|word| word.resource == (resource.group.as_ref(), resource.plural.as_ref())).collect();
+    let words: Vec<&Word> =
+        WORDS.iter().filter(|word| word.resource == (resource.group.as_ref(), resource.plural.as_ref())).collect();
     let word_of = |key: &str| words.iter().find(|word| word.is(key));
     let refused = |key: &str, why: String| FieldError::forbidden(format!("metadata.annotations[{key}]"), why);
-    let keys = |of: &Value| -> Vec<String> { meta::annotations(of).into_iter().flatten().map(|(key, _)| key.clone()).collect() };
+    let keys = |of: &Value| -> Vec<String> {
+        meta::annotations(of).into_iter().flatten().map(|(key, _)| key.clone()).collect()
+    };
     let mut violations = Vec::new();
     let Some(old) = old else {
         let own = node_of(user).is_some_and(|node| !node.is_empty() && object["spec"]["nodeName"] == node);
@@ -103,9 +111,12 @@ mod tests {
         let mirror = pod(json!({"kubernetes.io/config.mirror": "x", "kubernetes.io/config.hash": "x", "other": "x"}));
         let node = |name: &str| UserInfo::new(format!("system:node:{name}"), &["system:nodes"]);
         assert!(said(&node("n1"), &mirror, None).is_empty());
-        for user in
-            [node("n2"), UserInfo::new("bob", &[]), UserInfo::new("root", &["system:masters"]), UserInfo::new("system:node:n1", &[])]
-        {
+        for user in [
+            node("n2"),
+            UserInfo::new("bob", &[]),
+            UserInfo::new("root", &["system:masters"]),
+            UserInfo::new("system:node:n1", &[]),
+        ] {
             let said = said(&user, &mirror, None);
             assert_eq!(said.len(), 2, "{}: {said:?}", user.name);
             assert!(said[0].contains("may only be set by the kubelet of the pod's node"), "{said:?}");
@@ -121,7 +132,10 @@ mod tests {
         assert_eq!(said(&node, &mirror, Some(&plain)), [add]);
         assert_eq!(said(&node, &plain, Some(&mirror)), [change]);
         assert_eq!(said(&node, &pod(json!({"kubernetes.io/config.mirror": "y"})), Some(&mirror)), [change]);
-        assert!(said(&node, &mirror, Some(&mirror)).is_empty() && said(&node, &pod(json!({"a": "c"})), Some(&plain)).is_empty());
+        assert!(
+            said(&node, &mirror, Some(&mirror)).is_empty()
+                && said(&node, &pod(json!({"a": "c"})), Some(&plain)).is_empty()
+        );
         assert_eq!(said(&node, &pod(json!({"kubernetes.io/config.hash": "uid of another"})), Some(&plain)).len(), 1);
     }
 

@@ -11,7 +11,8 @@ const CUT_AT: usize = 256;
 
 /// The headers' values, in the order of `texts`.
 ///
-/// Where the texts are longer than 4096 characters together, each is cut to 256, and those beyond the 4096 are left out.
+/// Where the texts are longer than 4096 characters together, each is cut to 256, and those beyond the 4096 are left
+/// out.
 pub(crate) fn headers(texts: impl IntoIterator<Item = String>) -> Vec<HeaderValue> {
     let mut seen = HashSet::new();
     let texts: Vec<String> = texts.into_iter().filter(|text| !text.is_empty() && seen.insert(text.clone())).collect();

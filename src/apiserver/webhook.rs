@@ -1,4 +1,5 @@
-//! Calling others over HTTPS while a request waits: admission, conversion, authentication, authorization and audit webhooks.
+//! Calling others over HTTPS while a request waits: admission, conversion, authentication, authorization and audit
+//! webhooks.
 
 pub mod call;
 pub mod client;

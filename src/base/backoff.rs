@@ -20,7 +20,8 @@ impl Backoff {
 
     /// The next delay; each call counts as one more failure.
     pub fn next(&mut self, rng: &Rng) -> Duration {
-        let delay = self.first.saturating_mul(1u32.checked_shl(self.failures.min(30)).unwrap_or(u32::MAX)).min(self.max);
+        let delay =
+            self.first.saturating_mul(1u32.checked_shl(self.failures.min(30)).unwrap_or(u32::MAX)).min(self.max);
         self.failures = self.failures.saturating_add(1);
         rng.jitter(delay, 10)
     }

@@ -1,10 +1,13 @@
-//! Hearing that the machine's clock was set: a board without a battery found a time server, a person corrected the date.
+//! Hearing that the machine's clock was set: a board without a battery found a time server, a person corrected the
+//! date.
 
 use std::io;
 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
 use tokio::io::unix::AsyncFd;
 
 /// A timer that never rings, but tells when its clock is set.

@@ -1,9 +1,9 @@
 //! The one door to folders that others can change: a pod's volumes and logs, an unpacked archive, a plugin's folder.
 //!
-//! A path is a trap where somebody else may rename or link its parts between two looks. A [`Dir`] holds a descriptor, and the kernel
-//! resolves all names below it (`openat2` with BENEATH, NO_SYMLINKS, NO_MAGICLINKS), so a planted link, `..` or FIFO is an error.
-//! Without openat2 (Linux before 5.6) every call fails: nothing is done blindly. All calls block: [`deadline::within`] keeps them off
-//! the async threads.
+//! A path is a trap where somebody else may rename or link its parts between two looks. A [`Dir`] holds a descriptor,
+//! and the kernel resolves all names below it (`openat2` with BENEATH, NO_SYMLINKS, NO_MAGICLINKS), so a planted link,
+//! `..` or FIFO is an error. Without openat2 (Linux before 5.6) every call fails: nothing is done blindly. All calls
+//! block: [`deadline::within`] keeps them off the async threads.
 
 pub mod deadline;
 
@@ -22,7 +22,8 @@ use rustix::fs::{AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, 
 use rustix::io::Errno;
 
 /// How every name below a [`Dir`] is resolved.
-const CONFINED: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
+const CONFINED: ResolveFlags =
+    ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS).union(ResolveFlags::NO_MAGICLINKS);
 
 /// Links on one way, as the kernel.
 const LINKS_MAX: usize = 40;
@@ -69,7 +70,11 @@ impl Meta {
         Ok(Meta::of(&rustix::fs::fstat(fd)?))
     }
 
-    #[allow(clippy::allow_attributes, clippy::useless_conversion, reason = "the widths of these fields differ between architectures")]
+    #[allow(
+        clippy::allow_attributes,
+        clippy::useless_conversion,
+        reason = "the widths of these fields differ between architectures"
+    )]
     fn of(stat: &Stat) -> Meta {
         Meta {
             kind: FileType::from_raw_mode(stat.st_mode),
@@ -108,7 +113,8 @@ impl Dir {
         Ok(Dir { fd, path: trusted.to_owned() })
     }
 
-    /// Opens a folder as [`Dir::open`] does; missing parts are made first, for root alone to enter (0750), the last with `mode`.
+    /// Opens a folder as [`Dir::open`] does; missing parts are made first, for root alone to enter (0750), the last
+    /// with `mode`.
     pub fn open_or_make(trusted: &Path, mode: u32) -> io::Result<Dir> {
         use std::os::unix::fs::DirBuilderExt as _;
         std::fs::DirBuilder::new().recursive(true).mode(0o750).create(trusted)?;
@@ -124,7 +130,8 @@ impl Dir {
         Ok((Dir::open(parent)?, PathBuf::from(name)))
     }
 
-    /// The file system's top, and an absolute path as one below it: for a path that was resolved once and may have no link in it now.
+    /// The file system's top, and an absolute path as one below it: for a path that was resolved once and may have no
+    /// link in it now.
     pub fn exact(path: &Path) -> io::Result<(Dir, PathBuf)> {
         let below = path.strip_prefix("/").map_err(|err| io::Error::new(io::ErrorKind::InvalidInput, err))?;
         Ok((Dir::open(Path::new("/"))?, below.to_owned()))
@@ -144,7 +151,8 @@ impl Dir {
     /// Makes a folder that was not there, with exactly this mode. What is there already is an error.
     pub fn make_new_dir(&self, path: &Path, mode: u32) -> io::Result<Dir> {
         let (parent, name) = self.parent(path)?;
-        rustix::fs::mkdirat(&parent.fd, &name, Mode::from_raw_mode(0o700)).map_err(|err| said(err, &self.path.join(path)))?;
+        rustix::fs::mkdirat(&parent.fd, &name, Mode::from_raw_mode(0o700))
+            .map_err(|err| said(err, &self.path.join(path)))?;
         let made = parent.dir(Path::new(&name))?;
         rustix::fs::fchmod(&made.fd, Mode::from_raw_mode(mode))?;
         Ok(made)
@@ -168,12 +176,14 @@ impl Dir {
         Ok(at)
     }
 
-    /// Opens a regular file for reading. A FIFO, socket, device, link or folder is an error, and none of them makes it wait.
+    /// Opens a regular file for reading. A FIFO, socket, device, link or folder is an error, and none of them makes it
+    /// wait.
     pub fn open_file(&self, path: &Path) -> io::Result<File> {
         self.regular(path, OFlags::RDONLY)
     }
 
-    /// Looks first and opens then, and exactly what it looked at: some devices act on being opened (a watchdog starts to count).
+    /// Looks first and opens then, and exactly what it looked at: some devices act on being opened (a watchdog starts
+    /// to count).
     fn regular(&self, path: &Path, how: OFlags) -> io::Result<File> {
         let pinned = self.resolve(path, OFlags::PATH)?;
         if !Meta::of_fd(&pinned)?.is_file() {
@@ -211,7 +221,8 @@ impl Dir {
         up_to(file, bytes_max)
     }
 
-    /// Makes a file that was not there, open for writing, with exactly this mode. What is there, a link too, is an error.
+    /// Makes a file that was not there, open for writing, with exactly this mode. What is there, a link too, is an
+    /// error.
     pub fn create_new(&self, path: &Path, mode: u32) -> io::Result<File> {
         let (parent, name) = self.parent(path)?;
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -227,7 +238,8 @@ impl Dir {
         self.regular(path, OFlags::WRONLY | OFlags::APPEND)
     }
 
-    /// Replaces a file at once: the bytes go into a new one beside it, which is renamed over it. A link there is replaced, not followed.
+    /// Replaces a file at once: the bytes go into a new one beside it, which is renamed over it. A link there is
+    /// replaced, not followed.
     pub fn write(&self, path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         let (parent, name) = self.parent(path)?;
         let (tmp, mut file) = parent.create_temporary(&name, mode)?;
@@ -272,20 +284,23 @@ impl Dir {
     /// The text of a link, if that is one plain name; a link to anywhere else is an error (`InvalidData`).
     pub fn read_link(&self, path: &Path) -> io::Result<PathBuf> {
         let (parent, name) = self.parent(path)?;
-        let text = rustix::fs::readlinkat(&parent.fd, &name, Vec::new()).map_err(|err| said(err, &self.path.join(path)))?;
+        let text =
+            rustix::fs::readlinkat(&parent.fd, &name, Vec::new()).map_err(|err| said(err, &self.path.join(path)))?;
         let target = PathBuf::from(OsStr::from_bytes(text.as_bytes()));
         let mut parts = target.components();
         match (parts.next(), parts.next()) {
             (Some(Component::Normal(name)), None) => Ok(PathBuf::from(name)),
             _ => {
-                let text = format!("{} leads out of its folder, to {}", self.path.join(path).display(), target.display());
+                let text =
+                    format!("{} leads out of its folder, to {}", self.path.join(path).display(), target.display());
                 Err(io::Error::new(io::ErrorKind::InvalidData, text))
             }
         }
     }
 
-    /// What a path leads to, as a path without links: those on its way are followed as long as they stay in this folder. A target that
-    /// begins with where this folder lies counts as below it. Whatever is changed afterwards, the path that is returned leads nowhere else.
+    /// What a path leads to, as a path without links: those on its way are followed as long as they stay in this
+    /// folder. A target that begins with where this folder lies counts as below it. Whatever is changed afterwards, the
+    /// path that is returned leads nowhere else.
     ///
     /// Errors: a link that leads out or more than forty of them (`InvalidData`), something that is not there.
     pub fn follow(&self, path: &Path) -> io::Result<PathBuf> {
@@ -305,10 +320,14 @@ impl Dir {
             }
             links += 1;
             if links > LINKS_MAX {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} has no end", self.path.join(path).display())));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    format!("{} has no end", self.path.join(path).display()),
+                ));
             }
             let (parent, name) = self.parent(&next)?;
-            let text = rustix::fs::readlinkat(&parent.fd, &name, Vec::new()).map_err(|err| said(err, &self.path.join(&next)))?;
+            let text = rustix::fs::readlinkat(&parent.fd, &name, Vec::new())
+                .map_err(|err| said(err, &self.path.join(&next)))?;
             let mut target = PathBuf::from(OsStr::from_bytes(text.as_bytes()));
             if target.is_absolute() {
                 let real = std::fs::canonicalize(&self.path)?;
@@ -324,7 +343,10 @@ impl Dir {
     }
 
     fn leads_out(&self, path: &Path) -> io::Error {
-        io::Error::new(io::ErrorKind::InvalidData, format!("{} leads out of its folder", self.path.join(path).display()))
+        io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{} leads out of its folder", self.path.join(path).display()),
+        )
     }
 
     /// Removes a file, a link, a socket. What is not there is no error; a folder is one.
@@ -390,13 +412,15 @@ impl Dir {
         Ok(found)
     }
 
-    /// A descriptor of what is there, of whatever kind, that reads nothing (`O_PATH`): what is done through it is done to exactly that.
+    /// A descriptor of what is there, of whatever kind, that reads nothing (`O_PATH`): what is done through it is done
+    /// to exactly that.
     pub fn pinned(&self, path: &Path) -> io::Result<OwnedFd> {
         self.resolve(path, OFlags::PATH | OFlags::NOFOLLOW)
     }
 
-    /// A descriptor (`O_PATH`) of what is there, through links that stay in this folder: for what the folder's owner may arrange as he
-    /// likes, as a subPath. A link that leads out is an error. Missing parts become folders with this mode, whatever the umask.
+    /// A descriptor (`O_PATH`) of what is there, through links that stay in this folder: for what the folder's owner
+    /// may arrange as he likes, as a subPath. A link that leads out is an error. Missing parts become folders with this
+    /// mode, whatever the umask.
     pub fn pinned_or_made(&self, path: &Path, mode: u32) -> io::Result<OwnedFd> {
         plain(path)?;
         let look = |at: BorrowedFd<'_>, part: &Path| {
@@ -474,7 +498,8 @@ fn said(err: Errno, path: &Path) -> io::Error {
     io::Error::new(io::Error::from(err).kind(), text)
 }
 
-/// Through /proc the kernel goes to exactly the inode of the descriptor, of whatever kind; fchmod itself refuses O_PATH.
+/// Through /proc the kernel goes to exactly the inode of the descriptor, of whatever kind; fchmod itself refuses
+/// O_PATH.
 fn chmod(pinned: &OwnedFd, mode: u32) -> io::Result<()> {
     if Meta::of(&rustix::fs::fstat(pinned)?).is_link() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a link has no mode of its own"));

@@ -1,4 +1,5 @@
-//! Schedules as robfig/cron v3 reads them (that is what Kubernetes promises): five fields or an `@` word, in a time zone.
+//! Schedules as robfig/cron v3 reads them (that is what Kubernetes promises): five fields or an `@` word, in a time
+//! zone.
 //!
 //! No crate fits: those at hand read `L`, `W`, `#` or a seconds field, want 7 for Sunday, or have no `@every`.
 
@@ -41,8 +42,11 @@ struct Bounds {
 const MINUTES: Bounds = Bounds { low: 0, high: 59, names: &[] };
 const HOURS: Bounds = Bounds { low: 0, high: 23, names: &[] };
 const DAYS: Bounds = Bounds { low: 1, high: 31, names: &[] };
-const MONTHS: Bounds =
-    Bounds { low: 1, high: 12, names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"] };
+const MONTHS: Bounds = Bounds {
+    low: 1,
+    high: 12,
+    names: &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"],
+};
 const WEEKDAYS: Bounds = Bounds { low: 0, high: 6, names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"] };
 /// A schedule that meets no day within this many years has none (30 February).
 const YEARS_MAX: i16 = 5;
@@ -88,7 +92,8 @@ fn descriptor(text: &str) -> Result<Schedule, String> {
         "@hourly" => "0 * * * *",
         _ => {
             let every = text.strip_prefix("@every ").ok_or_else(|| format!("unrecognized descriptor: {text}"))?;
-            let length = duration(every).ok_or_else(|| format!("failed to parse duration {text}: time: invalid duration {every:?}"))?;
+            let length = duration(every)
+                .ok_or_else(|| format!("failed to parse duration {text}: time: invalid duration {every:?}"))?;
             return Ok(Schedule::Every(SignedDuration::from_secs(length.as_secs().max(1))));
         }
     };
@@ -197,9 +202,9 @@ fn number_or_name(text: &str, bounds: &Bounds) -> Result<u32, String> {
 fn number(text: &str) -> Result<u32, String> {
     match text.parse::<i64>() {
         Ok(n) if n < 0 => Err(format!("negative number ({n}) not allowed: {text}")),
-        Ok(n) => {
-            u32::try_from(n).map_err(|_| format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: value out of range"))
-        }
+        Ok(n) => u32::try_from(n).map_err(|_| {
+            format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: value out of range")
+        }),
         Err(_) => Err(format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: invalid syntax")),
     }
 }
@@ -231,7 +236,8 @@ impl Fields {
         None
     }
 
-    /// The first minute of `date` from `from` on. An hour that a change of clocks skips is skipped, one that it repeats counts twice.
+    /// The first minute of `date` from `from` on. An hour that a change of clocks skips is skipped, one that it repeats
+    /// counts twice.
     fn within(&self, date: Date, from: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let mut at: Zoned = from.to_zoned(zone.clone());
         while at.date() == date {

@@ -51,7 +51,11 @@ pub fn write_atomic(path: &Path, content: &[u8], mode: u32) -> Result<(), FileEr
 
 /// Makes a directory and its parents, readable by the owner only (0700). One that exists keeps its mode.
 pub fn create_private_dir(path: &Path) -> Result<(), FileError> {
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(FileError::at("cannot create directory", path))
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(FileError::at("cannot create directory", path))
 }
 
 /// Reads a whole file; `None` if there is none.

@@ -1,7 +1,8 @@
 //! The engine of the seeded fuzzers: damage, rounds, seeds. The same seed makes the same bytes.
 //!
-//! Fuzzers stand in files named `fuzz_tests.rs`, by which `make fuzz` finds them. In every run of the tests they take a fixed number of
-//! rounds from a fixed seed; `KEDGE_FUZZ_SECS` has each go on for so long, `KEDGE_SEED` gives it other seeds.
+//! Fuzzers stand in files named `fuzz_tests.rs`, by which `make fuzz` finds them. In every run of the tests they take a
+//! fixed number of rounds from a fixed seed; `KEDGE_FUZZ_SECS` has each go on for so long, `KEDGE_SEED` gives it other
+//! seeds.
 
 use std::time::Duration;
 

@@ -9,8 +9,10 @@ use crate::fuzz::{self, mutated_text, pick, rounds};
 #[test]
 fn schedules_of_any_words_are_read_or_refused_and_have_a_next_time_or_none() {
     let rng = fuzz::rng(1);
-    let seeds = ["*/5 1-4,7 ? JAN-MAR mon,FRI", "59 23 31 12 6", "@every 1h30m", "@daily", "0 0 29 2 *", "1.5h-3ms+7us"];
-    let words = ["*", "/", "-", ",", "0", "60", "99999999999999999999", "@every ", "1e9h", " ", "L", "TZ=UTC ", "ns", "?"];
+    let seeds =
+        ["*/5 1-4,7 ? JAN-MAR mon,FRI", "59 23 31 12 6", "@every 1h30m", "@daily", "0 0 29 2 *", "1.5h-3ms+7us"];
+    let words =
+        ["*", "/", "-", ",", "0", "60", "99999999999999999999", "@every ", "1e9h", " ", "L", "TZ=UTC ", "ns", "?"];
     for round in rounds(2_000) {
         let text = mutated_text(&rng, pick::<&str>(&rng, &seeds), &words);
         let _length = cron::duration(&text);

@@ -1,5 +1,5 @@
-//! Bounds that several rooms share or that make up the process's memory, each with what happens when it is reached. A bound that
-//! concerns one file stands there, as a constant with a sentence.
+//! Bounds that several rooms share or that make up the process's memory, each with what happens when it is reached. A
+//! bound that concerns one file stands there, as a constant with a sentence.
 
 /// How long old revisions stay readable: watches and paged lists may go on from there, as with upstream's API server.
 pub const HISTORY_SECS: u64 = 300;
@@ -22,17 +22,19 @@ pub const API_WATCH_BACKLOG_EVENTS: usize = 1024;
 /// Writes that wait for the store's next batch; more wait in their callers.
 pub const STORE_WRITE_QUEUE: usize = 4096;
 
-/// Recent changes kept per resource for watches that resume, for at most `HISTORY_SECS`; older ones are read from the store.
+/// Recent changes kept per resource for watches that resume, for at most `HISTORY_SECS`; older ones are read from the
+/// store.
 pub const WATCH_CACHE_RING: usize = 1024;
 
-/// Bytes of these changes per resource, with the frames that they become: more than 1024 changes of usual objects. Older ones are read
-/// from the store.
+/// Bytes of these changes per resource, with the frames that they become: more than 1024 changes of usual objects.
+/// Older ones are read from the store.
 pub const WATCH_CACHE_RING_BYTES: usize = 8 * 1024 * 1024;
 
 /// The same of changes that wait for one API watcher; the stream of a slower one ends, and it resumes.
 pub const API_WATCH_BACKLOG_BYTES: usize = 16 * 1024 * 1024;
 
-/// Bytes of changes read from the store for one watch that resumes; one with more is told that it is too old, and lists again.
+/// Bytes of changes read from the store for one watch that resumes; one with more is told that it is too old, and lists
+/// again.
 pub const WATCH_HISTORY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Keys read from the store at once while a watch cache fills, or a collection is read at an old revision.

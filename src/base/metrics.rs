@@ -1,10 +1,12 @@
 //! Numbers that any part of the process keeps, in one place that renders them in Prometheus' text form.
 //!
-//! Labels are few and their values bounded by what the process itself is made of: nothing that a stranger sends becomes a label.
+//! Labels are few and their values bounded by what the process itself is made of: nothing that a stranger sends becomes
+//! a label.
 
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 /// Bounds in seconds for what takes from a tenth of a millisecond to a minute.
 pub const SECONDS: [f64; 13] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
@@ -33,7 +35,7 @@ type Families = BTreeMap<&'static str, Family>;
 
 fn families() -> MutexGuard<'static, Families> {
     static FAMILIES: OnceLock<Mutex<Families>> = OnceLock::new();
-    FAMILIES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+    FAMILIES.get_or_init(Mutex::default).lock()
 }
 
 fn text(labels: &[(&str, &str)]) -> String {

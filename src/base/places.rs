@@ -1,8 +1,9 @@
-//! Places: how many of something are under way, for each key and in all. One that is asked for beyond that is refused at once; a place
-//! is given back when it is dropped.
+//! Places: how many of something are under way, for each key and in all. One that is asked for beyond that is refused
+//! at once; a place is given back when it is dropped.
 
+use crate::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// Places by key.
 pub struct Places<K> {
@@ -61,7 +62,7 @@ impl<K> Places<K> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Taken<K>> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.taken.lock()
     }
 }
 

@@ -1,4 +1,5 @@
-//! Ports by which machines of a cluster are reached, and those that nobody else gets: not a Service, not a pod. This is their one place.
+//! Ports by which machines of a cluster are reached, and those that nobody else gets: not a Service, not a pod. This is
+//! their one place.
 
 /// The API server, joining and the members of the store.
 pub const API: u16 = 6443;
@@ -15,8 +16,9 @@ pub const OVERLAY_HEALTH: u16 = 8473;
 /// The etcd face, on the loopback address, and an etcd beside.
 pub const ETCD: u16 = 2379;
 
-/// Protocols, in the kernel's words, and ports that no Service takes from any machine of the cluster, also while nobody listens: those above, an
-/// etcd's for its peers, those of upstream's health of kubelet, controllers and scheduler, SSH, and DHCP's for clients.
+/// Protocols, in the kernel's words, and ports that no Service takes from any machine of the cluster, also while nobody
+/// listens: those above, an etcd's for its peers, those of upstream's health of kubelet, controllers and scheduler,
+/// SSH, and DHCP's for clients.
 pub const RESERVED: [(&str, u16); 13] = [
     ("tcp", API),
     ("tcp", KUBELET),
@@ -33,6 +35,7 @@ pub const RESERVED: [(&str, u16); 13] = [
     ("udp", 68),
 ];
 
-/// Of these the ones on which every machine of a cluster answers others: no pod has one as its host port either. (Those of the kubelet and of a
-/// server are chosen by flags. What else listens on the machine a pod's host port takes, as upstream's does.)
+/// Of these the ones on which every machine of a cluster answers others: no pod has one as its host port either. (Those
+/// of the kubelet and of a server are chosen by flags. What else listens on the machine a pod's host port takes, as
+/// upstream's does.)
 pub const ANSWERING: [(&str, u16); 3] = [("tcp", PROXY_HEALTH), ("udp", OVERLAY), ("udp", OVERLAY_HEALTH)];

@@ -1,5 +1,5 @@
-//! Programs of the machine that are called and waited for (`nft`, `ip`, `systemctl`, `conntrack`), with a deadline: one that hangs is
-//! killed with all that it has started. No shell is between, so an argument is an argument.
+//! Programs of the machine that are called and waited for (`nft`, `ip`, `systemctl`, `conntrack`), with a deadline: one
+//! that hangs is killed with all that it has started. No shell is between, so an argument is an argument.
 
 use std::io::{self, Read, Write as _};
 use std::os::unix::process::CommandExt as _;
@@ -13,17 +13,18 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 /// Runs a program to its end with `input` on its standard input, and returns what it said. Blocks its thread.
 ///
 /// The program has ended when its process has, and nothing that it started holds its standard output or error any more.
-/// Errors: it cannot be started, or it took longer than `limit` (`TimedOut`); it and what it started are killed then, and this returns
-/// even if something that has left its process group lives on.
+/// Errors: it cannot be started, or it took longer than `limit` (`TimedOut`); it and what it started are killed then,
+/// and this returns even if something that has left its process group lives on.
 pub fn output(command: &mut Command, input: &[u8], limit: Duration) -> io::Result<Output> {
-    let mut child = command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let mut child =
+        command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
     let said = said(&mut child, input, limit);
     if let Ok(Some((stdout, stderr))) = said {
         return Ok(Output { status: child.wait()?, stdout, stderr });
     }
     kill(&child);
-    // An ended process that nobody waits for stays in the kernel's table. One that hangs in the kernel ends when that lets it go: nobody
-    // waits here for that.
+    // An ended process that nobody waits for stays in the kernel's table. One that hangs in the kernel ends when that
+    // lets it go: nobody waits here for that.
     std::thread::Builder::new().spawn(move || child.wait())?;
     said?;
     let text = format!("{} took longer than {} s", command.get_program().display(), limit.as_secs());
@@ -35,7 +36,8 @@ fn said(child: &mut Child, input: &[u8], limit: Duration) -> io::Result<Option<(
     let number = number(child).ok_or(io::ErrorKind::InvalidData)?;
     let (ended, ends) = mpsc::channel::<()>();
     let (stdin, input) = (child.stdin.take(), input.to_owned());
-    // The threads are not joined when it is late: who has left the process group may hold a pipe for as long as it likes.
+    // The threads are not joined when it is late: who has left the process group may hold a pipe for as long as it
+    // likes.
     thread(&ended, move || {
         // A program that ends early leaves a broken pipe; its own words say why.
         stdin.map(|mut pipe| pipe.write_all(&input))
@@ -74,7 +76,10 @@ fn joined(reader: Reader) -> io::Result<Vec<u8>> {
     reader.join().map_err(|_| io::Error::other("the reader of a program's words panicked"))?
 }
 
-fn thread<T: Send + 'static>(ended: &mpsc::Sender<()>, work: impl FnOnce() -> T + Send + 'static) -> io::Result<JoinHandle<T>> {
+fn thread<T: Send + 'static>(
+    ended: &mpsc::Sender<()>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
     let ended = ended.clone();
     std::thread::Builder::new().spawn(move || {
         let done = work();
@@ -99,7 +104,10 @@ mod tests {
         assert!(output(&mut Command::new("true"), &vec![0; 1 << 20], long).unwrap().status.success());
         let hangs = output(Command::new("sleep").arg("600"), b"", Duration::from_millis(20));
         assert_eq!(hangs.unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert_eq!(says("exec >&- 2>&-; sleep 600", Duration::from_millis(20)).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert_eq!(
+            says("exec >&- 2>&-; sleep 600", Duration::from_millis(20)).unwrap_err().kind(),
+            io::ErrorKind::TimedOut
+        );
     }
 
     #[test]
@@ -129,8 +137,10 @@ mod tests {
     fn what_a_program_leaves_running_apart_is_let_be() {
         let dir = tempfile::tempdir().unwrap();
         let mark = dir.path().join("mark");
-        let script =
-            format!("(while [ ! -e {0}.go ]; do sleep 0.01; done; echo alive >{0}) >/dev/null 2>&1 </dev/null & exit 3", mark.display());
+        let script = format!(
+            "(while [ ! -e {0}.go ]; do sleep 0.01; done; echo alive >{0}) >/dev/null 2>&1 </dev/null & exit 3",
+            mark.display()
+        );
         assert_eq!(says(&script, Duration::from_secs(600)).unwrap().status.code(), Some(3));
         std::fs::write(mark.with_extension("go"), "").unwrap();
         while !mark.exists() {

@@ -1,6 +1,7 @@
 //! Chance, the only place that draws it: ids, jitter, generated names. With a seed the draws repeat.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use crate::sync::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -25,7 +26,7 @@ impl Rng {
     }
 
     fn with<T>(&self, draw: impl FnOnce(&mut StdRng) -> T) -> T {
-        draw(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        draw(&mut self.0.lock())
     }
 
     /// A number in `0..bound`; 0 when `bound` is 0.
@@ -42,7 +43,7 @@ impl Rng {
     pub fn hex(&self, n: usize) -> String {
         let mut bytes = vec![0; n];
         self.fill(&mut bytes);
-        bytes.iter().map(|b| format!("{b:02x}")).collect()
+        crate::hex::encode(&bytes)
     }
 
     /// The random tail of a generated name, `n` characters of upstream's alphabet.
@@ -56,13 +57,14 @@ impl Rng {
         self.fill(&mut b);
         b[6] = (b[6] & 0x0f) | 0x40;
         b[8] = (b[8] & 0x3f) | 0x80;
-        let hex: String = b.iter().map(|b| format!("{b:02x}")).collect();
+        let hex = crate::hex::encode(&b);
         format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
     }
 
     /// `base` plus up to `percent` per cent of it, so that many clients do not act at one instant.
     pub fn jitter(&self, base: Duration, percent: u32) -> Duration {
-        let extra_max = u64::try_from(base.as_millis()).unwrap_or(u64::MAX / 200).saturating_mul(u64::from(percent)) / 100;
+        let extra_max =
+            u64::try_from(base.as_millis()).unwrap_or(u64::MAX / 200).saturating_mul(u64::from(percent)) / 100;
         base + Duration::from_millis(self.below(extra_max + 1))
     }
 }

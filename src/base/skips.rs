@@ -1,5 +1,5 @@
-//! Tests that say that they were skipped: a test that passes is silent, so one that needs what the machine lacks would look like one that
-//! ran. `make test` prints what was said here at its end.
+//! Tests that say that they were skipped: a test that passes is silent, so one that needs what the machine lacks would
+//! look like one that ran. `make test` prints what was said here at its end.
 
 use std::io::Write as _;
 
@@ -13,7 +13,11 @@ pub fn say(why: &str) {
     let thread = std::thread::current();
     let line = format!("{}: {why}\n", thread.name().unwrap_or("a test"));
     // One write each: tests of many processes say it into one file.
-    let said = std::fs::File::options().create(true).append(true).open(path).and_then(|mut file| file.write_all(line.as_bytes()));
+    let said = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(path)
+        .and_then(|mut file| file.write_all(line.as_bytes()));
     if let Err(err) = said {
         println!("skipped, and it cannot be written down: {err}");
     }

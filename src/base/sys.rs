@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Tells systemd (or whoever set `NOTIFY_SOCKET`) about the state, e.g. `READY=1`. Without the variable nothing happens.
+/// Tells systemd (or whoever set `NOTIFY_SOCKET`) about the state, e.g. `READY=1`. Without the variable nothing
+/// happens.
 ///
 /// Spec: `sd_notify(3)`. An address that starts with `@` is an abstract socket.
 pub fn sd_notify(socket: Option<&str>, state: &str) -> io::Result<()> {
@@ -23,22 +24,25 @@ pub fn sd_notify(socket: Option<&str>, state: &str) -> io::Result<()> {
     UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &addr).map(drop)
 }
 
-/// A descriptor whose readiness the runtime waits for (a pidfd, an inotify watch). Panics outside of the runtime, as tokio does.
+/// A descriptor whose readiness the runtime waits for (a pidfd, an inotify watch). Panics outside of the runtime, as
+/// tokio does.
 #[allow(unsafe_code, reason = "this is the place the ban points to")]
 pub fn watched(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the descriptor is open and owned by the AsyncFd from here to its end, so it names the same file all the while.
+    // SAFETY: the descriptor is open and owned by the AsyncFd from here to its end, so it names the same file all the
+    // while.
     Ok(unsafe { AsyncFd::register(fd) }?)
 }
 
-/// A descriptor on which the kernel tells of something urgent (`POLLPRI` of `poll(2)`), e.g. of a pressure that crosses a bound. Panics
-/// outside of the runtime, as tokio does.
+/// A descriptor on which the kernel tells of something urgent (`POLLPRI` of `poll(2)`), e.g. of a pressure that crosses
+/// a bound. Panics outside of the runtime, as tokio does.
 #[allow(unsafe_code, reason = "this is the place the ban points to")]
 pub fn watched_for_urgent(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: as in `watched`.
     Ok(unsafe { AsyncFd::register_with_interest(fd, Interest::PRIORITY) }?)
 }
 
-/// A counter that the kernel adds to when something happens: it becomes readable, and a read of eight bytes sets it to zero.
+/// A counter that the kernel adds to when something happens: it becomes readable, and a read of eight bytes sets it to
+/// zero.
 ///
 /// Errors: the process has no descriptor left. Spec: `eventfd(2)`.
 #[allow(unsafe_code, reason = "this is the place the ban points to")]
@@ -52,8 +56,8 @@ pub fn event_counter() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Gives back the pages of this program's own file that lie in memory: what starting took, and nobody looks at again. Those that are
-/// still needed come back by themselves, from the page cache. Answers with the bytes of the mappings.
+/// Gives back the pages of this program's own file that lie in memory: what starting took, and nobody looks at again.
+/// Those that are still needed come back by themselves, from the page cache. Answers with the bytes of the mappings.
 ///
 /// Errors: /proc is not readable, or the kernel refuses.
 #[allow(unsafe_code, reason = "this is the place the ban points to")]
@@ -63,8 +67,8 @@ pub fn let_go_of_program_text() -> io::Result<usize> {
     let mut n_bytes = 0;
     for (start, end) in clean_mappings(&maps, &program.to_string_lossy()) {
         let advise = |advice| {
-            // SAFETY: the mapping is private, backed by the program's file, read-only and without a page of its own (`Anonymous: 0`),
-            // so every page that is read again holds the same bytes as before.
+            // SAFETY: the mapping is private, backed by the program's file, read-only and without a page of its own
+            // (`Anonymous: 0`), so every page that is read again holds the same bytes as before.
             let answer = unsafe { libc::madvise(std::ptr::with_exposed_provenance_mut(start), end - start, advice) };
             if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
         };
@@ -76,22 +80,24 @@ pub fn let_go_of_program_text() -> io::Result<usize> {
     Ok(n_bytes)
 }
 
-/// The same for another process, e.g. a daemon that this one started: what its start read of its program goes out of memory, and what
-/// it needs again comes back from the disk. Pages that other processes use stay. Answers with the bytes of the mappings.
+/// The same for another process, e.g. a daemon that this one started: what its start read of its program goes out of
+/// memory, and what it needs again comes back from the disk. Pages that other processes use stay. Answers with the
+/// bytes of the mappings.
 ///
 /// Errors: there is no such process, it is not ours to advise, or the kernel is older than 5.10.
 #[allow(unsafe_code, reason = "this is the place the ban points to")]
 pub fn let_go_of_program_text_of(pid: u32) -> io::Result<usize> {
     let number = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw);
-    let process = rustix::process::pidfd_open(number.ok_or(io::ErrorKind::InvalidInput)?, rustix::process::PidfdFlags::empty())?;
+    let process =
+        rustix::process::pidfd_open(number.ok_or(io::ErrorKind::InvalidInput)?, rustix::process::PidfdFlags::empty())?;
     let program = std::fs::read_link(format!("/proc/{pid}/exe"))?;
     let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
     let mut n_bytes = 0;
     for (start, end) in clean_mappings(&maps, &program.to_string_lossy()) {
         let range = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(start), iov_len: end - start };
         let (fd, advice, one, flags) = (process.as_raw_fd(), libc::MADV_PAGEOUT, 1_usize, 0_u32);
-        // SAFETY: the kernel reads one iovec, which lives here; the addresses in it are the other process's, and this advice changes
-        // nothing that a process can read.
+        // SAFETY: the kernel reads one iovec, which lives here; the addresses in it are the other process's, and this
+        // advice changes nothing that a process can read.
         let answer = unsafe { libc::syscall(libc::SYS_process_madvise, fd, &raw const range, one, advice, flags) };
         if answer < 0 {
             return Err(io::Error::last_os_error());
@@ -101,11 +107,11 @@ pub fn let_go_of_program_text_of(pid: u32) -> io::Result<usize> {
     Ok(n_bytes)
 }
 
-/// Gives memory back that is free and still held: the allocator keeps what a burst took (a long list, many objects deleted), and
-/// lets go of it only when it is asked for more, which an idle process never does.
+/// Gives memory back that is free and still held: the allocator keeps what a burst took (a long list, many objects
+/// deleted), and lets go of it only when it is asked for more, which an idle process never does.
 ///
-/// Each thread can do it for itself alone, and what a thread took it keeps, whoever frees it: the others are asked to, see
-/// [`give_back_if_asked`].
+/// Each thread can do it for itself alone, and what a thread took it keeps, whoever frees it: the others are asked to,
+/// see [`give_back_if_asked`].
 pub fn give_back_free_memory() {
     ASKED.fetch_add(1, Ordering::Relaxed);
     give_back_if_asked();
@@ -114,8 +120,8 @@ pub fn give_back_free_memory() {
 /// Counts how often somebody wanted memory to be given back.
 static ASKED: AtomicU64 = AtomicU64::new(0);
 
-/// Gives this thread's free memory back if it was asked for since the last time; else it costs nothing. For threads that last: before
-/// they sleep.
+/// Gives this thread's free memory back if it was asked for since the last time; else it costs nothing. For threads
+/// that last: before they sleep.
 pub fn give_back_if_asked() {
     thread_local! {
         static DONE: Cell<u64> = const { Cell::new(0) };
@@ -129,7 +135,8 @@ pub fn give_back_if_asked() {
 
 fn collect() {
     #[allow(unsafe_code, reason = "this is the place the ban points to")]
-    // SAFETY: the signature is that of mimalloc.h. WHY: the crate offers it only with a feature that wants one more crate.
+    // SAFETY: the signature is that of mimalloc.h. WHY: the crate offers it only with a feature that wants one more
+    // crate.
     unsafe extern "C" {
         safe fn mi_collect(force: bool);
     }
@@ -138,7 +145,8 @@ fn collect() {
     mi_collect(true);
 }
 
-/// The mappings of `program` in a text of `/proc/PID/smaps` that nobody can write and nobody has written. Spec: `proc_pid_smaps(5)`.
+/// The mappings of `program` in a text of `/proc/PID/smaps` that nobody can write and nobody has written. Spec:
+/// `proc_pid_smaps(5)`.
 fn clean_mappings(smaps: &str, program: &str) -> Vec<(usize, usize)> {
     let (mut clean, mut this) = (Vec::new(), None);
     for line in smaps.lines() {
@@ -178,8 +186,11 @@ mod tests {
 
     #[test]
     fn another_process_goes_on_without_its_pages() {
-        let mut other =
-            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut other = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
         // Older kernels and sandboxes refuse it; what matters is what the other one does then.
         let _advised = let_go_of_program_text_of(other.id());
         std::io::Write::write_all(&mut other.stdin.take().unwrap(), b"still here").unwrap();

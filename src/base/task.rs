@@ -40,7 +40,10 @@ impl Group {
         // One report is enough to end the process; later ones are dropped when the slot is full.
         let (fatal, reports) = mpsc::channel(limits::FATAL_REPORTS);
         let above = Arc::new([]);
-        (Group { name: name.into(), tracker: TaskTracker::new(), above, stop: CancellationToken::new(), fatal }, reports)
+        (
+            Group { name: name.into(), tracker: TaskTracker::new(), above, stop: CancellationToken::new(), fatal },
+            reports,
+        )
     }
 
     /// A group that stops with this one, which waits for its tasks, or alone by its own [`Group::shutdown`].

@@ -1,6 +1,7 @@
 //! Wall time, the only place that reads it. Durations and timers come from `tokio::time`, which tests can pause.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use crate::sync::Mutex;
+use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -25,7 +26,7 @@ impl Clock {
     #[allow(clippy::disallowed_methods, reason = "this is the place the ban points to")]
     pub fn now(&self) -> Timestamp {
         match &self.fixed {
-            Some(at) => *at.lock().unwrap_or_else(PoisonError::into_inner),
+            Some(at) => *at.lock(),
             None => Timestamp::now(),
         }
     }
@@ -33,7 +34,7 @@ impl Clock {
     /// Moves a fixed clock; the system's clock is not ours to move, so there it does nothing.
     pub fn advance(&self, by: SignedDuration) {
         if let Some(at) = &self.fixed {
-            let mut at = at.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut at = at.lock();
             *at = at.checked_add(by).unwrap_or(*at);
         }
     }
@@ -54,8 +55,8 @@ pub fn rfc3339_micros(at: Timestamp) -> String {
     at.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
-/// A monotonic instant for measuring how long something took; the one that was started first is the least. Never compared across
-/// processes.
+/// A monotonic instant for measuring how long something took; the one that was started first is the least. Never
+/// compared across processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stopwatch(std::time::Instant);
 

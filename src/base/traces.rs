@@ -1,4 +1,5 @@
-//! Names under which this program is found in a machine's kernel: whoever makes something there, watches it or takes it away uses these.
+//! Names under which this program is found in a machine's kernel: whoever makes something there, watches it or takes it
+//! away uses these.
 
 /// nft table of the service proxy, in `ip` and `ip6`.
 pub const PROXY_TABLE: &str = "kedge-proxy";
@@ -31,7 +32,8 @@ pub const BRIDGE: &str = "cni0";
 /// Device of the overlay's tunnel.
 pub const TUNNEL: &str = "kedge.1";
 
-/// Folder in which systemd keeps until the machine's end what it was told of units at run time: `UNIT.d`, also when the unit is gone.
+/// Folder in which systemd keeps until the machine's end what it was told of units at run time: `UNIT.d`, also when the
+/// unit is gone.
 pub const SYSTEMD_NOTES: &str = "/run/systemd/system.control";
 
 /// Routes that we make carry this protocol number (`ip route show proto 107`).

@@ -12,8 +12,8 @@ const INSIDE: &str = "KEDGE_TEST_OWN_NAMESPACE";
 /// The inner program has this long.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Whether this is the inner program. The outer one runs the test `name`, its path in this program, inside, with `vars` in its environment;
-/// as another user than root it runs nothing.
+/// Whether this is the inner program. The outer one runs the test `name`, its path in this program, inside, with `vars`
+/// in its environment; as another user than root it runs nothing.
 ///
 /// Errors: unshare(1) cannot be run, or the test failed inside; with what it said.
 pub fn in_own_namespace(name: &str, vars: &[(&str, &OsStr)]) -> io::Result<bool> {
@@ -27,7 +27,10 @@ pub fn in_own_namespace(name: &str, vars: &[(&str, &OsStr)]) -> io::Result<bool>
         let done = program::output(&mut command, b"", LIMIT).map_err(io::Error::other)?;
         if !done.status.success() {
             let said = [done.stdout, done.stderr].concat();
-            return Err(io::Error::other(format!("{name} failed in a mount namespace of its own: {}", String::from_utf8_lossy(&said))));
+            return Err(io::Error::other(format!(
+                "{name} failed in a mount namespace of its own: {}",
+                String::from_utf8_lossy(&said)
+            )));
         }
     }
     Ok(false)

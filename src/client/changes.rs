@@ -1,20 +1,23 @@
-//! What a subscriber of an informer has still to be told. What happens to one object while nobody reads becomes one change, except for
-//! what a reader could not find out any more: that an object ended, and an owner or a label that it had in between.
+//! What a subscriber of an informer has still to be told. What happens to one object while nobody reads becomes one
+//! change, except for what a reader could not find out any more: that an object ended, and an owner or a label that it
+//! had in between.
 //!
-//! No end of an object is ever dropped, and it is told before the begin of the next one under the same name: whoever counts on an
-//! object, or keeps something for it, hears that it is gone. So a reader that does not read keeps one change for each object that ended
-//! meanwhile, and at most [`CHANGES_OF_ONE_MAX`] others a name, however often the objects change.
+//! No end of an object is ever dropped, and it is told before the begin of the next one under the same name: whoever
+//! counts on an object, or keeps something for it, hears that it is gone. So a reader that does not read keeps one
+//! change for each object that ended meanwhile, and at most [`CHANGES_OF_ONE_MAX`] others a name, however often the
+//! objects change.
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use kube::Resource;
 use tokio::sync::Notify;
 
 use crate::informer::{Change, Key};
 
-/// Changes under one name that wait because they cannot be told as one. Beyond it only ends of objects are kept apart; an owner or a
-/// label that an object had in between is not told of.
+/// Changes under one name that wait because they cannot be told as one. Beyond it only ends of objects are kept apart;
+/// an owner or a label that an object had in between is not told of.
 const CHANGES_OF_ONE_MAX: usize = 16;
 
 /// Objects for which a subscriber keeps room while nothing waits.
@@ -33,7 +36,7 @@ pub(crate) struct Subscriber<K> {
 
 impl<K> Subscriber<K> {
     fn lock(&self) -> MutexGuard<'_, Waiting<K>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     /// The next change. Cancel safe.
@@ -84,7 +87,7 @@ impl<K> Subscribers<K> {
     pub(crate) fn subscribe(&self) -> Arc<Subscriber<K>> {
         let waiting = Waiting { order: VecDeque::new(), by_key: HashMap::new() };
         let subscriber = Arc::new(Subscriber { waiting: Mutex::new(waiting), news: Notify::new() });
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&subscriber));
+        self.0.lock().push(Arc::downgrade(&subscriber));
         subscriber
     }
 }
@@ -98,7 +101,7 @@ impl<K: Resource> Subscribers<K> {
             }
             change => vec![copy(change)],
         };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|subscriber| {
+        self.0.lock().retain(|subscriber| {
             let Some(subscriber) = subscriber.upgrade() else { return false };
             let mut waiting = subscriber.lock();
             each.iter().for_each(|change| waiting.push(key, copy(change)));
@@ -134,10 +137,12 @@ impl<K: Resource> Waiting<K> {
     }
 }
 
-/// One change that tells what two do, or both: an owner or a label that the object had in between must be heard of, and so must be
-/// each object that ended.
+/// One change that tells what two do, or both: an owner or a label that the object had in between must be heard of, and
+/// so must be each object that ended.
 fn merged<K: Resource>(first: Change<K>, second: Change<K>, must: bool) -> (Change<K>, Option<Change<K>>) {
-    let same = |a: &K, b: &K| must || (&a.meta().owner_references, &a.meta().labels) == (&b.meta().owner_references, &b.meta().labels);
+    let same = |a: &K, b: &K| {
+        must || (&a.meta().owner_references, &a.meta().labels) == (&b.meta().owner_references, &b.meta().labels)
+    };
     match (first, second) {
         (Change::Added(mid), Change::Modified { new, .. }) if same(&mid, &new) => (Change::Added(new), None),
         (Change::Added(mid), Change::Deleted(last)) if same(&mid, &last) => (Change::Deleted(last), None),
@@ -165,7 +170,12 @@ mod tests {
     fn waiting(changes: &Subscriber<ConfigMap>) -> Vec<String> {
         let text = |object: &ConfigMap| {
             let meta = &object.metadata;
-            format!("{}/{}/{}", meta.name.as_deref().unwrap(), meta.uid.as_deref().unwrap(), meta.labels.as_ref().unwrap()["l"])
+            format!(
+                "{}/{}/{}",
+                meta.name.as_deref().unwrap(),
+                meta.uid.as_deref().unwrap(),
+                meta.labels.as_ref().unwrap()["l"]
+            )
         };
         std::iter::from_fn(|| changes.take())
             .map(|change| match change {
@@ -178,12 +188,15 @@ mod tests {
 
     fn tell(subscribers: &Subscribers<ConfigMap>, change: Change<ConfigMap>) {
         let name = match &change {
-            Change::Added(object) | Change::Deleted(object) | Change::Modified { new: object, .. } => object.metadata.name.clone(),
+            Change::Added(object) | Change::Deleted(object) | Change::Modified { new: object, .. } => {
+                object.metadata.name.clone()
+            }
         };
         subscribers.tell(&Key::new("", &name.unwrap()), &change);
     }
 
-    // Semantics H9: a reader that missed 128 changes was told to look at what exists, and never heard of what did not any more.
+    // Semantics H9: a reader that missed 128 changes was told to look at what exists, and never heard of what did not
+    // any more.
     #[test]
     fn no_deletion_is_lost_however_many_changes_wait() {
         let subscribers = Subscribers::default();
@@ -238,7 +251,10 @@ mod tests {
         let changes = subscribers.subscribe();
         for n in 0..1000 {
             tell(&subscribers, Change::Added(map("a", &n.to_string(), "x")));
-            tell(&subscribers, Change::Modified { old: map("a", &n.to_string(), "x"), new: map("a", &n.to_string(), "y") });
+            tell(
+                &subscribers,
+                Change::Modified { old: map("a", &n.to_string(), "x"), new: map("a", &n.to_string(), "y") },
+            );
             tell(&subscribers, Change::Deleted(map("a", &n.to_string(), "y")));
         }
         tell(&subscribers, Change::Added(map("a", "last", "x")));
@@ -255,12 +271,15 @@ mod tests {
         let subscribers = Subscribers::default();
         let changes = subscribers.subscribe();
         for n in 0..1000 {
-            tell(&subscribers, Change::Modified { old: map("a", "1", &n.to_string()), new: map("a", "1", &(n + 1).to_string()) });
+            tell(
+                &subscribers,
+                Change::Modified { old: map("a", "1", &n.to_string()), new: map("a", "1", &(n + 1).to_string()) },
+            );
         }
         let told = waiting(&changes);
         assert!(told.len() <= CHANGES_OF_ONE_MAX && told.last().unwrap().ends_with("a/1/1000"), "{told:?}");
         drop(changes);
         tell(&subscribers, Change::Added(map("a", "1", "x")));
-        assert!(subscribers.0.lock().unwrap().is_empty());
+        assert!(subscribers.0.lock().is_empty());
     }
 }

@@ -1,4 +1,5 @@
-//! Events: what a component tells the user about an object. The same event again raises a count instead of making a new object.
+//! Events: what a component tells the user about an object. The same event again raises a count instead of making a new
+//! object.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -64,15 +65,30 @@ impl Recorder {
     /// `component` is `default-scheduler`, `kubelet`, …; `host` the node's name or empty.
     pub fn new(client: kube::Client, component: &str, host: &str, group: &Group) -> Recorder {
         let (queue, reports) = mpsc::channel(BACKLOG);
-        let source = EventSource { component: Some(component.to_owned()), host: Some(host.to_owned()).filter(|h| !h.is_empty()) };
-        let writer =
-            Writer { client, source, known: BTreeMap::new(), budget: Budget::default(), clock: Clock::system(), rng: Rng::from_os() };
+        let source = EventSource {
+            component: Some(component.to_owned()),
+            host: Some(host.to_owned()).filter(|h| !h.is_empty()),
+        };
+        let writer = Writer {
+            client,
+            source,
+            known: BTreeMap::new(),
+            budget: Budget::default(),
+            clock: Clock::system(),
+            rng: Rng::from_os(),
+        };
         group.spawn(&format!("events-{component}"), writer.run(reports));
         Recorder { queue }
     }
 
     /// Reports about an object of the API.
-    pub fn report<K: Resource<DynamicType = ()>>(&self, object: &K, severity: Severity, reason: &str, message: impl Into<String>) {
+    pub fn report<K: Resource<DynamicType = ()>>(
+        &self,
+        object: &K,
+        severity: Severity,
+        reason: &str,
+        message: impl Into<String>,
+    ) {
         self.report_ref(object.object_ref(&()), severity, reason, message);
     }
 
@@ -110,7 +126,8 @@ impl Budget {
         if self.0.len() >= COUNTED && !self.0.contains_key(&key) {
             // Those whose budget is whole again tell nothing; if none is, the one that is nearest to it makes room.
             self.0.retain(|_, (left, at)| refilled(*left, *at, now) < BURST);
-            let fullest = self.0.iter().max_by(|a, b| refilled(a.1.0, a.1.1, now).total_cmp(&refilled(b.1.0, b.1.1, now)));
+            let fullest =
+                self.0.iter().max_by(|a, b| refilled(a.1.0, a.1.1, now).total_cmp(&refilled(b.1.0, b.1.1, now)));
             if let Some(name) = fullest.map(|(name, _)| name.clone()).filter(|_| self.0.len() >= COUNTED) {
                 self.0.remove(&name);
             }
@@ -162,7 +179,9 @@ impl Writer {
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let now = self.clock.now();
         let key = self.key(&report, &namespace);
-        if let Some(known) = self.known.get_mut(&key).filter(|k| now.duration_since(k.last).unsigned_abs() < REPEAT_WINDOW) {
+        if let Some(known) =
+            self.known.get_mut(&key).filter(|k| now.duration_since(k.last).unsigned_abs() < REPEAT_WINDOW)
+        {
             known.count = known.count.saturating_add(1);
             known.last = now;
             let patch = json!({"count": known.count, "lastTimestamp": base::time::rfc3339_secs(now)});
@@ -186,8 +205,16 @@ impl Writer {
     fn key(&self, report: &Report, namespace: &str) -> String {
         let about = &report.about;
         let part = |text: &Option<String>| text.clone().unwrap_or_default();
-        [namespace, &part(&about.kind), &part(&about.name), &part(&about.uid), &part(&about.field_path), &report.reason, &report.message]
-            .join("\0")
+        [
+            namespace,
+            &part(&about.kind),
+            &part(&about.name),
+            &part(&about.uid),
+            &part(&about.field_path),
+            &report.reason,
+            &report.message,
+        ]
+        .join("\0")
     }
 
     fn event(&self, report: Report, namespace: &str, now: jiff::Timestamp) -> Event {

@@ -1,5 +1,6 @@
-//! Objects of an informer grouped by a key that is read off them, e.g. slices by their Service: whoever needs a few of many must not
-//! look at all of them. Ten thousand Services that each look through ten thousand slices are a node that stands still.
+//! Objects of an informer grouped by a key that is read off them, e.g. slices by their Service: whoever needs a few of
+//! many must not look at all of them. Ten thousand Services that each look through ten thousand slices are a node that
+//! stands still.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

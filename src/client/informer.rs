@@ -1,9 +1,10 @@
 //! Shared informers: one watch and one cache per kind and process, many readers. The only list/watch in the tree.
 
+use base::sync::{Mutex, RwLock};
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 use base::rng::Rng;
 use base::task::Group;
@@ -87,45 +88,67 @@ impl Informers {
         self.selected("")
     }
 
-    /// An informer of the metadata of all objects of any kind, built-in or custom, without labels and annotations. It is not shared,
-    /// and watched until `group` ends: for kinds that come and go.
+    /// An informer of the metadata of all objects of any kind, built-in or custom, without labels and annotations. It
+    /// is not shared, and watched until `group` ends: for kinds that come and go.
     pub fn metadata_within(&self, resource: &ApiResource, group: &Group) -> Informer<Metadata> {
         let shared = Arc::new(Shared::bare());
         self.follow_metadata(resource, group, Arc::clone(&shared) as Arc<dyn Sink>);
         Informer(shared)
     }
 
-    /// Tells `sink` of the metadata of all objects of any kind until `group` ends: for who keeps what it needs of them itself.
+    /// Tells `sink` of the metadata of all objects of any kind until `group` ends: for who keeps what it needs of them
+    /// itself.
     pub fn follow_metadata(&self, resource: &ApiResource, group: &Group, sink: Arc<dyn Sink>) {
         group.spawn("watch", reflector::follow(self.client.clone(), metadata_source(resource), sink, Rng::from_os()));
     }
 
     /// The informer of the objects that a field selector picks, e.g. `spec.nodeName=edge-1`.
     pub fn selected<K: Kind>(&self, fields: &str) -> Informer<K> {
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut running = self.running.lock();
         let slot = (TypeId::of::<K>(), fields.to_owned());
         if let Some(informer) = running.get(&slot).and_then(|any| Arc::clone(any).downcast::<Shared<K>>().ok()) {
             return Informer(informer);
         }
         let shared = Arc::new(Shared::default());
         running.insert(slot, Arc::clone(&shared) as Arc<dyn Any + Send + Sync>);
-        let source = Source { kind: K::plural(&()).into_owned(), path: K::url_path(&(), None), fields: fields.to_owned(), metadata: false };
+        let source = Source {
+            kind: K::plural(&()).into_owned(),
+            path: K::url_path(&(), None),
+            fields: fields.to_owned(),
+            metadata: false,
+        };
         self.follow(source, &shared);
         Informer(shared)
     }
 
-    /// The metadata of one object, watched by itself until `group` ends. For clients that may read objects by name only (a node's
-    /// ConfigMaps and Secrets). Not shared; `path` is the collection's, e.g. `/api/v1/namespaces/default/secrets`.
+    /// The metadata of one object, watched by itself until `group` ends. For clients that may read objects by name only
+    /// (a node's ConfigMaps and Secrets). Not shared; `path` is the collection's, e.g.
+    /// `/api/v1/namespaces/default/secrets`.
     pub fn one(client: &kube::Client, path: &str, name: &str, group: &Group) -> Informer<Metadata> {
         let shared = Arc::new(Shared::default());
-        let source = Source { kind: path.to_owned(), path: path.to_owned(), fields: format!("metadata.name={name}"), metadata: true };
-        group.spawn("watch-one", reflector::follow(client.clone(), source, Arc::clone(&shared) as Arc<dyn Sink>, Rng::from_os()));
+        let source = Source {
+            kind: path.to_owned(),
+            path: path.to_owned(),
+            fields: format!("metadata.name={name}"),
+            metadata: true,
+        };
+        group.spawn(
+            "watch-one",
+            reflector::follow(client.clone(), source, Arc::clone(&shared) as Arc<dyn Sink>, Rng::from_os()),
+        );
         Informer(shared)
     }
 
-    fn follow<K: Resource + Clone + DeserializeOwned + Send + Sync + 'static>(&self, source: Source, shared: &Arc<Shared<K>>) {
+    fn follow<K: Resource + Clone + DeserializeOwned + Send + Sync + 'static>(
+        &self,
+        source: Source,
+        shared: &Arc<Shared<K>>,
+    ) {
         let name = format!("watch-{}{}", if source.metadata { "metadata-" } else { "" }, source.kind);
-        self.group.spawn(&name, reflector::follow(self.client.clone(), source, Arc::clone(shared) as Arc<dyn Sink>, Rng::from_os()));
+        self.group.spawn(
+            &name,
+            reflector::follow(self.client.clone(), source, Arc::clone(shared) as Arc<dyn Sink>, Rng::from_os()),
+        );
     }
 }
 
@@ -227,14 +250,14 @@ impl<K: Clone> Informer<K> {
     }
 
     fn read<T>(&self, look: impl FnOnce(&BTreeMap<Key, Arc<K>>) -> T) -> T {
-        look(&self.0.objects.read().unwrap_or_else(PoisonError::into_inner).by_key)
+        look(&self.0.objects.read().by_key)
     }
 }
 
 impl<K: Resource> Informer<K> {
     /// The same objects in groups. Who asks with the same function shares them.
     pub fn group_by(&self, of: GroupOf<K>) -> Groups<K> {
-        let mut objects = self.0.objects.write().unwrap_or_else(PoisonError::into_inner);
+        let mut objects = self.0.objects.write();
         let at = objects.groupings.iter().position(|grouping| grouping.is(of)).unwrap_or_else(|| {
             let mut grouping = Grouping::new(of);
             objects.by_key.values().for_each(|object| grouping.insert(object));
@@ -254,11 +277,12 @@ pub struct Groups<K> {
 impl<K: Resource> Groups<K> {
     /// The objects of one group, by namespace and name.
     pub fn get(&self, group: &Key) -> Vec<Arc<K>> {
-        self.shared.objects.read().unwrap_or_else(PoisonError::into_inner).groupings[self.at].members(group)
+        self.shared.objects.read().groupings[self.at].members(group)
     }
 }
 
-/// A subscription to changes. No deletion is lost, however slowly it is read, and each comes before the next object of its name.
+/// A subscription to changes. No deletion is lost, however slowly it is read, and each comes before the next object of
+/// its name.
 pub struct Changes<K>(Arc<Subscriber<K>>);
 
 impl<K> Changes<K> {
@@ -275,13 +299,13 @@ impl<K> Changes<K> {
 
 impl<K: Resource + Clone + DeserializeOwned + Send + Sync + 'static> Sink for Shared<K> {
     fn begin(&self) {
-        *self.fresh.lock().unwrap_or_else(PoisonError::into_inner) = Some(BTreeMap::new());
+        *self.fresh.lock() = Some(BTreeMap::new());
     }
 
     fn applied(&self, json: &str) -> Result<Option<String>, serde_json::Error> {
         let object: K = slim(read(json)?, self.bare);
         let version = object.resource_version();
-        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fresh = self.fresh.lock();
         match &mut *fresh {
             Some(fresh) => drop(fresh.insert(Key::of(&object), Arc::new(object))),
             None => self.apply(object),
@@ -292,7 +316,7 @@ impl<K: Resource + Clone + DeserializeOwned + Send + Sync + 'static> Sink for Sh
     fn deleted(&self, json: &str) -> Result<Option<String>, serde_json::Error> {
         let object: K = slim(read(json)?, self.bare);
         let version = object.resource_version();
-        let mut fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut fresh = self.fresh.lock();
         match &mut *fresh {
             Some(fresh) => drop(fresh.remove(&Key::of(&object))),
             None => self.delete(object),
@@ -301,17 +325,20 @@ impl<K: Resource + Clone + DeserializeOwned + Send + Sync + 'static> Sink for Sh
     }
 
     fn listed(&self) {
-        let fresh = self.fresh.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let fresh = self.fresh.lock().take();
         self.replace(fresh.unwrap_or_default());
         self.synced.send_replace(true);
     }
 }
 
-/// Reads an object; a condition in its status that lacks what Go would read as zero values is no reason to lose the whole of it.
+/// Reads an object; a condition in its status that lacks what Go would read as zero values is no reason to lose the
+/// whole of it.
 fn read<K: DeserializeOwned>(json: &str) -> Result<K, serde_json::Error> {
     serde_json::from_str(json).or_else(|why| {
         let mut object: serde_json::Value = serde_json::from_str(json)?;
-        let Some(conditions) = object.pointer_mut("/status/conditions").and_then(|c| c.as_array_mut()) else { return Err(why) };
+        let Some(conditions) = object.pointer_mut("/status/conditions").and_then(|c| c.as_array_mut()) else {
+            return Err(why);
+        };
         for condition in conditions.iter_mut().filter_map(|c| c.as_object_mut()) {
             for (field, zero) in [("lastTransitionTime", "1970-01-01T00:00:00Z"), ("message", ""), ("reason", "")] {
                 if condition.get(field).is_none_or(serde_json::Value::is_null) {
@@ -364,7 +391,7 @@ impl<K: Resource> Objects<K> {
 impl<K: Resource + Clone> Shared<K> {
     fn apply(&self, object: K) {
         let (key, new) = (Key::of(&object), Arc::new(object));
-        let old = self.objects.write().unwrap_or_else(PoisonError::into_inner).insert(key.clone(), &new);
+        let old = self.objects.write().insert(key.clone(), &new);
         self.changes.tell(
             &key,
             &match old {
@@ -377,14 +404,14 @@ impl<K: Resource + Clone> Shared<K> {
 
     fn delete(&self, object: K) {
         let key = Key::of(&object);
-        if self.objects.write().unwrap_or_else(PoisonError::into_inner).remove(&key).is_some() {
+        if self.objects.write().remove(&key).is_some() {
             self.changes.tell(&key, &Change::Deleted(Arc::new(object)));
         }
     }
 
     /// A new list: what differs from the cache becomes changes.
     fn replace(&self, fresh: BTreeMap<Key, Arc<K>>) {
-        let old = self.objects.write().unwrap_or_else(PoisonError::into_inner).replace(fresh.clone());
+        let old = self.objects.write().replace(fresh.clone());
         for (key, gone) in &old {
             if !fresh.contains_key(key) {
                 self.changes.tell(key, &Change::Deleted(Arc::clone(gone)));
@@ -407,7 +434,8 @@ mod tests {
 
     #[test]
     fn a_condition_without_its_time_does_not_hide_a_service() {
-        let json = r#"{"metadata":{"name":"s"},"status":{"conditions":[{"type":"Ready","status":"True","message":"m"}]}}"#;
+        let json =
+            r#"{"metadata":{"name":"s"},"status":{"conditions":[{"type":"Ready","status":"True","message":"m"}]}}"#;
         let service: k8s_openapi::api::core::v1::Service = read(json).unwrap();
         assert_eq!(service.status.unwrap().conditions.unwrap()[0].message, "m");
         assert!(read::<ConfigMap>(r#"{"metadata":{"name":1}}"#).is_err());

@@ -1,5 +1,5 @@
-//! This room talks to the API server for everybody else: one client with two transports, one list/watch per kind and process,
-//! a work queue, and events.
+//! This room talks to the API server for everybody else: one client with two transports, one list/watch per kind and
+//! process, a work queue, and events.
 //!
 //! In: a transport from the root. Out: `kube::Client`s, informers, queues, recorders. It never knows who answers.
 

@@ -1,6 +1,7 @@
-//! All watches of a process go over few connections: when one breaks, each of them notices. It is one event, told once, and so is its end.
+//! All watches of a process go over few connections: when one breaks, each of them notices. It is one event, told once,
+//! and so is its end.
 
-use std::sync::{Mutex, PoisonError};
+use base::sync::Mutex;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -25,7 +26,7 @@ impl Outage {
 
     /// A watch broke. Says whether it is the first of its event, which a person is told.
     pub(crate) fn broke(&self, now: Instant) -> bool {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.lock();
         let same = state.down || state.told.is_some_and(|told| now < told + SAME_EVENT);
         state.down = true;
         if !same {
@@ -36,7 +37,7 @@ impl Outage {
 
     /// A watch has begun. Says whether that ends an outage.
     pub(crate) fn over(&self) -> bool {
-        std::mem::replace(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).down, false)
+        std::mem::replace(&mut self.0.lock().down, false)
     }
 }
 

@@ -1,8 +1,9 @@
 //! A work queue: keys that need attention, each once, one worker at a time, with delays and back-off after failures.
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use base::metrics::{self, Metric};
@@ -56,7 +57,7 @@ impl<K: Clone + Ord + Hash> Default for Queue<K> {
 
 impl<K: Clone + Ord + Hash> Queue<K> {
     fn lock(&self) -> MutexGuard<'_, State<K>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Counts what goes through it under this name, from now on.
@@ -72,7 +73,8 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         metrics::set(DEPTH, &[("name", name)], depth as f64);
     }
 
-    /// Asks for `key` to be worked on. One that waits already is not added again; one that is being worked on runs once more.
+    /// Asks for `key` to be worked on. One that waits already is not added again; one that is being worked on runs once
+    /// more.
     pub fn add(&self, key: K) {
         let (added, depth) = {
             let mut state = self.lock();
@@ -82,8 +84,8 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         self.changed.notify_one();
     }
 
-    /// The same, not before `delay` has passed. A key waits for one moment only, the soonest that was asked for: who asks again
-    /// after each look has one timer, and not one more for each event (upstream's `delayingType.insert`).
+    /// The same, not before `delay` has passed. A key waits for one moment only, the soonest that was asked for: who
+    /// asks again after each look has one timer, and not one more for each event (upstream's `delayingType.insert`).
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
@@ -92,8 +94,8 @@ impl<K: Clone + Ord + Hash> Queue<K> {
         self.changed.notify_one();
     }
 
-    /// Asks for every key that waits for its moment now: delays are spans of time, and those that were measured by a clock which was set
-    /// since then end at a wrong one.
+    /// Asks for every key that waits for its moment now: delays are spans of time, and those that were measured by a
+    /// clock which was set since then end at a wrong one.
     pub fn add_delayed(&self) {
         let (n_added, depth) = {
             let mut state = self.lock();
@@ -245,7 +247,8 @@ mod tests {
         assert!(state.delayed.is_empty() && state.due.is_empty());
     }
 
-    // The machine's clock went back an hour and then ahead a day: what waited for an hour by the first one was asked for by nobody.
+    // The machine's clock went back an hour and then ahead a day: what waited for an hour by the first one was asked
+    // for by nobody.
     #[test]
     fn a_clock_that_was_set_ends_every_wait() {
         let queue = Queue::default();

@@ -1,6 +1,8 @@
-//! One watch, kept alive for ever: the state first (a streaming list, KEP-3157), then every change, over any number of connections.
+//! One watch, kept alive for ever: the state first (a streaming list, KEP-3157), then every change, over any number of
+//! connections.
 //!
-//! Nothing here knows a type; a [`Sink`] takes each object as the JSON that came, so that a kind costs one decoder and no more.
+//! Nothing here knows a type; a [`Sink`] takes each object as the JSON that came, so that a kind costs one decoder and
+//! no more.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -19,7 +21,8 @@ use tracing::{debug, info, warn};
 
 use crate::outage::Outage;
 
-/// A watch is asked to end after this and up to as much again: a connection that died in silence is noticed then, at last.
+/// A watch is asked to end after this and up to as much again: a connection that died in silence is noticed then, at
+/// last.
 const WATCH_SECONDS: u64 = 240;
 /// A server that does not end the watch in time is dead.
 const OVERDUE: Duration = Duration::from_secs(15);
@@ -138,7 +141,9 @@ async fn connection(
     let mut listing = since.is_none();
     let mut buffer = BytesMut::new();
     loop {
-        let Ok(frame) = tokio::time::timeout_at(deadline, response.body_mut().frame()).await else { return Err(WatchError::Silent) };
+        let Ok(frame) = tokio::time::timeout_at(deadline, response.body_mut().frame()).await else {
+            return Err(WatchError::Silent);
+        };
         let Some(frame) = frame else { return Ok(()) };
         let Ok(data) = frame.map_err(WatchError::Broken)?.into_data() else { continue };
         // Most frames hold whole lines: these are read where they lie.
@@ -189,7 +194,13 @@ struct MarkMeta {
 }
 
 /// One line.
-fn take(line: &[u8], source: &Source, sink: &dyn Sink, since: &mut Option<String>, listing: &mut bool) -> Result<(), WatchError> {
+fn take(
+    line: &[u8],
+    source: &Source,
+    sink: &dyn Sink,
+    since: &mut Option<String>,
+    listing: &mut bool,
+) -> Result<(), WatchError> {
     let frame: Frame<'_> = serde_json::from_slice(line)?;
     let object = frame.object.get();
     let seen = match &*frame.event {
@@ -238,14 +249,18 @@ fn request(source: &Source, since: Option<&str>, lasts: Duration) -> Request<Bod
     // A path out of the table of kinds always parses; should one not, the server's 404 names it.
     *request.uri_mut() = uri.parse().unwrap_or_default();
     if source.metadata {
-        let accept = http::HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json");
+        let accept = http::HeaderValue::from_static(
+            "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json",
+        );
         request.headers_mut().insert(http::header::ACCEPT, accept);
     }
     request
 }
 
 async fn error_message(body: Body) -> String {
-    let Ok(collected) = http_body_util::Limited::new(body, ERROR_BODY_MAX).collect().await else { return String::new() };
+    let Ok(collected) = http_body_util::Limited::new(body, ERROR_BODY_MAX).collect().await else {
+        return String::new();
+    };
     let bytes = collected.to_bytes();
     match serde_json::from_slice::<Mark>(&bytes) {
         Ok(Mark { message: Some(message), .. }) => message,
@@ -256,14 +271,14 @@ async fn error_message(body: Body) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
+    use base::sync::Mutex;
 
     #[derive(Default)]
     struct Told(Mutex<Vec<String>>);
 
     impl Told {
         fn tell(&self, text: String) {
-            self.0.lock().unwrap().push(text);
+            self.0.lock().push(text);
         }
     }
 
@@ -288,19 +303,26 @@ mod tests {
     fn client(chunks: &'static [&'static str]) -> kube::Client {
         kube::Client::new(
             tower::service_fn(move |_: Request<Body>| async move {
-                let chunks =
-                    chunks.iter().map(|chunk| Ok::<_, std::io::Error>(http_body::Frame::data(bytes::Bytes::from_static(chunk.as_bytes()))));
-                Ok::<_, std::io::Error>(http::Response::new(http_body_util::StreamBody::new(futures_util::stream::iter(chunks))))
+                let chunks = chunks.iter().map(|chunk| {
+                    Ok::<_, std::io::Error>(http_body::Frame::data(bytes::Bytes::from_static(chunk.as_bytes())))
+                });
+                Ok::<_, std::io::Error>(http::Response::new(http_body_util::StreamBody::new(
+                    futures_util::stream::iter(chunks),
+                )))
             }),
             "default",
         )
     }
 
-    async fn tell(chunks: &'static [&'static str], since: &mut Option<String>) -> (Vec<String>, Result<(), WatchError>) {
-        let source = Source { kind: "pods".into(), path: "/api/v1/pods".into(), fields: String::new(), metadata: false };
+    async fn tell(
+        chunks: &'static [&'static str],
+        since: &mut Option<String>,
+    ) -> (Vec<String>, Result<(), WatchError>) {
+        let source =
+            Source { kind: "pods".into(), path: "/api/v1/pods".into(), fields: String::new(), metadata: false };
         let told = Told::default();
         let outcome = connection(&client(chunks), &source, &told, &Rng::from_seed(1), since).await;
-        (told.0.into_inner().unwrap(), outcome)
+        (told.0.into_inner(), outcome)
     }
 
     const ADDED: &str = "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"resourceVersion\":\"5\"}}}\n";
@@ -340,7 +362,8 @@ mod tests {
     #[tokio::test]
     async fn an_expired_watch_says_so() {
         let mut since = Some("1".to_owned());
-        let (_, outcome) = tell(&["{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410}}\n"], &mut since).await;
+        let (_, outcome) =
+            tell(&["{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410}}\n"], &mut since).await;
         assert!(matches!(outcome, Err(WatchError::Expired)), "{outcome:?}");
     }
 }

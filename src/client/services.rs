@@ -1,5 +1,5 @@
-//! Services with their EndpointSlices, and which of them changed: what everybody needs who follows both and works on one Service
-//! after the other.
+//! Services with their EndpointSlices, and which of them changed: what everybody needs who follows both and works on
+//! one Service after the other.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -41,8 +41,10 @@ impl Clients {
     }
 }
 
-const REQUESTS: Metric =
-    Metric { name: "rest_client_requests_total", help: "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host." };
+const REQUESTS: Metric = Metric {
+    name: "rest_client_requests_total",
+    help: "[ALPHA] Number of HTTP requests, partitioned by status code, method, and host.",
+};
 
 /// Counts what it carries under client-go's name: dashboards tell by it which part of a cluster gets errors.
 #[derive(Clone)]
@@ -64,7 +66,8 @@ impl Service<Request<kube::client::Body>> for Counted {
         let answer = self.inner.call(req);
         Box::pin(async move {
             let answer = answer.await;
-            let code = answer.as_ref().map_or_else(|_| "<error>".to_owned(), |answer| answer.status().as_u16().to_string());
+            let code =
+                answer.as_ref().map_or_else(|_| "<error>".to_owned(), |answer| answer.status().as_u16().to_string());
             base::metrics::count(REQUESTS, &[("code", &code), ("host", HOST), ("method", method.as_str())], 1);
             answer
         })

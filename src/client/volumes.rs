@@ -1,5 +1,5 @@
-//! Which volume a claim gets, and what a claim and a volume are to each other. Pure: the binder of volumes and the scheduler must be of
-//! one mind about it, or one waits for what the other never does.
+//! Which volume a claim gets, and what a claim and a volume are to each other. Pure: the binder of volumes and the
+//! scheduler must be of one mind about it, or one waits for what the other never does.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ pub fn name_of(claim: &PersistentVolumeClaim) -> Option<&str> {
     claim.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())
 }
 
-/// Whether a volume names this claim as its own: `Some(true)` with its uid, `Some(false)` by name alone, `None` if it names another one,
-/// an earlier one of that name included, or none.
+/// Whether a volume names this claim as its own: `Some(true)` with its uid, `Some(false)` by name alone, `None` if it
+/// names another one, an earlier one of that name included, or none.
 pub fn names(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<bool> {
     let reference = volume.spec.as_ref()?.claim_ref.as_ref()?;
     if reference.name.as_deref() != Some(&claim.name_any()) || reference.namespace != claim.namespace() {
@@ -66,8 +66,10 @@ pub fn misfit(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Optio
     }
     let (has, wants) = (volume.spec.as_ref(), claim.spec.as_ref());
     let text = |text: Option<&String>| text.cloned().unwrap_or_default();
-    let attributes =
-        (has.and_then(|s| s.volume_attributes_class_name.as_ref()), wants.and_then(|s| s.volume_attributes_class_name.as_ref()));
+    let attributes = (
+        has.and_then(|s| s.volume_attributes_class_name.as_ref()),
+        wants.and_then(|s| s.volume_attributes_class_name.as_ref()),
+    );
     if text(attributes.0) != text(attributes.1) {
         return Some("volumeAttributesClassName does not match");
     }
@@ -99,8 +101,9 @@ pub fn find_free<'a>(
     pick: impl Fn(&PersistentVolume) -> bool,
 ) -> Option<&'a Arc<PersistentVolume>> {
     let selector = claim.spec.as_ref().and_then(|s| s.selector.as_ref());
-    let is_free =
-        |volume: &&Arc<PersistentVolume>| volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_none()) && phase(volume) == "Available";
+    let is_free = |volume: &&Arc<PersistentVolume>| {
+        volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_none()) && phase(volume) == "Available"
+    };
     let free = volumes.into_iter().filter(is_free);
     let picked = free.filter(|volume| selector.is_none_or(|s| selectors::selects(s, volume.metadata.labels.as_ref())));
     let near = picked.filter(|volume| fits(volume, claim) && pick(volume));
@@ -123,10 +126,16 @@ mod tests {
     fn volume(name: &str, size: &str, more: Value) -> Arc<PersistentVolume> {
         let mut spec = json!({"capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"]});
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        Arc::new(serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec, "status": {"phase": "Available"}})).unwrap())
+        Arc::new(
+            serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec, "status": {"phase": "Available"}}))
+                .unwrap(),
+        )
     }
 
-    fn found_of<'a>(claim: &PersistentVolumeClaim, volumes: &'a [Arc<PersistentVolume>]) -> Option<&'a Arc<PersistentVolume>> {
+    fn found_of<'a>(
+        claim: &PersistentVolumeClaim,
+        volumes: &'a [Arc<PersistentVolume>],
+    ) -> Option<&'a Arc<PersistentVolume>> {
         find_named(claim, volumes).or_else(|| find_free(claim, volumes, |_| true))
     }
 
@@ -157,7 +166,8 @@ mod tests {
 
     #[test]
     fn a_volume_that_names_the_claim_comes_first_even_before_a_pod_is_placed() {
-        let named = |uid: Value| volume("named", "50Gi", json!({"claimRef": {"name": "c", "namespace": "d", "uid": uid}}));
+        let named =
+            |uid: Value| volume("named", "50Gi", json!({"claimRef": {"name": "c", "namespace": "d", "uid": uid}}));
         let right = volume("right", "6Gi", json!({}));
         assert_eq!(found(&claim(json!({})), &[Arc::clone(&right), named(json!(null))]), "named");
         assert_eq!(found(&claim(json!({})), &[Arc::clone(&right), named(json!("elder"))]), "right");

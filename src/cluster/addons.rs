@@ -1,7 +1,9 @@
-//! Add-ons: manifests in a folder of the server that are applied as they are, followed as they change, and taken back when they go.
+//! Add-ons: manifests in a folder of the server that are applied as they are, followed as they change, and taken back
+//! when they go.
 //!
-//! [`files`] reads the folder, [`plan`] decides what is to be done, [`apply`] does it, [`record`] keeps an AddOn object a file: what
-//! it holds of the cluster, so that what leaves a file leaves the cluster, whichever server is asked and however often it restarts.
+//! [`files`] reads the folder, [`plan`] decides what is to be done, [`apply`] does it, [`record`] keeps an AddOn object
+//! a file: what it holds of the cluster, so that what leaves a file leaves the cluster, whichever server is asked and
+//! however often it restarts.
 
 pub mod apply;
 pub mod files;
@@ -56,11 +58,16 @@ pub struct Config {
     pub disabled: BTreeSet<String>,
 }
 
-/// Follows the folder until the group stops. Every server looks after the files of its own; the leader after what comes with the
-/// program, too, and after what is disabled.
+/// Follows the folder until the group stops. Every server looks after the files of its own; the leader after what comes
+/// with the program, too, and after what is disabled.
 ///
 /// Errors: the folder cannot be made or written.
-pub fn keep(config: Config, client: kube::Client, leadership: watch::Receiver<Leadership>, group: &Group) -> Result<(), FileError> {
+pub fn keep(
+    config: Config,
+    client: kube::Client,
+    leadership: watch::Receiver<Leadership>,
+    group: &Group,
+) -> Result<(), FileError> {
     create_private_dir(&config.dir)?;
     files::write_packaged(&config)?;
     let recorder = Recorder::new(client.clone(), MANAGER, "", group);
@@ -158,8 +165,10 @@ impl Keeper {
         };
         self.put_off("", true);
         let now = Instant::now();
-        let waiting: BTreeSet<String> = self.retries.iter().filter(|(_, (at, _))| *at > now).map(|(name, _)| name.clone()).collect();
-        let due: BTreeSet<String> = self.retries.iter().filter(|(_, (at, _))| *at <= now).map(|(name, _)| name.clone()).collect();
+        let waiting: BTreeSet<String> =
+            self.retries.iter().filter(|(_, (at, _))| *at > now).map(|(name, _)| name.clone()).collect();
+        let due: BTreeSet<String> =
+            self.retries.iter().filter(|(_, (at, _))| *at <= now).map(|(name, _)| name.clone()).collect();
         let view = plan::View {
             config: &self.config,
             leads: self.leads,
@@ -186,9 +195,15 @@ impl Keeper {
             Step::Remove { name, file } => self.remove(&name, file, known).await,
             Step::Differs { manifest, server } => {
                 let path = manifest.path.display().to_string();
-                warn!(path, server, "a manifest of the same name and another content is that server's: it is not applied");
+                warn!(
+                    path,
+                    server, "a manifest of the same name and another content is that server's: it is not applied"
+                );
                 if let Some(addon) = known.get(&manifest.name) {
-                    let why = format!("Manifest {path:?} of {} differs from that of {server}, which is in force", self.config.server);
+                    let why = format!(
+                        "Manifest {path:?} of {} differs from that of {server}, which is in force",
+                        self.config.server
+                    );
                     self.recorder.report_ref(addon.reference(), Severity::Warning, "ManifestDiffers", why);
                 }
             }
@@ -253,7 +268,8 @@ impl Keeper {
             self.retries.remove(name);
             return;
         }
-        let (_, mut backoff) = self.retries.remove(name).unwrap_or_else(|| (Instant::now(), Backoff::new(RETRY.0, RETRY.1)));
+        let (_, mut backoff) =
+            self.retries.remove(name).unwrap_or_else(|| (Instant::now(), Backoff::new(RETRY.0, RETRY.1)));
         let at = Instant::now() + backoff.next(&self.rng);
         self.retries.insert(name.to_owned(), (at, backoff));
     }

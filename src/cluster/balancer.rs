@@ -1,12 +1,15 @@
-//! The way from a node to some server: a TCP proxy on loopback that stays with one server while it is well and moves on when it is not.
+//! The way from a node to some server: a TCP proxy on loopback that stays with one server while it is well and moves on
+//! when it is not.
 //!
-//! The list of servers is kept in a file, so that a node starts while the server it once joined through is gone for good.
+//! The list of servers is kept in a file, so that a node starts while the server it once joined through is gone for
+//! good.
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
@@ -63,7 +66,8 @@ pub struct Balancer {
 }
 
 impl State {
-    /// Servers in the order in which a new connection tries them: the active one first unless it is down, then by health.
+    /// Servers in the order in which a new connection tries them: the active one first unless it is down, then by
+    /// health.
     fn candidates(&self) -> Vec<String> {
         let health = |server: &String| self.known.get(server).map_or(Health::Unknown, |known| known.health);
         let mut order = self.servers.clone();
@@ -80,7 +84,8 @@ impl Balancer {
     /// Reads the servers that were known last time; `given` is tried after them. Errors: the file cannot be read.
     pub fn open(file: PathBuf, given: &str) -> Result<Arc<Balancer>, FileError> {
         // A file that cannot be understood is one that is not there: the given server is enough.
-        let saved: Saved = files::read_if_exists(&file)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        let saved: Saved =
+            files::read_if_exists(&file)?.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
         let mut servers = saved.servers;
         servers.retain(|server| on_this_machine(given) || !on_this_machine(server));
         if !servers.iter().any(|server| server == given) {
@@ -91,7 +96,7 @@ impl Balancer {
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
-        look(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.state.lock())
     }
 
     /// Every server that may answer, in the order in which they are tried.
@@ -99,15 +104,18 @@ impl Balancer {
         self.with(|state| state.candidates())
     }
 
-    /// The servers are these now. An empty list is not believed, nor is a server that says it is on this machine while the one
-    /// that was named is not. Errors: the list cannot be saved; it is used all the same.
+    /// The servers are these now. An empty list is not believed, nor is a server that says it is on this machine while
+    /// the one that was named is not. Errors: the list cannot be saved; it is used all the same.
     pub fn set_servers(&self, mut servers: Vec<String>) -> Result<(), FileError> {
         if !on_this_machine(&self.given) {
             servers.retain(|server| {
                 let believed = !on_this_machine(server);
                 if !believed && self.with(|state| state.doubted.insert(server.clone())) {
                     let remedy = "give that server another --advertise-address or --node-ip";
-                    warn!(peer = server, "a server advertises an address that leads back to this machine, which is not used: {remedy}");
+                    warn!(
+                        peer = server,
+                        "a server advertises an address that leads back to this machine, which is not used: {remedy}"
+                    );
                 }
                 believed
             });
@@ -193,7 +201,10 @@ impl Balancer {
         let mut failures = Vec::new();
         for server in self.candidates() {
             let timed_out = || io::Error::new(io::ErrorKind::TimedOut, "timed out");
-            match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&server)).await.unwrap_or_else(|_| Err(timed_out())) {
+            match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&server))
+                .await
+                .unwrap_or_else(|_| Err(timed_out()))
+            {
                 Ok(stream) => {
                     let cut = self.with(|state| {
                         let known = state.known.entry(server.clone()).or_default();

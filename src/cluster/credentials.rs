@@ -1,6 +1,7 @@
 //! Who may join: the cluster's passwords and its bootstrap tokens.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use base::sync::RwLock;
+use std::sync::Arc;
 
 use base::chain::Chain;
 use base::secret::Secret;
@@ -53,7 +54,9 @@ pub enum Shown {
 impl Shown {
     /// Reads the header's value.
     pub fn parse(header: Option<&str>) -> Result<Shown, Refusal> {
-        let Some((scheme, credential)) = header.and_then(|text| text.trim().split_once(' ')) else { return Ok(Shown::Nothing) };
+        let Some((scheme, credential)) = header.and_then(|text| text.trim().split_once(' ')) else {
+            return Ok(Shown::Nothing);
+        };
         if scheme.eq_ignore_ascii_case("basic") {
             let text = STANDARD.decode(credential.trim()).ok().and_then(|bytes| String::from_utf8(bytes).ok());
             let (user, password) = text.as_deref().and_then(|text| text.split_once(':')).ok_or(Refusal::WrongToken)?;
@@ -92,8 +95,12 @@ fn field(secret: &KubeSecret, name: &str) -> String {
 /// Whether a bootstrap token's Secret lets a node in.
 fn judge_bootstrap(secret: &KubeSecret, token: &BootstrapToken, now: Timestamp) -> Result<(), Refusal> {
     let id = token.id.clone();
-    let right_type = secret.type_.as_deref() == Some("bootstrap.kubernetes.io/token") && secret.metadata.deletion_timestamp.is_none();
-    if !right_type || field(secret, "token-id") != token.id || !same(&field(secret, "token-secret"), token.secret.expose()) {
+    let right_type = secret.type_.as_deref() == Some("bootstrap.kubernetes.io/token")
+        && secret.metadata.deletion_timestamp.is_none();
+    if !right_type
+        || field(secret, "token-id") != token.id
+        || !same(&field(secret, "token-secret"), token.secret.expose())
+    {
         return Err(Refusal::UnknownToken { id });
     }
     let expires = field(secret, "expiration");
@@ -117,12 +124,12 @@ impl Credentials {
 
     /// The passwords as they are now.
     pub fn passwords(&self) -> Passwords {
-        self.passwords.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.passwords.read().clone()
     }
 
     /// Other passwords from now on.
     pub fn replace(&self, passwords: Passwords) {
-        *self.passwords.write().unwrap_or_else(PoisonError::into_inner) = passwords;
+        *self.passwords.write() = passwords;
     }
 
     /// Whether what was shown makes a machine of this role.
@@ -172,8 +179,13 @@ mod tests {
             ("usage-bootstrap-authentication", "true"),
             ("auth-extra-groups", NODE_GROUP),
         ];
-        let data = all.iter().chain(fields).map(|(k, v)| ((*k).to_owned(), ByteString(v.as_bytes().to_vec()))).collect();
-        KubeSecret { data: Some(data), type_: Some("bootstrap.kubernetes.io/token".to_owned()), ..KubeSecret::default() }
+        let data =
+            all.iter().chain(fields).map(|(k, v)| ((*k).to_owned(), ByteString(v.as_bytes().to_vec()))).collect();
+        KubeSecret {
+            data: Some(data),
+            type_: Some("bootstrap.kubernetes.io/token".to_owned()),
+            ..KubeSecret::default()
+        }
     }
 
     #[test]

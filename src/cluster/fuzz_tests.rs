@@ -1,5 +1,5 @@
-//! Seeded fuzzing of what joining machines send and of archives that are restored. Nothing may panic, and nothing may be written but
-//! below the folder that was named.
+//! Seeded fuzzing of what joining machines send and of archives that are restored. Nothing may panic, and nothing may
+//! be written but below the folder that was named.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,7 +34,8 @@ fn join_requests_of_any_bytes_are_read_or_refused() {
         flags: BTreeMap::from([("cluster-cidr".to_owned(), "10.42.0.0/16".to_owned())]),
     };
     let request = serde_json::to_vec(&asked).unwrap();
-    let member = serde_json::to_vec(&NewMember { id: 7, name: "s2".to_owned(), address: "192.0.2.2:6443".to_owned() }).unwrap();
+    let member =
+        serde_json::to_vec(&NewMember { id: 7, name: "s2".to_owned(), address: "192.0.2.2:6443".to_owned() }).unwrap();
     let refusal = serde_json::to_vec(&Refusal::ClockSkew { ahead_secs: 4000 }).unwrap();
     for _ in rounds(ROUNDS) {
         let _refused = serde_json::from_slice::<JoinRequest>(&mutated(&rng, &request));
@@ -73,8 +74,18 @@ fn archives_of_any_bytes_are_refused_and_write_nothing_elsewhere() {
     };
     let manifest = br#"{"created":"2026-01-01T00:00:00Z","node":"n","version":"v","cluster_id":1,"revision":2}"#;
     let seeds = [
-        tar(&[("kedge-snapshot.json", manifest), ("server/db/state.db", b"x"), ("server/tls/a.key", b"k"), ("config.yaml", b"{}")]),
-        tar(&[("kedge-snapshot.json", manifest), ("../outside", b"x"), ("server/tls/../../../outside", b"x"), ("/outside", b"x")]),
+        tar(&[
+            ("kedge-snapshot.json", manifest),
+            ("server/db/state.db", b"x"),
+            ("server/tls/a.key", b"k"),
+            ("config.yaml", b"{}"),
+        ]),
+        tar(&[
+            ("kedge-snapshot.json", manifest),
+            ("../outside", b"x"),
+            ("server/tls/../../../outside", b"x"),
+            ("/outside", b"x"),
+        ]),
         tar(&[("kedge-snapshot.json", manifest), ("sealed", &[7; 100]), ("server/db/state.db", b"x")]),
     ];
     let token = Secret::new("t".to_owned());
@@ -89,7 +100,10 @@ fn archives_of_any_bytes_are_refused_and_write_nothing_elsewhere() {
             let given = (n != 2 || round % 10 == 0).then_some(&token);
             let done = snapshot::restore(&places("there"), &archive, given, &clock, &rng);
             assert!(done.is_err(), "round {round}: an archive without a store was restored");
-            assert!(!root.path().join("there/server").exists() && !root.path().join("outside").exists(), "round {round}");
+            assert!(
+                !root.path().join("there/server").exists() && !root.path().join("outside").exists(),
+                "round {round}"
+            );
         }
     }
     let left: Vec<_> = fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -102,7 +116,8 @@ fn pages_of_a_bucket_are_read_whatever_they_are() {
     let rng = fuzz::rng(3);
     let whole = "<?xml version=\"1.0\"?><ListBucketResult><IsTruncated>true</IsTruncated><Contents><Key>a&amp;b&#x41;</Key><Size>7</Size>\
                  <LastModified>2026-01-01T00:00:00Z</LastModified></Contents><NextContinuationToken>t</NextContinuationToken></ListBucketResult>";
-    let words = ["<", ">", "</", "/>", "&", ";", "&#", "&#x110000;", "<Contents>", "<![CDATA[", "]]>", "<!--", "é", "<Key/>"];
+    let words =
+        ["<", ">", "</", "/>", "&", ";", "&#", "&#x110000;", "<Contents>", "<![CDATA[", "]]>", "<!--", "é", "<Key/>"];
     for _ in rounds(ROUNDS * 4) {
         let text = mutated_text(&rng, whole, &words);
         let _any = (crate::s3::xml::page(&text), crate::s3::xml::text_of(&text, "Code"));

@@ -1,16 +1,18 @@
-//! HelmCharts: the leader installs each with this machine's `helm`, upgrades it when it or its values change, uninstalls it when it goes.
+//! HelmCharts: the leader installs each with this machine's `helm`, upgrades it when it or its values change,
+//! uninstalls it when it goes.
 //!
-//! [`chart`] says purely how helm is to be called, [`program`] calls it, [`release`] does one chart, [`definition`] defines the kinds.
-//! At rest there are two watches of metadata, and no process.
+//! [`chart`] says purely how helm is to be called, [`program`] calls it, [`release`] does one chart, [`definition`]
+//! defines the kinds. At rest there are two watches of metadata, and no process.
 
 pub mod chart;
 pub mod definition;
 pub mod program;
 pub mod release;
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::backoff::Backoff;
@@ -79,7 +81,14 @@ pub fn run(config: Config, client: kube::Client, informers: &Informers, group: &
         }
         let recorder = Recorder::new(client.clone(), MANAGER, "", &own);
         let charts = Arc::new(Charts { config, client: client.clone(), recorder });
-        let worker = Arc::new(Worker { charts, queue, tries: Mutex::default(), secrets: Mutex::default(), client, group: own.clone() });
+        let worker = Arc::new(Worker {
+            charts,
+            queue,
+            tries: Mutex::default(),
+            secrets: Mutex::default(),
+            client,
+            group: own.clone(),
+        });
         for _ in 0..WORKERS {
             own.spawn("helm-worker", Arc::clone(&worker).work());
         }
@@ -109,7 +118,8 @@ async fn define(client: &kube::Client) -> Result<(), kube::Error> {
     Ok(())
 }
 
-/// Asks for a chart whenever it or its configuration changes; both have one name. What this controller writes itself is no change.
+/// Asks for a chart whenever it or its configuration changes; both have one name. What this controller writes itself is
+/// no change.
 async fn follow(informer: Informer<Metadata>, queue: Arc<Queue<Key>>) {
     let mut changes = informer.changes();
     informer.synced().await;
@@ -118,7 +128,8 @@ async fn follow(informer: Informer<Metadata>, queue: Arc<Queue<Key>>) {
         match changes.next().await {
             Change::Added(object) | Change::Deleted(object) => queue.add(Key::of(&*object)),
             Change::Modified { old, new } => {
-                let told = |object: &Metadata| (object.metadata.generation, object.metadata.deletion_timestamp.is_some());
+                let told =
+                    |object: &Metadata| (object.metadata.generation, object.metadata.deletion_timestamp.is_some());
                 if told(&old) != told(&new) || old.metadata.uid != new.metadata.uid {
                     queue.add(Key::of(&*new));
                 }
@@ -173,7 +184,7 @@ impl Worker {
 
     /// How long a failed content has to wait still.
     fn left(&self, key: &Key, hash: &str) -> Option<Duration> {
-        let mut tries = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tries = self.tries.lock();
         if tries.get(key).is_some_and(|tries| tries.hash != hash) {
             tries.remove(key);
         }
@@ -182,21 +193,24 @@ impl Worker {
     }
 
     fn failures(&self, key: &Key) -> u32 {
-        let tries = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
+        let tries = self.tries.lock();
         tries.get(key).map_or(0, |tries| tries.backoff.failures())
     }
 
     fn forget(&self, key: &Key) {
-        self.tries.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+        self.tries.lock().remove(key);
     }
 
     fn settle(&self, key: &Key, hash: &str, outcome: Outcome) {
         match outcome {
             Outcome::Settled => self.forget(key),
             Outcome::Again => {
-                let mut tries = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
-                let fresh =
-                    || Tries { hash: hash.to_owned(), backoff: Backoff::new(RETRY.0, RETRY.1), not_before: tokio::time::Instant::now() };
+                let mut tries = self.tries.lock();
+                let fresh = || Tries {
+                    hash: hash.to_owned(),
+                    backoff: Backoff::new(RETRY.0, RETRY.1),
+                    not_before: tokio::time::Instant::now(),
+                };
                 let tries = tries.entry(key.clone()).or_insert_with(fresh);
                 let wait = tries.backoff.next(&self.charts.config.rng);
                 tries.not_before = tokio::time::Instant::now() + wait;
@@ -208,7 +222,7 @@ impl Worker {
     /// Asks for the chart when a Secret that it takes values from changes.
     fn watch(&self, secret: &Key, chart: &Key) {
         let both = Key::new(&secret.to_string(), &chart.name);
-        if !self.secrets.lock().unwrap_or_else(PoisonError::into_inner).insert(both) {
+        if !self.secrets.lock().insert(both) {
             return;
         }
         let path = format!("/api/v1/namespaces/{}/secrets", secret.namespace);

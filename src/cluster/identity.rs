@@ -1,7 +1,7 @@
 //! Whose name a node's name is: the public key that first joined under it, kept until its Node goes.
 //!
-//! The records lie in the store beside the objects, as the servers' names do, and not in Secrets: who may write Secrets of kube-system
-//! could take a record away or put another key into it, and would be that node.
+//! The records lie in the store beside the objects, as the servers' names do, and not in Secrets: who may write Secrets
+//! of kube-system could take a record away or put another key into it, and would be that node.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -98,7 +98,8 @@ impl Record {
     /// What an earlier kedge kept in a Secret; its name is the node's.
     fn of_secret(secret: &Secret) -> Option<(String, Record)> {
         let text = |field: &str| {
-            let bytes = secret.data.as_ref().and_then(|data| data.get(field)).map(|bytes| bytes.0.clone()).unwrap_or_default();
+            let bytes =
+                secret.data.as_ref().and_then(|data| data.get(field)).map(|bytes| bytes.0.clone()).unwrap_or_default();
             String::from_utf8(bytes).unwrap_or_default()
         };
         let node = secret.name_any().strip_suffix(NAME_END)?.to_owned();
@@ -231,13 +232,18 @@ impl Identities {
 
     async fn all(&self) -> Result<Vec<(String, Record, Revision)>, IdentityError> {
         self.take_over().await?;
-        let range = RangeRequest { key: PREFIX.into(), range_end: prefix_end(PREFIX.as_bytes()), ..RangeRequest::default() };
+        let range =
+            RangeRequest { key: PREFIX.into(), range_end: prefix_end(PREFIX.as_bytes()), ..RangeRequest::default() };
         self.storage.range(range).await?.kvs.iter().map(read).collect()
     }
 
     async fn n_names(&self) -> Result<u64, IdentityError> {
-        let range =
-            RangeRequest { key: PREFIX.into(), range_end: prefix_end(PREFIX.as_bytes()), count_only: true, ..RangeRequest::default() };
+        let range = RangeRequest {
+            key: PREFIX.into(),
+            range_end: prefix_end(PREFIX.as_bytes()),
+            count_only: true,
+            ..RangeRequest::default()
+        };
         Ok(self.storage.range(range).await?.count)
     }
 
@@ -258,7 +264,8 @@ impl Identities {
         let secrets = Api::<Secret>::namespaced(self.client.clone(), NAMESPACE);
         let earlier = secrets.list(&ListParams::default().fields(&format!("type={TYPE}"))).await?;
         let earlier: Vec<(String, Record)> = earlier.iter().filter_map(Record::of_secret).collect();
-        // The mark comes last: a server that ends between two parts begins anew, and what is there is not written twice.
+        // The mark comes last: a server that ends between two parts begins anew, and what is there is not written
+        // twice.
         for part in earlier.chunks(OPS_MAX) {
             let ops = part.iter().map(|(node, record)| put(node, record)).collect();
             self.write(unchanged(TAKEN_OVER.to_owned(), Revision(0)), ops).await?;
@@ -271,14 +278,17 @@ impl Identities {
         Ok(())
     }
 
-    /// Writes into each record which Node it is of, and takes away those whose Node is gone, and those that are too many without one.
+    /// Writes into each record which Node it is of, and takes away those whose Node is gone, and those that are too
+    /// many without one.
     ///
     /// Those go late and few: whoever joined under such a name holds its certificate for longer.
     async fn follow(&self, nodes: &BTreeMap<String, String>, now_secs: i64) -> Result<(), IdentityError> {
         let mut waiting = Vec::new();
         for (name, record, revision) in self.all().await? {
             let op = match nodes.get(&name) {
-                Some(uid) if *uid != record.node_uid => put(&name, &Record { node_uid: uid.clone(), waiting_since: 0, ..record }),
+                Some(uid) if *uid != record.node_uid => {
+                    put(&name, &Record { node_uid: uid.clone(), waiting_since: 0, ..record })
+                }
                 None if !record.node_uid.is_empty() => delete(&name),
                 // A machine that has joined just now has no Node yet.
                 None if record.waiting_since == 0 => put(&name, &Record { waiting_since: now_secs, ..record }),
@@ -295,7 +305,9 @@ impl Identities {
         }
         waiting.sort();
         let n_over = waiting.len().saturating_sub(WAITING_MAX);
-        for (_, name, revision) in waiting.into_iter().take(n_over).filter(|(since, ..)| now_secs - since >= WAITING_SECS_MIN) {
+        for (_, name, revision) in
+            waiting.into_iter().take(n_over).filter(|(since, ..)| now_secs - since >= WAITING_SECS_MIN)
+        {
             if self.write(unchanged(key(&name), revision), vec![delete(&name)]).await?.succeeded {
                 info!(node = %name, "node name freed: it has no Node, and too many names have none");
             }
@@ -324,7 +336,8 @@ pub fn tie_to_nodes(identities: Identities, clock: Clock, informers: &Informers,
         nodes.synced().await;
         let (mut tied, mut looked) = (BTreeMap::new(), Instant::now());
         loop {
-            let now: BTreeMap<String, String> = nodes.list().iter().map(|node| (node.name_any(), node.uid().unwrap_or_default())).collect();
+            let now: BTreeMap<String, String> =
+                nodes.list().iter().map(|node| (node.name_any(), node.uid().unwrap_or_default())).collect();
             // Most changes of Nodes are of their status; a record may come after its Node.
             if tied != now || looked.elapsed() > LOOK {
                 match identities.follow(&now, clock.now().as_second()).await {
@@ -346,7 +359,12 @@ mod tests {
     use store::bounds::Bounds;
 
     fn claim(key: &str, machine: &str) -> Claim {
-        Claim { name: "n".to_owned(), public_key: key.to_owned(), machine_id: machine.to_owned(), address: IpAddr::from([192, 0, 2, 1]) }
+        Claim {
+            name: "n".to_owned(),
+            public_key: key.to_owned(),
+            machine_id: machine.to_owned(),
+            address: IpAddr::from([192, 0, 2, 1]),
+        }
     }
 
     /// An API that answers every question with these Secrets.
@@ -363,7 +381,13 @@ mod tests {
     async fn book(secrets: serde_json::Value, group: &Group) -> (Identities, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
         let birth = store::member::Birth::First;
-        let config = store::Config { dir: dir.path().join("db"), birth, network: None, rng: Rng::from_seed(7), bounds: Bounds::SHIPPED };
+        let config = store::Config {
+            dir: dir.path().join("db"),
+            birth,
+            network: None,
+            rng: Rng::from_seed(7),
+            bounds: Bounds::SHIPPED,
+        };
         let storage: Arc<dyn Storage> = store::store::Store::open(config, group).await.unwrap();
         (Identities::new(storage, api(secrets)), dir)
     }

@@ -73,8 +73,9 @@ pub struct Joiner {
 }
 
 impl Joiner {
-    /// Asks the servers one after the other (`host:port`) until one answers; what it answers is the verdict. With `check` nothing
-    /// is made or kept; else an agent's credentials are in the files when this returns, and a server's secrets in the answer.
+    /// Asks the servers one after the other (`host:port`) until one answers; what it answers is the verdict. With
+    /// `check` nothing is made or kept; else an agent's credentials are in the files when this returns, and a server's
+    /// secrets in the answer.
     ///
     /// Errors: the reason, of the first server if none can be reached.
     pub async fn join(&self, servers: &[String], check: bool) -> Result<Welcome, Refusal> {
@@ -112,7 +113,8 @@ impl Joiner {
     }
 
     async fn ask(&self, server: &str, url: &str, check: bool) -> Result<Welcome, Refusal> {
-        let (host, port) = split(server).ok_or_else(|| Refusal::Invalid { why: format!("'{server}' is not host:port") })?;
+        let (host, port) =
+            split(server).ok_or_else(|| Refusal::Invalid { why: format!("'{server}' is not host:port") })?;
         let trust = self.trusted(host, port, url).await?;
         let unusable = |err: pki::error::PkiError| Refusal::Invalid { why: Chain(&err).to_string() };
         let requests = match self.role {
@@ -134,11 +136,12 @@ impl Joiner {
         let stream = connect(host, port, url, tls::client_config(&trust, None).map_err(unusable)?).await?;
         let (status, answer) = self.send(stream, server, url, req).await?;
         if status != http::StatusCode::OK {
-            let not_kedge = || Refusal::NotKedge { url: url.to_owned(), why: format!("it answered {status} to {JOIN}") };
+            let not_kedge =
+                || Refusal::NotKedge { url: url.to_owned(), why: format!("it answered {status} to {JOIN}") };
             return Err(serde_json::from_slice(&answer).unwrap_or_else(|_| not_kedge()));
         }
-        let welcome: Welcome =
-            serde_json::from_slice(&answer).map_err(|err| Refusal::NotKedge { url: url.to_owned(), why: err.to_string() })?;
+        let welcome: Welcome = serde_json::from_slice(&answer)
+            .map_err(|err| Refusal::NotKedge { url: url.to_owned(), why: err.to_string() })?;
         if let Some(requests) = requests.filter(|_| !check) {
             let saved = node_files::save(&self.dir, &self.node_name, &requests, &welcome);
             saved.map_err(|err| Refusal::Invalid { why: Chain(&err).to_string() })?;
@@ -230,9 +233,11 @@ impl Joiner {
         req: Request<Body>,
     ) -> Result<(http::StatusCode, bytes::Bytes), Refusal> {
         let broken = |why: String| Refusal::Unreachable { url: url.to_owned(), why };
-        let answer = dial::request(stream, to, req, &self.group).await.map_err(|err| broken(Chain(&err).to_string()))?;
+        let answer =
+            dial::request(stream, to, req, &self.group).await.map_err(|err| broken(Chain(&err).to_string()))?;
         let status = answer.status();
-        let bytes = body::collect(answer.into_body(), BODY_BYTES_MAX).await.map_err(|err| broken(Chain(&err).to_string()))?;
+        let bytes =
+            body::collect(answer.into_body(), BODY_BYTES_MAX).await.map_err(|err| broken(Chain(&err).to_string()))?;
         Ok((status, bytes))
     }
 }
@@ -245,12 +250,14 @@ async fn connect(host: &str, port: u16, url: &str, tls: Arc<rustls::ClientConfig
 }
 
 fn refusal_of(err: &DialError, host: &str, url: &str) -> Refusal {
-    let DialError::Connect { source, .. } = err else { return Refusal::Unreachable { url: url.to_owned(), why: Chain(err).to_string() } };
+    let DialError::Connect { source, .. } = err else {
+        return Refusal::Unreachable { url: url.to_owned(), why: Chain(err).to_string() };
+    };
     let tls = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
-        Some(rustls::Error::InvalidCertificate(CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. })) => {
-            Refusal::WrongName { url: url.to_owned(), name: host.to_owned() }
-        }
+        Some(rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        )) => Refusal::WrongName { url: url.to_owned(), name: host.to_owned() },
         Some(err) => Refusal::NotKedge { url: url.to_owned(), why: err.to_string() },
         None => Refusal::Unreachable { url: url.to_owned(), why: source.to_string() },
     }

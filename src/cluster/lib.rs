@@ -1,8 +1,8 @@
-//! This room makes several machines one cluster: joining by token, the tunnels over which servers reach nodes, the balancer
-//! over which nodes reach servers, snapshots, and the add-ons in a server's folder.
+//! This room makes several machines one cluster: joining by token, the tunnels over which servers reach nodes, the
+//! balancer over which nodes reach servers, snapshots, and the add-ons in a server's folder.
 //!
-//! In: tokens, certificates of `pki`, connections of `wire`. Out: a node's credentials and settings, and ways to it. It never knows
-//! what a kubelet does with them.
+//! In: tokens, certificates of `pki`, connections of `wire`. Out: a node's credentials and settings, and ways to it. It
+//! never knows what a kubelet does with them.
 
 pub mod protocol;
 

@@ -1,4 +1,5 @@
-//! How a server that holds the cluster's secrets becomes a member of the store: it asks a member, with the supervisor's certificate.
+//! How a server that holds the cluster's secrets becomes a member of the store: it asks a member, with the supervisor's
+//! certificate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,15 +23,18 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(40);
 /// A member that lives answers by then.
 const ALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Takes a server in. The machine that has its name already and another number lost its store: its old self goes, as soon as the new
-/// one is in.
+/// Takes a server in. The machine that has its name already and another number lost its store: its old self goes, as
+/// soon as the new one is in.
 ///
 /// Errors: `Twin` while the old self answers at another address: then one is a copy of the other.
 pub(crate) async fn admit(store: &Store, new: &NewMember) -> Result<(), Refusal> {
     let members = store.members().await.map_err(|err| refusal(&err))?;
     if members.iter().any(|member| member.id == new.id && !member.name.is_empty() && member.name != new.name) {
         return Err(Refusal::Invalid {
-            why: format!("the store has a member {:x} already, of another name: remove server/db of the joining server", new.id),
+            why: format!(
+                "the store has a member {:x} already, of another name: remove server/db of the joining server",
+                new.id
+            ),
         });
     }
     let mut old = members.iter().filter(|member| member.name == new.name && member.id != new.id);
@@ -42,7 +46,8 @@ pub(crate) async fn admit(store: &Store, new: &NewMember) -> Result<(), Refusal>
             return Err(Refusal::Twin { name: new.name.clone(), address: other.address.clone() });
         }
     }
-    // The new one first: it is asked at its address before it is taken in. If it does not answer there, nothing has changed.
+    // The new one first: it is asked at its address before it is taken in. If it does not answer there, nothing has
+    // changed.
     store.add_learner(new.id, &new.name, &new.address).await.map_err(|err| refusal(&err))?;
     for old in &mut old {
         info!(name = new.name, peer = old.id, "a server comes back without its store: its old self is removed");
@@ -62,9 +67,9 @@ fn refusal(err: &Error) -> Refusal {
     match err {
         Error::MemberUnreachable { address } => Refusal::Unheard { address: address.clone() },
         Error::NoNetwork => Refusal::NoMembers { why: "its store was opened without a network".to_owned() },
-        Error::LastMember => {
-            Refusal::NoMembers { why: "its only voting member has the name of the joining one: choose another with --node-name".to_owned() }
-        }
+        Error::LastMember => Refusal::NoMembers {
+            why: "its only voting member has the name of the joining one: choose another with --node-name".to_owned(),
+        },
         other => Refusal::NotReady { why: Chain(other).to_string() },
     }
 }
@@ -72,7 +77,12 @@ fn refusal(err: &Error) -> Refusal {
 /// Asks the servers one after the other (`host:port`) to take this one in.
 ///
 /// Errors: the verdict of the first that answers, or why the first could not be reached.
-pub async fn ask(servers: &[String], new: &NewMember, tls: &Arc<rustls::ClientConfig>, group: &Group) -> Result<(), Refusal> {
+pub async fn ask(
+    servers: &[String],
+    new: &NewMember,
+    tls: &Arc<rustls::ClientConfig>,
+    group: &Group,
+) -> Result<(), Refusal> {
     let mut first = None;
     for server in servers {
         let unreachable = |why: String| Refusal::Unreachable { url: format!("https://{server}"), why };
@@ -90,16 +100,23 @@ async fn ask_one(server: &str, new: &NewMember, tls: &Arc<rustls::ClientConfig>,
     let invalid = |why: String| Refusal::Invalid { why };
     let (host, port) = split(server).ok_or_else(|| invalid(format!("'{server}' is not host:port")))?;
     let bytes = serde_json::to_vec(new).map_err(|err| invalid(err.to_string()))?;
-    let req = Request::builder().method(Method::POST).uri(MEMBERS).header(HOST, server).header(CONTENT_TYPE, "application/json");
+    let req = Request::builder()
+        .method(Method::POST)
+        .uri(MEMBERS)
+        .header(HOST, server)
+        .header(CONTENT_TYPE, "application/json");
     let req = req.body(body::full(bytes)).map_err(|err| invalid(err.to_string()))?;
-    let stream = dial::tcp(host, port, host, Some(Arc::clone(tls))).await.map_err(|err| unreachable(Chain(&err).to_string()))?;
+    let stream =
+        dial::tcp(host, port, host, Some(Arc::clone(tls))).await.map_err(|err| unreachable(Chain(&err).to_string()))?;
     let answer = dial::request(stream, server, req, group).await.map_err(|err| unreachable(Chain(&err).to_string()))?;
     let status = answer.status();
-    let bytes = body::collect(answer.into_body(), BODY_BYTES_MAX).await.map_err(|err| unreachable(Chain(&err).to_string()))?;
+    let bytes =
+        body::collect(answer.into_body(), BODY_BYTES_MAX).await.map_err(|err| unreachable(Chain(&err).to_string()))?;
     if status == StatusCode::OK {
         return Ok(());
     }
-    let odd = || Refusal::NotKedge { url: format!("https://{server}"), why: format!("it answered {status} to {MEMBERS}") };
+    let odd =
+        || Refusal::NotKedge { url: format!("https://{server}"), why: format!("it answered {status} to {MEMBERS}") };
     Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| odd()))
 }
 

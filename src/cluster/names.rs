@@ -1,5 +1,6 @@
-//! The servers' own names: each server writes down, in the store, the names and addresses that clients reach it by. No node's
-//! certificate may hold one of them, whichever server signs it, for a node with such a name could pose as an API server.
+//! The servers' own names: each server writes down, in the store, the names and addresses that clients reach it by. No
+//! node's certificate may hold one of them, whichever server signs it, for a node with such a name could pose as an API
+//! server.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -50,11 +51,15 @@ impl ServerNames {
     ///
     /// Errors: the store cannot be read; then nobody may be given any name.
     pub async fn all(&self, counts: impl Fn(&str) -> bool) -> Result<BTreeSet<String>, Error> {
-        let range = RangeRequest { key: PREFIX.into(), range_end: prefix_end(PREFIX.as_bytes()), ..RangeRequest::default() };
+        let range =
+            RangeRequest { key: PREFIX.into(), range_end: prefix_end(PREFIX.as_bytes()), ..RangeRequest::default() };
         let found = self.storage.range(range).await?;
-        let node = |key: &[u8]| String::from_utf8_lossy(key.strip_prefix(PREFIX.as_bytes()).unwrap_or_default()).into_owned();
+        let node =
+            |key: &[u8]| String::from_utf8_lossy(key.strip_prefix(PREFIX.as_bytes()).unwrap_or_default()).into_owned();
         let counted = found.kvs.iter().filter(|kv| counts(&node(&kv.key)));
-        Ok(counted.flat_map(|kv| String::from_utf8_lossy(&kv.value).lines().map(str::to_owned).collect::<Vec<_>>()).collect())
+        Ok(counted
+            .flat_map(|kv| String::from_utf8_lossy(&kv.value).lines().map(str::to_owned).collect::<Vec<_>>())
+            .collect())
     }
 }
 

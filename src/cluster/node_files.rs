@@ -1,5 +1,5 @@
-//! What a node keeps of its membership under `<data-dir>/agent`: certificates, authorities, settings. With them it starts while no
-//! server can be reached.
+//! What a node keeps of its membership under `<data-dir>/agent`: certificates, authorities, settings. With them it
+//! starts while no server can be reached.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -95,9 +95,16 @@ pub fn save(dir: &Path, node: &str, keys: &Requests, welcome: &Welcome) -> Resul
     }
     files::write_atomic(&dir.join("client-ca.crt"), welcome.client_ca.as_bytes(), 0o600)?;
     files::write_atomic(&dir.join("server-ca.crt"), welcome.server_ca.as_bytes(), 0o600)?;
-    let membership =
-        Membership { node_name: node.to_owned(), settings: welcome.settings.clone(), authorities: welcome.authorities.clone() };
-    files::write_atomic(&dir.join("membership.json"), &serde_json::to_vec_pretty(&membership).unwrap_or_default(), 0o600)
+    let membership = Membership {
+        node_name: node.to_owned(),
+        settings: welcome.settings.clone(),
+        authorities: welcome.authorities.clone(),
+    };
+    files::write_atomic(
+        &dir.join("membership.json"),
+        &serde_json::to_vec_pretty(&membership).unwrap_or_default(),
+        0o600,
+    )
 }
 
 fn pair(dir: &Path, stem: &str) -> Result<Pair, PkiError> {
@@ -129,7 +136,10 @@ impl NodeFiles {
     pub fn written_secs(&self) -> Option<i64> {
         use std::os::unix::fs::MetadataExt as _;
         let all = STEMS.iter().flat_map(|stem| ["crt", "key"].map(|ending| path(&self.dir, stem, ending)));
-        all.map(|file| std::fs::metadata(file).ok().map(|meta| meta.mtime())).collect::<Option<Vec<_>>>()?.into_iter().min()
+        all.map(|file| std::fs::metadata(file).ok().map(|meta| meta.mtime()))
+            .collect::<Option<Vec<_>>>()?
+            .into_iter()
+            .min()
     }
 
     /// Shows the saved certificates from the next handshake on, and trusts the saved authorities.

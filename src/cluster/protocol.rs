@@ -64,7 +64,8 @@ pub struct JoinRequest {
     pub unix_ms: i64,
     /// The machine's own key, public half.
     pub public_key: String,
-    /// For `system:node:NAME`: a certificate signing request, DER in base64. Empty from servers, which sign for themselves.
+    /// For `system:node:NAME`: a certificate signing request, DER in base64. Empty from servers, which sign for
+    /// themselves.
     pub kubelet_client_csr: String,
     /// For the kubelet's server.
     pub kubelet_serving_csr: String,

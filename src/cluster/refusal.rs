@@ -210,7 +210,11 @@ mod tests {
 
     #[test]
     fn a_reason_survives_the_wire_and_is_told_in_one_sentence() {
-        let flags = vec![Differing { flag: "cluster-cidr".to_owned(), theirs: "10.42.0.0/16".to_owned(), ours: "10.1.0.0/16".to_owned() }];
+        let flags = vec![Differing {
+            flag: "cluster-cidr".to_owned(),
+            theirs: "10.42.0.0/16".to_owned(),
+            ours: "10.1.0.0/16".to_owned(),
+        }];
         for reason in [
             Refusal::FlagsDiffer { flags },
             Refusal::ClockSkew { ahead_secs: -4000 },

@@ -1,7 +1,8 @@
 //! The way to a node that holds a tunnel open to another server only: that server passes the dials on.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::chain::Chain;
 use base::task::Group;
@@ -33,7 +34,7 @@ impl Relay {
 
     /// The way to a node by way of the first other server that holds a tunnel to it.
     pub async fn to(&self, node: &str) -> Option<Arc<dyn Dial>> {
-        let known = self.open.lock().unwrap_or_else(PoisonError::into_inner).get(node).filter(|way| !way.is_closed()).cloned();
+        let known = self.open.lock().get(node).filter(|way| !way.is_closed()).cloned();
         if let Some(way) = known {
             return Some(Arc::new(way));
         }
@@ -42,7 +43,7 @@ impl Relay {
             match self.begin(&server, node).await {
                 Ok(way) => {
                     info!(node, peer = server, "node is reached by way of another server");
-                    self.open.lock().unwrap_or_else(PoisonError::into_inner).insert(node.to_owned(), way.clone());
+                    self.open.lock().insert(node.to_owned(), way.clone());
                     return Some(Arc::new(way));
                 }
                 Err(why) => debug!(node, peer = server, why, "no way to the node there"),
@@ -53,7 +54,8 @@ impl Relay {
 
     async fn begin(&self, server: &str, node: &str) -> Result<Tunnel, String> {
         let (host, port) = split(server).ok_or_else(|| format!("'{server}' is not host:port"))?;
-        let target = Target { host: host.to_owned(), port, tls: Some(Arc::clone(&self.tls)), server_name: None, via: None };
+        let target =
+            Target { host: host.to_owned(), port, tls: Some(Arc::clone(&self.tls)), server_name: None, via: None };
         match proxy::open_upgrade(&target, &format!("{RELAY}{node}"), PROTOCOL, HeaderMap::new(), &self.group).await {
             Ok(Ok(stream)) => {
                 let (tunnel, ended) = Tunnel::accept(stream).await.map_err(|err| Chain(&err).to_string())?;

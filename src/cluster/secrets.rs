@@ -1,5 +1,6 @@
-//! What must be equal on all servers: the authorities with their keys, the service-account key, the join tokens, the keys of
-//! encryption at rest. It travels once, in the answer to a server that joins, and lies in files after that: it depends on no token.
+//! What must be equal on all servers: the authorities with their keys, the service-account key, the join tokens, the
+//! keys of encryption at rest. It travels once, in the answer to a server that joins, and lies in files after that: it
+//! depends on no token.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,10 +13,12 @@ use pki::leaf::Ca;
 /// Files by their path below `<data-dir>/server`, each in base64.
 pub type Secrets = BTreeMap<String, String>;
 
-/// The files in the order in which they are written: keys before their certificates, so that a certificate is never without one.
+/// The files in the order in which they are written: keys before their certificates, so that a certificate is never
+/// without one.
 fn names() -> Vec<String> {
     let authorities = Ca::ALL.iter().flat_map(|ca| ["key", "crt"].map(|ending| format!("tls/{}.{ending}", ca.stem())));
-    let others = ["tls/service.key", "token", "agent-token", "cred/join-tokens", "cred/encryption-config.json"].map(str::to_owned);
+    let others = ["tls/service.key", "token", "agent-token", "cred/join-tokens", "cred/encryption-config.json"]
+        .map(str::to_owned);
     authorities.chain(others).collect()
 }
 
@@ -54,9 +57,12 @@ mod tests {
     #[test]
     fn secrets_arrive_as_they_left_and_nothing_else_is_written() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        for (name, text) in
-            [("tls/server-ca.key", "k"), ("tls/etcd/peer-ca.crt", "c"), ("cred/encryption-config.json", "{}"), ("other", "x")]
-        {
+        for (name, text) in [
+            ("tls/server-ca.key", "k"),
+            ("tls/etcd/peer-ca.crt", "c"),
+            ("cred/encryption-config.json", "{}"),
+            ("other", "x"),
+        ] {
             let path = from.path().join(name);
             std::fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::fs::write(path, text).unwrap();

@@ -1,7 +1,8 @@
 //! Snapshots: one archive with the store, the authorities and keys, the token and the configuration of a server.
 //!
-//! A `.tar.zst` of mode 0600. Authorities, keys, tokens and configuration are sealed in it with the servers' token, for archives leave
-//! the machine: whoever reads a bucket gets none of them. Restored on another machine it needs that token and nothing else.
+//! A `.tar.zst` of mode 0600. Authorities, keys, tokens and configuration are sealed in it with the servers' token, for
+//! archives leave the machine: whoever reads a bucket gets none of them. Restored on another machine it needs that
+//! token and nothing else.
 
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, BufReader, BufWriter, Read, Write as _};
@@ -26,7 +27,8 @@ const DATABASE: &str = "server/db/state.db";
 /// The servers' token, with which all but the store is sealed.
 const TOKEN: &str = "server/token";
 /// What else of the server's folder is in it, where it exists.
-const PARTS: [&str; 6] = ["server/tls", TOKEN, "server/agent-token", "server/cred", "server/encryption", "server/manifests"];
+const PARTS: [&str; 6] =
+    ["server/tls", TOKEN, "server/agent-token", "server/cred", "server/encryption", "server/manifests"];
 /// All parts but the store, as an archive of their own, sealed: a salt, then what [`CIPHER`] makes of it.
 const SEALED: &str = "sealed";
 const CIPHER: Cipher = Cipher::AesGcm;
@@ -112,7 +114,8 @@ pub struct Manifest {
     pub cluster_id: u64,
     /// The newest revision in it.
     pub revision: u64,
-    /// Whether its parts but the store are sealed. Without it there are none, or an earlier kedge made it: those are open.
+    /// Whether its parts but the store are sealed. Without it there are none, or an earlier kedge made it: those are
+    /// open.
     #[serde(default)]
     pub sealed: bool,
 }
@@ -154,7 +157,14 @@ fn file_name(prefix: &str, node: &str, clock: &Clock) -> Result<String, Snapshot
 /// Makes a snapshot, whether the server runs or not. Blocks.
 ///
 /// Errors: see [`SnapshotError`]. A snapshot is there whole or not at all.
-pub fn save(places: &Places, prefix: &str, node: &str, version: &str, clock: &Clock, rng: &Rng) -> Result<Listed, SnapshotError> {
+pub fn save(
+    places: &Places,
+    prefix: &str,
+    node: &str,
+    version: &str,
+    clock: &Clock,
+    rng: &Rng,
+) -> Result<Listed, SnapshotError> {
     let name = file_name(prefix, node, clock)?;
     let password = own_password(places)?;
     if password.is_none() && has_parts(places)? {
@@ -206,7 +216,13 @@ fn has_parts(places: &Places) -> Result<bool, SnapshotError> {
     Ok(false)
 }
 
-fn pack(places: &Places, manifest: &Manifest, copy: &Path, seal: Option<(&Secret<String>, &Rng)>, to: &Path) -> io::Result<()> {
+fn pack(
+    places: &Places,
+    manifest: &Manifest,
+    copy: &Path,
+    seal: Option<(&Secret<String>, &Rng)>,
+    to: &Path,
+) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
     let mut archive = tar::Builder::new(zstd::Encoder::new(BufWriter::new(file), ZSTD_LEVEL)?);
     archive.follow_symlinks(false);
@@ -258,7 +274,11 @@ fn sealed(parts: &[u8], password: &Secret<String>, rng: &Rng) -> io::Result<Vec<
 /// The reverse; `None`: another password, or not whole.
 fn unsealed(bytes: &[u8], password: &Secret<String>) -> Option<Vec<u8>> {
     let (salt, text) = bytes.split_at_checked(SALT)?;
-    CIPHER.open(&key_from_password(KEY_NAME, password, salt), CONTEXT, text.strip_prefix(CIPHER.prefix(KEY_NAME).as_bytes())?)
+    CIPHER.open(
+        &key_from_password(KEY_NAME, password, salt),
+        CONTEXT,
+        text.strip_prefix(CIPHER.prefix(KEY_NAME).as_bytes())?,
+    )
 }
 
 fn open(path: &Path) -> Result<tar::Archive<zstd::Decoder<'static, BufReader<File>>>, SnapshotError> {
@@ -385,8 +405,8 @@ pub struct Restored {
 /// Puts the server's state of an archive in the place of what is there, as a cluster of this one server. Blocks.
 ///
 /// `token` is the servers' password with which it was sealed; without it this machine's own is tried.
-/// What was there before is kept beside it. Errors: `Store(InUse)` while a server runs; then and on any other error before the last
-/// step nothing is changed.
+/// What was there before is kept beside it. Errors: `Store(InUse)` while a server runs; then and on any other error
+/// before the last step nothing is changed.
 pub fn restore(
     places: &Places,
     archive: &Path,
@@ -395,7 +415,8 @@ pub fn restore(
     rng: &Rng,
 ) -> Result<Restored, SnapshotError> {
     let manifest = read_manifest(archive)?;
-    let passwords: Vec<Secret<String>> = token.cloned().into_iter().chain(own_password(places).ok().flatten()).collect();
+    let passwords: Vec<Secret<String>> =
+        token.cloned().into_iter().chain(own_password(places).ok().flatten()).collect();
     create_private_dir(&places.data_dir)?;
     let work = tempfile::Builder::new()
         .prefix(".restoring-")
@@ -420,7 +441,9 @@ pub fn restore(
     if let Some(snapshots) = kept.as_ref().map(|kept| kept.join("db/snapshots")).filter(|dir| dir.is_dir()) {
         fs::rename(&snapshots, server.join("db/snapshots")).map_err(FileError::at("cannot move", &snapshots))?;
     }
-    File::open(&places.data_dir).and_then(|dir| dir.sync_all()).map_err(FileError::at("cannot sync", &places.data_dir))?;
+    File::open(&places.data_dir)
+        .and_then(|dir| dir.sync_all())
+        .map_err(FileError::at("cannot sync", &places.data_dir))?;
     let config = work.path().join(CONFIG);
     let put_config = config.is_file() && !places.config.exists();
     if put_config {
@@ -433,14 +456,16 @@ pub fn restore(
     Ok(Restored { manifest, kept, config: put_config })
 }
 
-/// Puts `new` in the place of `old`, which is in `kept` then. A power cut leaves one of the two in its place, never none: an empty place
-/// would begin a new cluster at the next start.
+/// Puts `new` in the place of `old`, which is in `kept` then. A power cut leaves one of the two in its place, never
+/// none: an empty place would begin a new cluster at the next start.
 fn exchange(new: &Path, old: &Path, kept: &Path) -> io::Result<()> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     match renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE) {
         Ok(()) => fs::rename(new, kept),
         // A file system that cannot: then with a moment in between.
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => fs::rename(old, kept).and_then(|()| fs::rename(new, old)),
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => {
+            fs::rename(old, kept).and_then(|()| fs::rename(new, old))
+        }
         Err(err) => Err(err.into()),
     }
 }
@@ -479,8 +504,14 @@ fn inner_path(entry: &tar::Entry<'_, impl Read>, archive: &Path) -> Result<PathB
     Err(broken(archive)(format!("it holds the path {}", path.display())))
 }
 
-fn unpack_one(entry: &mut tar::Entry<'_, impl Read>, path: &Path, to: &Path, archive: &Path) -> Result<(), SnapshotError> {
-    let known = path == Path::new(DATABASE) || path == Path::new(CONFIG) || PARTS.iter().any(|part| path.starts_with(part));
+fn unpack_one(
+    entry: &mut tar::Entry<'_, impl Read>,
+    path: &Path,
+    to: &Path,
+    archive: &Path,
+) -> Result<(), SnapshotError> {
+    let known =
+        path == Path::new(DATABASE) || path == Path::new(CONFIG) || PARTS.iter().any(|part| path.starts_with(part));
     if !known {
         return Ok(());
     }
@@ -491,8 +522,12 @@ fn unpack_one(entry: &mut tar::Entry<'_, impl Read>, path: &Path, to: &Path, arc
     if entry.header().entry_type().is_dir() {
         create_private_dir(&target)?;
     } else if entry.header().entry_type().is_file() {
-        let mut file =
-            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&target).map_err(FileError::at("cannot write", &target))?;
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&target)
+            .map_err(FileError::at("cannot write", &target))?;
         io::copy(entry, &mut file).and_then(|_| file.flush()).map_err(broken(archive))?;
         let mode = entry.header().mode().unwrap_or(0o600) & 0o700;
         fs::set_permissions(&target, Permissions::from_mode(mode)).map_err(FileError::at("cannot write", &target))?;

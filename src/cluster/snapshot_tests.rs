@@ -12,8 +12,13 @@ use super::*;
 
 async fn open_store(data_dir: &Path) -> (std::sync::Arc<Store>, Group) {
     let (group, _reports) = Group::root("test");
-    let config =
-        Config { dir: data_dir.join("server/db"), birth: Birth::First, network: None, rng: Rng::from_os(), bounds: Bounds::SHIPPED };
+    let config = Config {
+        dir: data_dir.join("server/db"),
+        birth: Birth::First,
+        network: None,
+        rng: Rng::from_os(),
+        bounds: Bounds::SHIPPED,
+    };
     (Store::open(config, &group).await.unwrap(), group)
 }
 
@@ -42,7 +47,8 @@ async fn a_snapshot_of_a_running_server_is_whole_and_restores_on_another_machine
     running.txn(put("later")).await.unwrap();
     assert_eq!(fs::metadata(&saved.location).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(list(&from.dir).unwrap(), std::slice::from_ref(&saved));
-    let Err(SnapshotError::Store(store::error::Error::InUse { .. })) = restore(&from, &saved.location, None, &clock, &Rng::from_os())
+    let Err(SnapshotError::Store(store::error::Error::InUse { .. })) =
+        restore(&from, &saved.location, None, &clock, &Rng::from_os())
     else {
         panic!("restored under a running server")
     };
@@ -126,7 +132,10 @@ fn what_is_no_snapshot_is_refused_by_name() {
     assert!(read_manifest(&file).unwrap_err().to_string().contains("x.tar.zst"));
     assert!(list(dir.path()).unwrap().is_empty());
     let damaged = damaged(dir.path()).unwrap();
-    assert!(damaged.len() == 1 && damaged[0].0 == file && damaged[0].1.to_string().contains("is damaged"), "{damaged:?}");
+    assert!(
+        damaged.len() == 1 && damaged[0].0 == file && damaged[0].1.to_string().contains("is damaged"),
+        "{damaged:?}"
+    );
 }
 
 #[test]
@@ -144,7 +153,15 @@ fn a_place_that_is_replaced_is_never_empty() {
 
 #[test]
 fn the_newest_of_a_name_and_node_stay_wherever_the_files_are() {
-    let names = ["a-n-9.tar.zst", "a-n-10.tar.zst", "a-n-2.tar.zst", "a-n-x-1.tar.zst", "a-m-1.tar.zst", "b-n-1.tar.zst", "a-n-1.zip"];
+    let names = [
+        "a-n-9.tar.zst",
+        "a-n-10.tar.zst",
+        "a-n-2.tar.zst",
+        "a-n-x-1.tar.zst",
+        "a-m-1.tar.zst",
+        "b-n-1.tar.zst",
+        "a-n-1.zip",
+    ];
     assert_eq!(surplus(names, "a", "n", 1), ["a-n-2.tar.zst", "a-n-9.tar.zst"]);
     assert_eq!(surplus(names, "a", "n", 5), [""; 0]);
     assert_eq!((made_at("a-n-9.tar.zst"), made_at("a-n-9"), made_at("notes.tar.zst")), (Some(9), None, None));

@@ -1,4 +1,5 @@
-//! The server's side of joining: answers on the API's port below `/v1-kedge/`, and `/cacerts` and `/ping` for everybody.
+//! The server's side of joining: answers on the API's port below `/v1-kedge/`, and `/cacerts` and `/ping` for
+//! everybody.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -28,8 +29,8 @@ use crate::credentials::{Credentials, Shown};
 use crate::identity::{Claim, Identities, Standing};
 use crate::names::ServerNames;
 use crate::protocol::{
-    AUTHORITIES, CACERTS, JOIN, JOIN_BYTES_MAX, JoinRequest, MEMBERS, MINOR, NewMember, PING, PREFIX, RELAY, Role, SIGNATURE, Settings,
-    TUNNEL, Welcome,
+    AUTHORITIES, CACERTS, JOIN, JOIN_BYTES_MAX, JoinRequest, MEMBERS, MINOR, NewMember, PING, PREFIX, RELAY, Role,
+    SIGNATURE, Settings, TUNNEL, Welcome,
 };
 use crate::refusal::{Differing, Refusal, SKEW_MAX_SECS};
 use crate::secrets::{self, Secrets};
@@ -109,7 +110,9 @@ impl Supervisor {
         let (method, path) = (req.method().clone(), req.uri().path().to_owned());
         match (method, path.as_str()) {
             (Method::GET, PING) => Response::new(body::full("pong")),
-            (Method::GET, CACERTS) => Response::new(body::full(self.config.pki.authority(Ca::Server).bundle().to_owned())),
+            (Method::GET, CACERTS) => {
+                Response::new(body::full(self.config.pki.authority(Ca::Server).bundle().to_owned()))
+            }
             (Method::GET, AUTHORITIES) => Response::new(body::full(self.config.authorities.clone())),
             (Method::POST, JOIN) => self.answer_join(req, conn).await,
             (Method::POST, MEMBERS) => match self.member(req, conn).await {
@@ -125,8 +128,8 @@ impl Supervisor {
         }
     }
 
-    /// Judges a machine that wants to join. A wrong token is answered later, so that guessing is slow: the pause counts among what its
-    /// address asks at once, and takes nobody's turn.
+    /// Judges a machine that wants to join. A wrong token is answered later, so that guessing is slow: the pause counts
+    /// among what its address asks at once, and takes nobody's turn.
     async fn answer_join(&self, req: Request<Body>, conn: &ConnInfo) -> Response<Body> {
         let judged = match self.turns.enter(conn.peer.ip()) {
             Ok(place) => self.join(req, conn).await.map_err(|refusal| (refusal, Some(place))),
@@ -156,11 +159,13 @@ impl Supervisor {
         let bytes = body::collect_within(body, JOIN_BYTES_MAX, BODY_TIMEOUT).await;
         let bytes = bytes.map_err(|err| match err {
             CollectError::TooLong { .. } => Refusal::Invalid { why: Chain(&err).to_string() },
-            CollectError::Broken(_) | CollectError::TooSlow { .. } => Refusal::NotReady { why: Chain(&err).to_string() },
+            CollectError::Broken(_) | CollectError::TooSlow { .. } => {
+                Refusal::NotReady { why: Chain(&err).to_string() }
+            }
         })?;
         let _turn = self.turns.turn().await?;
-        let asked: JoinRequest =
-            serde_json::from_slice(&bytes).map_err(|err| Refusal::Invalid { why: format!("the join request cannot be read: {err}") })?;
+        let asked: JoinRequest = serde_json::from_slice(&bytes)
+            .map_err(|err| Refusal::Invalid { why: format!("the join request cannot be read: {err}") })?;
         if !pki::node_key::verify(&asked.public_key, &bytes, &signature) {
             return Err(Refusal::Invalid { why: "the join request is not signed with the node key in it".to_owned() });
         }
@@ -207,33 +212,48 @@ impl Supervisor {
     }
 
     /// A server signs its own certificates: it is given the authorities.
-    async fn welcome_server(&self, asked: &JoinRequest, claim: &Claim, mut welcome: Welcome) -> Result<Welcome, Refusal> {
+    async fn welcome_server(
+        &self,
+        asked: &JoinRequest,
+        claim: &Claim,
+        mut welcome: Welcome,
+    ) -> Result<Welcome, Refusal> {
         if asked.check {
             return Ok(welcome);
         }
         self.config.identities.record(claim).await?;
-        welcome.secrets = secrets::collect(&self.config.server_dir).map_err(|err| Refusal::NotReady { why: Chain(&err).to_string() })?;
+        welcome.secrets = secrets::collect(&self.config.server_dir)
+            .map_err(|err| Refusal::NotReady { why: Chain(&err).to_string() })?;
         info!(node = %asked.node_name, peer = %claim.address, version = asked.version, "a server joins: it is given the cluster's secrets");
         Ok(welcome)
     }
 
     /// Takes a server into the store that shows the supervisor's certificate.
     async fn member(&self, req: Request<Body>, conn: &ConnInfo) -> Result<(), Refusal> {
-        let Some(store) = &self.config.store else { return Err(Refusal::NoMembers { why: "its store is an external etcd".to_owned() }) };
+        let Some(store) = &self.config.store else {
+            return Err(Refusal::NoMembers { why: "its store is an external etcd".to_owned() });
+        };
         if !self.is_server(conn) {
-            return Err(Refusal::Invalid { why: "only servers of this cluster may become members of its store".to_owned() });
+            return Err(Refusal::Invalid {
+                why: "only servers of this cluster may become members of its store".to_owned(),
+            });
         }
-        let unread = |err: &dyn std::fmt::Display| Refusal::Invalid { why: format!("the request cannot be read: {err}") };
-        let bytes = body::collect_within(req.into_body(), JOIN_BYTES_MAX, BODY_TIMEOUT).await.map_err(|err| unread(&Chain(&err)))?;
+        let unread =
+            |err: &dyn std::fmt::Display| Refusal::Invalid { why: format!("the request cannot be read: {err}") };
+        let bytes = body::collect_within(req.into_body(), JOIN_BYTES_MAX, BODY_TIMEOUT)
+            .await
+            .map_err(|err| unread(&Chain(&err)))?;
         let new: NewMember = serde_json::from_slice(&bytes).map_err(|err| unread(&err))?;
         check_name(&new.name, &self.config.settings.cluster_domain)?;
         members::admit(store, &new).await
     }
 
-    /// Whether the connection shows the certificate of a server's supervisor. Its group no signer gives to anybody (`pki/csr.rs`), so a
-    /// common name that somebody approved is not enough.
+    /// Whether the connection shows the certificate of a server's supervisor. Its group no signer gives to anybody
+    /// (`pki/csr.rs`), so a common name that somebody approved is not enough.
     fn is_server(&self, conn: &ConnInfo) -> bool {
-        let Ok(clients) = pki::bundle::Bundle::from_pem(self.config.pki.authority(Ca::Client).bundle()) else { return false };
+        let Ok(clients) = pki::bundle::Bundle::from_pem(self.config.pki.authority(Ca::Client).bundle()) else {
+            return false;
+        };
         let named = || pki::identity::parse(conn.client_certs.first()?).ok().filter(is_supervisor);
         clients.verify_client(&conn.client_certs, self.config.clock.now()).is_ok() && named().is_some()
     }
@@ -290,7 +310,11 @@ impl Supervisor {
     }
 
     /// The three signing requests, if they ask for nothing but what this node may have.
-    fn checked_requests(&self, asked: &JoinRequest, reserved: Reserved) -> Result<[(Vec<u8>, Ca, Profile); 3], Refusal> {
+    fn checked_requests(
+        &self,
+        asked: &JoinRequest,
+        reserved: Reserved,
+    ) -> Result<[(Vec<u8>, Ca, Profile); 3], Refusal> {
         let refused = |what: &str, why: &dyn std::fmt::Display| Refusal::Invalid {
             why: format!("the request for the {what} certificate is refused: {why}"),
         };
@@ -317,25 +341,37 @@ impl Supervisor {
         ])
     }
 
-    /// Names that a kubelet's certificate must not hold, for then it could pose as an API server: those of this server and of all
-    /// others, whether they run or not.
+    /// Names that a kubelet's certificate must not hold, for then it could pose as an API server: those of this server
+    /// and of all others, whether they run or not.
     async fn reserved(&self, servers: &[String]) -> Result<Reserved, Refusal> {
-        let unread = |err: &store::error::Error| Refusal::NotReady { why: format!("it does not know its servers' names: {}", Chain(err)) };
+        let unread = |err: &store::error::Error| Refusal::NotReady {
+            why: format!("it does not know its servers' names: {}", Chain(err)),
+        };
         let members = match &self.config.store {
             Some(store) => Some(store.members().await.map_err(|err| unread(&err))?),
             None => None,
         };
-        let counts = |node: &str| members.as_ref().is_none_or(|members| members.iter().any(|member| member.name == node));
+        let counts =
+            |node: &str| members.as_ref().is_none_or(|members| members.iter().any(|member| member.name == node));
         let mut names = self.config.names.all(counts).await.map_err(|err| unread(&err))?;
         names.extend(pki::leaf::Leaf::ServingApiserver.spec(self.config.pki.options()).sans);
-        names.extend(servers.iter().filter_map(|server| server.rsplit_once(':')).map(|(host, _)| host.trim_matches(['[', ']']).to_owned()));
-        Ok(Reserved { names, ranges: self.config.settings.service_cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect() })
+        names.extend(
+            servers
+                .iter()
+                .filter_map(|server| server.rsplit_once(':'))
+                .map(|(host, _)| host.trim_matches(['[', ']']).to_owned()),
+        );
+        Ok(Reserved {
+            names,
+            ranges: self.config.settings.service_cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect(),
+        })
     }
 
     fn sign(&self, requests: [(Vec<u8>, Ca, Profile); 3]) -> Result<[String; 3], Refusal> {
         let now = self.config.clock.now();
         let sign = |(der, ca, profile): &(Vec<u8>, Ca, Profile)| {
-            let signed = self.config.pki.authority(*ca).sign_csr(der, *profile, None, pki::authority::Start::Epoch(now));
+            let signed =
+                self.config.pki.authority(*ca).sign_csr(der, *profile, None, pki::authority::Start::Epoch(now));
             signed.map_err(|err| Refusal::Invalid { why: Chain(&err).to_string() })
         };
         let [a, b, c] = &requests;
@@ -348,7 +384,10 @@ impl Supervisor {
             return text(StatusCode::FORBIDDEN, "tunnels are opened with a node's client certificate");
         };
         if self.config.store.as_ref().is_some_and(|store| !is_heard(store)) {
-            return text(StatusCode::SERVICE_UNAVAILABLE, "this server hears no majority of the servers: turn to another");
+            return text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "this server hears no majority of the servers: turn to another",
+            );
         }
         if wire::upgrade::requested(req.headers()).as_deref() != Some(wire::tunnel::PROTOCOL) {
             return text(StatusCode::BAD_REQUEST, "want an upgrade to kedge-tunnel");
@@ -433,15 +472,23 @@ struct Reserved {
 }
 
 fn check_serving_names(node: &str, names: &BTreeSet<String>, reserved: &Reserved) -> Result<(), Refusal> {
-    let refused = |name: &str, why: &str| Refusal::Invalid { why: format!("the kubelet's certificate may not hold {name}: {why}") };
+    let refused = |name: &str, why: &str| Refusal::Invalid {
+        why: format!("the kubelet's certificate may not hold {name}: {why}"),
+    };
     for name in names {
         match name.parse::<IpAddr>() {
             Ok(ip) if ip.is_loopback() || ip.is_unspecified() => return Err(refused(name, "it is every machine's")),
-            Ok(ip) if reserved.ranges.iter().any(|range| range.contains(&ip)) => return Err(refused(name, "it is in the service range")),
-            Ok(_) if reserved.names.contains(name) => return Err(refused(name, "it is a server's address; choose another --node-ip")),
+            Ok(ip) if reserved.ranges.iter().any(|range| range.contains(&ip)) => {
+                return Err(refused(name, "it is in the service range"));
+            }
+            Ok(_) if reserved.names.contains(name) => {
+                return Err(refused(name, "it is a server's address; choose another --node-ip"));
+            }
             Ok(_) => {}
             Err(_) if name != node => return Err(refused(name, "it is not the node's name")),
-            Err(_) if reserved.names.contains(name) => return Err(refused(name, "it is a server's name; choose another --node-name")),
+            Err(_) if reserved.names.contains(name) => {
+                return Err(refused(name, "it is a server's name; choose another --node-name"));
+            }
             Err(_) => {}
         }
     }
@@ -451,7 +498,9 @@ fn check_serving_names(node: &str, names: &BTreeSet<String>, reserved: &Reserved
 fn check_name(name: &str, domain: &str) -> Result<(), Refusal> {
     if node_names::is_clusters(name, domain) {
         return Err(Refusal::Invalid {
-            why: format!("'{name}' cannot be a node's name: names of Services and pods are like it; choose another --node-name"),
+            why: format!(
+                "'{name}' cannot be a node's name: names of Services and pods are like it; choose another --node-name"
+            ),
         });
     }
 
@@ -463,7 +512,9 @@ fn check_name(name: &str, domain: &str) -> Result<(), Refusal> {
         return Ok(());
     }
     Err(Refusal::Invalid {
-        why: format!("'{name}' cannot be a node's name: want lower-case letters, digits, '-' and '.'; choose one with --node-name"),
+        why: format!(
+            "'{name}' cannot be a node's name: want lower-case letters, digits, '-' and '.'; choose one with --node-name"
+        ),
     })
 }
 
@@ -498,7 +549,8 @@ fn check_flags(
     ours: &std::collections::BTreeMap<String, String>,
 ) -> Result<(), Refusal> {
     let names: BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
-    let value = |flags: &std::collections::BTreeMap<String, String>, name: &str| flags.get(name).cloned().unwrap_or_default();
+    let value =
+        |flags: &std::collections::BTreeMap<String, String>, name: &str| flags.get(name).cloned().unwrap_or_default();
     let flags: Vec<Differing> = names
         .into_iter()
         .filter(|name| value(theirs, name) != value(ours, name))
@@ -510,7 +562,9 @@ fn check_flags(
 fn status_of(refusal: &Refusal) -> StatusCode {
     match refusal {
         Refusal::NotReady { .. } | Refusal::Unheard { .. } => StatusCode::SERVICE_UNAVAILABLE,
-        Refusal::NoToken | Refusal::WrongToken | Refusal::UnknownToken { .. } | Refusal::ExpiredToken { .. } => StatusCode::UNAUTHORIZED,
+        Refusal::NoToken | Refusal::WrongToken | Refusal::UnknownToken { .. } | Refusal::ExpiredToken { .. } => {
+            StatusCode::UNAUTHORIZED
+        }
         Refusal::UselessToken { .. } | Refusal::AgentToken => StatusCode::FORBIDDEN,
         Refusal::NameTaken { .. } | Refusal::Twin { .. } | Refusal::FlagsDiffer { .. } => StatusCode::CONFLICT,
         _ => StatusCode::BAD_REQUEST,
@@ -518,7 +572,9 @@ fn status_of(refusal: &Refusal) -> StatusCode {
 }
 
 fn as_json<T: serde::Serialize>(status: StatusCode, value: &T) -> Response<Body> {
-    let Ok(bytes) = serde_json::to_vec(value) else { return text(StatusCode::INTERNAL_SERVER_ERROR, "cannot encode the answer") };
+    let Ok(bytes) = serde_json::to_vec(value) else {
+        return text(StatusCode::INTERNAL_SERVER_ERROR, "cannot encode the answer");
+    };
     let mut answer = Response::new(body::full(bytes));
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -541,9 +597,13 @@ mod tests {
             names: ["kubernetes.default.svc", "10.0.0.1", "s1"].map(str::to_owned).into(),
             ranges: vec!["10.43.0.0/16".parse().unwrap()],
         };
-        let check = |node: &str, names: &[&str]| check_serving_names(node, &names.iter().map(|n| (*n).to_owned()).collect(), &reserved);
+        let check = |node: &str, names: &[&str]| {
+            check_serving_names(node, &names.iter().map(|n| (*n).to_owned()).collect(), &reserved)
+        };
         assert_eq!(check("n1", &["n1", "10.0.0.2"]), Ok(()));
-        for (node, name) in [("n1", "10.0.0.1"), ("n1", "127.0.0.1"), ("n1", "::1"), ("n1", "10.43.0.1"), ("n1", "n2"), ("s1", "s1")] {
+        for (node, name) in
+            [("n1", "10.0.0.1"), ("n1", "127.0.0.1"), ("n1", "::1"), ("n1", "10.43.0.1"), ("n1", "n2"), ("s1", "s1")]
+        {
             assert!(check(node, &[name]).is_err(), "{node} {name}");
         }
     }

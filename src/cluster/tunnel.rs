@@ -1,10 +1,11 @@
 //! Tunnels: nodes open one to every server and keep it; servers find the way to a node among those that are open.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::backoff::Backoff;
@@ -41,7 +42,7 @@ pub struct Tunnels {
 
 impl Tunnels {
     fn with<T>(&self, look: impl FnOnce(&mut BTreeMap<String, Vec<Open>>) -> T) -> T {
-        look(&mut self.by_node.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.by_node.lock())
     }
 
     /// Takes a tunnel in; the answer is for [`Tunnels::remove`], and the token says when to let it go.
@@ -83,7 +84,9 @@ impl Tunnels {
 
     /// Where else a node of this name is connected from.
     pub fn elsewhere(&self, node: &str, address: IpAddr) -> Option<IpAddr> {
-        self.with(|all| all.get(node)?.iter().find(|open| !open.tunnel.is_closed() && open.peer != address).map(|open| open.peer))
+        self.with(|all| {
+            all.get(node)?.iter().find(|open| !open.tunnel.is_closed() && open.peer != address).map(|open| open.peer)
+        })
     }
 
     /// Nodes with a tunnel, by name.
@@ -103,7 +106,12 @@ struct Gate(Arc<dyn Reach>);
 #[async_trait::async_trait]
 impl Dial for Gate {
     async fn dial(&self, host: &str, port: u16) -> io::Result<Box<dyn Stream>> {
-        let denied = || io::Error::new(io::ErrorKind::PermissionDenied, format!("this node does not let servers reach {host}:{port}"));
+        let denied = || {
+            io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("this node does not let servers reach {host}:{port}"),
+            )
+        };
         let ip: IpAddr = host.parse().map_err(|_| denied())?;
         if !self.0.allows(ip, port) {
             return Err(denied());
@@ -127,7 +135,8 @@ pub struct Keeper {
 }
 
 impl Keeper {
-    /// Keeps one tunnel to each of `servers` (`host:port`), which may change; `renewed` makes all of them be opened anew.
+    /// Keeps one tunnel to each of `servers` (`host:port`), which may change; `renewed` makes all of them be opened
+    /// anew.
     pub fn start(self, mut servers: watch::Receiver<Vec<String>>, renewed: watch::Receiver<u64>, group: &Group) {
         let (keeper, own) = (Arc::new(self), group.child("tunnels"));
         group.spawn("tunnels", async move {
@@ -202,7 +211,8 @@ impl Keeper {
 
     async fn open(&self, server: &str, group: &Group) -> Result<Box<dyn Stream>, String> {
         let (host, port) = split(server).ok_or_else(|| format!("'{server}' is not host:port"))?;
-        let target = Target { host: host.to_owned(), port, tls: Some(Arc::clone(&self.tls)), server_name: None, via: None };
+        let target =
+            Target { host: host.to_owned(), port, tls: Some(Arc::clone(&self.tls)), server_name: None, via: None };
         match proxy::open_upgrade(&target, TUNNEL, PROTOCOL, HeaderMap::new(), group).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(answer)) => Err(format!("the server answered {}", answer.status())),

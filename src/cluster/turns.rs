@@ -1,5 +1,5 @@
-//! Turns: how many machines ask to join at once, in all and from one address. Strangers ask, so nobody waits without an end here, and
-//! nobody waits for those of another address longer than their requests take to be judged.
+//! Turns: how many machines ask to join at once, in all and from one address. Strangers ask, so nobody waits without an
+//! end here, and nobody waits for those of another address longer than their requests take to be judged.
 
 use std::net::IpAddr;
 use std::sync::Arc;

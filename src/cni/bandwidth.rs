@@ -1,8 +1,8 @@
-//! The `bandwidth` plugin: holds a pod to the rates of its annotations `kubernetes.io/ingress-bandwidth` and `…/egress-bandwidth`,
-//! which the runtime passes as `runtimeConfig.bandwidth`.
+//! The `bandwidth` plugin: holds a pod to the rates of its annotations `kubernetes.io/ingress-bandwidth` and
+//! `…/egress-bandwidth`, which the runtime passes as `runtimeConfig.bandwidth`.
 //!
-//! It polices (what is above the rate is dropped, TCP adapts) in nftables, where upstream's plugin shapes with tbf and an ifb device that
-//! many small kernels lack. One table: maps from a pod's address to a chain with its limit.
+//! It polices (what is above the rate is dropped, TCP adapts) in nftables, where upstream's plugin shapes with tbf and
+//! an ifb device that many small kernels lack. One table: maps from a pod's address to a chain with its limit.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -70,7 +70,9 @@ pub(crate) fn check(request: &Request) -> Result<(), CniError> {
     for (map, ips) in limited(rates, &addresses) {
         let have = nft::elements("inet", BANDWIDTH_TABLE, "map", map)?;
         if let Some(ip) = lacking(&have, &ips, &request.container_id) {
-            return Err(CniError::internal(format!("the bandwidth of {ip} is not limited in {TABLE} {map}, as it must be")));
+            return Err(CniError::internal(format!(
+                "the bandwidth of {ip} is not limited in {TABLE} {map}, as it must be"
+            )));
         }
     }
     Ok(())
@@ -79,9 +81,13 @@ pub(crate) fn check(request: &Request) -> Result<(), CniError> {
 /// The maps that must know these addresses.
 fn limited(rates: Rates, addresses: &[IpAddr]) -> Vec<(&'static str, Vec<IpAddr>)> {
     let of = |v4: bool| addresses.iter().copied().filter(|ip| ip.is_ipv4() == v4).collect::<Vec<IpAddr>>();
-    let maps = [("to4", rates.ingress_rate, true), ("to6", rates.ingress_rate, false), ("from4", rates.egress_rate, true)];
+    let maps =
+        [("to4", rates.ingress_rate, true), ("to6", rates.ingress_rate, false), ("from4", rates.egress_rate, true)];
     let maps = maps.into_iter().chain([("from6", rates.egress_rate, false)]);
-    maps.filter(|(_, rate, _)| rate / 8 > 0).map(|(map, _, v4)| (map, of(v4))).filter(|(_, ips)| !ips.is_empty()).collect()
+    maps.filter(|(_, rate, _)| rate / 8 > 0)
+        .map(|(map, _, v4)| (map, of(v4)))
+        .filter(|(_, ips)| !ips.is_empty())
+        .collect()
 }
 
 /// The first of `ips` that has no element of this container.
@@ -90,7 +96,8 @@ fn lacking<'a>(have: &[serde_json::Value], ips: &'a [IpAddr], container: &str) -
     ips.iter().find(|ip| !ours.contains(ip))
 }
 
-/// Of `[{"elem": {"val": "10.42.0.5", "comment": "ID"}}, {"jump": …}]` the address, if the comment names this container.
+/// Of `[{"elem": {"val": "10.42.0.5", "comment": "ID"}}, {"jump": …}]` the address, if the comment names this
+/// container.
 fn own_address(element: &serde_json::Value, container: &str) -> Option<IpAddr> {
     let key = element.get(0)?.get("elem")?;
     let ours = key.get("comment")?.as_str()? == container;
@@ -114,14 +121,21 @@ pub(crate) fn del(request: &Request) -> Result<(), CniError> {
         return Ok(());
     }
     nft::apply(&script)?;
-    // Apart from the elements' deletion: older kernels refuse to delete a chain in the transaction that drops its last reference.
+    // Apart from the elements' deletion: older kernels refuse to delete a chain in the transaction that drops its last
+    // reference.
     let chains = ["in", "out"].map(|direction| chain(direction, &request.container_id));
     // Adding first makes the deletion succeed whether there was a limit that way or not.
-    nft::apply(&chains.iter().map(|chain| format!("add chain {TABLE} {chain}\ndelete chain {TABLE} {chain}\n")).collect::<String>())
+    nft::apply(
+        &chains
+            .iter()
+            .map(|chain| format!("add chain {TABLE} {chain}\ndelete chain {TABLE} {chain}\n"))
+            .collect::<String>(),
+    )
 }
 
 /// Maps and the types of their keys.
-const MAPS: [(&str, &str); 4] = [("to4", "ipv4_addr"), ("to6", "ipv6_addr"), ("from4", "ipv4_addr"), ("from6", "ipv6_addr")];
+const MAPS: [(&str, &str); 4] =
+    [("to4", "ipv4_addr"), ("to6", "ipv6_addr"), ("from4", "ipv4_addr"), ("from6", "ipv6_addr")];
 
 fn chain(direction: &str, container: &str) -> String {
     // A sandbox's id is 64 hex digits; nft takes names of 127.
@@ -136,12 +150,18 @@ fn script(container: &str, rates: Rates, addresses: &[IpAddr]) -> String {
     }
     // The first hook sees packets between pods and beyond; the second what the node itself sends.
     for (name, hook, lines) in [
-        ("forward", "forward", &["ip saddr vmap @from4", "ip6 saddr vmap @from6", "ip daddr vmap @to4", "ip6 daddr vmap @to6"][..]),
+        (
+            "forward",
+            "forward",
+            &["ip saddr vmap @from4", "ip6 saddr vmap @from6", "ip daddr vmap @to4", "ip6 daddr vmap @to6"][..],
+        ),
         ("output", "output", &["ip daddr vmap @to4", "ip6 daddr vmap @to6"][..]),
         ("input", "input", &["ip saddr vmap @from4", "ip6 saddr vmap @from6"][..]),
     ] {
-        let _infallible =
-            writeln!(script, "add chain {TABLE} {name} {{ type filter hook {hook} priority -10; }}\nflush chain {TABLE} {name}");
+        let _infallible = writeln!(
+            script,
+            "add chain {TABLE} {name} {{ type filter hook {hook} priority -10; }}\nflush chain {TABLE} {name}"
+        );
         for line in lines {
             let _infallible = writeln!(script, "add rule {TABLE} {name} {line}");
         }
@@ -158,7 +178,8 @@ fn script(container: &str, rates: Rates, addresses: &[IpAddr]) -> String {
         );
         for ip in addresses {
             let digit = if ip.is_ipv4() { '4' } else { '6' };
-            let _infallible = writeln!(script, "add element {TABLE} {map}{digit} {{ {ip} comment \"{container}\" : jump {chain} }}");
+            let _infallible =
+                writeln!(script, "add element {TABLE} {map}{digit} {{ {ip} comment \"{container}\" : jump {chain} }}");
         }
     }
     script
@@ -185,8 +206,9 @@ mod tests {
         let rates = Rates { ingress_rate: 8_000_000, egress_rate: 0 };
         let ips: Vec<IpAddr> = vec!["10.42.0.5".parse().unwrap(), "fd42::5".parse().unwrap()];
         assert_eq!(limited(rates, &ips), [("to4", vec![ips[0]]), ("to6", vec![ips[1]])]);
-        let element =
-            |comment: &str| vec![json!([{ "elem": { "val": "10.42.0.5", "comment": comment } }, { "jump": { "target": "in-c1" } }])];
+        let element = |comment: &str| {
+            vec![json!([{ "elem": { "val": "10.42.0.5", "comment": comment } }, { "jump": { "target": "in-c1" } }])]
+        };
         assert_eq!(lacking(&element("c1"), &ips[..1], "c1"), None);
         assert_eq!(lacking(&element("c2"), &ips[..1], "c1"), Some(&ips[0]));
         assert_eq!(lacking(&[json!("odd"), json!([{}])], &ips[..1], "c1"), Some(&ips[0]));

@@ -1,5 +1,6 @@
 //! The `bridge` plugin: a bridge on the host, a veth pair to the container, addresses and routes from IPAM.
 
+use base::fnv;
 use std::net::IpAddr;
 
 use base::rng::Rng;
@@ -72,7 +73,8 @@ pub(crate) async fn add(request: &Request) -> Result<NetResult, CniError> {
     }
     let cable = Veth { host_name: &veth, container_name: &request.ifname, bridge: bridge.index, mtu: config.mtu() };
     host.add_veth(&cable, &container).await?;
-    let outcome = connect(request, &config, &Ends { host: &host, container: &container, bridge: &bridge, veth: &veth }).await;
+    let outcome =
+        connect(request, &config, &Ends { host: &host, container: &container, bridge: &bridge, veth: &veth }).await;
     if outcome.is_err() {
         // Undo as far as possible; what the caller must hear is the first error.
         if let Some(kind) = ipam::kind(request) {
@@ -134,7 +136,10 @@ pub(crate) async fn check(request: &Request) -> Result<(), CniError> {
     let addresses = container.addresses(link.index).await?;
     for ip in prev.container_ips() {
         if !addresses.contains(&ip.address) {
-            return Err(CniError::internal(format!("Failed to match addr {} on interface {}", ip.address, request.ifname)));
+            return Err(CniError::internal(format!(
+                "Failed to match addr {} on interface {}",
+                ip.address, request.ifname
+            )));
         }
     }
     for route in &prev.routes {
@@ -170,7 +175,11 @@ async fn connect(request: &Request, config: &Config, ends: &Ends<'_>) -> Result<
     result.interfaces = vec![
         Interface { name: config.bridge().to_owned(), mac: ends.bridge.mac.clone(), sandbox: String::new() },
         Interface { name: ends.veth.to_owned(), mac: port.mac.clone(), sandbox: String::new() },
-        Interface { name: request.ifname.clone(), mac: inner.mac.clone(), sandbox: request.netns()?.display().to_string() },
+        Interface {
+            name: request.ifname.clone(),
+            mac: inner.mac.clone(),
+            sandbox: request.netns()?.display().to_string(),
+        },
     ];
     complete(&mut result, config);
     if config.is_gateway {
@@ -200,8 +209,8 @@ async fn connect(request: &Request, config: &Config, ends: &Ends<'_>) -> Result<
     Ok(result)
 }
 
-/// Has the host take nothing that comes by the port and not by its bridge: a frame to one of the addresses that bridges talk to each other by
-/// passes by the bridge, and its tables.
+/// Has the host take nothing that comes by the port and not by its bridge: a frame to one of the addresses that bridges
+/// talk to each other by passes by the bridge, and its tables.
 fn shut_port(ends: &Ends<'_>) -> Result<(), CniError> {
     for (path, value) in [
         // No address of a pod is beyond the port itself.
@@ -229,7 +238,11 @@ fn complete(result: &mut NetResult, config: &Config) {
     let gateways: Vec<IpAddr> = result.ips.iter().filter_map(|ip| ip.gateway).collect();
     if config.is_default_gateway {
         for gateway in &gateways {
-            let dst: IpNet = if gateway.is_ipv4() { IpNet::V4(ipnet::Ipv4Net::default()) } else { IpNet::V6(ipnet::Ipv6Net::default()) };
+            let dst: IpNet = if gateway.is_ipv4() {
+                IpNet::V4(ipnet::Ipv4Net::default())
+            } else {
+                IpNet::V6(ipnet::Ipv6Net::default())
+            };
             if !result.routes.iter().any(|route| route.dst == dst) {
                 result.routes.push(Route { dst, gw: Some(*gateway), more: serde_json::Map::new() });
             }
@@ -251,12 +264,16 @@ async fn ensure_bridge(host: &Net, config: &Config) -> Result<Link, CniError> {
         mac[0] = (mac[0] & 0xfc) | 0x02;
         host.add_bridge(name, mac, config.mtu()).await?;
     }
-    let bridge = host.link(name).await?.ok_or_else(|| CniError::internal(format!("could not find bridge {name:?} just made")))?;
+    let bridge = host
+        .link(name)
+        .await?
+        .ok_or_else(|| CniError::internal(format!("could not find bridge {name:?} just made")))?;
     if !bridge.is_bridge {
         return Err(CniError::internal(format!("{name:?} already exists but is not a bridge")));
     }
     if config.is_gateway {
-        // Pods are behind it, and no router: none gives this machine addresses and routes. (A kernel without IPv6 has no such file.)
+        // Pods are behind it, and no router: none gives this machine addresses and routes. (A kernel without IPv6 has
+        // no such file.)
         let _optional = host.sysctl(&format!("net/ipv6/conf/{name}/accept_ra"), "0");
     }
     if !bridge.up {
@@ -272,7 +289,8 @@ async fn set_gateways(host: &Net, bridge: &Link, config: &Config, result: &NetRe
     let present = host.addresses(bridge.index).await?;
     for ip in &result.ips {
         let Some(gateway) = ip.gateway else { continue };
-        let address = IpNet::new(gateway, ip.address.prefix_len()).map_err(|err| CniError::internal(err.to_string()))?;
+        let address =
+            IpNet::new(gateway, ip.address.prefix_len()).map_err(|err| CniError::internal(err.to_string()))?;
         if present.contains(&address) {
             continue;
         }
@@ -290,8 +308,9 @@ async fn set_gateways(host: &Net, bridge: &Link, config: &Config, result: &NetRe
             IpNet::V4(_) => ("net/ipv4/ip_forward", "1"),
             IpNet::V6(_) => ("net/ipv6/conf/all/forwarding", "1"),
         };
-        host.sysctl(forward, value)
-            .map_err(|err| CniError::io(format!("failed to enable forwarding: cannot write /proc/sys/{forward}"), &err))?;
+        host.sysctl(forward, value).map_err(|err| {
+            CniError::io(format!("failed to enable forwarding: cannot write /proc/sys/{forward}"), &err)
+        })?;
     }
     Ok(())
 }
@@ -307,12 +326,8 @@ fn is_rival(old: &IpNet, new: &IpNet) -> bool {
 
 /// The same for every call about one container, so that a repeated ADD or a DEL without a namespace finds the cable.
 fn host_name(container_id: &str, ifname: &str) -> String {
-    // FNV-1a, 64 bits, of which 44 fit into an interface name.
-    let hash = container_id
-        .bytes()
-        .chain([0])
-        .chain(ifname.bytes())
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    // 44 of the 64 bits fit into an interface name.
+    let hash = [container_id, "\0", ifname].iter().fold(fnv::BASIS, |hash, part| fnv::resume(hash, part.as_bytes()));
     format!("veth{:011x}", hash >> 20)
 }
 

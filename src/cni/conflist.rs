@@ -19,16 +19,21 @@ pub struct Conflist {
     pub policy_socket: Option<String>,
     /// Whether pods are held to the addresses that they are given.
     pub source_guard: bool,
-    /// TCP ports of the node that are the system's beside those that are on every node: no pod has one as its host port.
+    /// TCP ports of the node that are the system's beside those that are on every node: no pod has one as its host
+    /// port.
     pub own_ports: Vec<u16>,
 }
 
-/// The text of the conflist, named `kedge`, of version 1.0.0. Pod traffic that leaves the cluster is masqueraded by the service
-/// proxy, hence no `ipMasq`.
+/// The text of the conflist, named `kedge`, of version 1.0.0. Pod traffic that leaves the cluster is masqueraded by the
+/// service proxy, hence no `ipMasq`.
 pub fn conflist(node: &Conflist) -> String {
-    let ranges: Vec<Value> = node.pod_cidrs.iter().map(|cidr| json!([{ "subnet": cidr.trunc().to_string() }])).collect();
-    let routes: Vec<Value> =
-        node.pod_cidrs.iter().map(|cidr| json!({ "dst": if cidr.addr().is_ipv4() { "0.0.0.0/0" } else { "::/0" } })).collect();
+    let ranges: Vec<Value> =
+        node.pod_cidrs.iter().map(|cidr| json!([{ "subnet": cidr.trunc().to_string() }])).collect();
+    let routes: Vec<Value> = node
+        .pod_cidrs
+        .iter()
+        .map(|cidr| json!({ "dst": if cidr.addr().is_ipv4() { "0.0.0.0/0" } else { "::/0" } }))
+        .collect();
     let mut bridge = json!({
         "type": "bridge",
         "bridge": node.bridge,

@@ -1,7 +1,8 @@
 //! The `host-local` plugin: addresses of this node's ranges, one file each, so that any process can see who has what.
 //!
-//! Files are as upstream's plugin writes them (`DATADIR/NETWORK/10.42.0.7` holds `CONTAINER\r\nIFNAME`), so reservations survive a
-//! change of plugin. All work happens under one lock. A file left empty by a power cut counts as free.
+//! Files are as upstream's plugin writes them (`DATADIR/NETWORK/10.42.0.7` holds `CONTAINER\r\nIFNAME`), so
+//! reservations survive a change of plugin. All work happens under one lock. A file left empty by a power cut counts as
+//! free.
 
 use std::fs::{self, File};
 use std::io;
@@ -100,7 +101,8 @@ pub(crate) fn add(request: &Request) -> Result<NetResult, CniError> {
     let held = store.held_by(&owner)?;
     let mut result = NetResult { routes: config.ipam.routes.clone(), dns: dns(&config)?, ..NetResult::default() };
     for (idx, set) in sets.iter().enumerate() {
-        let want = wanted.iter().position(|ip| set.iter().any(|range| range.holds(*ip))).map(|at| wanted.swap_remove(at));
+        let want =
+            wanted.iter().position(|ip| set.iter().any(|range| range.holds(*ip))).map(|at| wanted.swap_remove(at));
         let got = match held.iter().find(|ip| set.iter().any(|range| range.holds(**ip))) {
             // A repeated ADD gets what the first one got: the runtime may have died before it read the answer.
             Some(ip) if want.is_none_or(|want| want == *ip) => Ok(*ip),
@@ -113,7 +115,10 @@ pub(crate) fn add(request: &Request) -> Result<NetResult, CniError> {
                 return Err(err);
             }
         };
-        let range = set.iter().find(|range| range.holds(ip)).ok_or_else(|| CniError::internal(format!("{ip} is in no range")))?;
+        let range = set
+            .iter()
+            .find(|range| range.holds(ip))
+            .ok_or_else(|| CniError::internal(format!("{ip} is in no range")))?;
         let address = IpNet::new(ip, range.subnet.prefix_len()).map_err(|err| CniError::internal(err.to_string()))?;
         result.ips.push(IpConfig { version: None, interface: None, address, gateway: Some(range.gateway) });
     }
@@ -133,13 +138,22 @@ pub(crate) fn check(request: &Request) -> Result<(), CniError> {
     let config: Config = request.parse()?;
     let owner = Owner { container: &request.container_id, ifname: &request.ifname };
     if Store::open(request, &config)?.held_by(&owner)?.is_empty() {
-        return Err(CniError::internal(format!("host-local: Failed to find address added by container {}", request.container_id)));
+        return Err(CniError::internal(format!(
+            "host-local: Failed to find address added by container {}",
+            request.container_id
+        )));
     }
     Ok(())
 }
 
 /// The next free address after the one given last, so that an address just freed rests as long as possible.
-fn allocate(store: &Store, owner: &Owner<'_>, set: &[Range], set_idx: usize, want: Option<IpAddr>) -> Result<IpAddr, CniError> {
+fn allocate(
+    store: &Store,
+    owner: &Owner<'_>,
+    set: &[Range],
+    set_idx: usize,
+    want: Option<IpAddr>,
+) -> Result<IpAddr, CniError> {
     if let Some(want) = want {
         if set.iter().any(|range| range.gateway == want) {
             return Err(CniError::internal(format!("requested ip {want} is subnet's gateway")));
@@ -155,7 +169,8 @@ fn allocate(store: &Store, owner: &Owner<'_>, set: &[Range], set_idx: usize, wan
             return Ok(ip);
         }
     }
-    let text: Vec<String> = set.iter().map(|range| format!("{}-{}", range.ip(range.first), range.ip(range.last))).collect();
+    let text: Vec<String> =
+        set.iter().map(|range| format!("{}-{}", range.ip(range.first), range.ip(range.last))).collect();
     Err(CniError::internal(format!("no IP addresses available in range set: {}", text.join(","))))
 }
 
@@ -163,7 +178,9 @@ fn allocate(store: &Store, owner: &Owner<'_>, set: &[Range], set_idx: usize, wan
 fn candidates(set: &[Range], last: Option<IpAddr>) -> impl Iterator<Item = IpAddr> {
     let start = last.and_then(|last| set.iter().position(|range| range.holds(last)).map(|idx| (idx, number(last))));
     let behind = start.map(|(idx, last)| (idx, last + 1, set[idx].last));
-    let rest = start.into_iter().flat_map(move |(idx, _)| (idx + 1..set.len()).map(move |idx| (idx, set[idx].first, set[idx].last)));
+    let rest = start
+        .into_iter()
+        .flat_map(move |(idx, _)| (idx + 1..set.len()).map(move |idx| (idx, set[idx].first, set[idx].last)));
     // Wrapped around; without a start this is simply all of them.
     let upto = start.map_or(set.len(), |(idx, _)| idx + 1);
     let wrapped = (0..upto).map(move |idx| {
@@ -186,9 +203,14 @@ impl Range {
         let base = number(subnet.network());
         // The last address of an IPv4 network is its broadcast address.
         let top = number(subnet.broadcast()) - u128::from(subnet.addr().is_ipv4());
-        let mut range =
-            Range { subnet, first: base + 1, last: top, gateway: config.gateway.unwrap_or_else(|| ip(base + 1, subnet.addr().is_ipv4())) };
-        for (name, given, bound) in [("RangeStart", config.range_start, &mut range.first), ("RangeEnd", config.range_end, &mut range.last)]
+        let mut range = Range {
+            subnet,
+            first: base + 1,
+            last: top,
+            gateway: config.gateway.unwrap_or_else(|| ip(base + 1, subnet.addr().is_ipv4())),
+        };
+        for (name, given, bound) in
+            [("RangeStart", config.range_start, &mut range.first), ("RangeEnd", config.range_end, &mut range.last)]
         {
             let Some(given) = given else { continue };
             if !subnet.contains(&given) {
@@ -197,7 +219,11 @@ impl Range {
             *bound = number(given);
         }
         if range.first > range.last {
-            return Err(CniError::config(format!("RangeStart {} is above RangeEnd {}", range.ip(range.first), range.ip(range.last))));
+            return Err(CniError::config(format!(
+                "RangeStart {} is above RangeEnd {}",
+                range.ip(range.first),
+                range.ip(range.last)
+            )));
         }
         Ok(range)
     }
@@ -229,15 +255,24 @@ fn range_sets(config: &Config) -> Result<Vec<Vec<Range>>, CniError> {
     let mut sets = config.runtime_config.ip_ranges.clone();
     if let Some(subnet) = config.ipam.single.subnet {
         let single = &config.ipam.single;
-        sets.push(vec![RangeConfig { subnet, range_start: single.range_start, range_end: single.range_end, gateway: single.gateway }]);
+        sets.push(vec![RangeConfig {
+            subnet,
+            range_start: single.range_start,
+            range_end: single.range_end,
+            gateway: single.gateway,
+        }]);
     }
     sets.extend(config.ipam.ranges.iter().cloned());
-    let sets: Vec<Vec<Range>> = sets.iter().map(|set| set.iter().map(Range::new).collect()).collect::<Result<_, _>>()?;
+    let sets: Vec<Vec<Range>> =
+        sets.iter().map(|set| set.iter().map(Range::new).collect()).collect::<Result<_, _>>()?;
     if sets.is_empty() || sets.iter().any(Vec::is_empty) {
         return Err(CniError::config("no IP ranges specified"));
     }
     for (idx, set) in sets.iter().enumerate() {
-        let other = sets[..idx].iter().flatten().find(|a| set.iter().any(|b| a.subnet.contains(&b.subnet) || b.subnet.contains(&a.subnet)));
+        let other = sets[..idx]
+            .iter()
+            .flatten()
+            .find(|a| set.iter().any(|b| a.subnet.contains(&b.subnet) || b.subnet.contains(&a.subnet)));
         if let Some(other) = other {
             return Err(CniError::config(format!("range set {idx} overlaps with {}", other.subnet)));
         }
@@ -245,7 +280,8 @@ fn range_sets(config: &Config) -> Result<Vec<Vec<Range>>, CniError> {
     Ok(sets)
 }
 
-/// Addresses asked for: `CNI_ARGS` IP=, `args.cni.ips`, `runtimeConfig.ips`; a prefix length behind them is ignored as upstream does.
+/// Addresses asked for: `CNI_ARGS` IP=, `args.cni.ips`, `runtimeConfig.ips`; a prefix length behind them is ignored as
+/// upstream does.
 fn requested_ips(request: &Request, config: &Config) -> Result<Vec<IpAddr>, CniError> {
     let from_env = request.args.iter().filter(|(key, _)| key == "IP").flat_map(|(_, value)| value.split(','));
     let from_config = config.args.iter().flat_map(|args| args.cni.ips.iter()).chain(&config.runtime_config.ips);

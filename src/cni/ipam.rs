@@ -40,7 +40,8 @@ fn execute(request: &Request, kind: &str, command: Command) -> Result<Vec<u8>, C
         return Err(CniError::config(format!("invalid plugin name {kind:?}: contains a path separator")));
     }
     let path = request.plugin_dirs.iter().map(|dir| dir.join(kind)).find(|path| path.is_file());
-    let path = path.ok_or_else(|| CniError::config(format!("failed to find plugin {kind:?} in path {:?}", request.plugin_dirs)))?;
+    let path = path
+        .ok_or_else(|| CniError::config(format!("failed to find plugin {kind:?} in path {:?}", request.plugin_dirs)))?;
     let broken = |err: std::io::Error| CniError::io(format!("cannot run IPAM plugin {}", path.display()), &err);
     // The environment is inherited but for the command: a failed ADD is undone by a DEL.
     let mut plugin = Process::new(&path);
@@ -52,7 +53,11 @@ fn execute(request: &Request, kind: &str, command: Command) -> Result<Vec<u8>, C
     let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
     let text = |field: &str| report.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
     Err(CniError {
-        code: report.get("code").and_then(Value::as_u64).and_then(|code| u32::try_from(code).ok()).unwrap_or(Code::Internal as u32),
+        code: report
+            .get("code")
+            .and_then(Value::as_u64)
+            .and_then(|code| u32::try_from(code).ok())
+            .unwrap_or(Code::Internal as u32),
         msg: match text("msg") {
             msg if msg.is_empty() => format!("IPAM plugin {kind:?} failed: {}", output.status),
             msg => msg,

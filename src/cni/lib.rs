@@ -1,7 +1,7 @@
 //! This room plugs pods into the node's network. containerd executes it under the names of the standard CNI plugins
-//! (`bridge`, `host-local`, `loopback`, `portmap`, `bandwidth`, and our own `kedge-policy`); each call does one thing and ends, in milliseconds.
-//! In: environment and JSON on stdin, as the CNI specification says. Out: links, addresses, routes, nftables elements, JSON.
-//! It never knows what a Pod or an API server is, and it imports base only.
+//! (`bridge`, `host-local`, `loopback`, `portmap`, `bandwidth`, and our own `kedge-policy`); each call does one thing
+//! and ends, in milliseconds. In: environment and JSON on stdin, as the CNI specification says. Out: links, addresses,
+//! routes, nftables elements, JSON. It never knows what a Pod or an API server is, and it imports base only.
 
 mod bandwidth;
 mod bridge;
@@ -33,7 +33,8 @@ pub const PLUGINS: [&str; 6] = ["bridge", "host-local", "loopback", "portmap", "
 pub use crate::conflist::{Conflist, conflist};
 pub use crate::source::is_possible as source_guard_is_possible;
 
-/// Runs one CNI call as `plugin` (the base name of argv[0]) and returns the exit code: 0, or 1 with the spec's error JSON on stdout.
+/// Runs one CNI call as `plugin` (the base name of argv[0]) and returns the exit code: 0, or 1 with the spec's error
+/// JSON on stdout.
 pub fn main(plugin: &str) -> i32 {
     let mut stdin = Vec::new();
     let outcome = match std::io::stdin().lock().read_to_end(&mut stdin) {

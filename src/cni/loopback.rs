@@ -14,7 +14,11 @@ pub(crate) async fn add(request: &Request) -> Result<NetResult, CniError> {
         return Ok(prev);
     }
     let mut result = NetResult {
-        interfaces: vec![Interface { name: "lo".to_owned(), mac: "00:00:00:00:00:00".to_owned(), sandbox: netns.display().to_string() }],
+        interfaces: vec![Interface {
+            name: "lo".to_owned(),
+            mac: "00:00:00:00:00:00".to_owned(),
+            sandbox: netns.display().to_string(),
+        }],
         ..NetResult::default()
     };
     for address in net.addresses(lo.index).await? {

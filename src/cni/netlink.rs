@@ -1,7 +1,8 @@
 //! Links, addresses and routes of one network namespace over rtnetlink.
 //!
-//! A netlink socket belongs to the namespace in which it was opened. So a thread of its own enters the container's namespace,
-//! opens the socket there and ends; the one runtime thread, which never leaves the host's namespace, drives both sockets.
+//! A netlink socket belongs to the namespace in which it was opened. So a thread of its own enters the container's
+//! namespace, opens the socket there and ends; the one runtime thread, which never leaves the host's namespace, drives
+//! both sockets.
 
 use std::fs::File;
 use std::io;
@@ -51,7 +52,8 @@ pub(crate) struct Veth<'a> {
 impl Net {
     /// The namespace this process runs in.
     pub(crate) fn host() -> Result<Net, CniError> {
-        let (connection, handle, _) = rtnetlink::new_connection().map_err(|err| CniError::io("cannot open a netlink socket", &err))?;
+        let (connection, handle, _) =
+            rtnetlink::new_connection().map_err(|err| CniError::io("cannot open a netlink socket", &err))?;
         Ok(Net::drive(connection, handle, None))
     }
 
@@ -96,8 +98,8 @@ impl Net {
         self.handle.link().set(message).execute().await.map_err(|err| failed("could not set promiscuous mode", &err))
     }
 
-    /// Makes a bridge that is up. Its address is fixed, or it would change with every port that comes and goes, and neighbours
-    /// would talk to the old one. Two calls at once may both want it: the second finds it there.
+    /// Makes a bridge that is up. Its address is fixed, or it would change with every port that comes and goes, and
+    /// neighbours would talk to the old one. Two calls at once may both want it: the second finds it there.
     pub(crate) async fn add_bridge(&self, name: &str, mac: [u8; 6], mtu: Option<u32>) -> Result<(), CniError> {
         let mut builder = LinkBridge::new(name).address(mac.to_vec());
         if let Some(mtu) = mtu {
@@ -113,7 +115,8 @@ impl Net {
     /// Makes a cable with one end on the bridge here and one in `container`, which is left down.
     pub(crate) async fn add_veth(&self, veth: &Veth<'_>, container: &Net) -> Result<(), CniError> {
         use std::os::fd::AsRawFd as _;
-        let netns = container.netns.as_ref().ok_or_else(|| CniError::internal("the container's end needs a namespace"))?;
+        let netns =
+            container.netns.as_ref().ok_or_else(|| CniError::internal("the container's end needs a namespace"))?;
         let mut peer = LinkMessageBuilder::<LinkUnspec>::new().name(veth.container_name).setns_by_fd(netns.as_raw_fd());
         let mut host = LinkVeth::new(veth.host_name, veth.container_name).controller(veth.bridge).up();
         if let Some(mtu) = veth.mtu {
@@ -195,7 +198,9 @@ impl Net {
     }
 
     pub(crate) async fn add_route(&self, index: u32, dst: IpNet, gateway: Option<IpAddr>) -> Result<(), CniError> {
-        let what = || format!("failed to add route '{dst} via {}'", gateway.map_or_else(|| "-".to_owned(), |gw| gw.to_string()));
+        let what = || {
+            format!("failed to add route '{dst} via {}'", gateway.map_or_else(|| "-".to_owned(), |gw| gw.to_string()))
+        };
         let invalid = |err: &dyn std::fmt::Display| CniError::config(format!("{}: {err}", what()));
         let mut builder = RouteMessageBuilder::<IpAddr>::new()
             .destination_prefix(dst.addr(), dst.prefix_len())
@@ -255,10 +260,12 @@ impl From<&LinkMessage> for Link {
         for attribute in &message.attributes {
             match attribute {
                 LinkAttribute::Address(bytes) => {
-                    link.mac = bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":");
+                    link.mac = base::hex::join(bytes, ":");
                 }
                 LinkAttribute::Controller(index) => link.master = Some(*index),
-                LinkAttribute::LinkInfo(details) => link.is_bridge = details.contains(&LinkInfo::Kind(InfoKind::Bridge)),
+                LinkAttribute::LinkInfo(details) => {
+                    link.is_bridge = details.contains(&LinkInfo::Kind(InfoKind::Bridge))
+                }
                 _ => {}
             }
         }

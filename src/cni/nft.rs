@@ -42,15 +42,19 @@ pub(crate) fn has_chain(family: &str, table: &str, chain: &str) -> Result<bool, 
     }
 }
 
-/// The elements of a set or map as nft's JSON: `{"elem": {"val": …, "comment": …}}` or `[key, value]` pairs around them.
-/// A table that is not there has none.
+/// The elements of a set or map as nft's JSON: `{"elem": {"val": …, "comment": …}}` or `[key, value]` pairs around
+/// them. A table that is not there has none.
 pub(crate) fn elements(family: &str, table: &str, kind: &str, name: &str) -> Result<Vec<Value>, CniError> {
     match run(&["-j", "list", kind, family, table, name], "") {
         Ok(text) => {
-            let document: Value =
-                serde_json::from_str(&text).map_err(|err| CniError::internal(format!("cannot parse nft's output: {err}")))?;
+            let document: Value = serde_json::from_str(&text)
+                .map_err(|err| CniError::internal(format!("cannot parse nft's output: {err}")))?;
             let objects = document.get("nftables").and_then(Value::as_array).cloned().unwrap_or_default();
-            Ok(objects.iter().filter_map(|object| object.get(kind)?.get("elem")?.as_array().cloned()).flatten().collect())
+            Ok(objects
+                .iter()
+                .filter_map(|object| object.get(kind)?.get("elem")?.as_array().cloned())
+                .flatten()
+                .collect())
         }
         Err(err) if is_absent(&err) => Ok(Vec::new()),
         Err(err) => Err(err),
@@ -68,7 +72,8 @@ pub(crate) fn comment_of(family: &str, table: &str, map: &str, key: &str) -> Res
     }
 }
 
-/// Of `[{"elem": {"val": {"concat": ["tcp", 80]}, "comment": "ID"}}, {"concat": [...]}]` the comment, if it has this key.
+/// Of `[{"elem": {"val": {"concat": ["tcp", 80]}, "comment": "ID"}}, {"concat": [...]}]` the comment, if it has this
+/// key.
 fn comment_at(element: &Value, key: &str) -> Option<String> {
     let elem = element.get(0)?.get("elem")?;
     let part = |part: &Value| part.as_str().map_or_else(|| part.to_string(), str::to_owned);
@@ -87,10 +92,11 @@ fn is_absent(err: &CniError) -> bool {
 }
 
 fn run(args: &[&str], stdin: &str) -> Result<String, CniError> {
-    let output = program::output(Command::new("nft").args(args), stdin.as_bytes(), LIMIT).map_err(|err| match err.kind() {
-        std::io::ErrorKind::NotFound => CniError::io("cannot run nft: install the package nftables", &err),
-        _ => CniError::io("nft does not answer", &err),
-    })?;
+    let output =
+        program::output(Command::new("nft").args(args), stdin.as_bytes(), LIMIT).map_err(|err| match err.kind() {
+            std::io::ErrorKind::NotFound => CniError::io("cannot run nft: install the package nftables", &err),
+            _ => CniError::io("nft does not answer", &err),
+        })?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
@@ -129,10 +135,14 @@ pub(crate) fn masquerade_del(container_id: &str) -> Result<(), CniError> {
     let mut script = String::new();
     for fam in ["ip", "ip6"] {
         for element in elements(fam, "kedge-masq", "set", "pods")? {
-            let Some(element) = element.get("elem").filter(|e| e.get("comment").and_then(Value::as_str) == Some(container_id)) else {
+            let Some(element) =
+                element.get("elem").filter(|e| e.get("comment").and_then(Value::as_str) == Some(container_id))
+            else {
                 continue;
             };
-            let Some(ip) = element.get("val").and_then(Value::as_str).and_then(|val| val.parse::<IpAddr>().ok()) else { continue };
+            let Some(ip) = element.get("val").and_then(Value::as_str).and_then(|val| val.parse::<IpAddr>().ok()) else {
+                continue;
+            };
             script += &format!("delete element {} kedge-masq pods {{ {ip} }}\n", family(&ip));
         }
     }
@@ -148,8 +158,7 @@ mod tests {
         let said = "table ip t {\n\tmap m {\n\t\telements = { tcp . 80 comment \"abc\" : 10.42.0.5 . 8080 }\n\t}\n}\n";
         assert_eq!(comment_in(said), "abc");
         assert_eq!(comment_in(&said.replace(" comment \"abc\"", "")), "");
-        let element =
-            serde_json::json!([{ "elem": { "val": { "concat": ["tcp", 80] }, "comment": "abc" } }, { "concat": ["10.42.0.5", 8080] }]);
+        let element = serde_json::json!([{ "elem": { "val": { "concat": ["tcp", 80] }, "comment": "abc" } }, { "concat": ["10.42.0.5", 8080] }]);
         assert_eq!(comment_at(&element, "tcp . 80").as_deref(), Some("abc"));
         assert_eq!(comment_at(&element, "tcp . 81"), None);
     }

@@ -1,7 +1,7 @@
 //! The `kedge-policy` plugin: holds a pod back until its network policies are in force on this node.
 //!
-//! It tells kedge over a unix socket which addresses the sandbox got, and passes the earlier plugins' result on when kedge has
-//! answered. Without an answer the pod does not start: a pod that nobody guards must not be reachable.
+//! It tells kedge over a unix socket which addresses the sandbox got, and passes the earlier plugins' result on when
+//! kedge has answered. Without an answer the pod does not start: a pod that nobody guards must not be reachable.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
@@ -53,14 +53,16 @@ pub(crate) fn del(request: &Request) -> Result<(), CniError> {
 
 fn ask(request: &Request, question: &Value) -> Result<(), CniError> {
     let config: Config = request.parse()?;
-    let away = |err: std::io::Error| CniError::new(Code::TryAgain, format!("kedge does not answer on {}: {err}", config.socket));
+    let away = |err: std::io::Error| {
+        CniError::new(Code::TryAgain, format!("kedge does not answer on {}: {err}", config.socket))
+    };
     let mut stream = UnixStream::connect(&config.socket).map_err(away)?;
     stream.set_read_timeout(Some(TIMEOUT)).map_err(away)?;
     stream.write_all(format!("{question}\n").as_bytes()).map_err(away)?;
     let mut line = String::new();
     BufReader::new(&stream).read_line(&mut line).map_err(away)?;
-    let answer: Value =
-        serde_json::from_str(&line).map_err(|err| CniError::new(Code::Decode, format!("cannot read kedge's answer: {err}")))?;
+    let answer: Value = serde_json::from_str(&line)
+        .map_err(|err| CniError::new(Code::Decode, format!("cannot read kedge's answer: {err}")))?;
     match answer.get("error").and_then(Value::as_str) {
         None => Ok(()),
         Some(why) => Err(CniError::new(Code::TryAgain, why)),

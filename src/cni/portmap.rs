@@ -1,7 +1,8 @@
 //! The `portmap` plugin: host ports of a container by destination NAT, in nftables maps of our own.
 //!
-//! One table a family, two maps: one for mappings with a host address, one for those without. A packet costs two lookups however
-//! many mappings there are. Elements carry the container's id as comment, so that DEL takes away its own alone.
+//! One table a family, two maps: one for mappings with a host address, one for those without. A packet costs two
+//! lookups however many mappings there are. Elements carry the container's id as comment, so that DEL takes away its
+//! own alone.
 
 use std::fs;
 use std::net::IpAddr;
@@ -80,8 +81,13 @@ impl Config {
         if let Some((field, _)) = unsupported.iter().find(|(_, used)| *used) {
             return Err(CniError::new(Code::UnsupportedField, format!("portmap: the field {field} is not supported")));
         }
-        let mappings =
-            config.runtime_config.port_mappings.iter().filter(|m| m.host_port != 0).map(Mapping::new).collect::<Result<_, _>>()?;
+        let mappings = config
+            .runtime_config
+            .port_mappings
+            .iter()
+            .filter(|m| m.host_port != 0)
+            .map(Mapping::new)
+            .collect::<Result<_, _>>()?;
         Ok((config, mappings))
     }
 }
@@ -89,7 +95,10 @@ impl Config {
 impl Mapping {
     fn new(given: &PortMapping) -> Result<Mapping, CniError> {
         let port = |n: i64, name: &str| {
-            u16::try_from(n).ok().filter(|n| *n > 0).ok_or_else(|| CniError::config(format!("Invalid {name} port number: {n}")))
+            u16::try_from(n)
+                .ok()
+                .filter(|n| *n > 0)
+                .ok_or_else(|| CniError::config(format!("Invalid {name} port number: {n}")))
         };
         let protocol = match given.protocol.to_ascii_lowercase().as_str() {
             "" | "tcp" => "tcp",
@@ -213,11 +222,13 @@ impl Family {
 
     /// Table, maps and rules; adding what is there changes nothing, and rules are written anew.
     ///
-    /// A mapped packet from this node's own pods or its loopback is masqueraded, or the answer would not come back through us.
+    /// A mapped packet from this node's own pods or its loopback is masqueraded, or the answer would not come back
+    /// through us.
     fn frame(&self) -> String {
         let Family { name: f, addr_type, loopback } = self;
         let keep = !MASQUERADE_BIT;
-        // What makes the node's loopback addresses reachable for itself must not make them reachable for pods and neighbours.
+        // What makes the node's loopback addresses reachable for itself must not make them reachable for pods and
+        // neighbours.
         let guard = if *f == "ip" { LOOPBACK_GUARD } else { "" };
         format!(
             "add table {f} kedge-hostport\n\
@@ -294,7 +305,8 @@ fn forget_udp(mappings: &[Mapping]) {
         let port = mapping.host_port.to_string();
         // Exits with 1 when nothing matched; without the program the entry times out by itself.
         let mut conntrack = std::process::Command::new("conntrack");
-        let _optional = base::program::output(conntrack.args(["-D", "-p", "udp", "--dport", &port]), b"", CONNTRACK_LIMIT);
+        let _optional =
+            base::program::output(conntrack.args(["-D", "-p", "udp", "--dport", &port]), b"", CONNTRACK_LIMIT);
     }
 }
 
@@ -323,13 +335,15 @@ pub(crate) mod tests {
         assert_eq!(any.key(), ("any-address", "tcp . 80".to_owned()));
         assert!(any.is_for(true) && !any.is_for(false));
         assert!(mapping(json!({ "hostPort": 80, "containerPort": 8080 })).unwrap().is_for(false));
-        let one = mapping(json!({ "hostPort": 53, "containerPort": 53, "hostIP": "10.0.0.1", "protocol": "UDP" })).unwrap();
+        let one =
+            mapping(json!({ "hostPort": 53, "containerPort": 53, "hostIP": "10.0.0.1", "protocol": "UDP" })).unwrap();
         assert_eq!(one.key(), ("by-address", "10.0.0.1 . udp . 53".to_owned()));
     }
 
     #[test]
     fn containerds_own_names_are_read() {
-        let theirs = mapping(json!({ "HostPort": 53, "ContainerPort": 5353, "Protocol": "udp", "HostIP": "10.0.0.1" })).unwrap();
+        let theirs =
+            mapping(json!({ "HostPort": 53, "ContainerPort": 5353, "Protocol": "udp", "HostIP": "10.0.0.1" })).unwrap();
         assert_eq!((theirs.key().1.as_str(), theirs.container_port), ("10.0.0.1 . udp . 53", 5353));
     }
 
@@ -337,7 +351,8 @@ pub(crate) mod tests {
     fn loopback_addresses_are_guarded_before_they_are_routed() {
         let text = Family::of(true).frame();
         assert!(
-            text.contains("loopback iif != \"lo\" ip daddr 127.0.0.0/8 drop\n") && !Family::of(false).frame().contains("loopback iif"),
+            text.contains("loopback iif != \"lo\" ip daddr 127.0.0.0/8 drop\n")
+                && !Family::of(false).frame().contains("loopback iif"),
             "{text}"
         );
     }
@@ -352,7 +367,9 @@ pub(crate) mod tests {
                     "runtimeConfig": { "portMappings": [{ "hostPort": port, "containerPort": 80, "protocol": protocol }] } }),
             )
         };
-        for (port, protocol, text) in [(10_250, "TCP", "10250/tcp"), (8472, "udp", "8472/udp"), (10_250, "", "10250/tcp")] {
+        for (port, protocol, text) in
+            [(10_250, "TCP", "10250/tcp"), (8472, "udp", "8472/udp"), (10_250, "", "10250/tcp")]
+        {
             let refused = add(&request(port, protocol)).unwrap_err();
             assert_eq!(refused.msg, format!("host port {text} is the node's own: choose another one"));
         }

@@ -23,7 +23,10 @@ pub(crate) struct Env {
 }
 
 impl Env {
-    #[allow(clippy::disallowed_methods, reason = "the specification passes arguments in the environment, and cli.rs is not on this road")]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the specification passes arguments in the environment, and cli.rs is not on this road"
+    )]
     pub(crate) fn read() -> Env {
         let var = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         Env {
@@ -96,13 +99,18 @@ impl Request {
             }
         }
         if !missing.is_empty() {
-            return Err(CniError::new(Code::InvalidEnvironment, format!("required env variables [{}] missing", missing.join(","))));
+            return Err(CniError::new(
+                Code::InvalidEnvironment,
+                format!("required env variables [{}] missing", missing.join(",")),
+            ));
         }
-        let (container_id, ifname) = (env.container_id.clone().unwrap_or_default(), env.ifname.clone().unwrap_or_default());
+        let (container_id, ifname) =
+            (env.container_id.clone().unwrap_or_default(), env.ifname.clone().unwrap_or_default());
         check_names(&container_id, &ifname)?;
         let config: Value = serde_json::from_slice(stdin)
             .map_err(|err| CniError::new(Code::Decode, format!("cannot parse the network configuration: {err}")))?;
-        let version = config.get("cniVersion").and_then(Value::as_str).filter(|v| !v.is_empty()).unwrap_or("0.1.0").to_owned();
+        let version =
+            config.get("cniVersion").and_then(Value::as_str).filter(|v| !v.is_empty()).unwrap_or("0.1.0").to_owned();
         if !VERSIONS.contains(&version.as_str()) {
             let mut err = CniError::new(Code::IncompatibleVersion, "incompatible CNI versions");
             err.details = format!("config is {version:?}, plugin supports {VERSIONS:?}");
@@ -110,13 +118,22 @@ impl Request {
         }
         let network = config.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
         if network.is_empty() || !network.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c)) {
-            return Err(CniError::config(format!("invalid network name {network:?}: letters, digits, '_', '.' and '-' only")));
+            return Err(CniError::config(format!(
+                "invalid network name {network:?}: letters, digits, '_', '.' and '-' only"
+            )));
         }
         Ok(Request {
             command,
             netns: env.netns.as_deref().map(PathBuf::from),
             args: parse_args(env.args.as_deref().unwrap_or_default())?,
-            plugin_dirs: env.path.as_deref().unwrap_or_default().split(':').filter(|p| !p.is_empty()).map(PathBuf::from).collect(),
+            plugin_dirs: env
+                .path
+                .as_deref()
+                .unwrap_or_default()
+                .split(':')
+                .filter(|p| !p.is_empty())
+                .map(PathBuf::from)
+                .collect(),
             container_id,
             ifname,
             version,
@@ -127,7 +144,8 @@ impl Request {
 
     /// The part of the configuration that `T` knows.
     pub(crate) fn parse<T: DeserializeOwned>(&self) -> Result<T, CniError> {
-        T::deserialize(&self.config).map_err(|err| CniError::config(format!("cannot parse the network configuration: {err}")))
+        T::deserialize(&self.config)
+            .map_err(|err| CniError::config(format!("cannot parse the network configuration: {err}")))
     }
 
     /// What the plugins before this one in the list have done.
@@ -141,7 +159,9 @@ impl Request {
     }
 
     pub(crate) fn netns(&self) -> Result<&PathBuf, CniError> {
-        self.netns.as_ref().ok_or_else(|| CniError::new(Code::InvalidEnvironment, "required env variables [CNI_NETNS] missing"))
+        self.netns
+            .as_ref()
+            .ok_or_else(|| CniError::new(Code::InvalidEnvironment, "required env variables [CNI_NETNS] missing"))
     }
 }
 
@@ -151,7 +171,10 @@ fn check_names(container_id: &str, ifname: &str) -> Result<(), CniError> {
     if !container_id.starts_with(|c: char| c.is_ascii_alphanumeric()) || !container_id.chars().all(id_ok) {
         return bad(format!("invalid characters in containerID {container_id:?}"));
     }
-    if ifname.len() > 15 || matches!(ifname, "." | "..") || ifname.chars().any(|c| c == '/' || c == ':' || c.is_whitespace()) {
+    if ifname.len() > 15
+        || matches!(ifname, "." | "..")
+        || ifname.chars().any(|c| c == '/' || c == ':' || c.is_whitespace())
+    {
         return bad(format!("invalid interface name {ifname:?}"));
     }
     Ok(())
@@ -161,8 +184,9 @@ fn parse_args(text: &str) -> Result<Vec<(String, String)>, CniError> {
     text.split(';')
         .filter(|pair| !pair.is_empty())
         .map(|pair| {
-            let (key, value) =
-                pair.split_once('=').ok_or_else(|| CniError::new(Code::InvalidEnvironment, format!("ARGS: invalid pair {pair:?}")))?;
+            let (key, value) = pair
+                .split_once('=')
+                .ok_or_else(|| CniError::new(Code::InvalidEnvironment, format!("ARGS: invalid pair {pair:?}")))?;
             Ok((key.to_owned(), value.to_owned()))
         })
         .collect()

@@ -73,7 +73,8 @@ impl NetResult {
         let mut result = self.clone();
         version.clone_into(&mut result.cni_version);
         for ip in &mut result.ips {
-            ip.version = version.starts_with("0.").then(|| if ip.address.addr().is_ipv4() { "4" } else { "6" }.to_owned());
+            ip.version =
+                version.starts_with("0.").then(|| if ip.address.addr().is_ipv4() { "4" } else { "6" }.to_owned());
         }
         let mut text = serde_json::to_string(&result).expect("a result has string keys only");
         text.push('\n');
@@ -100,7 +101,12 @@ mod tests {
     #[test]
     fn addresses_name_their_family_only_before_1_0_0() {
         let result = NetResult {
-            ips: vec![IpConfig { version: None, interface: Some(2), address: "10.42.0.5/24".parse().unwrap(), gateway: None }],
+            ips: vec![IpConfig {
+                version: None,
+                interface: Some(2),
+                address: "10.42.0.5/24".parse().unwrap(),
+                gateway: None,
+            }],
             ..NetResult::default()
         };
         assert_eq!(

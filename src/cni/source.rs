@@ -1,10 +1,10 @@
-//! What ties the end of a pod's cable to the addresses and the MAC that the `bridge` plugin gave it: a frame that says another source never
-//! passes the bridge's port. Network policies tell peers by their source address.
+//! What ties the end of a pod's cable to the addresses and the MAC that the `bridge` plugin gave it: a frame that says
+//! another source never passes the bridge's port. Network policies tell peers by their source address.
 //!
-//! One table of the family `bridge`: a map from a port to its pod's chain, which lets through what is the pod's own and drops the rest:
-//! other sources of Ethernet, ARP, IPv4 and IPv6, answers of ARP and neighbour discovery for addresses of others, routers' advertisements
-//! and redirects, tagged frames (which pass by the tables of IP) and protocols that pods do not speak. It sees a frame before anything else
-//! does, the bridge's table of stations included.
+//! One table of the family `bridge`: a map from a port to its pod's chain, which lets through what is the pod's own and
+//! drops the rest: other sources of Ethernet, ARP, IPv4 and IPv6, answers of ARP and neighbour discovery for addresses
+//! of others, routers' advertisements and redirects, tagged frames (which pass by the tables of IP) and protocols that
+//! pods do not speak. It sees a frame before anything else does, the bridge's table of stations included.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,14 +16,16 @@ use crate::error::{CniError, Code};
 use crate::nft;
 
 const FAMILY: &str = "bridge";
-/// nft refuses this often in a row before it counts: one that got no memory while the machine boots says the same as a kernel that cannot.
+/// nft refuses this often in a row before it counts: one that got no memory while the machine boots says the same as a
+/// kernel that cannot.
 const TRIES: u32 = 3;
 /// Between two tries.
 const TRY_AGAIN: Duration = Duration::from_millis(300);
 
 /// Lets the port's pod send under these addresses and this MAC (`02:00:5e:00:53:01`), and under nothing else.
 pub(crate) fn add(port: &str, mac: &str, ips: &[IpAddr]) -> Result<(), CniError> {
-    let bytes = parse_mac(mac).ok_or_else(|| CniError::internal(format!("the container's interface has the MAC {mac:?}")))?;
+    let bytes =
+        parse_mac(mac).ok_or_else(|| CniError::internal(format!("the container's interface has the MAC {mac:?}")))?;
     nft::apply(&script(port, bytes, ips))
 }
 
@@ -46,8 +48,9 @@ pub(crate) fn check(port: &str) -> Result<(), CniError> {
     }
 }
 
-/// Whether kernel and nft can hold pods to their addresses; a kernel without nftables for bridges cannot. Nothing is changed. If nft gives no
-/// answer now, they can: no pod begins unguarded for want of one. It blocks, for up to a second if they cannot.
+/// Whether kernel and nft can hold pods to their addresses; a kernel without nftables for bridges cannot. Nothing is
+/// changed. If nft gives no answer now, they can: no pod begins unguarded for want of one. It blocks, for up to a
+/// second if they cannot.
 ///
 /// Errors: nft's words, which were no better in any of three tries.
 pub fn is_possible() -> Result<(), String> {
@@ -69,11 +72,11 @@ fn unless_refused(mut would_take: impl FnMut() -> Result<(), CniError>) -> Resul
     }
 }
 
-/// Adding what is there changes nothing; rules are written anew. A frame of another type comes first in the chain, as nft writes what
-/// depends on it in its own way: `ether type` sees a tag, which the kernel has taken off already.
+/// Adding what is there changes nothing; rules are written anew. A frame of another type comes first in the chain, as
+/// nft writes what depends on it in its own way: `ether type` sees a tag, which the kernel has taken off already.
 fn script(port: &str, mac: [u8; 6], ips: &[IpAddr]) -> String {
     let table = format!("{FAMILY} {SOURCE_TABLE}");
-    let ether = mac.map(|byte| format!("{byte:02x}")).join(":");
+    let ether = base::hex::join(&mac, ":");
     let v4 = ips.iter().filter(|ip| ip.is_ipv4());
     let v6: Vec<Ipv6Addr> = ips.iter().filter_map(as_v6).chain([link_local(mac)]).collect();
     let mut rules = vec![format!("ether saddr != {ether} drop"), "ether type != { ip, ip6, arp } drop".to_owned()];
@@ -87,7 +90,9 @@ fn script(port: &str, mac: [u8; 6], ips: &[IpAddr]) -> String {
     rules.extend(targets.iter().map(|target| format!("icmpv6 type nd-neighbor-advert {target} accept")));
     rules.push("icmpv6 type { nd-neighbor-advert, nd-router-advert, nd-redirect } drop".to_owned());
     rules.extend(targets.iter().map(|target| format!("ip6 saddr :: icmpv6 type nd-neighbor-solicit {target} accept")));
-    rules.push("ip6 saddr :: icmpv6 type { mld-listener-report, mld2-listener-report, nd-router-solicit } accept".to_owned());
+    rules.push(
+        "ip6 saddr :: icmpv6 type { mld-listener-report, mld2-listener-report, nd-router-solicit } accept".to_owned(),
+    );
     rules.extend(v6.iter().map(|ip| format!("ip6 saddr {ip} accept")));
     rules.push("drop".to_owned());
     let mut script = format!(
@@ -147,7 +152,10 @@ mod tests {
                 "ip6 saddr fe80::5eff:fe00:5301",
             ]
         );
-        assert!(text.ends_with("ports { \"veth00000000001\" : goto veth00000000001 }\n"), "last, when all rules are there: {text}");
+        assert!(
+            text.ends_with("ports { \"veth00000000001\" : goto veth00000000001 }\n"),
+            "last, when all rules are there: {text}"
+        );
     }
 
     // One refusal for want of memory at boot left every pod unguarded until kedge was started again.

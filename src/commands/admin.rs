@@ -54,9 +54,11 @@ impl Admin {
         let bad = |why: &str| AdminError::Kubeconfig { path: path.to_owned(), why: why.to_owned() };
         let text = std::fs::read_to_string(path).map_err(FileError::at("cannot read", path))?;
         let document: Value = serde_saphyr::from_str(&text).map_err(|err| bad(&err.to_string()))?;
-        let [server, ca, cert, key] = current(&document).ok_or_else(|| bad("something is missing in its current context"))?;
+        let [server, ca, cert, key] =
+            current(&document).ok_or_else(|| bad("something is missing in its current context"))?;
         let address = cluster::join::address_of(&server).map_err(|why| bad(&why))?;
-        let authority: http::uri::Authority = address.parse().map_err(|_| bad("the server's address cannot be read"))?;
+        let authority: http::uri::Authority =
+            address.parse().map_err(|_| bad("the server's address cannot be read"))?;
         let shown = CertStore::new(Pair::from_pem(&cert, &key)?);
         let tls = rustls::ClientConfig::clone(&*pki::tls::client_config(&Bundle::from_pem(&ca)?, Some(shown))?);
         let clients = Clients::new(move |_| transport::tls(authority.clone(), tls.clone(), Credential::Certificate));

@@ -32,13 +32,15 @@ enum What {
         #[arg(short, long, default_value = "table")]
         output: Form,
     },
-    /// Have certificates made anew, with new keys. A running kedge does it at once and goes on; a stopped one at its next start.
+    /// Have certificates made anew, with new keys. A running kedge does it at once and goes on; a stopped one at its
+    /// next start.
     Rotate {
         /// Only these. May be repeated.
         #[arg(short, long, value_delimiter = ',')]
         service: Vec<Service>,
     },
-    /// Replace the cluster's authorities, on every server. Old ones stay trusted until they are dropped; nothing that runs is cut off.
+    /// Replace the cluster's authorities, on every server. Old ones stay trusted until they are dropped; nothing that
+    /// runs is cut off.
     RotateCa(rotate_ca::RotateArgs),
 }
 
@@ -155,8 +157,11 @@ pub(crate) fn look(data_dir: &Path) -> Result<Vec<Seen>, CertificateError> {
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => continue,
             list => list.map_err(|source| CertificateError::List { path, source })?,
         };
-        let mut paths: Vec<PathBuf> =
-            list.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|e| e == "crt")).collect();
+        let mut paths: Vec<PathBuf> = list
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.extension().is_some_and(|e| e == "crt"))
+            .collect();
         paths.sort();
         for path in paths {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -171,7 +176,13 @@ fn read(path: &Path, file: String) -> Result<Seen, PkiError> {
     let chain = pki::pem::certificates(&text)?;
     let who = pki::identity::parse(&chain[0])?;
     let groups: String = who.organizations.iter().map(|group| format!(",O={group}")).collect();
-    Ok(Seen { file, subject: format!("CN={}{groups}", who.common_name), usages: who.usages, ends: who.not_after, authority: who.is_ca })
+    Ok(Seen {
+        file,
+        subject: format!("CN={}{groups}", who.common_name),
+        usages: who.usages,
+        ends: who.not_after,
+        authority: who.is_ca,
+    })
 }
 
 fn table(found: &[Seen], now: Timestamp) -> String {
@@ -194,7 +205,9 @@ fn table(found: &[Seen], now: Timestamp) -> String {
 fn rotate(data_dir: &Path, services: &[Service]) -> Result<(), CertificateError> {
     let at = Clock::system().now().as_second();
     let mut moved: BTreeMap<String, PathBuf> = BTreeMap::new();
-    for (dir, prefix, aside) in [("server/tls", "", "server"), ("server/tls/etcd", "etcd/", "server"), ("agent", "", "agent")] {
+    for (dir, prefix, aside) in
+        [("server/tls", "", "server"), ("server/tls/etcd", "etcd/", "server"), ("agent", "", "agent")]
+    {
         let aside = data_dir.join(aside).join(format!("tls-{at}"));
         for entry in std::fs::read_dir(data_dir.join(dir)).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -206,7 +219,8 @@ fn rotate(data_dir: &Path, services: &[Service]) -> Result<(), CertificateError>
             }
             let to = aside.join(prefix).join(&name);
             files::create_private_dir(&aside.join(prefix))?;
-            std::fs::rename(entry.path(), &to).map_err(|source| CertificateError::Aside { path: entry.path(), source })?;
+            std::fs::rename(entry.path(), &to)
+                .map_err(|source| CertificateError::Aside { path: entry.path(), source })?;
             moved.insert(format!("{dir}/{name}"), aside.clone());
         }
     }
@@ -229,9 +243,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tls = dir.path().join("server/tls/etcd");
         std::fs::create_dir_all(&tls).unwrap();
-        for name in
-            ["../client-admin.crt", "../client-admin.key", "../server-ca.crt", "../service.key", "server.crt", "../client-scheduler.crt"]
-        {
+        for name in [
+            "../client-admin.crt",
+            "../client-admin.key",
+            "../server-ca.crt",
+            "../service.key",
+            "server.crt",
+            "../client-scheduler.crt",
+        ] {
             std::fs::write(tls.join(name), "x").unwrap();
         }
         rotate(dir.path(), &[Service::Admin, Service::Etcd]).unwrap();
@@ -243,6 +262,9 @@ mod tests {
 
     #[test]
     fn what_is_left_is_said_in_a_fitting_unit() {
-        assert_eq!([0, 90, 7200, 3 * DAY_SECS, 800 * DAY_SECS].map(left), ["none", "90 s", "2 hours", "3 days", "2 years"]);
+        assert_eq!(
+            [0, 90, 7200, 3 * DAY_SECS, 800 * DAY_SECS].map(left),
+            ["none", "90 s", "2 hours", "3 days", "2 years"]
+        );
     }
 }

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-/// A program that does not end within this counts as one that does not work: `modprobe` of a kernel that hangs never does.
+/// A program that does not end within this counts as one that does not work: `modprobe` of a kernel that hangs never
+/// does.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// How a look went.
@@ -37,9 +38,15 @@ pub(crate) fn is_fit() -> bool {
         ("ip_forward", forward()),
         (
             "conntrack",
-            table("/proc/sys/net/netfilter/nf_conntrack_max", "connections are not tracked: services need the module nf_conntrack"),
+            table(
+                "/proc/sys/net/netfilter/nf_conntrack_max",
+                "connections are not tracked: services need the module nf_conntrack",
+            ),
         ),
-        ("seccomp", table("/proc/sys/kernel/seccomp/actions_avail", "no seccomp: pods that ask for a profile do not start")),
+        (
+            "seccomp",
+            table("/proc/sys/kernel/seccomp/actions_avail", "no seccomp: pods that ask for a profile do not start"),
+        ),
         ("containerd", containerd()),
         ("runc", program("runc", &["--version"], "install the package runc")),
         ("ctr", program("ctr", &["--version"], "install the package containerd: images are imported with its client")),
@@ -66,7 +73,11 @@ pub(crate) fn is_fit() -> bool {
 }
 
 fn root() -> Verdict {
-    if nix::unistd::geteuid().is_root() { Fine("running as root".to_owned()) } else { Fails("not root: run it with sudo".to_owned()) }
+    if nix::unistd::geteuid().is_root() {
+        Fine("running as root".to_owned())
+    } else {
+        Fails("not root: run it with sudo".to_owned())
+    }
 }
 
 fn kernel(release: &str) -> Verdict {
@@ -113,14 +124,23 @@ fn modprobe(module: &str) -> bool {
 
 /// What a program says, or that it does not.
 fn said<A: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = A>) -> io::Result<Output> {
-    base::program::output(Command::new(program).args(args).env("PATH", crate::flags::environment::search_path()), b"", LIMIT)
+    base::program::output(
+        Command::new(program).args(args).env("PATH", crate::flags::environment::search_path()),
+        b"",
+        LIMIT,
+    )
 }
 
 /// Asks the kernel with the very program that kedge uses.
 fn nftables() -> Verdict {
-    match said("nft", ["-c", "add table inet kedge_check; add set inet kedge_check s { type ipv4_addr . inet_service; }"]) {
+    match said(
+        "nft",
+        ["-c", "add table inet kedge_check; add set inet kedge_check s { type ipv4_addr . inet_service; }"],
+    ) {
         Err(err) => Fails(unanswered("nft", "install the package nftables", &err)),
-        Ok(output) if output.status.success() => Fine(first_line(&said("nft", ["--version"]).map(|o| o.stdout).unwrap_or_default())),
+        Ok(output) if output.status.success() => {
+            Fine(first_line(&said("nft", ["--version"]).map(|o| o.stdout).unwrap_or_default()))
+        }
         Ok(output) => Fails(format!("the kernel refuses tables: {} (module nf_tables)", first_line(&output.stderr))),
     }
 }
@@ -223,7 +243,10 @@ fn clock() -> Verdict {
     if now.as_second() > 1_767_225_600 {
         return Fine(base::time::rfc3339_secs(now));
     }
-    Lacks(format!("{}: the clock is behind; certificates hold, but joining waits until it is set (NTP)", base::time::rfc3339_secs(now)))
+    Lacks(format!(
+        "{}: the clock is behind; certificates hold, but joining waits until it is set (NTP)",
+        base::time::rfc3339_secs(now)
+    ))
 }
 
 fn swap(list: &str) -> Verdict {
@@ -251,7 +274,10 @@ mod tests {
 
     #[test]
     fn a_program_that_does_not_end_is_told() {
-        let (late, away) = (io::Error::new(io::ErrorKind::TimedOut, "nft took longer than 20 s"), io::Error::from(io::ErrorKind::NotFound));
+        let (late, away) = (
+            io::Error::new(io::ErrorKind::TimedOut, "nft took longer than 20 s"),
+            io::Error::from(io::ErrorKind::NotFound),
+        );
         assert_eq!(unanswered("nft", "install it", &late), "nft does not work: nft took longer than 20 s");
         assert_eq!(unanswered("nft", "install it", &away), "nft was not found: install it");
     }

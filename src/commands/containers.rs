@@ -1,4 +1,5 @@
-//! `kedge images`, `kedge ps`, `kedge logs`: this node's containerd over the CRI, for when there is no API to ask and no crictl.
+//! `kedge images`, `kedge ps`, `kedge logs`: this node's containerd over the CRI, for when there is no API to ask and
+//! no crictl.
 
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -101,7 +102,8 @@ fn asked<T>(place: &Place, call: impl AsyncFnOnce(Cri) -> Result<T, CriError>) -
     if !socket.exists() {
         return Err(ContainersError::NoSocket { path: socket });
     }
-    life::ask(async { call(Cri::connect(&socket)).await })?.map_err(|source| ContainersError::Cri { path: socket, source })
+    life::ask(async { call(Cri::connect(&socket)).await })?
+        .map_err(|source| ContainersError::Cri { path: socket, source })
 }
 
 fn short(id: &str) -> &str {
@@ -144,7 +146,8 @@ fn label<'a>(container: &'a cri::Container, name: &str) -> &'a str {
 
 /// Namespace, pod and container.
 fn names(container: &cri::Container) -> [&str; 3] {
-    ["io.kubernetes.pod.namespace", "io.kubernetes.pod.name", "io.kubernetes.container.name"].map(|name| label(container, name))
+    ["io.kubernetes.pod.namespace", "io.kubernetes.pod.name", "io.kubernetes.container.name"]
+        .map(|name| label(container, name))
 }
 
 fn state(container: &cri::Container) -> &'static str {
@@ -182,7 +185,14 @@ pub(crate) fn ps(args: &PsArgs) -> Result<(), ContainersError> {
     let mut rows = vec![["CONTAINER", "NAMESPACE", "POD", "NAME", "STATE", "AGE"].map(str::to_owned)];
     for container in &all {
         let [namespace, pod, name] = names(container).map(str::to_owned);
-        rows.push([short(&container.id).to_owned(), namespace, pod, name, state(container).to_owned(), age(container.created_at)]);
+        rows.push([
+            short(&container.id).to_owned(),
+            namespace,
+            pod,
+            name,
+            state(container).to_owned(),
+            age(container.created_at),
+        ]);
     }
     print!("{}", columns(rows));
     Ok(())
@@ -241,7 +251,9 @@ pub(crate) fn logs(args: &LogsArgs) -> Result<(), ContainersError> {
 fn bare(line: &[u8]) -> &[u8] {
     let mut at = line.splitn(4, |b| *b == b' ');
     match (at.next(), at.next(), at.next(), at.next()) {
-        (Some(_), Some(b"stdout" | b"stderr"), Some(tag), Some(text)) if tag.starts_with(b"P") => text.strip_suffix(b"\n").unwrap_or(text),
+        (Some(_), Some(b"stdout" | b"stderr"), Some(tag), Some(text)) if tag.starts_with(b"P") => {
+            text.strip_suffix(b"\n").unwrap_or(text)
+        }
         (Some(_), Some(b"stdout" | b"stderr"), Some(_), Some(text)) => text,
         _ => line,
     }
@@ -277,17 +289,30 @@ mod tests {
     use super::*;
 
     fn container(id: &str, pod: &str, name: &str, created_at: i64) -> cri::Container {
-        let labels = [("io.kubernetes.pod.namespace", "ns"), ("io.kubernetes.pod.name", pod), ("io.kubernetes.container.name", name)];
+        let labels = [
+            ("io.kubernetes.pod.namespace", "ns"),
+            ("io.kubernetes.pod.name", pod),
+            ("io.kubernetes.container.name", name),
+        ];
         let labels = labels.into_iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
         cri::Container { id: id.to_owned(), labels, created_at, ..Default::default() }
     }
 
     #[test]
     fn a_container_is_named_by_id_or_by_its_pod_and_the_newest_counts() {
-        let all =
-            [container("aa1", "p", "c", 1), container("ab2", "p", "c", 2), container("cc", "q", "a", 1), container("cd", "q", "b", 1)];
-        let picked = |asked: &str| pick(&all, asked).map(|c| c.id.clone()).map_err(|err| matches!(err, ContainersError::Several { .. }));
-        assert_eq!((picked("aa"), picked("ns/p"), picked("ns/q/b")), (Ok("aa1".to_owned()), Ok("ab2".to_owned()), Ok("cd".to_owned())));
+        let all = [
+            container("aa1", "p", "c", 1),
+            container("ab2", "p", "c", 2),
+            container("cc", "q", "a", 1),
+            container("cd", "q", "b", 1),
+        ];
+        let picked = |asked: &str| {
+            pick(&all, asked).map(|c| c.id.clone()).map_err(|err| matches!(err, ContainersError::Several { .. }))
+        };
+        assert_eq!(
+            (picked("aa"), picked("ns/p"), picked("ns/q/b")),
+            (Ok("aa1".to_owned()), Ok("ab2".to_owned()), Ok("cd".to_owned()))
+        );
         assert_eq!((picked("ns/q"), picked("zz")), (Err(true), Err(false)));
     }
 

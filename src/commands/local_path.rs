@@ -35,7 +35,8 @@ fn setup(dir: &Path) -> io::Result<()> {
 /// Only a folder that is called as volumes are; what is gone already is fine.
 fn teardown(dir: &Path) -> io::Result<()> {
     let volume = dir.file_name().is_some_and(|name| name.to_string_lossy().starts_with("pvc-"));
-    let plain = dir.components().all(|part| !matches!(part, std::path::Component::ParentDir | std::path::Component::CurDir));
+    let plain =
+        dir.components().all(|part| !matches!(part, std::path::Component::ParentDir | std::path::Component::CurDir));
     if !volume || !plain {
         return Err(io::Error::other("is no volume's folder"));
     }

@@ -61,7 +61,8 @@ enum Role {
     Ctr(ToolArgs),
     /// Stop every pod that kedge started on this machine and take its links, mounts and nft tables away. Data stays.
     Killall(KillallArgs),
-    /// Remove kedge from this machine: stop everything, then take away the service, the data and the program. Volumes stay.
+    /// Remove kedge from this machine: stop everything, then take away the service, the data and the program. Volumes
+    /// stay.
     Uninstall(UninstallArgs),
     /// Take, list, delete and restore snapshots of the server's state.
     #[command(visible_alias = "etcd-snapshot")]
@@ -72,7 +73,8 @@ enum Role {
     Status(status::StatusArgs),
     /// Show what an object waits for, and what to do about it.
     Why(why::WhyArgs),
-    /// Tell whether this machine can run kedge: kernel, cgroups, nftables, containerd. Fails if something needed is missing.
+    /// Tell whether this machine can run kedge: kernel, cgroups, nftables, containerd. Fails if something needed is
+    /// missing.
     CheckConfig,
     /// List the images of this node's containerd.
     Images(containers::ImagesArgs),
@@ -144,7 +146,9 @@ fn run(role: Role) -> Result<(), CommandError> {
         Role::Images(args) => containers::images(&args)?,
         Role::Ps(args) => containers::ps(&args)?,
         Role::Logs(args) => containers::logs(&args)?,
-        Role::Completion { shell } => clap_complete::generate(shell, &mut Cli::command(), "kedge", &mut std::io::stdout()),
+        Role::Completion { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "kedge", &mut std::io::stdout())
+        }
     }
     Ok(())
 }
@@ -152,7 +156,9 @@ fn run(role: Role) -> Result<(), CommandError> {
 /// The flag of k3s that has no place here, if that is what clap stumbled upon.
 fn refused_flag(err: &clap::Error) -> Option<(&str, &'static str)> {
     match err.get(ContextKind::InvalidArg) {
-        Some(ContextValue::String(flag)) if err.kind() == ErrorKind::UnknownArgument => Some((flag, refused::why(flag)?)),
+        Some(ContextValue::String(flag)) if err.kind() == ErrorKind::UnknownArgument => {
+            Some((flag, refused::why(flag)?))
+        }
         _ => None,
     }
 }
@@ -170,8 +176,10 @@ enum Refusal {
 /// Puts environment, file and command line into one list of flags and lets clap judge it.
 fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cli, Refusal> {
     let overriding = |role: Command| role.args_override_self(true);
-    let mut command =
-        Cli::command().mut_subcommand("server", overriding).mut_subcommand("agent", overriding).mut_subcommand("snapshot", overriding);
+    let mut command = Cli::command()
+        .mut_subcommand("server", overriding)
+        .mut_subcommand("agent", overriding)
+        .mut_subcommand("snapshot", overriding);
     let words: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
     let mut all: Vec<OsString> = vec!["kedge".into()];
     let role = words.first().cloned().unwrap_or_default();
@@ -206,7 +214,8 @@ fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cl
         all.extend(args.into_iter().skip(1));
     } else {
         let cleans = matches!(words.first().map(String::as_str), Some("killall" | "uninstall"));
-        let named = given_flags(&words).contains("data-dir") || words.iter().any(|word| word == "-d" || word == "--help" || word == "-h");
+        let named = given_flags(&words).contains("data-dir")
+            || words.iter().any(|word| word == "-d" || word == "--help" || word == "-h");
         all.extend(args);
         // Where the server was told to keep its data, there it is looked for.
         if cleans && !named {
@@ -246,7 +255,8 @@ mod tests {
         let file = dir.path().join("config.yaml");
         std::fs::write(&file, "node-name: from-file\ncluster-domain: file.local\ntls-san: [one]\n").unwrap();
         let config = format!("--config={}", file.display());
-        let vars = [("K3S_NODE_NAME", "from-env"), ("KEDGE_HTTPS_LISTEN_PORT", "7000"), ("KEDGE_CLUSTER_DOMAIN", "env.local")];
+        let vars =
+            [("K3S_NODE_NAME", "from-env"), ("KEDGE_HTTPS_LISTEN_PORT", "7000"), ("KEDGE_CLUSTER_DOMAIN", "env.local")];
         let args = server(&[&config, "--node-name", "from-cli", "--tls-san=two"], &vars).unwrap();
         assert_eq!(args.node.node_name.as_deref(), Some("from-cli"));
         assert_eq!(args.cluster_domain, "file.local");
@@ -257,7 +267,8 @@ mod tests {
     #[test]
     fn an_agent_is_told_its_server_as_k3s_users_do() {
         let vars = [("K3S_URL", "https://10.0.0.1:6443"), ("K3S_TOKEN", "secret"), ("KEDGE_NODE_NAME", "edge")];
-        let parsed = parse(vec!["agent".into()], &|name| vars.iter().find(|(k, _)| *k == name).map(|(_, v)| (*v).to_owned()));
+        let parsed =
+            parse(vec!["agent".into()], &|name| vars.iter().find(|(k, _)| *k == name).map(|(_, v)| (*v).to_owned()));
         let Ok(Cli { role: Role::Agent(args) }) = parsed else { panic!() };
         assert_eq!((args.server.as_str(), args.token.as_deref()), ("https://10.0.0.1:6443", Some("secret")));
         assert_eq!(args.node.node_name.as_deref(), Some("edge"));
@@ -270,7 +281,11 @@ mod tests {
         assert!(server(&["--write-kubeconfig-mode=9"], &[]).unwrap_err().contains("octal"));
         assert!(server(&["--disable=../x"], &[]).unwrap_err().contains("coredns"));
         assert!(server(&["--egress-selector-mode=pod"], &[]).unwrap_err().contains("agent"));
-        assert!(server(&["--snapshotter=native", "--container-runtime-endpoint=/run/x.sock"], &[]).unwrap_err().contains("--snapshotter"));
+        assert!(
+            server(&["--snapshotter=native", "--container-runtime-endpoint=/run/x.sock"], &[])
+                .unwrap_err()
+                .contains("--snapshotter")
+        );
         assert_eq!(server(&["--disable=traefik,coredns"], &[]).unwrap().disable, ["traefik", "coredns"]);
         assert!(server(&["--config=/no/such/file"], &[]).unwrap_err().contains("/no/such/file"));
     }

@@ -1,7 +1,7 @@
-//! `kedge certificate rotate-ca`: another set of authorities for the whole cluster. It travels to the servers in a Secret, sealed with
-//! what servers alone have; each keeps it beside the one in use and takes it at its next start, and agents fetch theirs when they meet
-//! it. Who has the new set and who has not understand each other, for the new one is vouched for by the old one, which stays trusted
-//! until it is dropped.
+//! `kedge certificate rotate-ca`: another set of authorities for the whole cluster. It travels to the servers in a
+//! Secret, sealed with what servers alone have; each keeps it beside the one in use and takes it at its next start, and
+//! agents fetch theirs when they meet it. Who has the new set and who has not understand each other, for the new one is
+//! vouched for by the old one, which stays trusted until it is dropped.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,8 @@ use crate::server::membership::CONTROL_PLANE;
 /// Flags of `kedge certificate rotate-ca`.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RotateArgs {
-    /// Folder with the new authorities, named as below server/tls (or with a folder tls of such); without it all are made anew.
+    /// Folder with the new authorities, named as below server/tls (or with a folder tls of such); without it all are
+    /// made anew.
     #[arg(long, value_name = "DIR")]
     path: Option<PathBuf>,
     /// Take authorities that end soon, and go on although a server is not ready or was not restarted.
@@ -132,7 +133,9 @@ fn told(dropped: bool, servers: String) -> String {
         true => "Join tokens and kubeconfigs from before the rotation are good no more then.",
         false => "When all have been, 'kedge certificate rotate-ca --drop-old' ends the trust in the old ones.",
     };
-    format!("{what}\nRestart kedge on every server, one after another ({servers}). Agents follow by themselves, and pods run on.\n{then}")
+    format!(
+        "{what}\nRestart kedge on every server, one after another ({servers}). Agents follow by themselves, and pods run on.\n{then}"
+    )
 }
 
 /// Servers that would miss a change.

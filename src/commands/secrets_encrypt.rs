@@ -112,12 +112,14 @@ pub(crate) fn main(args: &SecretsEncryptArgs) -> Result<(), EncryptError> {
 
 async fn ask(args: &SecretsEncryptArgs, method: Method, path: &str) -> Result<Value, EncryptError> {
     let tls = args.state.data_dir.join("server/tls");
-    let read = |path: &Path| std::fs::read_to_string(path).map_err(|why| EncryptError::Unread { path: path.to_owned(), why });
+    let read =
+        |path: &Path| std::fs::read_to_string(path).map_err(|why| EncryptError::Unread { path: path.to_owned(), why });
     let bundle = Bundle::from_pem(&read(&tls.join(format!("{}.crt", Ca::Server.stem())))?)?;
     let stem = Leaf::ClientAdmin.stem();
     let admin = CertStore::load(&tls.join(format!("{stem}.crt")), &tls.join(format!("{stem}.key")))?;
     let setup = ClientSetup::http1(Some(&bundle), Some(Arc::clone(&admin)))?;
-    let server: Uri = args.server.parse().map_err(|source| EncryptError::Server { text: args.server.clone(), source })?;
+    let server: Uri =
+        args.server.parse().map_err(|source| EncryptError::Server { text: args.server.clone(), source })?;
     let (host, port) = (server.host().unwrap_or("127.0.0.1"), server.port_u16().unwrap_or(base::ports::API));
     let (group, _fatal) = Group::root("secrets-encrypt");
     let stream = wire::dial::tcp(host, port, host, Some(setup.config())).await?;
@@ -126,8 +128,13 @@ async fn ask(args: &SecretsEncryptArgs, method: Method, path: &str) -> Result<Va
     let answer = wire::dial::request(stream, &args.server, request, &group).await?;
     let ok = answer.status().is_success();
     let bytes = wire::body::collect(answer.into_body(), ANSWER_BYTES_MAX).await?;
-    let answer: Value = serde_json::from_slice(&bytes).map_err(|_| EncryptError::Refused(String::from_utf8_lossy(&bytes).into_owned()))?;
-    if ok { Ok(answer) } else { Err(EncryptError::Refused(answer["message"].as_str().unwrap_or("the server refused").to_owned())) }
+    let answer: Value = serde_json::from_slice(&bytes)
+        .map_err(|_| EncryptError::Refused(String::from_utf8_lossy(&bytes).into_owned()))?;
+    if ok {
+        Ok(answer)
+    } else {
+        Err(EncryptError::Refused(answer["message"].as_str().unwrap_or("the server refused").to_owned()))
+    }
 }
 
 /// Whether all servers have the same keys, and else which do not.
@@ -155,7 +162,11 @@ fn shown(answer: &Value) -> String {
     }
     for key in keys {
         let active = if key["active"] == true { " *" } else { "" };
-        out.push_str(&format!("{active:<8}{:<19}{}\n", key["type"].as_str().unwrap_or_default(), key["name"].as_str().unwrap_or_default()));
+        out.push_str(&format!(
+            "{active:<8}{:<19}{}\n",
+            key["type"].as_str().unwrap_or_default(),
+            key["name"].as_str().unwrap_or_default()
+        ));
     }
     out
 }
@@ -168,13 +179,19 @@ mod tests {
     #[test]
     fn servers_with_other_keys_are_named() {
         let hashes = json!({ "10.0.0.1": "start-a", "10.0.0.2": "start-b" });
-        let text = shown(&json!({ "enabled": true, "stage": "start", "hash": "start-a", "hashes": hashes, "hashesMatch": false }));
-        assert!(text.contains("Current Rotation Stage: start\nServer Encryption Hashes: hash does not match on 10.0.0.2\n"), "{text}");
+        let text = shown(
+            &json!({ "enabled": true, "stage": "start", "hash": "start-a", "hashes": hashes, "hashesMatch": false }),
+        );
+        assert!(
+            text.contains("Current Rotation Stage: start\nServer Encryption Hashes: hash does not match on 10.0.0.2\n"),
+            "{text}"
+        );
     }
 
     #[test]
     fn the_active_key_has_a_star() {
-        let text = shown(&json!({ "enabled": true, "keys": [{ "active": true, "type": "XSalsa20-POLY1305", "name": "k" }] }));
+        let text =
+            shown(&json!({ "enabled": true, "keys": [{ "active": true, "type": "XSalsa20-POLY1305", "name": "k" }] }));
         assert_eq!(
             text,
             "Encryption Status: Enabled\n\nActive  Key Type           Name\n------  --------           ----\n *      XSalsa20-POLY1305  k\n"

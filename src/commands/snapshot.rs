@@ -80,7 +80,8 @@ enum Action {
         /// The archive, or a snapshot's name in the bucket of --etcd-s3.
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Servers' token with which it was sealed (default: that of this machine's server/token). Rather as a file: everybody sees a command line.
+        /// Servers' token with which it was sealed (default: that of this machine's server/token). Rather as a file:
+        /// everybody sees a command line.
         #[arg(long, short, value_name = "TOKEN")]
         token: Option<String>,
         /// File with that token.
@@ -148,7 +149,9 @@ async fn run(args: SnapshotArgs, places: Places, node: String) -> Result<(), Sna
         Action::Save { name } => {
             let saved = snapshot::save(&places, &name, &node, VERSION, &clock, &Rng::from_os())?;
             let holds = match saved.manifest.sealed {
-                true => "the cluster; its keys are sealed with the servers' token (server/token): keep both, and not in one place",
+                true => {
+                    "the cluster; its keys are sealed with the servers' token (server/token): keep both, and not in one place"
+                }
                 false => "the store alone: there are no keys, token or configuration here",
             };
             let (at, size, revision) = (saved.location.display(), saved.size, saved.manifest.revision);
@@ -182,7 +185,10 @@ async fn run(args: SnapshotArgs, places: Places, node: String) -> Result<(), Sna
                 println!("Snapshot {gone} deleted.");
             }
             if let Some(bucket) = bucket {
-                for gone in crate::server::away::prune(bucket, &name, &node, args.s3.etcd_s3_retention).await.map_err(AwayError::S3)? {
+                for gone in crate::server::away::prune(bucket, &name, &node, args.s3.etcd_s3_retention)
+                    .await
+                    .map_err(AwayError::S3)?
+                {
                     println!("Snapshot {} deleted.", bucket.location(&gone));
                 }
             }
@@ -208,7 +214,13 @@ async fn open(args: &SnapshotArgs, group: &Group) -> Result<Bucket, SnapshotsErr
 async fn delete(dir: &Path, name: &str, bucket: Option<&Bucket>) -> Result<(), SnapshotsError> {
     let file = snapshot::file_of(name)?;
     let away = match bucket {
-        Some(bucket) if crate::server::away::list(bucket).await.map_err(AwayError::S3)?.iter().any(|entry| entry.key == file) => {
+        Some(bucket)
+            if crate::server::away::list(bucket)
+                .await
+                .map_err(AwayError::S3)?
+                .iter()
+                .any(|entry| entry.key == file) =>
+        {
             Some(bucket)
         }
         _ => None,
@@ -272,7 +284,13 @@ fn print(rows: &[Value], output: Output) -> Result<(), SnapshotsError> {
         let text = |field: &str| row[field].as_str().unwrap_or("-").to_owned();
         // What is in a bucket is not opened for its revision.
         let revision = row["manifest"]["revision"].as_u64().map_or("-".to_owned(), |revision| revision.to_string());
-        println!("{:<48} {:>12} {revision:>10} {:<20} {}", text("name"), row["size"].to_string(), text("created"), text("location"));
+        println!(
+            "{:<48} {:>12} {revision:>10} {:<20} {}",
+            text("name"),
+            row["size"].to_string(),
+            text("created"),
+            text("location")
+        );
     }
     Ok(())
 }

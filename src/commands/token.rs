@@ -65,8 +65,8 @@ enum Verb {
     },
     /// Print a random token, and store nothing.
     Generate,
-    /// Set the tokens with which servers and agents join from now on, on all servers, and print the servers'. Machines that are in stay in.
-    /// Runs on a server.
+    /// Set the tokens with which servers and agents join from now on, on all servers, and print the servers'. Machines
+    /// that are in stay in. Runs on a server.
     Rotate {
         /// The token as it is now, to make sure that this is the cluster that is meant.
         #[arg(long, short)]
@@ -209,22 +209,37 @@ async fn run(args: &TokenArgs) -> Result<(), TokenError> {
 fn password(flag: &'static str, text: &str, ca: &str) -> Result<HiddenText, TokenError> {
     let refused = |why: String| TokenError::New { flag, why };
     let token = JoinToken::parse(text).map_err(|err| refused(err.to_string()))?;
-    if token.ca_hash.is_some_and(|pinned| pki::token::vouched_for(ca.as_bytes(), &pinned).is_ok_and(|own| own.is_empty())) {
+    if token
+        .ca_hash
+        .is_some_and(|pinned| pki::token::vouched_for(ca.as_bytes(), &pinned).is_ok_and(|own| own.is_empty()))
+    {
         return Err(refused("it is for another cluster".to_owned()));
     }
     match token.credential {
         JoinCredential::Password { password, .. } => Ok(password),
-        JoinCredential::Bootstrap(_) => Err(refused("a bootstrap token is none for servers: see 'kedge token create'".to_owned())),
+        JoinCredential::Bootstrap(_) => {
+            Err(refused("a bootstrap token is none for servers: see 'kedge token create'".to_owned()))
+        }
     }
 }
 
-/// Writes new passwords where all servers look, sealed. Answers with the new full token. `new`: the servers' and the agents'.
-async fn rotate(api: &Api<Secret>, ca: &str, server_dir: &Path, old: Option<&str>, new: [Option<&str>; 2]) -> Result<String, TokenError> {
-    let (seal, rng, now) = (rotation::seal(server_dir).map_err(TokenError::NoServer)?, Rng::from_os(), Clock::system().now());
+/// Writes new passwords where all servers look, sealed. Answers with the new full token. `new`: the servers' and the
+/// agents'.
+async fn rotate(
+    api: &Api<Secret>,
+    ca: &str,
+    server_dir: &Path,
+    old: Option<&str>,
+    new: [Option<&str>; 2],
+) -> Result<String, TokenError> {
+    let (seal, rng, now) =
+        (rotation::seal(server_dir).map_err(TokenError::NoServer)?, Rng::from_os(), Clock::system().now());
     if let Some(old) = old {
         // The server's file follows every rotation.
         let path = server_dir.join("token");
-        let text = std::fs::read_to_string(&path).map_err(FileError::at("cannot read", &path)).map_err(TokenError::NoServer)?;
+        let text = std::fs::read_to_string(&path)
+            .map_err(FileError::at("cannot read", &path))
+            .map_err(TokenError::NoServer)?;
         if password("token", old, ca)? != password("token", &text, ca)? {
             return Err(TokenError::Old);
         }
@@ -255,7 +270,13 @@ fn secret_name(id: &str) -> String {
     format!("bootstrap-token-{id}")
 }
 
-fn secret_of(token: &BootstrapToken, description: &str, groups: &[String], usages: &[String], expires: Option<Timestamp>) -> Secret {
+fn secret_of(
+    token: &BootstrapToken,
+    description: &str,
+    groups: &[String],
+    usages: &[String],
+    expires: Option<Timestamp>,
+) -> Secret {
     let mut data = BTreeMap::from([
         ("token-id".to_owned(), token.id.clone()),
         ("token-secret".to_owned(), token.secret.expose().clone()),
@@ -285,7 +306,8 @@ struct Row {
 impl Row {
     fn of(secret: &Secret, now: Timestamp) -> Row {
         let field = |name: &str| {
-            let bytes = secret.data.as_ref().and_then(|data| data.get(name)).map(|bytes| bytes.0.clone()).unwrap_or_default();
+            let bytes =
+                secret.data.as_ref().and_then(|data| data.get(name)).map(|bytes| bytes.0.clone()).unwrap_or_default();
             String::from_utf8(bytes).unwrap_or_default()
         };
         let expires = field("expiration");
@@ -297,7 +319,9 @@ impl Row {
             }
             Err(_) => "<forever>".to_owned(),
         };
-        let usages = ["authentication", "signing"].into_iter().filter(|usage| field(&format!("usage-bootstrap-{usage}")) == "true");
+        let usages = ["authentication", "signing"]
+            .into_iter()
+            .filter(|usage| field(&format!("usage-bootstrap-{usage}")) == "true");
         Row {
             id: field("token-id"),
             ttl,

@@ -1,4 +1,5 @@
-//! `kedge kubectl`, `kedge crictl`, `kedge ctr`: the tools found on this machine, told where this node's server and runtime are.
+//! `kedge kubectl`, `kedge crictl`, `kedge ctr`: the tools found on this machine, told where this node's server and
+//! runtime are.
 
 use std::ffi::OsString;
 use std::io;
@@ -48,7 +49,9 @@ pub(crate) fn main(name: &str, args: &[OsString]) -> Result<(), ToolError> {
         _ => vec![("CONTAINERD_ADDRESS", socket.display().to_string()), ("CONTAINERD_NAMESPACE", "k8s.io".to_owned())],
     };
     // What the person has set already is meant.
-    for (variable, value) in settings.into_iter().filter(|(variable, _)| crate::flags::environment::environment(variable).is_none()) {
+    for (variable, value) in
+        settings.into_iter().filter(|(variable, _)| crate::flags::environment::environment(variable).is_none())
+    {
         command.env(variable, value);
     }
     Err(ToolError::Run { source: command.exec(), path })

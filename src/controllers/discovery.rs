@@ -27,5 +27,11 @@ pub(crate) async fn kinds(client: &Client) -> Result<Vec<Kind>, kube::Error> {
     let discovery = Discovery::new(client.clone()).run_aggregated().await?;
     let groups = discovery.groups_alphabetical();
     let all = groups.into_iter().flat_map(kube::discovery::ApiGroup::recommended_resources);
-    Ok(all.map(|(resource, capabilities)| Kind { resource, namespaced: capabilities.scope == Scope::Namespaced, capabilities }).collect())
+    Ok(all
+        .map(|(resource, capabilities)| Kind {
+            resource,
+            namespaced: capabilities.scope == Scope::Namespaced,
+            capabilities,
+        })
+        .collect())
 }

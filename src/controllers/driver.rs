@@ -39,11 +39,12 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// A lost race, a vanished object, a namespace on its way out, a server that is ending or has no leader for a moment (which the store says
-    /// itself): normal life, tried again without a warning.
+    /// A lost race, a vanished object, a namespace on its way out, a server that is ending or has no leader for a
+    /// moment (which the store says itself): normal life, tried again without a warning.
     fn is_routine(&self) -> bool {
         let (Error::Api(err) | Error::Some { first: err, .. }) = self else { return false };
-        matches!(err, kube::Error::Api(status) if matches!(status.code, 404 | 409 | 503)) || client::events::is_namespace_ending(err)
+        matches!(err, kube::Error::Api(status) if matches!(status.code, 404 | 409 | 503))
+            || client::events::is_namespace_ending(err)
     }
 }
 
@@ -56,7 +57,8 @@ pub(crate) enum Next {
     After(Duration),
 }
 
-/// Brings one object to where it should be. No input but the key: a lost signal, a restart and an event run the same way.
+/// Brings one object to where it should be. No input but the key: a lost signal, a restart and an event run the same
+/// way.
 #[async_trait::async_trait]
 pub(crate) trait Reconcile: Send + Sync + 'static {
     /// Looks at the caches and acts. `NotFound` of its own object is no error.
@@ -103,8 +105,9 @@ impl Context {
         client::events::Recorder::new(self.client(name), component, "", &self.group)
     }
 
-    /// Starts the workers of a controller once `ready` has resolved. Its queue is fed by [`Context::feed`]. When the machine's clock is set,
-    /// all that waits is looked at: a schedule, a deadline or a token's end comes by that clock.
+    /// Starts the workers of a controller once `ready` has resolved. Its queue is fed by [`Context::feed`]. When the
+    /// machine's clock is set, all that waits is looked at: a schedule, a deadline or a token's end comes by that
+    /// clock.
     pub(crate) fn start(
         &self,
         name: &'static str,

@@ -1,7 +1,7 @@
 //! Bridges the time between a write and its echo in the cache, so that nothing is created or deleted twice.
 
+use base::sync::Mutex;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use client::informer::Key;
@@ -23,7 +23,7 @@ pub(crate) struct Expectations(Mutex<HashMap<Key, Pending>>);
 
 impl Expectations {
     fn with<T>(&self, look: impl FnOnce(&mut HashMap<Key, Pending>) -> T) -> T {
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.0.lock())
     }
 
     /// `owner` has created the object `uid`.
@@ -54,7 +54,8 @@ impl Expectations {
         });
     }
 
-    /// Whether the cache, which shows `present` and has seen `leaving` being deleted, has caught up with `owner`'s writes.
+    /// Whether the cache, which shows `present` and has seen `leaving` being deleted, has caught up with `owner`'s
+    /// writes.
     pub(crate) fn met(&self, owner: &Key, present: &BTreeSet<String>, leaving: &BTreeSet<String>) -> bool {
         self.with(|all| {
             let Some(pending) = all.get_mut(owner) else { return true };

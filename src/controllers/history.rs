@@ -1,4 +1,5 @@
-//! ControllerRevisions: the templates that a StatefulSet or a DaemonSet had, for rollouts and for `kubectl rollout undo`.
+//! ControllerRevisions: the templates that a StatefulSet or a DaemonSet had, for rollouts and for `kubectl rollout
+//! undo`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -81,19 +82,25 @@ impl<K: Kind + k8s_openapi::Metadata<Ty = ObjectMeta>> History<'_, K> {
                     continue;
                 }
                 Claim::Foreign => continue,
-                Claim::Adopt => json!({"metadata": {"uid": revision.uid(), "ownerReferences": [owners::reference_to(self.owner)]}}),
+                Claim::Adopt => {
+                    json!({"metadata": {"uid": revision.uid(), "ownerReferences": [owners::reference_to(self.owner)]}})
+                }
                 Claim::Release => {
                     json!({"metadata": {"uid": revision.uid(), "ownerReferences": [{"$patch": "delete", "uid": self.owner.uid()}]}})
                 }
             };
-            let patched = self.api().patch(&revision.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await;
+            let patched =
+                self.api().patch(&revision.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await;
             driver::gone_is_fine(patched)?;
         }
-        owned.sort_by_key(|revision| (revision.revision, revision.metadata.creation_timestamp.clone(), revision.name_any()));
+        owned.sort_by_key(|revision| {
+            (revision.revision, revision.metadata.creation_timestamp.clone(), revision.name_any())
+        });
         Ok(owned)
     }
 
-    /// The revision of the present template, made or renumbered if it is not the newest of `owned`; and the collision count.
+    /// The revision of the present template, made or renumbered if it is not the newest of `owned`; and the collision
+    /// count.
     pub(crate) async fn present(
         &self,
         owned: &[Arc<ControllerRevision>],
@@ -113,7 +120,12 @@ impl<K: Kind + k8s_openapi::Metadata<Ty = ObjectMeta>> History<'_, K> {
         }
     }
 
-    async fn make(&self, data: &Value, number: i64, state: &State<'_>) -> Result<(Arc<ControllerRevision>, i32), Error> {
+    async fn make(
+        &self,
+        data: &Value,
+        number: i64,
+        state: &State<'_>,
+    ) -> Result<(Arc<ControllerRevision>, i32), Error> {
         let mut collisions = state.collisions;
         loop {
             let revision = self.revision(data, number, collisions, state);
@@ -135,10 +147,15 @@ impl<K: Kind + k8s_openapi::Metadata<Ty = ObjectMeta>> History<'_, K> {
 
     fn revision(&self, data: &Value, number: i64, collisions: i32, state: &State<'_>) -> ControllerRevision {
         let hash = hash(data, collisions);
-        let mut revision = ControllerRevision { revision: number, data: Some(RawExtension(data.clone())), ..ControllerRevision::default() };
+        let mut revision = ControllerRevision {
+            revision: number,
+            data: Some(RawExtension(data.clone())),
+            ..ControllerRevision::default()
+        };
         revision.metadata.name = Some(format!("{}-{hash}", self.owner.name_any()));
         revision.metadata.namespace = self.owner.namespace();
-        let mut labels: BTreeMap<String, String> = state.template.metadata.as_ref().and_then(|m| m.labels.clone()).unwrap_or_default();
+        let mut labels: BTreeMap<String, String> =
+            state.template.metadata.as_ref().and_then(|m| m.labels.clone()).unwrap_or_default();
         labels.insert(state.hash_label.to_owned(), hash);
         revision.metadata.labels = Some(labels);
         revision.metadata.annotations = self.owner.meta().annotations.clone();
@@ -182,9 +199,10 @@ mod tests {
 
     #[test]
     fn a_template_comes_back_from_its_revision_and_collisions_change_its_hash() {
-        let template: PodTemplateSpec =
-            serde_json::from_value(json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}))
-                .unwrap();
+        let template: PodTemplateSpec = serde_json::from_value(
+            json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}),
+        )
+        .unwrap();
         let data = as_patch(&template);
         assert_ne!(hash(&data, 0), hash(&data, 1));
         let revision = ControllerRevision { data: Some(RawExtension(data.clone())), ..ControllerRevision::default() };

@@ -1,7 +1,7 @@
 //! This room keeps promises: each controller compares what is with what should be and takes the next step.
 //!
-//! In: objects from shared informers. Out: API requests, each as the controller's own service account. It never knows how the API
-//! server stores anything, and no controller knows another.
+//! In: objects from shared informers. Out: API requests, each as the controller's own service account. It never knows
+//! how the API server stores anything, and no controller knows another.
 
 pub mod registry;
 pub mod settings;

@@ -11,8 +11,9 @@ use ipnet::IpNet;
 use crate::driver::Context;
 use crate::settings::Settings;
 use crate::{
-    attach, certificates, cronjob, daemonset, deployment, disruption, endpointslice, endpointslice_mirroring, garbage, hpa, job, namespace,
-    node, pod_gc, quota, replicaset, secrets, service_account, service_cidr, service_lb, statefulset, volume,
+    attach, certificates, cronjob, daemonset, deployment, disruption, endpointslice, endpointslice_mirroring, garbage,
+    hpa, job, namespace, node, pod_gc, quota, replicaset, secrets, service_account, service_cidr, service_lb,
+    statefulset, volume,
 };
 
 /// Where volumes of the class `local-path` lie and what makes their folders.
@@ -27,7 +28,13 @@ pub struct LocalPath {
 /// The cluster's keys, for what controllers sign with them. Errors are sentences for the user.
 pub trait Signer: Send + Sync {
     /// A certificate (PEM) by the CA behind `signer_name`, for a request (PEM) that fits it; `life` is cut to one year.
-    fn certificate(&self, signer_name: &str, request: &[u8], usages: &[&str], life: Option<Duration>) -> Result<String, String>;
+    fn certificate(
+        &self,
+        signer_name: &str,
+        request: &[u8],
+        usages: &[&str],
+        life: Option<Duration>,
+    ) -> Result<String, String>;
 
     /// The user (`system:node:NAME`) of a request for a node's client certificate; `None` if it is none.
     fn node_of(&self, request: &[u8]) -> Option<String>;

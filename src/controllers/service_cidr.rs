@@ -1,5 +1,5 @@
-//! ServiceCIDRs: each is held by a finalizer as long as Services have addresses of it alone, and says in its condition `Ready` whether new
-//! ones come from it (upstream's `pkg/controller/servicecidrs`).
+//! ServiceCIDRs: each is held by a finalizer as long as Services have addresses of it alone, and says in its condition
+//! `Ready` whether new ones come from it (upstream's `pkg/controller/servicecidrs`).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -36,14 +36,20 @@ pub(crate) fn start(context: &Context) {
     let queue = Arc::new(Queue::default());
     let all = cidrs.clone();
     // One that comes or goes may be what lets another one go.
-    context
-        .feed(&cidrs, &queue, move |change| driver::objects_of(change).iter().map(|cidr| Key::of(&**cidr)).chain(ending(&all)).collect());
+    context.feed(&cidrs, &queue, move |change| {
+        driver::objects_of(change).iter().map(|cidr| Key::of(&**cidr)).chain(ending(&all)).collect()
+    });
     let all = cidrs.clone();
     context.feed(&services, &queue, move |change| match change {
         Change::Added(_) => Vec::new(),
         _ => ending(&all),
     });
-    let controller = Controller { client: context.client(NAME), clock: Clock::system(), cidrs: cidrs.clone(), services: services.clone() };
+    let controller = Controller {
+        client: context.client(NAME),
+        clock: Clock::system(),
+        cidrs: cidrs.clone(),
+        services: services.clone(),
+    };
     context.start(NAME, &queue, controller, async move {
         cidrs.synced().await;
         services.synced().await;
@@ -62,7 +68,9 @@ fn ranges(cidr: &ServiceCIDR) -> Vec<IpNet> {
 /// Whether an address would be in no range without this one.
 fn is_needed(cidr: &ServiceCIDR, all: &[Arc<ServiceCIDR>], mut ips: impl Iterator<Item = IpAddr>) -> bool {
     let own = ranges(cidr);
-    let others = all.iter().filter(|other| other.metadata.name != cidr.metadata.name && other.metadata.deletion_timestamp.is_none());
+    let others = all
+        .iter()
+        .filter(|other| other.metadata.name != cidr.metadata.name && other.metadata.deletion_timestamp.is_none());
     let others: Vec<IpNet> = others.flat_map(|other| ranges(other)).collect();
     ips.any(|ip| own.iter().any(|range| range.contains(&ip)) && !others.iter().any(|range| range.contains(&ip)))
 }
@@ -95,7 +103,10 @@ impl Controller {
 
     fn service_ips(&self) -> Vec<IpAddr> {
         let services = self.services.list();
-        let texts = services.iter().filter_map(|service| service.spec.as_ref()).flat_map(|spec| spec.cluster_ips.iter().flatten());
+        let texts = services
+            .iter()
+            .filter_map(|service| service.spec.as_ref())
+            .flat_map(|spec| spec.cluster_ips.iter().flatten());
         texts.filter_map(|text| text.parse().ok()).collect()
     }
 }

@@ -1,5 +1,5 @@
-//! `--kube-controller-manager-arg`: upstream's flags of the controller manager, those that mean something here. All others are refused
-//! by name.
+//! `--kube-controller-manager-arg`: upstream's flags of the controller manager, those that mean something here. All
+//! others are refused by name.
 
 use std::time::Duration;
 
@@ -15,9 +15,11 @@ pub struct Settings {
     pub evictions: Evictions,
     /// `terminated-pod-gc-threshold`: ended pods that are kept; 0 keeps all.
     pub ended_pods_max: usize,
-    /// `legacy-service-account-token-clean-up-period`: for how long a token that a service account names in its Secrets may rest.
+    /// `legacy-service-account-token-clean-up-period`: for how long a token that a service account names in its Secrets
+    /// may rest.
     pub legacy_token_life: Duration,
-    /// `cluster-signing-duration`: what the signers of certificate requests give at most, and without a wish; a year where nothing is said.
+    /// `cluster-signing-duration`: what the signers of certificate requests give at most, and without a wish; a year
+    /// where nothing is said.
     pub signing_life: Option<Duration>,
     /// `horizontal-pod-autoscaler-*`
     pub autoscaler: Autoscaler,
@@ -32,7 +34,8 @@ pub struct Evictions {
     pub rate_when_unhealthy: f64,
     /// `unhealthy-zone-threshold`: a zone with this share of silent nodes is unhealthy.
     pub unhealthy_share: f64,
-    /// `large-cluster-size-threshold`: a zone with more nodes is large; a smaller one loses no pods while it is unhealthy.
+    /// `large-cluster-size-threshold`: a zone with more nodes is large; a smaller one loses no pods while it is
+    /// unhealthy.
     pub large_zone: usize,
 }
 
@@ -60,7 +63,13 @@ pub struct Autoscaler {
 impl Default for Autoscaler {
     fn default() -> Autoscaler {
         let secs = Duration::from_secs;
-        Autoscaler { period: secs(15), down_window: secs(300), tolerance: 0.1, cpu_start: secs(300), first_ready: secs(30) }
+        Autoscaler {
+            period: secs(15),
+            down_window: secs(300),
+            tolerance: 0.1,
+            cpu_start: secs(300),
+            first_ready: secs(30),
+        }
     }
 }
 
@@ -301,19 +310,31 @@ mod tests {
     #[test]
     fn known_flags_act_and_others_are_refused_by_name() {
         let parse = |args: &[&str]| Settings::parse(&args.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>());
-        let all = parse(&["node-monitor-grace-period=1m30s", "--terminated-pod-gc-threshold=10", "profiling=false"]).unwrap();
+        let all =
+            parse(&["node-monitor-grace-period=1m30s", "--terminated-pod-gc-threshold=10", "profiling=false"]).unwrap();
         assert_eq!((all.node_grace, all.ended_pods_max), (Duration::from_secs(90), 10));
         assert_eq!(parse(&["nonsense=1"]).unwrap_err(), "--kube-controller-manager-arg=nonsense: unknown flag");
         assert!(parse(&["leader-elect=true"]).unwrap_err().contains("kedge has no such setting"));
         assert!(parse(&["node-monitor-grace-period=fast"]).is_err());
-        assert!(parse(&["concurrent-job-syncs=9"]).unwrap_err().contains("concurrent-job-syncs: kube-controller-manager knows this flag"));
+        assert!(
+            parse(&["concurrent-job-syncs=9"])
+                .unwrap_err()
+                .contains("concurrent-job-syncs: kube-controller-manager knows this flag")
+        );
         assert_eq!(parse(&["cluster-signing-duration=24h"]).unwrap().signing_life, Some(Duration::from_secs(86_400)));
-        assert_eq!(parse(&["legacy-service-account-token-clean-up-period=48h"]).unwrap().legacy_token_life, Duration::from_secs(172_800));
+        assert_eq!(
+            parse(&["legacy-service-account-token-clean-up-period=48h"]).unwrap().legacy_token_life,
+            Duration::from_secs(172_800)
+        );
         assert!(parse(&["cluster-signing-duration=87600h"]).unwrap_err().contains("a year"));
-        let tuned = parse(&["horizontal-pod-autoscaler-tolerance=0.2", "horizontal-pod-autoscaler-downscale-stabilization=1m"]).unwrap();
+        let tuned =
+            parse(&["horizontal-pod-autoscaler-tolerance=0.2", "horizontal-pod-autoscaler-downscale-stabilization=1m"])
+                .unwrap();
         assert_eq!((tuned.autoscaler.tolerance, tuned.autoscaler.down_window), (0.2, Duration::from_secs(60)));
         assert!(parse(&["horizontal-pod-autoscaler-tolerance=-1"]).is_err());
-        let slow = parse(&["node-eviction-rate=0.5", "secondary-node-eviction-rate=0", "unhealthy-zone-threshold=0.8"]).unwrap().evictions;
+        let slow = parse(&["node-eviction-rate=0.5", "secondary-node-eviction-rate=0", "unhealthy-zone-threshold=0.8"])
+            .unwrap()
+            .evictions;
         assert_eq!((slow.rate, slow.rate_when_unhealthy, slow.unhealthy_share, slow.large_zone), (0.5, 0.0, 0.8, 50));
         assert!(parse(&["large-cluster-size-threshold=many"]).is_err());
     }

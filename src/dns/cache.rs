@@ -1,7 +1,7 @@
 //! The cache plugin: answers are kept as long as their records live, within bounds.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use hickory_proto::op::ResponseCode;
@@ -22,7 +22,8 @@ pub(crate) struct Cache {
     denial: Mutex<Shelf>,
 }
 
-/// Records of all entries of a shelf. Each takes some 300 bytes, so names of thousands of records do not fill the memory.
+/// Records of all entries of a shelf. Each takes some 300 bytes, so names of thousands of records do not fill the
+/// memory.
 const RECORDS_MAX: usize = 65_536;
 /// Of one entry; an answer with more is not kept.
 const RECORDS_OF_ENTRY_MAX: usize = 4096;
@@ -56,7 +57,8 @@ impl Shelf {
         self.next += 1;
         self.n_records += n_records;
         self.order.insert(turn, key.clone());
-        self.entries.insert(key, Entry { answer, turn, stored: now, expires: now + Duration::from_secs(u64::from(secs)) });
+        self.entries
+            .insert(key, Entry { answer, turn, stored: now, expires: now + Duration::from_secs(u64::from(secs)) });
     }
 
     fn remove(&mut self, key: &Key) {
@@ -96,7 +98,7 @@ impl Cache {
     pub(crate) fn get(&self, question: &Question) -> Option<Answer> {
         let now = Instant::now();
         for shelf in [&self.success, &self.denial] {
-            let shelf = shelf.lock().unwrap_or_else(PoisonError::into_inner);
+            let shelf = shelf.lock();
             if let Some(entry) = shelf.entries.get(&key(question)).filter(|entry| entry.expires > now) {
                 let age = u32::try_from(now.duration_since(entry.stored).as_secs()).unwrap_or(u32::MAX);
                 let mut answer = entry.answer.clone();
@@ -128,12 +130,12 @@ impl Cache {
         if secs == 0 || entries_max == 0 || n_records(answer) > RECORDS_OF_ENTRY_MAX {
             return;
         }
-        shelf.lock().unwrap_or_else(PoisonError::into_inner).put(key(question), answer.clone(), secs, entries_max);
+        shelf.lock().put(key(question), answer.clone(), secs, entries_max);
     }
 
     /// Entries kept now: successes and denials.
     pub(crate) fn sizes(&self) -> (usize, usize) {
-        let len = |shelf: &Mutex<Shelf>| shelf.lock().unwrap_or_else(PoisonError::into_inner).entries.len();
+        let len = |shelf: &Mutex<Shelf>| shelf.lock().entries.len();
         (len(&self.success), len(&self.denial))
     }
 }
@@ -204,7 +206,8 @@ mod tests {
         // Stored again: it is the youngest now.
         cache.put(&question("a."), &mut found("a."));
         cache.put(&question("b."), &mut found("b."));
-        let kept: Vec<&str> = ["a.", "b.", "m.", "n.", "z."].into_iter().filter(|name| cache.get(&question(name)).is_some()).collect();
+        let kept: Vec<&str> =
+            ["a.", "b.", "m.", "n.", "z."].into_iter().filter(|name| cache.get(&question(name)).is_some()).collect();
         assert_eq!(kept, ["a.", "b.", "n."]);
         assert_eq!(cache.sizes(), (3, 0));
     }
@@ -225,7 +228,7 @@ mod tests {
         }
         assert_eq!(cache.sizes(), (RECORDS_MAX / RECORDS_OF_ENTRY_MAX, 0));
         assert!(cache.get(&question("a0.")).is_none() && cache.get(&question("a39.")).is_some());
-        let shelf = cache.success.lock().unwrap();
+        let shelf = cache.success.lock();
         assert_eq!((shelf.n_records, shelf.order.len()), (RECORDS_MAX, shelf.entries.len()));
     }
 
@@ -234,7 +237,7 @@ mod tests {
         let cache = cache(3);
         cache.put(&question("a."), &mut Answer::new(ResponseCode::ServFail, "forward"));
         assert_eq!(cache.get(&question("a.")).map(|answer| answer.code), Some(ResponseCode::ServFail));
-        let shelf = cache.denial.lock().unwrap();
+        let shelf = cache.denial.lock();
         let entry = shelf.entries.values().next().unwrap();
         assert_eq!(entry.expires - entry.stored, Duration::from_secs(5));
     }

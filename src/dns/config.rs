@@ -1,4 +1,5 @@
-//! From the directives of a Corefile to what a server does; a plugin or option that is not here is refused with its line.
+//! From the directives of a Corefile to what a server does; a plugin or option that is not here is refused with its
+//! line.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -159,12 +160,17 @@ fn understand_block(source: &ServerBlock, place: &Place<'_>) -> Parsed<Block> {
             "health" => block.health = Some(health(directive)?),
             "ready" => block.ready = Some(address(directive, ":8181")?),
             "prometheus" => block.prometheus = Some(address(directive, "localhost:9153")?),
-            "reload" => block.reload = Some(directive.args.first().map_or(Ok(Duration::from_secs(30)), |text| duration(directive, text))?),
+            "reload" => {
+                block.reload =
+                    Some(directive.args.first().map_or(Ok(Duration::from_secs(30)), |text| duration(directive, text))?)
+            }
             "cache" => block.cache = Some(cache(directive, zones())?),
             "hosts" => block.hosts = Some(hosts(directive, zones())?),
             "kubernetes" => block.kubernetes = Some(kubernetes(directive, zones())?),
             "forward" => block.forwards.push(forward(directive, resolv)?),
-            other => return Err(directive.error(format!("Unknown directive '{other}': the plugins here are {PLUGINS}"))),
+            other => {
+                return Err(directive.error(format!("Unknown directive '{other}': the plugins here are {PLUGINS}")));
+            }
         }
     }
     Ok(block)
@@ -178,7 +184,9 @@ fn zone_key(key: &str, default_port: u16) -> Result<Zone, String> {
         Some((scheme, _)) => return Err(format!("the transport {scheme}:// of {key:?} is not supported, only dns://")),
     };
     let (host, port) = match plain.rsplit_once(':') {
-        Some((host, port)) if !port.contains('/') => (host, port.parse().map_err(|_| format!("not a port in {key:?}"))?),
+        Some((host, port)) if !port.contains('/') => {
+            (host, port.parse().map_err(|_| format!("not a port in {key:?}"))?)
+        }
         _ => (plain, default_port),
     };
     let name = zone_name(if host.is_empty() { "." } else { host })?;
@@ -189,17 +197,22 @@ fn zone_key(key: &str, default_port: u16) -> Result<Zone, String> {
 fn zone_name(text: &str) -> Result<Name, String> {
     let reverse = text.parse::<ipnet::IpNet>().ok().map(|net| match net {
         ipnet::IpNet::V4(net) => {
-            let labels =
-                net.network().octets()[..usize::from(net.prefix_len() / 8)].iter().rev().map(|o| format!("{o}.")).collect::<String>();
+            let labels = net.network().octets()[..usize::from(net.prefix_len() / 8)]
+                .iter()
+                .rev()
+                .map(|o| format!("{o}."))
+                .collect::<String>();
             format!("{labels}in-addr.arpa.")
         }
         ipnet::IpNet::V6(net) => {
-            let hex = net.network().octets().iter().map(|o| format!("{o:02x}")).collect::<String>();
-            let labels = hex[..usize::from(net.prefix_len() / 4)].chars().rev().map(|c| format!("{c}.")).collect::<String>();
+            let hex = base::hex::encode(&net.network().octets());
+            let labels =
+                hex[..usize::from(net.prefix_len() / 4)].chars().rev().map(|c| format!("{c}.")).collect::<String>();
             format!("{labels}ip6.arpa.")
         }
     });
-    let mut name = Name::from_ascii(reverse.as_deref().unwrap_or(text)).map_err(|err| format!("{text:?} is not a zone: {err}"))?;
+    let mut name =
+        Name::from_ascii(reverse.as_deref().unwrap_or(text)).map_err(|err| format!("{text:?} is not a zone: {err}"))?;
     name.set_fqdn(true);
     Ok(name.to_lowercase())
 }
@@ -291,7 +304,11 @@ fn cache(directive: &Directive, zones: Vec<Name>) -> Parsed<Cache> {
         let (entries, secs) = match option.name.as_str() {
             "success" => (&mut cache.success_entries_max, &mut cache.success_secs),
             "denial" => (&mut cache.denial_entries_max, &mut cache.denial_secs),
-            other => return Err(option.error(format!("the option '{other}' of cache is not supported, only success and denial"))),
+            other => {
+                return Err(
+                    option.error(format!("the option '{other}' of cache is not supported, only success and denial"))
+                );
+            }
         };
         *entries = number(option, option.args.first().map_or("", String::as_str))?;
         if let Some(ttl) = option.args.get(1) {
@@ -330,7 +347,8 @@ fn hosts(directive: &Directive, zones: Vec<Name>) -> Parsed<Hosts> {
 
 fn kubernetes(directive: &Directive, zones: Vec<Name>) -> Parsed<Kubernetes> {
     let own = names(directive, &directive.args)?;
-    let mut config = Kubernetes { zones: if own.is_empty() { zones } else { own }, ttl_secs: 5, ..Kubernetes::default() };
+    let mut config =
+        Kubernetes { zones: if own.is_empty() { zones } else { own }, ttl_secs: 5, ..Kubernetes::default() };
     for option in &directive.body {
         match option.name.as_str() {
             "pods" => {
@@ -339,7 +357,9 @@ fn kubernetes(directive: &Directive, zones: Vec<Name>) -> Parsed<Kubernetes> {
                     "insecure" => PodNames::Insecure,
                     "verified" => PodNames::Verified,
                     other => {
-                        return Err(option.error(format!("wrong value for pods: {other}, must be one of: disabled, verified, insecure")));
+                        return Err(option.error(format!(
+                            "wrong value for pods: {other}, must be one of: disabled, verified, insecure"
+                        )));
                     }
                 }
             }
@@ -412,7 +432,11 @@ fn forward(directive: &Directive, resolv: &dyn Fn(&str) -> std::io::Result<Strin
 }
 
 /// An address, an address with a port, or a file with `nameserver` lines.
-fn upstreams(directive: &Directive, text: &str, resolv: &dyn Fn(&str) -> std::io::Result<String>) -> Parsed<Vec<SocketAddr>> {
+fn upstreams(
+    directive: &Directive,
+    text: &str,
+    resolv: &dyn Fn(&str) -> std::io::Result<String>,
+) -> Parsed<Vec<SocketAddr>> {
     let plain = text.strip_prefix("dns://").unwrap_or(text);
     if plain.contains("://") {
         return Err(directive.error(format!("the transport of {text:?} is not supported, only dns://")));

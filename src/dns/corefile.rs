@@ -1,5 +1,5 @@
-//! Reading a Corefile: words, quotes, comments, environment variables, imports, snippets; the result is server blocks with
-//! directives, each with the place it stands at.
+//! Reading a Corefile: words, quotes, comments, environment variables, imports, snippets; the result is server blocks
+//! with directives, each with the place it stands at.
 //!
 //! Spec: <https://coredns.io/manual/configuration/>
 
@@ -108,8 +108,9 @@ impl Imports<'_> {
         let mut out: Vec<Token> = Vec::new();
         let mut input = tokens.into_iter().peekable();
         while let Some(token) = input.next() {
-            let first_on_line =
-                out.last().is_none_or(|last: &Token| last.line != token.line || last.file != token.file || last.text == "{");
+            let first_on_line = out
+                .last()
+                .is_none_or(|last: &Token| last.line != token.line || last.file != token.file || last.text == "{");
             let error = |what: String| CorefileError { file: token.file.clone(), line: token.line, what };
             self.n_tokens += 1;
             if self.n_tokens > TOKENS_MAX {
@@ -126,7 +127,9 @@ impl Imports<'_> {
                 return Err(error("Wrong argument count or unexpected line ending after 'import'".to_owned()));
             };
             if input.peek().is_some_and(|next| next.line == token.line && next.file == token.file && next.text != "}") {
-                return Err(error("import takes one argument here; arguments for snippets are not supported".to_owned()));
+                return Err(error(
+                    "import takes one argument here; arguments for snippets are not supported".to_owned(),
+                ));
             }
             if let Some((_, body)) = self.snippets.iter().find(|(name, _)| *name == pattern.text) {
                 let body = body.clone();
@@ -141,7 +144,8 @@ impl Imports<'_> {
     fn files(&mut self, token: &Token, pattern: &str, dir: &Path, depth: usize) -> Result<Vec<Token>, CorefileError> {
         let error = |what: String| CorefileError { file: token.file.clone(), line: token.line, what };
         let glob = pattern.contains(['*', '?', '[']);
-        let files = matching_files(&dir.join(pattern)).map_err(|err| error(format!("cannot import {pattern}: {err}")))?;
+        let files =
+            matching_files(&dir.join(pattern)).map_err(|err| error(format!("cannot import {pattern}: {err}")))?;
         if files.is_empty() && !glob {
             return Err(error(format!("File to import not found: {pattern}")));
         }
@@ -153,7 +157,8 @@ impl Imports<'_> {
             if !(self.wanted)(&path) {
                 continue;
             }
-            let text = fs::read_to_string(&path).map_err(|err| error(format!("Could not import {}: {err}", path.display())))?;
+            let text = fs::read_to_string(&path)
+                .map_err(|err| error(format!("Could not import {}: {err}", path.display())))?;
             let imported = tokenize(&path.display().to_string(), &text, self.env)?;
             out.extend(self.expand(imported, path.parent().unwrap_or(dir), depth + 1)?);
         }
@@ -186,7 +191,11 @@ fn tokenize(file: &str, text: &str, env: Env<'_>) -> Result<Vec<Token>, Corefile
                     }
                 }
                 if !closed {
-                    return Err(CorefileError { file: file.to_owned(), line: start, what: "a quote is never closed".to_owned() });
+                    return Err(CorefileError {
+                        file: file.to_owned(),
+                        line: start,
+                        what: "a quote is never closed".to_owned(),
+                    });
                 }
                 tokens.push(Token { text: replace_env(&word, env), quoted: true, line: start, file: file.to_owned() });
             }
@@ -225,7 +234,9 @@ fn take_snippets(tokens: &mut Vec<Token>) -> Result<Snippets, CorefileError> {
     let mut input = std::mem::take(tokens).into_iter().peekable();
     while let Some(token) = input.next() {
         let name = token.text.strip_prefix('(').and_then(|text| text.strip_suffix(')')).map(str::to_owned);
-        let Some(name) = name.filter(|_| depth == 0 && !token.quoted && input.peek().is_some_and(|next| next.text == "{")) else {
+        let Some(name) =
+            name.filter(|_| depth == 0 && !token.quoted && input.peek().is_some_and(|next| next.text == "{"))
+        else {
             depth = match token.text.as_str() {
                 "{" if !token.quoted => depth + 1,
                 "}" if !token.quoted => depth.saturating_sub(1),
@@ -248,7 +259,11 @@ fn take_snippets(tokens: &mut Vec<Token>) -> Result<Snippets, CorefileError> {
             body.push(next);
         }
         if inner != 0 {
-            return Err(CorefileError { file: token.file, line: token.line, what: format!("the snippet ({name}) is never closed") });
+            return Err(CorefileError {
+                file: token.file,
+                line: token.line,
+                what: format!("the snippet ({name}) is never closed"),
+            });
         }
         snippets.push((name, body));
     }
@@ -258,7 +273,9 @@ fn take_snippets(tokens: &mut Vec<Token>) -> Result<Snippets, CorefileError> {
 
 /// Files of one directory whose name matches, by name; only the last part of the path may have wildcards.
 fn matching_files(pattern: &Path) -> std::io::Result<Vec<PathBuf>> {
-    let (Some(dir), Some(name)) = (pattern.parent(), pattern.file_name().and_then(|name| name.to_str())) else { return Ok(Vec::new()) };
+    let (Some(dir), Some(name)) = (pattern.parent(), pattern.file_name().and_then(|name| name.to_str())) else {
+        return Ok(Vec::new());
+    };
     if !name.contains(['*', '?']) {
         return Ok(if pattern.is_file() { vec![pattern.to_owned()] } else { Vec::new() });
     }
@@ -270,8 +287,10 @@ fn matching_files(pattern: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = Vec::new();
     for entry in entries {
         let path = entry?.path();
-        let matches =
-            path.file_name().and_then(|n| n.to_str()).is_some_and(|n| !n.starts_with('.') && wildcard(name.as_bytes(), n.as_bytes()));
+        let matches = path
+            .file_name()
+            .and_then(|n| n.to_str())
+            .is_some_and(|n| !n.starts_with('.') && wildcard(name.as_bytes(), n.as_bytes()));
         if matches && path.is_file() {
             files.push(path);
         }
@@ -372,18 +391,31 @@ impl Parser {
             let Some(token) = self.tokens.get(self.at).cloned() else {
                 return match opened {
                     None => Ok(directives),
-                    Some(open) => Err(CorefileError { file: open.file.clone(), line: open.line, what: "a '{' is never closed".to_owned() }),
+                    Some(open) => Err(CorefileError {
+                        file: open.file.clone(),
+                        line: open.line,
+                        what: "a '{' is never closed".to_owned(),
+                    }),
                 };
             };
             self.at += 1;
             if token.text == "}" && !token.quoted {
                 if opened.is_none() {
-                    return Err(CorefileError { file: token.file, line: token.line, what: "unexpected '}'".to_owned() });
+                    return Err(CorefileError {
+                        file: token.file,
+                        line: token.line,
+                        what: "unexpected '}'".to_owned(),
+                    });
                 }
                 return Ok(directives);
             }
-            let mut directive =
-                Directive { name: token.text.clone(), args: Vec::new(), body: Vec::new(), file: token.file.clone(), line: token.line };
+            let mut directive = Directive {
+                name: token.text.clone(),
+                args: Vec::new(),
+                body: Vec::new(),
+                file: token.file.clone(),
+                line: token.line,
+            };
             while let Some(next) = self.tokens.get(self.at).cloned() {
                 if next.line != token.line || next.file != token.file || (next.text == "}" && !next.quoted) {
                     break;
@@ -405,7 +437,8 @@ mod tests {
     use super::*;
 
     fn check(text: &str) -> Vec<ServerBlock> {
-        parse(Path::new("/nowhere/Corefile"), text, &|name| (name == "ZONE").then(|| "cluster.local".to_owned())).unwrap()
+        parse(Path::new("/nowhere/Corefile"), text, &|name| (name == "ZONE").then(|| "cluster.local".to_owned()))
+            .unwrap()
     }
 
     #[test]
@@ -426,7 +459,8 @@ mod tests {
         fs::write(dir.path().join("b.override"), "log\n").unwrap();
         fs::write(dir.path().join("a.override"), "errors\n").unwrap();
         fs::write(dir.path().join("x.server"), "x.org {\n whoami\n}\n").unwrap();
-        let text = "(snip) {\n cache 30\n}\n. {\n import snip\n import *.override\n}\nimport *.server\nimport none/*.server\n";
+        let text =
+            "(snip) {\n cache 30\n}\n. {\n import snip\n import *.override\n}\nimport *.server\nimport none/*.server\n";
         let blocks = parse(&dir.path().join("Corefile"), text, &|_| None).unwrap();
         let names: Vec<&str> = blocks[0].directives.iter().map(|d| d.name.as_str()).collect();
         assert_eq!(names, ["cache", "errors", "log"]);
@@ -445,7 +479,9 @@ mod tests {
         assert!(parse(&path, &snippets, &|_| None).is_err());
         let deep = format!(". {{\n{}", "a {\n".repeat(200_000));
         assert!(parse(&path, &deep, &|_| None).is_err());
-        assert!(wildcard(b"*.override", b"a.override") && !wildcard(b"*.override", b"a.server") && wildcard(b"a?*", b"ab"));
+        assert!(
+            wildcard(b"*.override", b"a.override") && !wildcard(b"*.override", b"a.server") && wildcard(b"a?*", b"ab")
+        );
         assert!(!wildcard("*a".repeat(60).as_bytes(), "a".repeat(59).as_bytes()));
     }
 

@@ -1,12 +1,13 @@
 //! The forward plugin: asking the resolvers of the outside, and leaving out those that are down.
 //!
-//! A resolver that fails is asked for a sign of life in the background until it gives one; meanwhile others are preferred. When all
-//! are down one is asked nevertheless, as the check may be what fails.
+//! A resolver that fails is asked for a sign of life in the background until it gives one; meanwhile others are
+//! preferred. When all are down one is asked nevertheless, as the check may be what fails.
 
+use base::sync::Mutex;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::rng::Rng;
@@ -26,7 +27,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// What we take in one datagram.
 const UDP_BYTES_MAX: usize = 4096;
-/// A socket asks one question after the other for this long: its random port is half of the protection against forged answers.
+/// A socket asks one question after the other for this long: its random port is half of the protection against forged
+/// answers.
 const SOCKET_LIFE: Duration = Duration::from_secs(10);
 /// Sockets that wait for the next question to a resolver; more are closed.
 const SOCKETS_MAX: usize = 64;
@@ -61,7 +63,7 @@ impl Upstream {
     /// Asks over a socket that is free, or a new one. One whose question was not answered is closed.
     async fn over_udp(&self, request: &Message) -> io::Result<Message> {
         let free = {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut idle = self.idle.lock();
             idle.retain(|lane| lane.made.elapsed() < SOCKET_LIFE);
             idle.pop()
         };
@@ -70,7 +72,7 @@ impl Upstream {
             None => Lane { socket: connected(self.addr).await?, made: Instant::now() },
         };
         let answer = ask_once(&lane.socket, request).await?;
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if idle.len() < SOCKETS_MAX {
             idle.push(lane);
         }
@@ -92,7 +94,8 @@ impl Forwarder {
     }
 
     pub(crate) fn wants(&self, question: &Question) -> bool {
-        self.config.from.zone_of(&question.lower) && !self.config.except.iter().any(|zone| zone.zone_of(&question.lower))
+        self.config.from.zone_of(&question.lower)
+            && !self.config.except.iter().any(|zone| zone.zone_of(&question.lower))
     }
 
     pub(crate) async fn answer(&self, question: &Question) -> Answer {
@@ -225,7 +228,8 @@ fn query(id: u16, name: Name, kind: RecordType) -> Message {
 }
 
 async fn connected(addr: SocketAddr) -> io::Result<UdpSocket> {
-    let local: SocketAddr = if addr.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+    let local: SocketAddr =
+        if addr.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
     let socket = UdpSocket::bind(local).await?;
     socket.connect(addr).await?;
     Ok(socket)
@@ -284,10 +288,11 @@ mod tests {
             let mut buffer = vec![0; 4096];
             while let Ok((len, peer)) = socket.recv_from(&mut buffer).await {
                 let asked = Message::from_vec(&buffer[..len]).unwrap();
-                seen.lock().unwrap().insert(peer.port());
+                seen.lock().insert(peer.port());
                 let mut reply = Message::response(asked.metadata.id, asked.metadata.op_code);
                 reply.queries.clone_from(&asked.queries);
-                reply.metadata.response_code = if asked.edns.is_some() { ResponseCode::FormErr } else { ResponseCode::NoError };
+                reply.metadata.response_code =
+                    if asked.edns.is_some() { ResponseCode::FormErr } else { ResponseCode::NoError };
                 socket.send_to(&reply.to_vec().unwrap(), peer).await.unwrap();
             }
         });
@@ -315,7 +320,7 @@ mod tests {
             let plain = Question::of(&message, Transport::Udp).unwrap();
             assert_eq!(forwarder.answer(&plain).await.code, ResponseCode::NoError);
         }
-        assert_eq!(ports.lock().unwrap().len(), 1);
+        assert_eq!(ports.lock().len(), 1);
         message.set_edns(Edns::new());
         let modern = Question::of(&message, Transport::Udp).unwrap();
         assert_eq!(forwarder.answer(&modern).await.code, ResponseCode::FormErr);

@@ -1,5 +1,5 @@
-//! Seeded fuzzing of the files that the name server reads: Corefiles and hosts files. An administrator's mistakes and a tenant's ConfigMap
-//! end no process.
+//! Seeded fuzzing of the files that the name server reads: Corefiles and hosts files. An administrator's mistakes and a
+//! tenant's ConfigMap end no process.
 
 use std::fs;
 
@@ -10,7 +10,8 @@ use crate::corefile::parse;
 
 const WHOLE: &str = "(snip) {\n cache 30\n}\n.:53 example.org, {\n errors\n import snip\n kubernetes {$ZONE} 10.0.0.0/8 {\n pods insecure \"a b\\\" c\"\n }\n \
  forward . 192.0.2.1 {\n max_fails 2\n health_check 1m0.5s\n }\n import *file\n}\n";
-const WORDS: &[&str] = &["{", "}", "\n", "import", "*file", "\"", "#", "{$", "{%", "%}", ".:", "é", "snip", "(x) {", ",", "1h", " "];
+const WORDS: &[&str] =
+    &["{", "}", "\n", "import", "*file", "\"", "#", "{$", "{%", "%}", ".:", "é", "snip", "(x) {", ",", "1h", " "];
 
 #[test]
 fn corefiles_of_any_words_are_understood_or_refused() {
@@ -31,6 +32,7 @@ fn hosts_files_of_any_words_are_read() {
     let rng = fuzz::rng(14);
     let whole = "10.0.0.1 a.example.org b\n::1%lo localhost\n# nothing\n192.0.2.7\txn--mnchen-3ya.de \n";
     for _ in rounds(4_000) {
-        let _any = crate::hosts::Table::parse(mutated_text(&rng, whole, &["\n", "#", "%", "::", "..", "1.2.3.4", " ", "*."]));
+        let _any =
+            crate::hosts::Table::parse(mutated_text(&rng, whole, &["\n", "#", "%", "::", "..", "1.2.3.4", " ", "*."]));
     }
 }

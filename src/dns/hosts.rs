@@ -48,7 +48,9 @@ impl Hosts {
         let file = match std::fs::read_to_string(&self.config.path) {
             Ok(text) => text,
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Err(err) => return warn!(path = %self.config.path.display(), err = %err, "cannot read the hosts file, keeping the last one"),
+            Err(err) => {
+                return warn!(path = %self.config.path.display(), err = %err, "cannot read the hosts file, keeping the last one");
+            }
         };
         let text = format!("{file}\n{}", self.config.inline);
         if self.table.load().text != text {
@@ -92,7 +94,9 @@ impl Table {
         let mut table = Table::default();
         for line in text.lines() {
             let mut words = line.split('#').next().unwrap_or_default().split_whitespace();
-            let Some(ip) = words.next().and_then(|word| word.split('%').next()?.parse::<IpAddr>().ok()) else { continue };
+            let Some(ip) = words.next().and_then(|word| word.split('%').next()?.parse::<IpAddr>().ok()) else {
+                continue;
+            };
             for word in words {
                 let Ok(mut name) = Name::from_ascii(word) else { continue };
                 name.set_fqdn(true);

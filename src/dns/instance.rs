@@ -52,12 +52,19 @@ impl Options {
         let mut run = Run { corefile: "Corefile".into(), port: 53 };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
-            let (name, inline) = arg.split_once('=').map_or((arg.as_str(), None), |(name, value)| (name, Some(value.to_owned())));
-            let mut value =
-                || inline.clone().or_else(|| args.next().cloned()).ok_or_else(|| DnsError::Usage(format!("{name} needs a value")));
+            let (name, inline) =
+                arg.split_once('=').map_or((arg.as_str(), None), |(name, value)| (name, Some(value.to_owned())));
+            let mut value = || {
+                inline
+                    .clone()
+                    .or_else(|| args.next().cloned())
+                    .ok_or_else(|| DnsError::Usage(format!("{name} needs a value")))
+            };
             match name.trim_start_matches('-') {
                 "conf" => run.corefile = value()?.into(),
-                "dns.port" | "p" => run.port = value()?.parse().map_err(|_| DnsError::Usage(format!("{name} needs a port")))?,
+                "dns.port" | "p" => {
+                    run.port = value()?.parse().map_err(|_| DnsError::Usage(format!("{name} needs a port")))?
+                }
                 "version" => return Ok(Options::Say(format!("CoreDNS-compatible DNS of Kedge {VERSION}"))),
                 "plugins" => return Ok(Options::Say(config::PLUGINS.replace(", ", "\n"))),
                 _ => return Err(DnsError::Usage(format!("unknown argument {arg}"))),
@@ -87,8 +94,14 @@ enum End {
 pub(crate) async fn run(options: Run) -> Result<(), DnsError> {
     let (group, mut reports) = Group::root("dns");
     let (fatal, mut fatals) = mpsc::channel(1);
-    let mut process =
-        Process { group, rng: Rng::from_os(), metrics: Arc::default(), informers: BTreeMap::new(), fatal, sockets: Sockets::default() };
+    let mut process = Process {
+        group,
+        rng: Rng::from_os(),
+        metrics: Arc::default(),
+        informers: BTreeMap::new(),
+        fatal,
+        sockets: Sockets::default(),
+    };
     let mut blocks = load_usable(&options)?;
     // A port that a file of the administrator's names may be taken: names of the cluster do not wait for that.
     let mut fallback = Some(load_plain(&options)?).filter(|plain| !plain.is_empty() && *plain != blocks);
@@ -150,8 +163,8 @@ fn read(path: &Path) -> Result<String, DnsError> {
     std::fs::read_to_string(path).map_err(|source| DnsError::Read { path: path.to_owned(), source })
 }
 
-/// The Corefile at the start of the process. An imported file with which it cannot be used is left out, and said: one bad line of
-/// `coredns-custom` must not take the cluster's names away.
+/// The Corefile at the start of the process. An imported file with which it cannot be used is left out, and said: one
+/// bad line of `coredns-custom` must not take the cluster's names away.
 ///
 /// Errors: the Corefile cannot be used without any of them.
 fn load_usable(options: &Run) -> Result<Vec<ServerBlock>, DnsError> {
@@ -170,7 +183,9 @@ fn load_usable(options: &Run) -> Result<Vec<ServerBlock>, DnsError> {
     for file in &imports {
         match try_with(&|path| path == file || good.iter().any(|good| good == path)).0 {
             Ok(_) => good.push(file.clone()),
-            Err(err) => warn!(file = %file.display(), err = %Chain(&err), "the imported file cannot be used and is left out"),
+            Err(err) => {
+                warn!(file = %file.display(), err = %Chain(&err), "the imported file cannot be used and is left out")
+            }
         }
     }
     try_with(&|path| good.iter().any(|good| good == path)).0
@@ -210,7 +225,12 @@ impl Running {
         started
     }
 
-    async fn start_in(process: &mut Process, blocks: Vec<Block>, options: &Run, group: Group) -> Result<Running, DnsError> {
+    async fn start_in(
+        process: &mut Process,
+        blocks: Vec<Block>,
+        options: &Run,
+        group: Group,
+    ) -> Result<Running, DnsError> {
         let mut by_port: BTreeMap<u16, Vec<Arc<Site>>> = BTreeMap::new();
         let mut sites = Vec::new();
         for block in blocks {
@@ -229,8 +249,10 @@ impl Running {
         process.sockets.begin();
         for (port, sites) in by_port {
             let binds: Vec<_> = sites.iter().flat_map(|site| site.block.bind.clone()).collect();
-            let probes: Vec<Name> = sites.iter().filter_map(|site| site.loop_probe.as_ref()).map(|probe| probe.name.clone()).collect();
-            let server = Server::new(sites, port, Arc::clone(&process.metrics), process.rng.clone(), process.fatal.clone());
+            let probes: Vec<Name> =
+                sites.iter().filter_map(|site| site.loop_probe.as_ref()).map(|probe| probe.name.clone()).collect();
+            let server =
+                Server::new(sites, port, Arc::clone(&process.metrics), process.rng.clone(), process.fatal.clone());
             server::listen(Arc::new(server), &binds, port, &mut process.sockets, &running.group).await?;
             for name in probes {
                 running.group.spawn_short("loop", probe_loop(name, port));
@@ -243,18 +265,23 @@ impl Running {
         let mut pages: BTreeMap<std::net::SocketAddr, Vec<Page>> = BTreeMap::new();
         for site in &self.sites {
             if let Some(health) = &site.block.health {
-                pages.entry(health.addr).or_default().push(Arc::new(|path| (path == "/health").then(|| ("200 OK", "OK".to_owned()))));
+                pages
+                    .entry(health.addr)
+                    .or_default()
+                    .push(Arc::new(|path| (path == "/health").then(|| ("200 OK", "OK".to_owned()))));
             }
             if let Some(addr) = site.block.ready {
                 let (sites, leaving) = (self.sites.clone(), Arc::clone(&self.leaving));
-                pages.entry(addr).or_default().push(Arc::new(move |path| (path == "/ready").then(|| ready(&sites, &leaving))));
-            }
-            if let Some(addr) = site.block.prometheus {
-                let (sites, metrics) = (self.sites.clone(), Arc::clone(&process.metrics));
                 pages
                     .entry(addr)
                     .or_default()
-                    .push(Arc::new(move |path| (path == "/metrics").then(|| ("200 OK", metrics.render(&gauges(&sites))))));
+                    .push(Arc::new(move |path| (path == "/ready").then(|| ready(&sites, &leaving))));
+            }
+            if let Some(addr) = site.block.prometheus {
+                let (sites, metrics) = (self.sites.clone(), Arc::clone(&process.metrics));
+                pages.entry(addr).or_default().push(Arc::new(move |path| {
+                    (path == "/metrics").then(|| ("200 OK", metrics.render(&gauges(&sites))))
+                }));
             }
         }
         for (addr, pages) in pages {
@@ -270,12 +297,19 @@ impl Running {
     }
 
     fn lameduck(&self) -> Duration {
-        self.sites.iter().filter_map(|site| site.block.health.as_ref()).map(|health| health.lameduck).max().unwrap_or_default()
+        self.sites
+            .iter()
+            .filter_map(|site| site.block.health.as_ref())
+            .map(|health| health.lameduck)
+            .max()
+            .unwrap_or_default()
     }
 
     /// Resolves with the new blocks when the Corefile says something else that can be understood.
     async fn config_change(&self, path: &Path, now: &[ServerBlock]) -> Vec<ServerBlock> {
-        let Some(interval) = self.sites.iter().filter_map(|site| site.block.reload).min() else { return std::future::pending().await };
+        let Some(interval) = self.sites.iter().filter_map(|site| site.block.reload).min() else {
+            return std::future::pending().await;
+        };
         let mut refused = None;
         loop {
             tokio::time::sleep(interval.max(Duration::from_secs(2))).await;
@@ -298,7 +332,10 @@ impl Running {
 
 fn understand(source: &[ServerBlock], options: &Run) -> Result<Vec<Block>, DnsError> {
     let file = options.corefile.display().to_string();
-    Ok(config::understand(source, &Place { file: &file, port: options.port, resolv: &|path| std::fs::read_to_string(path) })?)
+    Ok(config::understand(
+        source,
+        &Place { file: &file, port: options.port, resolv: &|path| std::fs::read_to_string(path) },
+    )?)
 }
 
 fn site(process: &mut Process, block: Block, group: &Group) -> Result<Site, DnsError> {
@@ -338,7 +375,11 @@ fn gauges(sites: &[Arc<Site>]) -> Vec<(&'static str, String, f64)> {
         let (success, denial) = cache.sizes();
         #[allow(clippy::cast_precision_loss, reason = "a cache has thousands of entries")]
         for (kind, n) in [("success", success as f64), ("denial", denial as f64)] {
-            gauges.push(("coredns_cache_entries", format!("server=\"dns://:{port}\",type=\"{kind}\",zones=\".\",view=\"\""), n));
+            gauges.push((
+                "coredns_cache_entries",
+                format!("server=\"dns://:{port}\",type=\"{kind}\",zones=\".\",view=\"\""),
+                n,
+            ));
         }
     }
     gauges
@@ -355,7 +396,8 @@ async fn probe_loop(name: Name, port: u16) {
     tokio::time::sleep(Duration::from_secs(5)).await;
 }
 
-/// The informers of the API server that the plugin names; made once a process, as a reload must not list everything again.
+/// The informers of the API server that the plugin names; made once a process, as a reload must not list everything
+/// again.
 fn informers(process: &mut Process, config: &config::Kubernetes) -> Result<Informers, DnsError> {
     let slot = config.endpoint.clone().unwrap_or_default();
     if let Some(known) = process.informers.get(&slot) {
@@ -378,7 +420,9 @@ fn informers(process: &mut Process, config: &config::Kubernetes) -> Result<Infor
         roots.add(cert.map_err(|err| bad(&err))?).map_err(|err| bad(&err))?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().map_err(|err| bad(&err))?;
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|err| bad(&err))?;
     let builder = builder.with_root_certificates(roots);
     let tls = match identity {
         None => builder.with_no_client_auth(),
@@ -420,7 +464,10 @@ mod tests {
         assert!(load(&options.corefile).is_err());
         let blocks = load_usable(&options).unwrap();
         let names: Vec<&str> = blocks[0].directives.iter().map(|directive| directive.name.as_str()).collect();
-        assert_eq!((names, blocks.len(), blocks[1].keys.as_slice()), (vec!["errors", "log"], 2, &["example.org".to_owned()][..]));
+        assert_eq!(
+            (names, blocks.len(), blocks[1].keys.as_slice()),
+            (vec!["errors", "log"], 2, &["example.org".to_owned()][..])
+        );
         write("Corefile", ".:53 {\n nonsense\n import *.override\n}\n");
         assert!(load_usable(&options).is_err(), "the Corefile itself is wrong");
     }

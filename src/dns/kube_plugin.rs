@@ -1,9 +1,10 @@
 //! The kubernetes plugin: changes are worked into the index, and each question is answered from it.
 
+use base::sync::RwLock;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use base::task::Group;
@@ -53,7 +54,8 @@ impl Kubernetes {
         let mut touched = Touched::All;
         loop {
             let names = namespaces.list();
-            let names = names.iter().filter_map(|ns| ns.metadata.name.clone()).filter(|name| self.is_exposed(name)).collect();
+            let names =
+                names.iter().filter_map(|ns| ns.metadata.name.clone()).filter(|name| self.is_exposed(name)).collect();
             self.work_in(&services, touched, names, pods.as_ref());
             self.synced.store(true, Ordering::Release);
             touched = Touched::none();
@@ -81,8 +83,14 @@ impl Kubernetes {
         self.config.namespaces.is_empty() || self.config.namespaces.iter().any(|exposed| exposed == ns)
     }
 
-    fn work_in(&self, services: &Services, touched: Touched, namespaces: BTreeSet<String>, pods: Option<&Informer<Pod>>) {
-        let index = || self.index.write().unwrap_or_else(PoisonError::into_inner);
+    fn work_in(
+        &self,
+        services: &Services,
+        touched: Touched,
+        namespaces: BTreeSet<String>,
+        pods: Option<&Informer<Pod>>,
+    ) {
+        let index = || self.index.write();
         let keys: BTreeSet<Key> = match touched {
             Touched::These(keys) => keys,
             Touched::All => services.list().iter().map(|service| Key::of(&**service)).chain(index().keys()).collect(),
@@ -100,21 +108,29 @@ impl Kubernetes {
 
     /// `None` passes the question on.
     pub(crate) fn answer(&self, question: &Question) -> Option<Answer> {
-        let zone = self.config.zones.iter().filter(|zone| zone.zone_of(&question.lower)).max_by_key(|zone| zone.num_labels())?;
+        let zone = self
+            .config
+            .zones
+            .iter()
+            .filter(|zone| zone.zone_of(&question.lower))
+            .max_by_key(|zone| zone.num_labels())?;
         if !self.is_ready() {
             return Some(Answer::new(ResponseCode::ServFail, "kubernetes"));
         }
-        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        let index = self.index.read();
         if is_reverse(zone) {
             return self.reverse(&index, question, zone);
         }
         let outside = usize::from(question.lower.num_labels() - zone.num_labels());
-        let texts: Vec<String> = question.lower.iter().take(outside).map(|label| String::from_utf8_lossy(label).into_owned()).collect();
+        let texts: Vec<String> =
+            question.lower.iter().take(outside).map(|label| String::from_utf8_lossy(label).into_owned()).collect();
         let labels: Vec<&str> = texts.iter().map(String::as_str).collect();
         let mut answer = Answer { authoritative: true, ..Answer::new(ResponseCode::NoError, "kubernetes") };
         match (labels.as_slice(), question.kind) {
             ([], RecordType::SOA) => answer.answers.push(self.soa(zone)),
-            ([], RecordType::NS) => answer.add(&question.name, self.config.ttl_secs, RData::NS(NS(below("ns.dns", zone)?))),
+            ([], RecordType::NS) => {
+                answer.add(&question.name, self.config.ttl_secs, RData::NS(NS(below("ns.dns", zone)?)))
+            }
             (labels, kind) => match index.find(labels, self.config.pods, wanted(kind)) {
                 Some(found) => self.fill(&mut answer, question, zone, &found)?,
                 None if self.config.fall.through(&question.lower) => return None,
@@ -135,15 +151,26 @@ impl Kubernetes {
         }
         match question.kind {
             RecordType::A | RecordType::AAAA => {
-                let data = found.addresses.iter().filter_map(|ip| address(*ip)).filter(|data| data.record_type() == question.kind);
+                let data = found
+                    .addresses
+                    .iter()
+                    .filter_map(|ip| address(*ip))
+                    .filter(|data| data.record_type() == question.kind);
                 data.for_each(|data| answer.add(&question.name, ttl, data));
             }
-            RecordType::TXT => found.txt.iter().for_each(|text| answer.add(&question.name, ttl, RData::TXT(TXT::new(vec![text.clone()])))),
+            RecordType::TXT => found
+                .txt
+                .iter()
+                .for_each(|text| answer.add(&question.name, ttl, RData::TXT(TXT::new(vec![text.clone()])))),
             RecordType::SRV => {
                 // Equal shares of 100, as CoreDNS gives them.
                 let weight = u16::try_from(100 / found.srv.len().max(1)).unwrap_or(1).max(1);
                 for srv in &found.srv {
-                    answer.add(&question.name, ttl, RData::SRV(SRV::new(0, weight, srv.port, below(&srv.target, zone)?)));
+                    answer.add(
+                        &question.name,
+                        ttl,
+                        RData::SRV(SRV::new(0, weight, srv.port, below(&srv.target, zone)?)),
+                    );
                 }
                 for (host, ip) in &found.hosts {
                     let host = below(host, zone)?;
@@ -159,7 +186,12 @@ impl Kubernetes {
         let mut answer = Answer { authoritative: true, ..Answer::new(ResponseCode::NoError, "kubernetes") };
         // `zone` is a reverse zone; names live in the first that is not.
         let home = self.config.zones.iter().find(|zone| !is_reverse(zone));
-        let ip = question.lower.parse_arpa_name().ok().filter(|net| net.prefix_len() == net.max_prefix_len()).map(|net| net.addr());
+        let ip = question
+            .lower
+            .parse_arpa_name()
+            .ok()
+            .filter(|net| net.prefix_len() == net.max_prefix_len())
+            .map(|net| net.addr());
         let names = ip.map(|ip| index.reverse(ip)).unwrap_or_default();
         if names.is_empty() {
             if self.config.fall.through(&question.lower) {

@@ -1,7 +1,8 @@
-//! This room names things: a DNS server that reads CoreDNS's Corefile, run in a pod of its own as `coredns -conf Corefile`.
+//! This room names things: a DNS server that reads CoreDNS's Corefile, run in a pod of its own as `coredns -conf
+//! Corefile`.
 //!
-//! In: a Corefile, a hosts file, Services, EndpointSlices and Namespaces over `client`. Out: answers over UDP and TCP, health,
-//! readiness and metrics over HTTP. It never knows a kubelet or a node's network.
+//! In: a Corefile, a hosts file, Services, EndpointSlices and Namespaces over `client`. Out: answers over UDP and TCP,
+//! health, readiness and metrics over HTTP. It never knows a kubelet or a node's network.
 
 mod cache;
 mod config;
@@ -51,7 +52,9 @@ pub enum DnsError {
         source: io::Error,
     },
     /// Not in a pod, and no `endpoint` in the Corefile.
-    #[error("the kubernetes plugin needs an API server: run in a pod with a service account, or give `endpoint` and `tls`")]
+    #[error(
+        "the kubernetes plugin needs an API server: run in a pod with a service account, or give `endpoint` and `tls`"
+    )]
     NoApiServer,
     /// The trust or identity for the API server.
     #[error("cannot use the credentials for the API server: {0}")]
@@ -67,7 +70,8 @@ pub enum DnsError {
     Runtime(#[source] io::Error),
 }
 
-/// Runs the server with the arguments behind the program's name and returns the exit code. Logging is set up by the caller.
+/// Runs the server with the arguments behind the program's name and returns the exit code. Logging is set up by the
+/// caller.
 pub fn main(args: &[String]) -> i32 {
     let outcome = Options::parse(args).and_then(|options| match options {
         Options::Say(text) => {
@@ -76,7 +80,8 @@ pub fn main(args: &[String]) -> i32 {
         }
         Options::Run(options) => {
             // One thread: a pod of a few megabytes, and answers from memory.
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(DnsError::Runtime)?;
+            let runtime =
+                tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(DnsError::Runtime)?;
             runtime.block_on(instance::run(options))
         }
     });

@@ -1,8 +1,8 @@
 //! Counters under CoreDNS's names, in Prometheus' text form.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Upper bounds of CoreDNS's request durations in seconds.
@@ -41,13 +41,17 @@ pub(crate) struct Served<'a> {
 
 impl Metrics {
     pub(crate) fn count(&self, name: &'static str, labels: String) {
-        *self.counters.lock().unwrap_or_else(PoisonError::into_inner).entry((name, labels)).or_default() += 1;
+        *self.counters.lock().entry((name, labels)).or_default() += 1;
     }
 
     fn observe(&self, name: &'static str, labels: String, bounds: &'static [f64], value: f64) {
-        let mut histograms = self.histograms.lock().unwrap_or_else(PoisonError::into_inner);
-        let histogram =
-            histograms.entry((name, labels)).or_insert_with(|| Histogram { bounds, counts: vec![0; bounds.len()], sum: 0.0, n: 0 });
+        let mut histograms = self.histograms.lock();
+        let histogram = histograms.entry((name, labels)).or_insert_with(|| Histogram {
+            bounds,
+            counts: vec![0; bounds.len()],
+            sum: 0.0,
+            n: 0,
+        });
         if let Some(at) = bounds.iter().position(|bound| value <= *bound) {
             histogram.counts[at] += 1;
         }
@@ -57,7 +61,10 @@ impl Metrics {
 
     pub(crate) fn served(&self, s: &Served<'_>) {
         let place = format!("server=\"{}\",zone=\"{}\",view=\"\"", s.server, s.zone);
-        self.count("coredns_dns_requests_total", format!("{place},proto=\"{}\",family=\"{}\",type=\"{}\"", s.proto, s.family, s.kind));
+        self.count(
+            "coredns_dns_requests_total",
+            format!("{place},proto=\"{}\",family=\"{}\",type=\"{}\"", s.proto, s.family, s.kind),
+        );
         self.count("coredns_dns_responses_total", format!("{place},rcode=\"{}\",plugin=\"{}\"", s.rcode, s.plugin));
         self.observe("coredns_dns_request_duration_seconds", place.clone(), &DURATION_BOUNDS, s.took.as_secs_f64());
         let sized = format!("{place},proto=\"{}\"", s.proto);
@@ -71,11 +78,11 @@ impl Metrics {
     pub(crate) fn render(&self, gauges: &[(&'static str, String, f64)]) -> String {
         let mut out = String::new();
         let mut last = "";
-        for ((name, labels), value) in self.counters.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for ((name, labels), value) in self.counters.lock().iter() {
             head(&mut out, &mut last, name, "counter");
             let _infallible = writeln!(out, "{name}{{{labels}}} {value}");
         }
-        for ((name, labels), histogram) in self.histograms.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        for ((name, labels), histogram) in self.histograms.lock().iter() {
             head(&mut out, &mut last, name, "histogram");
             let mut below = 0;
             for (bound, count) in histogram.bounds.iter().zip(&histogram.counts) {
@@ -83,8 +90,10 @@ impl Metrics {
                 let _infallible = writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {below}");
             }
             let Histogram { sum, n, .. } = histogram;
-            let _infallible =
-                writeln!(out, "{name}_bucket{{{labels},le=\"+Inf\"}} {n}\n{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {n}");
+            let _infallible = writeln!(
+                out,
+                "{name}_bucket{{{labels},le=\"+Inf\"}} {n}\n{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {n}"
+            );
         }
         for (name, labels, value) in gauges {
             head(&mut out, &mut last, name, "gauge");

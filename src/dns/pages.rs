@@ -47,9 +47,13 @@ async fn answer(mut stream: TcpStream, page: &Page) -> io::Result<()> {
         "GET" | "HEAD" => page(path).unwrap_or(("404 Not Found", "404 page not found\n".to_owned())),
         _ => ("405 Method Not Allowed", String::new()),
     };
-    let kind = if path == "/metrics" { "text/plain; version=0.0.4; charset=utf-8" } else { "text/plain; charset=utf-8" };
+    let kind =
+        if path == "/metrics" { "text/plain; version=0.0.4; charset=utf-8" } else { "text/plain; charset=utf-8" };
     let shown = if method == "HEAD" { "" } else { body.as_str() };
-    let head = format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{shown}", body.len());
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{shown}",
+        body.len()
+    );
     stream.write_all(head.as_bytes()).await?;
     stream.shutdown().await
 }

@@ -1,4 +1,5 @@
-//! Sockets on one side, plugins on the other: reads messages, finds the server block, walks its plugins, writes answers.
+//! Sockets on one side, plugins on the other: reads messages, finds the server block, walks its plugins, writes
+//! answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -27,23 +28,26 @@ use crate::kube_plugin::Kubernetes;
 use crate::metrics::{Metrics, Served};
 use crate::question::{Answer, Question, Transport};
 
-/// Questions that wait for resolvers of the outside at one time, of one client and of all; more are refused. What is known here waits for
-/// nobody and needs no place.
+/// Questions that wait for resolvers of the outside at one time, of one client and of all; more are refused. What is
+/// known here waits for nobody and needs no place.
 const FORWARDED_OF_CLIENT_MAX: usize = 128;
 const FORWARDED_MAX: usize = 1024;
-/// As many again for clients that find those taken: whoever asks for names of a dead zone in eight pods has the first ones.
+/// As many again for clients that find those taken: whoever asks for names of a dead zone in eight pods has the first
+/// ones.
 const SPARE_OF_CLIENT_MAX: usize = 16;
 const SPARE_MAX: usize = 1024;
 /// A silent TCP connection is closed after this.
 const TCP_IDLE: Duration = Duration::from_secs(10);
-/// TCP connections at one time, of all clients and of one; more are closed at once. They take no places from questions over UDP.
+/// TCP connections at one time, of all clients and of one; more are closed at once. They take no places from questions
+/// over UDP.
 const CONNECTIONS_MAX: usize = 1024;
 const CONNECTIONS_OF_CLIENT_MAX: usize = 32;
 /// Questions of one connection that are answered at one time; the next one is read when one of them is done.
 const QUESTIONS_OF_CONNECTION_MAX: usize = 16;
 /// A question is one name and a few options; whoever announces more loses its connection.
 const QUESTION_BYTES_MAX: usize = 4096;
-/// Bytes of answers over TCP that wait for their clients to read, of one connection (two of the largest) and of all. More are not sent.
+/// Bytes of answers over TCP that wait for their clients to read, of one connection (two of the largest) and of all.
+/// More are not sent.
 const UNREAD_OF_CONNECTION_MAX: usize = 128 * 1024;
 const UNREAD_MAX: usize = 48 * 1024 * 1024;
 /// A record takes at least this much: a pointer to its name, type, class, time to live, length.
@@ -53,7 +57,8 @@ const UDP_BYTES_MAX: u16 = 1232;
 const CNAME_DEPTH_MAX: usize = 8;
 /// A probe of ours that comes back more often than this goes in a circle.
 const LOOP_SEEN_MAX: u32 = 2;
-/// Later than this no probe comes back any more. Resolvers have seen its name, and whoever asks for it then would end the process.
+/// Later than this no probe comes back any more. Resolvers have seen its name, and whoever asks for it then would end
+/// the process.
 const LOOP_LOOK: Duration = Duration::from_secs(30);
 
 /// One server block at work.
@@ -97,19 +102,29 @@ pub(crate) struct Server {
     forwarded: [Arc<Places<IpAddr>>; 2],
     /// Places for bytes of answers that clients have not read.
     unread: Semaphore,
-    /// TCP connections by client. An address is a client, also of IPv6: the pods of a node have their addresses in one /64.
+    /// TCP connections by client. An address is a client, also of IPv6: the pods of a node have their addresses in one
+    /// /64.
     connections: Arc<Places<IpAddr>>,
 }
 
 impl Server {
-    pub(crate) fn new(sites: Vec<Arc<Site>>, port: u16, metrics: Arc<Metrics>, rng: Rng, fatal: mpsc::Sender<String>) -> Server {
+    pub(crate) fn new(
+        sites: Vec<Arc<Site>>,
+        port: u16,
+        metrics: Arc<Metrics>,
+        rng: Rng,
+        fatal: mpsc::Sender<String>,
+    ) -> Server {
         Server {
             sites,
             label: format!("dns://:{port}"),
             metrics,
             rng,
             fatal,
-            forwarded: [Places::new(FORWARDED_OF_CLIENT_MAX, FORWARDED_MAX), Places::new(SPARE_OF_CLIENT_MAX, SPARE_MAX)],
+            forwarded: [
+                Places::new(FORWARDED_OF_CLIENT_MAX, FORWARDED_MAX),
+                Places::new(SPARE_OF_CLIENT_MAX, SPARE_MAX),
+            ],
             unread: Semaphore::new(UNREAD_MAX),
             connections: Places::new(CONNECTIONS_OF_CLIENT_MAX, CONNECTIONS_MAX),
         }
@@ -152,7 +167,12 @@ impl Server {
         Some(reply)
     }
 
-    async fn answer(&self, request: &Message, transport: Transport, client: IpAddr) -> (Option<Name>, Option<Arc<Site>>, Answer) {
+    async fn answer(
+        &self,
+        request: &Message,
+        transport: Transport,
+        client: IpAddr,
+    ) -> (Option<Name>, Option<Arc<Site>>, Answer) {
         let refuse = |code| (None, None, Answer::new(code, ""));
         if request.metadata.op_code != OpCode::Query {
             return refuse(ResponseCode::NotImp);
@@ -160,13 +180,17 @@ impl Server {
         if request.edns.as_ref().is_some_and(|edns| edns.version() != 0) {
             return refuse(ResponseCode::BADVERS);
         }
-        let (1, Some(question)) = (request.queries.len(), Question::of(request, transport)) else { return refuse(ResponseCode::FormErr) };
+        let (1, Some(question)) = (request.queries.len(), Question::of(request, transport)) else {
+            return refuse(ResponseCode::FormErr);
+        };
         if request.queries.first().is_none_or(|query| query.query_class != DNSClass::IN) {
             return refuse(ResponseCode::Refused);
         }
         match self.site(&question.lower) {
             None => refuse(ResponseCode::Refused),
-            Some((site, zone)) => (Some(zone.clone()), Some(Arc::clone(site)), self.resolve(site, &question, client, 0).await),
+            Some((site, zone)) => {
+                (Some(zone.clone()), Some(Arc::clone(site)), self.resolve(site, &question, client, 0).await)
+            }
         }
     }
 
@@ -212,7 +236,9 @@ impl Server {
         }
         for forwarder in &site.forwarders {
             if forwarder.wants(question) {
-                let Some(_place) = self.place_to_forward(client) else { return Answer::new(ResponseCode::Refused, "forward") };
+                let Some(_place) = self.place_to_forward(client) else {
+                    return Answer::new(ResponseCode::Refused, "forward");
+                };
                 return forwarder.answer(question).await;
             }
         }
@@ -278,7 +304,12 @@ impl Server {
         if site.block.log {
             let name = noted.request.queries.first().map(|query| query.name.to_ascii()).unwrap_or_default();
             let (id, size, bytes) = (noted.request.metadata.id, noted.sizes.0, noted.sizes.1);
-            info!("{} - {id} \"{} IN {name} {proto} {size}\" {rcode} {bytes} {:.6}s", noted.peer, noted.kind, noted.took.as_secs_f64());
+            info!(
+                "{} - {id} \"{} IN {name} {proto} {size}\" {rcode} {bytes} {:.6}s",
+                noted.peer,
+                noted.kind,
+                noted.took.as_secs_f64()
+            );
         }
         if site.block.errors && noted.answer.code == ResponseCode::ServFail {
             let name = noted.request.queries.first().map(|query| query.name.to_ascii()).unwrap_or_default();
@@ -340,7 +371,8 @@ fn encode(request: &Message, answer: Answer, transport: Transport) -> Option<Vec
     cut(reply, limit)
 }
 
-/// The bytes of a reply with as many of its records as fit into `limit` bytes. A Service of thousands of endpoints costs what fits.
+/// The bytes of a reply with as many of its records as fit into `limit` bytes. A Service of thousands of endpoints
+/// costs what fits.
 fn cut(mut reply: Message, limit: usize) -> Option<Vec<u8>> {
     let most = limit / RECORD_BYTES_MIN + 1;
     let all = reply.answers.len() + reply.authorities.len() + reply.additionals.len();
@@ -408,7 +440,13 @@ impl Sockets {
 }
 
 /// Opens the port and serves it as long as the group lives.
-pub(crate) async fn listen(server: Arc<Server>, binds: &[IpAddr], port: u16, sockets: &mut Sockets, group: &Group) -> Result<(), DnsError> {
+pub(crate) async fn listen(
+    server: Arc<Server>,
+    binds: &[IpAddr],
+    port: u16,
+    sockets: &mut Sockets,
+    group: &Group,
+) -> Result<(), DnsError> {
     // One socket for both families where the machine has both.
     let wildcard = [IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
     let addrs = if binds.is_empty() { &wildcard } else { binds };
@@ -461,7 +499,8 @@ async fn serve_tcp(server: Arc<Server>, listener: Arc<TcpListener>, group: Group
 /// Answers come as they are ready, not in the order of the questions: a slow name does not hold up the others.
 async fn converse(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, group: &Group) -> std::io::Result<()> {
     let (mut read, write) = stream.into_split();
-    let (write, running) = (Arc::new(tokio::sync::Mutex::new(write)), Arc::new(Semaphore::new(QUESTIONS_OF_CONNECTION_MAX)));
+    let (write, running) =
+        (Arc::new(tokio::sync::Mutex::new(write)), Arc::new(Semaphore::new(QUESTIONS_OF_CONNECTION_MAX)));
     let unread = Arc::new(Semaphore::new(UNREAD_OF_CONNECTION_MAX));
     loop {
         let len = usize::from(tokio::time::timeout(TCP_IDLE, read.read_u16()).await??);
@@ -477,7 +516,10 @@ async fn converse(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, gro
             let Some(reply) = server.handle(&bytes, peer, Transport::Tcp).await else { return };
             let reply = framed(&reply);
             let n_bytes = u32::try_from(reply.len()).unwrap_or(u32::MAX);
-            let (Ok(_own), Ok(_of_all)) = (unread.try_acquire_many(n_bytes), server.unread.try_acquire_many(n_bytes)) else { return };
+            let (Ok(_own), Ok(_of_all)) = (unread.try_acquire_many(n_bytes), server.unread.try_acquire_many(n_bytes))
+            else {
+                return;
+            };
             let mut write = write.lock().await;
             // A client that does not read loses its connection.
             let sent = tokio::time::timeout(TCP_IDLE, write.write_all(&reply)).await;

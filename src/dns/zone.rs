@@ -1,6 +1,7 @@
 //! The cluster as names: an index over Services, EndpointSlices and Namespaces, and the pure answer to one question.
 //!
-//! Spec: <https://github.com/kubernetes/dns/blob/master/docs/specification.md> (1.1.0); where it is silent, as CoreDNS does.
+//! Spec: <https://github.com/kubernetes/dns/blob/master/docs/specification.md> (1.1.0); where it is silent, as CoreDNS
+//! does.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -40,14 +41,15 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
     kind: Kind,
-    /// Ready endpoints, by host and address; those of a Service with a cluster address are asked for by their own names only.
+    /// Ready endpoints, by host and address; those of a Service with a cluster address are asked for by their own names
+    /// only.
     endpoints: Vec<Endpoint>,
     /// Their addresses, each once.
     addresses: Vec<IpAddr>,
 }
 
-/// SRV records of one answer, and addresses of their hosts. In 64 KiB there is no place for more: a record has three numbers and a
-/// name below the zone.
+/// SRV records of one answer, and addresses of their hosts. In 64 KiB there is no place for more: a record has three
+/// numbers and a name below the zone.
 const SRV_MAX: usize = 2048;
 /// Endpoints × ports that are looked at for one answer: a Service has as many of each as somebody writes.
 const PAIRS_MAX: usize = 16_384;
@@ -104,8 +106,8 @@ pub(crate) struct Srv {
 }
 
 impl Index {
-    /// Makes the index say of one Service what it and its slices say now; `None` for one that is gone. With `pod_names`, endpoints
-    /// without a hostname are named after their pods.
+    /// Makes the index say of one Service what it and its slices say now; `None` for one that is gone. With
+    /// `pod_names`, endpoints without a hostname are named after their pods.
     pub(crate) fn set(&mut self, key: &Key, service: Option<&Service>, slices: &[Arc<EndpointSlice>], pod_names: bool) {
         let name: Name = Arc::new((key.namespace.clone(), key.name.clone()));
         if let Some(old) = self.services.remove(&name) {
@@ -141,7 +143,11 @@ impl Index {
         self.pods.clear();
         for pod in pods {
             let ns = pod.metadata.namespace.clone().unwrap_or_default();
-            let ips = pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten()).filter_map(|ip| ip.ip.parse().ok());
+            let ips = pod
+                .status
+                .iter()
+                .flat_map(|status| status.pod_ips.iter().flatten())
+                .filter_map(|ip| ip.ip.parse().ok());
             self.pods.extend(ips.map(|ip| (ns.clone(), ip)));
         }
     }
@@ -160,7 +166,8 @@ impl Index {
             if matches!(&entry.kind, Kind::Cluster { ips, .. } if ips.contains(&ip)) {
                 own.push(base.clone());
             }
-            let mut hosts: Vec<&str> = entry.endpoints.iter().filter(|endpoint| endpoint.ip == ip).map(|e| e.host.as_str()).collect();
+            let mut hosts: Vec<&str> =
+                entry.endpoints.iter().filter(|endpoint| endpoint.ip == ip).map(|e| e.host.as_str()).collect();
             hosts.dedup();
             of_endpoints.extend(hosts.into_iter().map(|host| format!("{host}.{base}")));
         }
@@ -170,8 +177,8 @@ impl Index {
         own
     }
 
-    /// What `labels` (lower case, without the zone) has. `None`: there is no such name. An empty [`Found`]: the name exists, but
-    /// holds nothing.
+    /// What `labels` (lower case, without the zone) has. `None`: there is no such name. An empty [`Found`]: the name
+    /// exists, but holds nothing.
     pub(crate) fn find(&self, labels: &[&str], pods: PodNames, wanted: Wanted) -> Option<Found> {
         match labels {
             [] | ["svc"] => Some(Found::default()),
@@ -204,7 +211,9 @@ impl Index {
         match before {
             [] => entry.all(&base, wanted),
             [protocol] if protocol.starts_with('_') => Some(Found::default()),
-            [port, protocol] if port.starts_with('_') && protocol.starts_with('_') => entry.port(&base, &port[1..], &protocol[1..], wanted),
+            [port, protocol] if port.starts_with('_') && protocol.starts_with('_') => {
+                entry.port(&base, &port[1..], &protocol[1..], wanted)
+            }
             [host] => entry.endpoint(&base, host, wanted),
             _ => None,
         }
@@ -234,12 +243,14 @@ impl Entry {
         match &self.kind {
             Kind::External(_) => None,
             Kind::Cluster { ips, ports } => {
-                let mut matching = ports.iter().filter(|port| port.name == name && port.protocol == protocol).peekable();
+                let mut matching =
+                    ports.iter().filter(|port| port.name == name && port.protocol == protocol).peekable();
                 matching.peek()?;
                 Some(cluster(base, matching, ips, wanted))
             }
             Kind::Headless => {
-                let having = self.endpoints.iter().filter(|endpoint| !named(&endpoint.ports, name, protocol).is_empty());
+                let having =
+                    self.endpoints.iter().filter(|endpoint| !named(&endpoint.ports, name, protocol).is_empty());
                 some_endpoints(base, having, |endpoint| named(&endpoint.ports, name, protocol), wanted)
             }
         }
@@ -335,7 +346,11 @@ fn service_kind(service: &Service) -> Option<Kind> {
     if spec.cluster_ip.as_deref() == Some("None") {
         return Some(Kind::Headless);
     }
-    let texts = spec.cluster_ips.clone().filter(|ips| !ips.is_empty()).unwrap_or_else(|| spec.cluster_ip.iter().cloned().collect());
+    let texts = spec
+        .cluster_ips
+        .clone()
+        .filter(|ips| !ips.is_empty())
+        .unwrap_or_else(|| spec.cluster_ip.iter().cloned().collect());
     let ports = spec.ports.iter().flatten().filter_map(|port| {
         Some(Port {
             name: port.name.clone().unwrap_or_default(),
@@ -375,7 +390,11 @@ mod tests {
             service.metadata.name = Some(name.to_owned());
             service.metadata.namespace = Some("default".to_owned());
             let port = ServicePort { name: Some("http".to_owned()), port: 80, ..ServicePort::default() };
-            service.spec = Some(ServiceSpec { cluster_ip: Some(ip.to_owned()), ports: Some(vec![port]), ..ServiceSpec::default() });
+            service.spec = Some(ServiceSpec {
+                cluster_ip: Some(ip.to_owned()),
+                ports: Some(vec![port]),
+                ..ServiceSpec::default()
+            });
             Arc::new(service)
         }
 
@@ -383,7 +402,8 @@ mod tests {
             let mut slice = EndpointSlice::default();
             slice.metadata.namespace = Some("default".to_owned());
             slice.metadata.labels = Some([("kubernetes.io/service-name".to_owned(), service.to_owned())].into());
-            slice.ports = Some(vec![EndpointPort { name: Some("http".to_owned()), port: Some(8080), ..EndpointPort::default() }]);
+            slice.ports =
+                Some(vec![EndpointPort { name: Some("http".to_owned()), port: Some(8080), ..EndpointPort::default() }]);
             let convert = |(ip, host, ready): &(&str, Option<&str>, bool)| ApiEndpoint {
                 addresses: vec![(*ip).to_owned()],
                 hostname: host.map(str::to_owned),
@@ -402,7 +422,12 @@ mod tests {
     fn index() -> Index {
         let mut index = Index::default();
         index.set_namespaces(["default".to_owned()].into());
-        index.set(&key("web"), Some(&service("web", "10.43.0.80")), &[slice("web", &[("10.42.0.5", None, true)])], false);
+        index.set(
+            &key("web"),
+            Some(&service("web", "10.43.0.80")),
+            &[slice("web", &[("10.42.0.5", None, true)])],
+            false,
+        );
         let db = [("10.42.0.6", Some("db-0"), true), ("10.42.0.7", Some("db-1"), false), ("10.42.0.8", None, true)];
         index.set(&key("db"), Some(&service("db", "None")), &[slice("db", &db)], false);
         index.set(&key("empty"), Some(&service("empty", "None")), &[], false);
@@ -411,7 +436,9 @@ mod tests {
 
     fn ips(name: &str) -> Option<Vec<String>> {
         let labels: Vec<&str> = name.split('.').collect();
-        index().find(&labels, PodNames::Insecure, Wanted::Addresses).map(|found| found.addresses.iter().map(IpAddr::to_string).collect())
+        index()
+            .find(&labels, PodNames::Insecure, Wanted::Addresses)
+            .map(|found| found.addresses.iter().map(IpAddr::to_string).collect())
     }
 
     fn list(ips: &[&str]) -> Option<Vec<String>> {
@@ -441,7 +468,9 @@ mod tests {
 
     #[test]
     fn ports_of_endpoints_are_told_to_those_who_ask_for_them() {
-        let find = |name: &str, wanted: Wanted| index().find(&name.split('.').collect::<Vec<_>>(), PodNames::Insecure, wanted).unwrap();
+        let find = |name: &str, wanted: Wanted| {
+            index().find(&name.split('.').collect::<Vec<_>>(), PodNames::Insecure, wanted).unwrap()
+        };
         let said = |found: Found| {
             let srv: Vec<String> = found.srv.iter().map(|srv| format!("{} {}", srv.port, srv.target)).collect();
             let hosts: Vec<String> = found.hosts.iter().map(|(host, ip)| format!("{host} {ip}")).collect();
@@ -460,13 +489,15 @@ mod tests {
     #[test]
     fn ten_thousand_ports_of_thousands_of_endpoints_cost_what_an_answer_holds() {
         use k8s_openapi::api::discovery::v1::EndpointPort;
-        let ports: Vec<EndpointPort> =
-            (1..=10_000).map(|n| EndpointPort { name: Some(format!("p{n}")), port: Some(n), ..EndpointPort::default() }).collect();
+        let ports: Vec<EndpointPort> = (1..=10_000)
+            .map(|n| EndpointPort { name: Some(format!("p{n}")), port: Some(n), ..EndpointPort::default() })
+            .collect();
         // Half of the endpoints have names of their own, the others one together.
         let slices: Vec<Arc<EndpointSlice>> = (0..40)
             .map(|n| {
                 let ips: Vec<String> = (1..=100).map(|i| format!("10.42.{n}.{i}")).collect();
-                let endpoints: Vec<_> = ips.iter().map(|ip| (ip.as_str(), (n % 2 == 0).then_some("one"), true)).collect();
+                let endpoints: Vec<_> =
+                    ips.iter().map(|ip| (ip.as_str(), (n % 2 == 0).then_some("one"), true)).collect();
                 let mut slice = EndpointSlice::clone(&slice("big", &endpoints));
                 slice.ports = Some(ports.clone());
                 Arc::new(slice)
@@ -512,9 +543,19 @@ mod tests {
     fn what_a_service_was_is_forgotten_and_what_others_have_is_not() {
         let mut index = index();
         let shared: IpAddr = "10.42.0.5".parse().unwrap();
-        index.set(&key("also"), Some(&service("also", "10.43.0.81")), &[slice("also", &[("10.42.0.5", None, true)])], false);
+        index.set(
+            &key("also"),
+            Some(&service("also", "10.43.0.81")),
+            &[slice("also", &[("10.42.0.5", None, true)])],
+            false,
+        );
         assert_eq!(index.reverse(shared), ["10-42-0-5.also.default.svc", "10-42-0-5.web.default.svc"]);
-        index.set(&key("web"), Some(&service("web", "10.43.0.90")), &[slice("web", &[("10.42.0.9", None, true)])], false);
+        index.set(
+            &key("web"),
+            Some(&service("web", "10.43.0.90")),
+            &[slice("web", &[("10.42.0.9", None, true)])],
+            false,
+        );
         assert_eq!(index.reverse(shared), ["10-42-0-5.also.default.svc"]);
         assert!(index.reverse("10.43.0.80".parse().unwrap()).is_empty());
         assert_eq!(index.reverse("10.43.0.90".parse().unwrap()), ["web.default.svc"]);

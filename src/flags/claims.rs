@@ -1,5 +1,5 @@
-//! Flags of k3s that ask for what a server of kedge does in any case. Each holds, or is refused where something else in the same command
-//! line undoes it: none is taken and has no effect.
+//! Flags of k3s that ask for what a server of kedge does in any case. Each holds, or is refused where something else in
+//! the same command line undoes it: none is taken and has no effect.
 
 use crate::flags::roles::ServerArgs;
 

@@ -1,7 +1,8 @@
 //! config.yaml and its drop-ins, turned into flags that stand before the user's own.
 //!
-//! k3s's rules: a later file replaces an earlier value, `key+` appends to it, lists are for repeatable flags, and a flag given on the
-//! command line wins (a repeatable one adds). Unlike k3s, an unknown key is an error: a misspelt setting that is skipped is a trap.
+//! k3s's rules: a later file replaces an earlier value, `key+` appends to it, lists are for repeatable flags, and a
+//! flag given on the command line wins (a repeatable one adds). Unlike k3s, an unknown key is an error: a misspelt
+//! setting that is skipped is a trap.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -46,7 +47,12 @@ pub(crate) struct Settings(BTreeMap<String, Vec<String>>);
 
 impl Settings {
     /// Reads `main` and `main.d/*.yaml` in name order. A missing main file is an error only if the user named it.
-    pub(crate) fn read(role: &str, main: &Path, named_by_user: bool, flags: &BTreeMap<String, FlagKind>) -> Result<Settings, ConfigError> {
+    pub(crate) fn read(
+        role: &str,
+        main: &Path,
+        named_by_user: bool,
+        flags: &BTreeMap<String, FlagKind>,
+    ) -> Result<Settings, ConfigError> {
         let mut settings = Settings::default();
         let mut files = Vec::new();
         if named_by_user || main.exists() {
@@ -60,12 +66,18 @@ impl Settings {
         Ok(settings)
     }
 
-    fn merge(&mut self, role: &str, path: &Path, text: &str, flags: &BTreeMap<String, FlagKind>) -> Result<(), ConfigError> {
+    fn merge(
+        &mut self,
+        role: &str,
+        path: &Path,
+        text: &str,
+        flags: &BTreeMap<String, FlagKind>,
+    ) -> Result<(), ConfigError> {
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(());
         }
-        let document: Value =
-            serde_saphyr::from_str(text).map_err(|err| ConfigError::Yaml { path: path.to_owned(), reason: err.to_string() })?;
+        let document: Value = serde_saphyr::from_str(text)
+            .map_err(|err| ConfigError::Yaml { path: path.to_owned(), reason: err.to_string() })?;
         let Value::Object(map) = document else { return Err(ConfigError::NotAMap { path: path.to_owned() }) };
         for (key, value) in map {
             let (name, append) = match key.strip_suffix('+') {
@@ -78,8 +90,11 @@ impl Settings {
                 }
                 return Err(ConfigError::UnknownKey { path: path.to_owned(), key, role: role.to_owned() });
             };
-            let values =
-                values_of(&value, *kind).map_err(|wanted| ConfigError::Value { path: path.to_owned(), key: name.to_owned(), wanted })?;
+            let values = values_of(&value, *kind).map_err(|wanted| ConfigError::Value {
+                path: path.to_owned(),
+                key: name.to_owned(),
+                wanted,
+            })?;
             let slot = self.0.entry(name.to_owned()).or_default();
             if !append {
                 slot.clear();
@@ -133,7 +148,9 @@ fn values_of(value: &Value, kind: FlagKind) -> Result<Vec<String>, &'static str>
     match (kind, value) {
         (FlagKind::Switch, Value::Bool(on)) => Ok(vec![on.to_string()]),
         (FlagKind::Switch, _) => Err("true or false"),
-        (FlagKind::List, Value::Array(items)) => items.iter().map(|item| scalar(item).ok_or("a list of plain values")).collect(),
+        (FlagKind::List, Value::Array(items)) => {
+            items.iter().map(|item| scalar(item).ok_or("a list of plain values")).collect()
+        }
         (FlagKind::List, one) => scalar(one).map(|one| vec![one]).ok_or("a list of plain values"),
         (FlagKind::Single, one) => scalar(one).map(|one| vec![one]).ok_or("one plain value"),
     }
@@ -153,9 +170,14 @@ mod tests {
     use super::*;
 
     fn flags() -> BTreeMap<String, FlagKind> {
-        [("node-name", FlagKind::Single), ("disable", FlagKind::List), ("debug", FlagKind::Switch), ("https-listen-port", FlagKind::Single)]
-            .map(|(name, kind)| (name.to_owned(), kind))
-            .into()
+        [
+            ("node-name", FlagKind::Single),
+            ("disable", FlagKind::List),
+            ("debug", FlagKind::Switch),
+            ("https-listen-port", FlagKind::Single),
+        ]
+        .map(|(name, kind)| (name.to_owned(), kind))
+        .into()
     }
 
     fn read(files: &[(&str, &str)]) -> Result<Vec<String>, String> {
@@ -164,7 +186,8 @@ mod tests {
         for (name, text) in files {
             fs::write(dir.path().join(name), text).unwrap();
         }
-        let settings = Settings::read("server", &dir.path().join("config.yaml"), false, &flags()).map_err(|err| err.to_string())?;
+        let settings = Settings::read("server", &dir.path().join("config.yaml"), false, &flags())
+            .map_err(|err| err.to_string())?;
         Ok(settings.to_args(&flags()))
     }
 
@@ -175,19 +198,24 @@ mod tests {
             ("config.yaml.d/10.yaml", "node-name: b\ndisable+: [w]\n"),
             ("config.yaml.d/20.yaml", "debug: true\ndisable+: z\n"),
         ]);
-        let expected = ["--debug", "--disable=x", "--disable=w", "--disable=z", "--https-listen-port=7443", "--node-name=b"];
+        let expected =
+            ["--debug", "--disable=x", "--disable=w", "--disable=z", "--https-listen-port=7443", "--node-name=b"];
         assert_eq!(args.unwrap(), expected);
     }
 
     #[test]
     fn bad_content_names_file_key_and_remedy() {
+        assert!(read(&[("config.yaml", "node-nam: a")]).unwrap_err().ends_with(
+            "config.yaml: unknown key 'node-nam'; see 'kedge server --help' for the flags, which are the keys"
+        ));
         assert!(
-            read(&[("config.yaml", "node-nam: a")])
+            read(&[("config.yaml", "docker: true")])
                 .unwrap_err()
-                .ends_with("config.yaml: unknown key 'node-nam'; see 'kedge server --help' for the flags, which are the keys")
+                .contains("'docker' is refused: kedge drives containerd")
         );
-        assert!(read(&[("config.yaml", "docker: true")]).unwrap_err().contains("'docker' is refused: kedge drives containerd"));
-        assert!(read(&[("config.yaml", "debug: 3")]).unwrap_err().ends_with("the value of 'debug' must be true or false"));
+        assert!(
+            read(&[("config.yaml", "debug: 3")]).unwrap_err().ends_with("the value of 'debug' must be true or false")
+        );
         assert!(read(&[("config.yaml", "- a")]).unwrap_err().contains("must hold keys and values"));
     }
 

@@ -9,7 +9,9 @@ pub(crate) fn environment(name: &str) -> Option<String> {
 
 /// The PATH, on which containerd and runc are looked for.
 pub(crate) fn search_path() -> OsString {
-    environment("PATH").unwrap_or_else(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()).into()
+    environment("PATH")
+        .unwrap_or_else(|| "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned())
+        .into()
 }
 
 /// The variables that lead programs to the network.

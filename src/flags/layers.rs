@@ -1,5 +1,5 @@
-//! Flags in layers, with the precedence that k3s has: command line, then drop-ins, then the file, then the environment. KEDGE_* is ours,
-//! K3S_* an alias.
+//! Flags in layers, with the precedence that k3s has: command line, then drop-ins, then the file, then the environment.
+//! KEDGE_* is ours, K3S_* an alias.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,8 +41,8 @@ pub(crate) fn env_args<'a>(
     })
 }
 
-/// The variables of a flag, ours first: KEDGE_NODE_NAME, K3S_NODE_NAME. k3s names some differently: the server's address URL, and keys of
-/// S3 as everybody does.
+/// The variables of a flag, ours first: KEDGE_NODE_NAME, K3S_NODE_NAME. k3s names some differently: the server's
+/// address URL, and keys of S3 as everybody does.
 fn env_names(flag: &str) -> Vec<String> {
     let upper = if flag == "server" { "URL".to_owned() } else { flag.to_uppercase().replace('-', "_") };
     let in_k3s = match flag {
@@ -66,7 +66,11 @@ pub(crate) fn is_of_snapshots(flag: &str) -> bool {
 }
 
 pub(crate) fn given_flags(words: &[String]) -> BTreeSet<String> {
-    words.iter().filter_map(|word| word.strip_prefix("--")).map(|flag| flag.split('=').next().unwrap_or(flag).to_owned()).collect()
+    words
+        .iter()
+        .filter_map(|word| word.strip_prefix("--"))
+        .map(|flag| flag.split('=').next().unwrap_or(flag).to_owned())
+        .collect()
 }
 
 pub(crate) fn config_named(words: &[String]) -> Option<String> {

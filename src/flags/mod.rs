@@ -1,4 +1,5 @@
-//! Flags, environment and files of settings: what a person says to a server, an agent or a command, and what is refused.
+//! Flags, environment and files of settings: what a person says to a server, an agent or a command, and what is
+//! refused.
 
 pub(crate) mod claims;
 pub(crate) mod config_file;

@@ -1,4 +1,5 @@
-//! The address ranges of a cluster and their families, as flags give them: one range of pods and of services, or one of each family.
+//! The address ranges of a cluster and their families, as flags give them: one range of pods and of services, or one of
+//! each family.
 
 use std::net::IpAddr;
 
@@ -7,7 +8,8 @@ use ipnet::IpNet;
 /// Which of the service range's addresses is the DNS server's.
 const DNS_PLACE: u128 = 10;
 
-/// Ranges that fit each other: the same families in the same order. The first is the cluster's own, which Services get unless they ask.
+/// Ranges that fit each other: the same families in the same order. The first is the cluster's own, which Services get
+/// unless they ask.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Ranges {
     pub(crate) cluster: Vec<IpNet>,
@@ -39,7 +41,10 @@ impl Ranges {
                 [true, ..] => "give it two in the same order, such as 10.43.0.0/16,fd43::/112",
                 _ => "give it two in the same order, such as fd43::/112,10.43.0.0/16",
             };
-            return Err(bad("service-cidr", format!("is {} while --cluster-cidr is {}: {remedy}", words(&service), words(&cluster))));
+            return Err(bad(
+                "service-cidr",
+                format!("is {} while --cluster-cidr is {}: {remedy}", words(&service), words(&cluster)),
+            ));
         }
         if service.iter().any(|s| cluster.iter().any(|c| s.contains(c) || c.contains(s))) {
             return Err(bad("service-cidr", "overlaps --cluster-cidr"));
@@ -81,8 +86,9 @@ fn words(ranges: &[IpNet]) -> &'static str {
 fn list(flag: &'static str, text: &str, fit: fn(&IpNet) -> Result<(), &'static str>) -> Result<Vec<IpNet>, BadRange> {
     let mut ranges: Vec<IpNet> = Vec::new();
     for one in text.split(',').map(str::trim) {
-        let range: IpNet =
-            one.parse().map_err(|_| bad(flag, format!("'{one}' is not an address range such as 10.42.0.0/16 or fd42::/56")))?;
+        let range: IpNet = one
+            .parse()
+            .map_err(|_| bad(flag, format!("'{one}' is not an address range such as 10.42.0.0/16 or fd42::/56")))?;
         fit(&range).map_err(|why| bad(flag, format!("'{one}' {why}")))?;
         ranges.push(range.trunc());
     }
@@ -91,7 +97,9 @@ fn list(flag: &'static str, text: &str, fit: fn(&IpNet) -> Result<(), &'static s
         [true, true] | [false, false] => {
             Err(bad(flag, format!("'{text}' names two ranges of one family: want one of IPv4 and one of IPv6")))
         }
-        _ => Err(bad(flag, format!("'{text}' names {} ranges: want one, or one of IPv4 and one of IPv6", ranges.len()))),
+        _ => {
+            Err(bad(flag, format!("'{text}' names {} ranges: want one, or one of IPv4 and one of IPv6", ranges.len())))
+        }
     }
 }
 
@@ -109,7 +117,9 @@ fn services_fit(range: &IpNet) -> Result<(), &'static str> {
     match range {
         IpNet::V4(v4) if v4.prefix_len() > 24 => Err("is too small: want /24 or larger"),
         IpNet::V6(v6) if v6.prefix_len() > 120 => Err("is too small: want /64 to /120"),
-        IpNet::V6(v6) if v6.prefix_len() < 64 => Err("is too large: the shortest allowed prefix length is 64, want /64 to /120"),
+        IpNet::V6(v6) if v6.prefix_len() < 64 => {
+            Err("is too large: the shortest allowed prefix length is 64, want /64 to /120")
+        }
         _ => Ok(()),
     }
 }
@@ -123,7 +133,9 @@ fn dns_addresses(service: &[IpNet], given: &[IpAddr]) -> Result<Vec<IpAddr>, Bad
     let of = |range: &IpNet| {
         let mut own = given.iter().filter(|ip| range.contains(*ip));
         match (own.next(), own.next()) {
-            (Some(first), Some(second)) => Err(bad(FLAG, format!("{first} and {second} are of one family: want one address a family"))),
+            (Some(first), Some(second)) => {
+                Err(bad(FLAG, format!("{first} and {second} are of one family: want one address a family")))
+            }
             (Some(one), None) => Ok(*one),
             _ => Ok(apiserver::services::nth_address(range, DNS_PLACE)),
         }
@@ -158,7 +170,9 @@ mod tests {
     fn said(cluster: &str, service: &str, dns: &[&str]) -> String {
         let dns: Vec<IpAddr> = dns.iter().map(|ip| ip.parse().unwrap()).collect();
         match Ranges::of(cluster, service, &dns) {
-            Ok(ranges) => format!("{} | {} | {}", joined(&ranges.cluster), joined(&ranges.service), joined(&ranges.dns)),
+            Ok(ranges) => {
+                format!("{} | {} | {}", joined(&ranges.cluster), joined(&ranges.service), joined(&ranges.dns))
+            }
             Err(BadRange { flag, reason }) => format!("--{flag}: {reason}"),
         }
     }
@@ -193,15 +207,40 @@ mod tests {
                 vec![],
                 "--cluster-cidr: '10.42.0.0/16,10.44.0.0/16' names two ranges of one family",
             ),
-            (both, "10.43.0.0/16", vec![], "--service-cidr: is IPv4 while --cluster-cidr is IPv4 and IPv6: give it two in the same order"),
-            (both, "fd43::/112,10.43.0.0/16", vec![], "--service-cidr: is IPv6 and IPv4 while --cluster-cidr is IPv4 and IPv6"),
-            ("10.42.0.0/16", "10.43.0.0/16,fd43::/112", vec![], "--service-cidr: is IPv4 and IPv6 while --cluster-cidr is IPv4"),
-            (both, "10.43.0.0/16,fd43::/48", vec![], "--service-cidr: 'fd43::/48' is too large: the shortest allowed prefix length is 64"),
+            (
+                both,
+                "10.43.0.0/16",
+                vec![],
+                "--service-cidr: is IPv4 while --cluster-cidr is IPv4 and IPv6: give it two in the same order",
+            ),
+            (
+                both,
+                "fd43::/112,10.43.0.0/16",
+                vec![],
+                "--service-cidr: is IPv6 and IPv4 while --cluster-cidr is IPv4 and IPv6",
+            ),
+            (
+                "10.42.0.0/16",
+                "10.43.0.0/16,fd43::/112",
+                vec![],
+                "--service-cidr: is IPv4 and IPv6 while --cluster-cidr is IPv4",
+            ),
+            (
+                both,
+                "10.43.0.0/16,fd43::/48",
+                vec![],
+                "--service-cidr: 'fd43::/48' is too large: the shortest allowed prefix length is 64",
+            ),
             ("10.42.0.0/16,fd42::/40", "10.43.0.0/16,fd43::/112", vec![], "--cluster-cidr: 'fd42::/40' is too large"),
             ("10.42.0.0/16,fd42::/80", "10.43.0.0/16,fd43::/112", vec![], "--cluster-cidr: 'fd42::/80' is too small"),
             ("10.42.0.0/25", "10.43.0.0/16", vec![], "--cluster-cidr: '10.42.0.0/25' is too small: want /24 or larger"),
             ("10.42.0.0/16", "10.42.8.0/24", vec![], "--service-cidr: overlaps --cluster-cidr"),
-            ("10.42.0.0/16", "10.43.0.0/16", vec!["fd43::a"], "--cluster-dns: fd43::a must be an address of --service-cidr 10.43.0.0/16"),
+            (
+                "10.42.0.0/16",
+                "10.43.0.0/16",
+                vec!["fd43::a"],
+                "--cluster-dns: fd43::a must be an address of --service-cidr 10.43.0.0/16",
+            ),
             (
                 "10.42.0.0/16",
                 "10.43.0.0/16",

@@ -2,26 +2,53 @@
 
 /// A flag without dashes, and the sentence that follows "--flag is refused: ".
 const REFUSED: [(&str, &str); 30] = [
-    ("rootless", "kedge runs containers as root; run it in a virtual machine, or with --disable-agent for an API server alone"),
+    (
+        "rootless",
+        "kedge runs containers as root; run it in a virtual machine, or with --disable-agent for an API server alone",
+    ),
     ("docker", "kedge drives containerd; images of Docker come in by 'docker save' and the folder agent/images"),
     ("selinux", "kedge has no SELinux policy"),
-    ("vpn-auth", "kedge has no VPN of its own; run one on the nodes and name its addresses with --node-ip and --flannel-iface"),
-    ("vpn-auth-file", "kedge has no VPN of its own; run one on the nodes and name its addresses with --node-ip and --flannel-iface"),
+    (
+        "vpn-auth",
+        "kedge has no VPN of its own; run one on the nodes and name its addresses with --node-ip and --flannel-iface",
+    ),
+    (
+        "vpn-auth-file",
+        "kedge has no VPN of its own; run one on the nodes and name its addresses with --node-ip and --flannel-iface",
+    ),
     ("flannel-conf", "the overlay is kedge's own; use --flannel-backend, --flannel-iface and --flannel-external-ip"),
-    ("flannel-cni-conf", "kedge writes the CNI configuration itself; with --flannel-backend=none another plugin brings its own"),
-    ("embedded-registry", "nodes do not share images; name a mirror in registries.yaml, or put archives into agent/images"),
+    (
+        "flannel-cni-conf",
+        "kedge writes the CNI configuration itself; with --flannel-backend=none another plugin brings its own",
+    ),
+    (
+        "embedded-registry",
+        "nodes do not share images; name a mirror in registries.yaml, or put archives into agent/images",
+    ),
     ("system-default-registry", "images of system pods are made of the program itself, nothing is pulled for them"),
     ("airgap-extra-registry", "images of archives keep the names they have"),
-    ("disable-apiserver", "store, API and controllers of a server are one process; use an agent for a machine without them"),
+    (
+        "disable-apiserver",
+        "store, API and controllers of a server are one process; use an agent for a machine without them",
+    ),
     ("disable-controller-manager", "store, API and controllers of a server are one process; the leader runs them"),
-    ("disable-etcd", "store, API and controllers of a server are one process; use --datastore-endpoint for a store elsewhere"),
+    (
+        "disable-etcd",
+        "store, API and controllers of a server are one process; use --datastore-endpoint for a store elsewhere",
+    ),
     ("disable-apiserver-lb", "an agent reaches servers over its balancer only"),
     ("supervisor-port", "the supervisor is on the port of the API"),
     ("apiserver-port", "the API is on --https-listen-port"),
     ("apiserver-bind-address", "the API listens on --bind-address"),
     ("servicelb-namespace", "a LoadBalancer needs no pods here: its rules are in the nodes' own table"),
-    ("helm-job-image", "charts are installed by the servers' own helm, not by a job; name the program with --helm-binary"),
-    ("helm-controller-arg", "the Helm controller is kedge's own and has no settings but --helm-binary and --disable-helm-controller"),
+    (
+        "helm-job-image",
+        "charts are installed by the servers' own helm, not by a job; name the program with --helm-binary",
+    ),
+    (
+        "helm-controller-arg",
+        "the Helm controller is kedge's own and has no settings but --helm-binary and --disable-helm-controller",
+    ),
     ("kube-proxy-arg", "the service proxy is kedge's own, in nftables, and has no settings"),
     ("kube-cloud-controller-manager-arg", "there is no cloud controller"),
     ("etcd-arg", "the store is kedge's own, with etcd's API, and has no settings of etcd's"),

@@ -78,10 +78,22 @@ pub(crate) struct ServerArgs {
     pub(crate) write_kubeconfig_group: Option<String>,
 
     /// Address range of pods, or one of IPv4 and one of IPv6.
-    #[arg(long, default_value = "10.42.0.0/16", value_name = "CIDR", value_delimiter = ',', help_heading = "Networking")]
+    #[arg(
+        long,
+        default_value = "10.42.0.0/16",
+        value_name = "CIDR",
+        value_delimiter = ',',
+        help_heading = "Networking"
+    )]
     pub(crate) cluster_cidr: Vec<String>,
     /// Address range of services, of the same families.
-    #[arg(long, default_value = "10.43.0.0/16", value_name = "CIDR", value_delimiter = ',', help_heading = "Networking")]
+    #[arg(
+        long,
+        default_value = "10.43.0.0/16",
+        value_name = "CIDR",
+        value_delimiter = ',',
+        help_heading = "Networking"
+    )]
     pub(crate) service_cidr: Vec<String>,
     /// Ports for services of type NodePort.
     #[arg(long, default_value = "30000-32767", value_name = "FROM-TO", value_parser = parse_port_range, help_heading = "Networking")]
@@ -121,7 +133,8 @@ pub(crate) struct ServerArgs {
     /// Metrics of a server's own parts beside those of the API: they are on the page GET /metrics in any case.
     #[arg(long, help_heading = "Components")]
     pub(crate) supervisor_metrics: bool,
-    /// Accepted as k3s has it: no name that nobody asked for with --tls-san ever enters a certificate; it cannot be switched off.
+    /// Accepted as k3s has it: no name that nobody asked for with --tls-san ever enters a certificate; it cannot be
+    /// switched off.
     #[arg(long, value_name = "true", value_parser = ["true"], num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = "Listening")]
     pub(crate) tls_san_security: Option<String>,
     /// Folder on every node for volumes of the class local-path (default: storage in the data directory).
@@ -130,23 +143,27 @@ pub(crate) struct ServerArgs {
     /// Seconds that certificates last, for tests of their renewal (default: a year).
     #[arg(long, value_name = "SECONDS", hide = true)]
     pub(crate) certificate_life: Option<u64>,
-    /// Flag of kube-apiserver, NAME=VALUE: those that mean something here act, others are refused by name. May be repeated.
+    /// Flag of kube-apiserver, NAME=VALUE: those that mean something here act, others are refused by name. May be
+    /// repeated.
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Components")]
     pub(crate) kube_apiserver_arg: Vec<String>,
-    /// Flag of kube-controller-manager, NAME=VALUE: those that mean something here act, others are refused by name. May be repeated.
+    /// Flag of kube-controller-manager, NAME=VALUE: those that mean something here act, others are refused by name. May
+    /// be repeated.
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Components")]
     pub(crate) kube_controller_manager_arg: Vec<String>,
-    /// Flag of kube-scheduler, NAME=VALUE: those that ask for what is are taken, others are refused by name. May be repeated.
+    /// Flag of kube-scheduler, NAME=VALUE: those that ask for what is are taken, others are refused by name. May be
+    /// repeated.
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Components")]
     pub(crate) kube_scheduler_arg: Vec<String>,
-    /// Component not to deploy, and to remove: coredns, local-storage, metrics-server, runtimes, servicelb, or a file of the folder
-    /// server/manifests without its ending. May be repeated.
+    /// Component not to deploy, and to remove: coredns, local-storage, metrics-server, runtimes, servicelb, or a file
+    /// of the folder server/manifests without its ending. May be repeated.
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_component, help_heading = "Components")]
     pub(crate) disable: Vec<String>,
     /// Do not run the scheduler: something else binds pods to nodes.
     #[arg(long, help_heading = "Components")]
     pub(crate) disable_scheduler: bool,
-    /// Leave nodes without the addresses and provider ids of k3s's cloud controller, as all nodes of kedge are: there is none.
+    /// Leave nodes without the addresses and provider ids of k3s's cloud controller, as all nodes of kedge are: there
+    /// is none.
     #[arg(long, help_heading = "Components")]
     pub(crate) disable_cloud_controller: bool,
     /// Do not install HelmCharts, and do not define their kinds.
@@ -156,7 +173,8 @@ pub(crate) struct ServerArgs {
     #[arg(long, value_name = "FILE", help_heading = "Components")]
     pub(crate) helm_binary: Option<PathBuf>,
 
-    /// Start only if Secrets are encrypted at rest, as they are unless --kube-apiserver-arg=encryption-provider-config says otherwise.
+    /// Start only if Secrets are encrypted at rest, as they are unless --kube-apiserver-arg=encryption-provider-config
+    /// says otherwise.
     #[arg(long, help_heading = "Security")]
     pub(crate) secrets_encryption: bool,
     /// How new keys encrypt Secrets, where no key exists yet.
@@ -207,7 +225,13 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "NAME", value_parser = ["overlayfs", "native", "btrfs", "zfs"], conflicts_with = "container_runtime_endpoint", help_heading = "Node")]
     pub(crate) snapshotter: Option<String>,
     /// Runtime of pods that name no RuntimeClass: runc, or one of those found on this machine.
-    #[arg(long, value_name = "NAME", default_value = "runc", conflicts_with = "container_runtime_endpoint", help_heading = "Node")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "runc",
+        conflicts_with = "container_runtime_endpoint",
+        help_heading = "Node"
+    )]
     pub(crate) default_runtime: String,
     /// Give a pod's devices to the user that it runs as, not to root.
     #[arg(long, conflicts_with = "container_runtime_endpoint", help_heading = "Node")]
@@ -264,7 +288,10 @@ pub(crate) struct AgentArgs {
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {
-    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or_else(|| "want octal permission bits such as 0600".to_owned())
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777)
+        .ok_or_else(|| "want octal permission bits such as 0600".to_owned())
 }
 
 fn parse_component(text: &str) -> Result<String, String> {

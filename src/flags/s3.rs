@@ -34,7 +34,8 @@ pub(crate) struct S3Flags {
     /// Bucket.
     #[arg(long, alias = "s3-bucket", global = true, value_name = "NAME", help_heading = "Snapshots in S3")]
     pub(crate) etcd_s3_bucket: Option<String>,
-    /// How requests name it: as part of the host's name or in the path (default: auto, which is dns at AWS and else path).
+    /// How requests name it: as part of the host's name or in the path (default: auto, which is dns at AWS and else
+    /// path).
     #[arg(long, alias = "s3-bucket-lookup-type", global = true, value_name = "KIND", value_parser = ["auto", "dns", "path"], help_heading = "Snapshots in S3")]
     pub(crate) etcd_s3_bucket_lookup_type: Option<String>,
     /// Region (default: us-east-1).
@@ -52,8 +53,8 @@ pub(crate) struct S3Flags {
     /// Snapshots of one name and node to keep in the bucket.
     #[arg(long, alias = "s3-retention", global = true, value_name = "N", default_value_t = 5, value_parser = parse_retention, help_heading = "Snapshots in S3")]
     pub(crate) etcd_s3_retention: usize,
-    /// Secret in kube-system with the credentials that no flag says: etcd-s3-access-key, etcd-s3-secret-key, etcd-s3-session-token.
-    /// Where snapshots go the flags alone say.
+    /// Secret in kube-system with the credentials that no flag says: etcd-s3-access-key, etcd-s3-secret-key,
+    /// etcd-s3-session-token. Where snapshots go the flags alone say.
     #[arg(long, alias = "s3-config-secret", global = true, value_name = "NAME", help_heading = "Snapshots in S3")]
     pub(crate) etcd_s3_config_secret: Option<String>,
 }

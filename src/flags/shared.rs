@@ -15,7 +15,8 @@ pub(crate) struct StateArgs {
     pub(crate) data_dir: PathBuf,
 }
 
-/// A folder by its absolute path: programs that are started elsewhere are told of it, and the kernel's table of mounts names no other.
+/// A folder by its absolute path: programs that are started elsewhere are told of it, and the kernel's table of mounts
+/// names no other.
 fn parse_folder(text: &str) -> Result<PathBuf, String> {
     let path = std::path::absolute(text).map_err(|err| err.to_string())?;
     if path.components().any(|part| part == std::path::Component::ParentDir) {

@@ -40,7 +40,8 @@ pub(crate) struct StoreFlags {
     /// Compress snapshots, as is done in any case; refused where this server takes none.
     #[arg(long, help_heading = "Store")]
     pub(crate) etcd_snapshot_compress: bool,
-    /// Begin a cluster that other servers can join, as any server does that joins none; refused beside --server and --datastore-endpoint.
+    /// Begin a cluster that other servers can join, as any server does that joins none; refused beside --server and
+    /// --datastore-endpoint.
     #[arg(long, help_heading = "Store")]
     pub(crate) cluster_init: bool,
     /// Forget the other members, make this server a cluster of one, and end.
@@ -54,6 +55,10 @@ pub(crate) struct StoreFlags {
 }
 
 fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
-    let wrong = || format!("'{text}' is not an etcd server such as https://10.0.0.5:2379; SQL databases and NATS are not supported");
+    let wrong = || {
+        format!(
+            "'{text}' is not an etcd server such as https://10.0.0.5:2379; SQL databases and NATS are not supported"
+        )
+    };
     Endpoint::parse(text.trim()).ok_or_else(wrong)
 }

@@ -35,7 +35,9 @@ impl Given<'_> {
     pub(crate) fn read(&self) -> Result<Option<String>, FileError> {
         let text = match (self.text, self.file) {
             (Some(text), _) => text.to_owned(),
-            (None, Some(file)) => std::fs::read_to_string(file).map_err(FileError::at("cannot read token file", file))?,
+            (None, Some(file)) => {
+                std::fs::read_to_string(file).map_err(FileError::at("cannot read token file", file))?
+            }
             (None, None) => return Ok(None),
         };
         Ok(Some(text.trim().to_owned()).filter(|text| !text.is_empty()))

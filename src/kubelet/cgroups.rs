@@ -71,8 +71,11 @@ impl Cgroups {
         }
         if driver == CgroupDriver::Cgroupfs {
             for class in ["kubepods", "kubepods/burstable", "kubepods/besteffort"] {
-                let failed =
-                    FileError { doing: "cannot create cgroup", path: Path::new(ROOT).join(class), source: io::ErrorKind::Other.into() };
+                let failed = FileError {
+                    doing: "cannot create cgroup",
+                    path: Path::new(ROOT).join(class),
+                    source: io::ErrorKind::Other.into(),
+                };
                 cgroups.make(class).map_err(|source| FileError { source, ..failed })?;
             }
             cgroups.set("kubepods/besteffort", &[Knob::Shares(SHARES_MIN)]);
@@ -86,8 +89,9 @@ impl Cgroups {
         Cgroups { driver: CgroupDriver::Cgroupfs, unified: true }
     }
 
-    /// What all pods together may use: the machine less what is set aside for the system (upstream's `enforceNodeAllocatableCgroups`,
-    /// pkg/kubelet/cm/node_container_manager_linux.go v1.36). CPU in milli-units, memory in bytes.
+    /// What all pods together may use: the machine less what is set aside for the system (upstream's
+    /// `enforceNodeAllocatableCgroups`, pkg/kubelet/cm/node_container_manager_linux.go v1.36). CPU in milli-units,
+    /// memory in bytes.
     pub(crate) fn enforce(&self, cpu_milli: i64, memory: i64, pids: Option<i64>) {
         let path = self.root();
         if !self.exists(path) {
@@ -97,11 +101,14 @@ impl Cgroups {
         self.set(path, &always.into_iter().chain(pids.map(Knob::Pids)).collect::<Vec<_>>());
     }
 
-    /// The weight of the burstable pods together is what they ask for together; that of the best-effort ones is the least.
+    /// The weight of the burstable pods together is what they ask for together; that of the best-effort ones is the
+    /// least.
     pub(crate) fn weigh(&self, burstable_milli: i64) {
         let (burstable, besteffort) = match self.driver {
             CgroupDriver::Cgroupfs => ("kubepods/burstable", "kubepods/besteffort"),
-            CgroupDriver::Systemd => ("kubepods.slice/kubepods-burstable.slice", "kubepods.slice/kubepods-besteffort.slice"),
+            CgroupDriver::Systemd => {
+                ("kubepods.slice/kubepods-burstable.slice", "kubepods.slice/kubepods-besteffort.slice")
+            }
         };
         // systemd makes a class's slice with the first pod in it.
         for (path, shares) in [(burstable, shares(burstable_milli)), (besteffort, SHARES_MIN)] {
@@ -147,8 +154,8 @@ impl Cgroups {
         self.hold(Limits::of(pod), pod, pids_max);
     }
 
-    /// Sets the pod's own limits, of a group that had those of `before`. Returns what holds then: a limit that was not taken is as it was.
-    /// Blocks while systemd answers.
+    /// Sets the pod's own limits, of a group that had those of `before`. Returns what holds then: a limit that was not
+    /// taken is as it was. Blocks while systemd answers.
     pub(crate) fn limit(&self, limits: Limits, before: Limits, pod: &Pod, pids_max: Option<i64>) -> Limits {
         let mut now = before;
         for taken in self.hold(limits, pod, pids_max) {
@@ -168,7 +175,8 @@ impl Cgroups {
         self.set(&self.path_of(pod), &always.into_iter().chain(pids_max.map(Knob::Pids)).collect::<Vec<_>>())
     }
 
-    /// Turns knobs of a group, and returns those that were taken. On v1 they are written under systemd, too: it knows other ones there.
+    /// Turns knobs of a group, and returns those that were taken. On v1 they are written under systemd, too: it knows
+    /// other ones there.
     fn set(&self, path: &str, knobs: &[Knob]) -> Vec<Knob> {
         if self.driver == CgroupDriver::Systemd && self.unified {
             let holds = |knob: &Knob| {
@@ -179,7 +187,9 @@ impl Cgroups {
             let unit = slices::unit_of(path);
             match if wanted.is_empty() { Ok(()) } else { slices::set(unit, &wanted) } {
                 Ok(()) => return knobs.to_vec(),
-                Err(err) => warn!(unit, err = %err, "systemd does not take a slice's limits: they hold until it reads its units again"),
+                Err(err) => {
+                    warn!(unit, err = %err, "systemd does not take a slice's limits: they hold until it reads its units again")
+                }
             }
         }
         let turn = |knob: &Knob| {
@@ -187,7 +197,9 @@ impl Cgroups {
                 let (file, value) = knob.unified();
                 return write("", path, file, &value);
             }
-            knob.legacy().into_iter().fold(true, |taken, (controller, file, value)| write(controller, path, file, &value) && taken)
+            knob.legacy()
+                .into_iter()
+                .fold(true, |taken, (controller, file, value)| write(controller, path, file, &value) && taken)
         };
         knobs.iter().copied().filter(turn).collect()
     }
@@ -238,9 +250,10 @@ impl Cgroups {
         }
     }
 
-    /// Removes what is left of pods that are not among `known`: a sandbox that is still being made when its pod goes makes the pod's cgroup
-    /// anew, and a process that is just dying keeps it. Nothing is touched in which a process is, or which changed a short while ago: it
-    /// may be another kubelet's. Blocks for as long as the kernel takes to list them.
+    /// Removes what is left of pods that are not among `known`: a sandbox that is still being made when its pod goes
+    /// makes the pod's cgroup anew, and a process that is just dying keeps it. Nothing is touched in which a process
+    /// is, or which changed a short while ago: it may be another kubelet's. Blocks for as long as the kernel takes to
+    /// list them.
     pub(crate) fn sweep(&self, known: &BTreeSet<String>) {
         let classes = match self.driver {
             CgroupDriver::Cgroupfs => ["", "burstable", "besteffort"],
@@ -252,7 +265,9 @@ impl Cgroups {
                 let left = left_over(&root.join(self.root()).join(class), known, SWEEP_AGE);
                 match self.driver {
                     CgroupDriver::Cgroupfs => left.iter().for_each(|dir| remove_tree(dir)),
-                    CgroupDriver::Systemd => units.extend(left.iter().filter_map(|dir| Some(dir.file_name()?.to_str()?.to_owned()))),
+                    CgroupDriver::Systemd => {
+                        units.extend(left.iter().filter_map(|dir| Some(dir.file_name()?.to_str()?.to_owned())))
+                    }
                 }
             }
         }
@@ -280,7 +295,9 @@ impl Cgroups {
             }
             return Ok(());
         }
-        ["cpu", "memory", "pids"].iter().try_for_each(|controller| fs::create_dir_all(Path::new(ROOT).join(controller).join(path)))
+        ["cpu", "memory", "pids"]
+            .iter()
+            .try_for_each(|controller| fs::create_dir_all(Path::new(ROOT).join(controller).join(path)))
     }
 }
 
@@ -317,7 +334,10 @@ fn is_idle(dir: &Path, age: Duration) -> bool {
         return false;
     }
     fs::read_dir(dir).is_ok_and(|entries| {
-        entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).all(|entry| is_idle(&entry.path(), age))
+        entries
+            .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .all(|entry| is_idle(&entry.path(), age))
     })
 }
 
@@ -364,11 +384,13 @@ pub(crate) fn limit(resources: Option<&ResourceRequirements>, name: &str) -> Opt
     resources?.limits.as_ref()?.get(name).map(parse).filter(|q| !q.is_zero())
 }
 
-/// A limit of a container of CPU or memory, or else that of its pod as a whole: programs size themselves by what their own group says.
+/// A limit of a container of CPU or memory, or else that of its pod as a whole: programs size themselves by what their
+/// own group says.
 ///
 /// Spec: upstream v1.36 `getCPULimit`, `getMemoryLimit` (pkg/kubelet/kuberuntime), `defaultPodLimitsForDownwardAPI`.
 pub(crate) fn limit_within(pod: &Pod, resources: Option<&ResourceRequirements>, name: &str) -> Option<Quantity> {
-    limit(resources, name).or_else(|| limit(pod.spec.as_ref()?.resources.as_ref(), name).filter(|_| matches!(name, "cpu" | "memory")))
+    limit(resources, name)
+        .or_else(|| limit(pod.spec.as_ref()?.resources.as_ref(), name).filter(|_| matches!(name, "cpu" | "memory")))
 }
 
 /// A limit of the pod as a whole without its overhead: its own, or those of its containers together if each has one.
@@ -385,12 +407,15 @@ pub(crate) fn qos(pod: &Pod) -> Qos {
     let all = || spec.containers.iter().chain(spec.init_containers.iter().flatten()).map(|c| c.resources.as_ref());
     let pod_level = spec.resources.as_ref();
     let units: Vec<_> = if pod_level.is_some() { vec![pod_level] } else { all().collect() };
-    let any = units.iter().any(|r| ["cpu", "memory"].iter().any(|name| request(*r, name).is_some_and(|q| !q.is_zero())));
+    let any =
+        units.iter().any(|r| ["cpu", "memory"].iter().any(|name| request(*r, name).is_some_and(|q| !q.is_zero())));
     if !any {
         return Qos::BestEffort;
     }
     let guaranteed = units.iter().all(|r| {
-        ["cpu", "memory"].iter().all(|name| limit(*r, name).is_some_and(|limit| request(*r, name).is_some_and(|request| request == limit)))
+        ["cpu", "memory"]
+            .iter()
+            .all(|name| limit(*r, name).is_some_and(|limit| request(*r, name).is_some_and(|request| request == limit)))
     });
     if guaranteed { Qos::Guaranteed } else { Qos::Burstable }
 }
@@ -412,7 +437,11 @@ impl Limits {
     /// The looser of two in every respect: what holds while containers change from one to the other.
     pub(crate) fn widest(self, other: Limits) -> Limits {
         let most = |a: Option<i64>, b: Option<i64>| a.zip(b).map(|(a, b)| a.max(b));
-        Limits { shares: self.shares.max(other.shares), quota: most(self.quota, other.quota), memory: most(self.memory, other.memory) }
+        Limits {
+            shares: self.shares.max(other.shares),
+            quota: most(self.quota, other.quota),
+            memory: most(self.memory, other.memory),
+        }
     }
 }
 
@@ -429,13 +458,15 @@ fn pod_limits(pod: &Pod) -> Limits {
     };
     let own = spec.resources.as_ref();
     let cpu_request = request(own, "cpu").map(|q| q.milli_value());
-    let cpu_request = cpu_request.or_else(|| total(&|c| Some(request(c.resources.as_ref(), "cpu").map_or(0, |q| q.milli_value()))));
+    let cpu_request =
+        cpu_request.or_else(|| total(&|c| Some(request(c.resources.as_ref(), "cpu").map_or(0, |q| q.milli_value()))));
     let cpu_limit = limit(own, "cpu").map(|q| q.milli_value());
     let cpu_limit = cpu_limit.or_else(|| total(&|c| limit(c.resources.as_ref(), "cpu").map(|q| q.milli_value())));
     let memory = limit(own, "memory").map(|q| q.value());
     let memory = memory.or_else(|| total(&|c| limit(c.resources.as_ref(), "memory").map(|q| q.value())));
     let overhead = |name: &str| spec.overhead.as_ref().and_then(|o| o.get(name)).map(parse);
-    let (cpu_extra, memory_extra) = (overhead("cpu").map_or(0, |q| q.milli_value()), overhead("memory").map_or(0, |q| q.value()));
+    let (cpu_extra, memory_extra) =
+        (overhead("cpu").map_or(0, |q| q.milli_value()), overhead("memory").map_or(0, |q| q.value()));
     Limits {
         shares: shares(cpu_request.unwrap_or(0).saturating_add(cpu_extra)),
         quota: cpu_limit.map(|milli| quota(milli.saturating_add(cpu_extra))),
@@ -463,7 +494,8 @@ pub(crate) fn quota(milli: i64) -> i64 {
     (milli.saturating_mul(PERIOD_USEC) / 1000).max(QUOTA_MIN_USEC)
 }
 
-/// How ready the kernel should be to kill a container, as upstream's `GetContainerOOMScoreAdjust` (pkg/kubelet/qos/policy.go v1.36).
+/// How ready the kernel should be to kill a container, as upstream's `GetContainerOOMScoreAdjust`
+/// (pkg/kubelet/qos/policy.go v1.36).
 pub(crate) fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
     let spec = pod.spec.clone().unwrap_or_default();
     let critical = spec.priority.is_some_and(|p| p >= 2_000_000_000) || crate::sources::is_static(pod);
@@ -506,8 +538,14 @@ mod tests {
     #[test]
     fn what_pods_left_is_swept_and_nothing_that_is_in_use() {
         let top = tempfile::tempdir().unwrap();
-        for (pod, procs) in [("podgone", ""), ("podgone/c1", ""), ("podlive", ""), ("podlive/c1", "17\n"), ("podknown", ""), ("other", "")]
-        {
+        for (pod, procs) in [
+            ("podgone", ""),
+            ("podgone/c1", ""),
+            ("podlive", ""),
+            ("podlive/c1", "17\n"),
+            ("podknown", ""),
+            ("other", ""),
+        ] {
             fs::create_dir(top.path().join(pod)).unwrap();
             fs::write(top.path().join(pod).join("cgroup.procs"), procs).unwrap();
         }
@@ -538,7 +576,8 @@ mod tests {
             "containers": [{"name": "free"}, {"name": "own", "resources": {"limits": {"memory": "64Mi"}}}]}}))
         .unwrap();
         let containers = &pod.spec.as_ref().unwrap().containers;
-        let limit = |n: usize, name: &str| limit_within(&pod, containers[n].resources.as_ref(), name).map(|q| q.milli_value());
+        let limit =
+            |n: usize, name: &str| limit_within(&pod, containers[n].resources.as_ref(), name).map(|q| q.milli_value());
         assert_eq!((limit(0, "cpu"), limit(1, "cpu")), (Some(1000), Some(1000)));
         assert_eq!((limit(0, "memory"), limit(1, "memory")), (Some((128 << 20) * 1000), Some((64 << 20) * 1000)));
         assert_eq!(limit(0, "hugepages-2Mi"), None);
@@ -567,14 +606,19 @@ mod tests {
         whole["resources"] = serde_json::json!({"requests": {"memory": "800"}});
         assert_eq!((score(whole.clone(), 0), score(whole, 1)), (400, 400));
         let mut class = two;
-        (class["priority"], class["priorityClassName"]) = (serde_json::json!(2_000_000_000), serde_json::json!("system-cluster-critical"));
+        (class["priority"], class["priorityClassName"]) =
+            (serde_json::json!(2_000_000_000), serde_json::json!("system-cluster-critical"));
         assert_eq!(score(class.clone(), 1), 500, "critical for the cluster, not for the node");
-        (class["priority"], class["priorityClassName"]) = (serde_json::json!(2_000_001_000), serde_json::json!("system-node-critical"));
+        (class["priority"], class["priorityClassName"]) =
+            (serde_json::json!(2_000_001_000), serde_json::json!("system-node-critical"));
         assert_eq!(score(class, 1), -997);
     }
 
     #[test]
     fn names_of_slices_hold_no_dash_of_the_uid() {
-        assert_eq!(systemd_path(Qos::Burstable, "a-b"), "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice");
+        assert_eq!(
+            systemd_path(Qos::Burstable, "a-b"),
+            "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-poda_b.slice"
+        );
     }
 }

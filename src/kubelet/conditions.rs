@@ -1,6 +1,5 @@
 //! The conditions of the Node: pressures, and whether its runtime is ready.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use base::time::Stopwatch;
@@ -10,8 +9,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::events::whole_secs;
 use crate::node::Node;
 
-/// A runtime that is silent for less than this is being restarted: its pods run on, and the node stays what it was. Upstream's
-/// `maxWaitForContainerRuntime`.
+/// A runtime that is silent for less than this is being restarted: its pods run on, and the node stays what it was.
+/// Upstream's `maxWaitForContainerRuntime`.
 const RUNTIME_SILENCE_MAX: Duration = Duration::from_secs(30);
 /// Condition, reason and text when it holds, reason and text when not.
 const PRESSURES: [(&str, &str, &str, &str, &str); 3] = [
@@ -22,7 +21,13 @@ const PRESSURES: [(&str, &str, &str, &str, &str); 3] = [
         "KubeletHasSufficientMemory",
         "kubelet has sufficient memory available",
     ),
-    ("DiskPressure", "KubeletHasDiskPressure", "kubelet has disk pressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+    (
+        "DiskPressure",
+        "KubeletHasDiskPressure",
+        "kubelet has disk pressure",
+        "KubeletHasNoDiskPressure",
+        "kubelet has no disk pressure",
+    ),
     (
         "PIDPressure",
         "KubeletHasInsufficientPID",
@@ -48,7 +53,7 @@ pub(crate) async fn conditions(node: &Node, before: &NodeStatus) -> Vec<NodeCond
         }
     };
     let mut all = Vec::new();
-    let pressure = node.pressure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let pressure = node.pressure.lock().clone();
     for (kind, bad, bad_text, good, good_text) in PRESSURES {
         all.push(match pressure.iter().any(|p| p == kind) {
             true => condition(kind, true, bad, bad_text.to_owned()),
@@ -66,7 +71,7 @@ pub(crate) async fn conditions(node: &Node, before: &NodeStatus) -> Vec<NodeCond
 /// Why the node's runtime is not ready; empty if it is.
 async fn runtime_problems(node: &Node, was_ready: bool) -> Vec<String> {
     let answer = node.runtime.cri.status().await;
-    let mut heard = node.runtime_heard.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut heard = node.runtime_heard.lock();
     match answer {
         Ok(conditions) => {
             *heard = Some(Stopwatch::start());
@@ -74,7 +79,11 @@ async fn runtime_problems(node: &Node, was_ready: bool) -> Vec<String> {
         }
         Err(err) => {
             let silence = heard.as_ref().map(Stopwatch::elapsed);
-            if bears_silence(was_ready, silence) { Vec::new() } else { vec![format!("container runtime is down: {err}")] }
+            if bears_silence(was_ready, silence) {
+                Vec::new()
+            } else {
+                vec![format!("container runtime is down: {err}")]
+            }
         }
     }
 }
@@ -85,7 +94,9 @@ fn bears_silence(was_ready: bool, silence: Option<Duration>) -> bool {
 
 fn problem(c: &k8s_cri::v1::RuntimeCondition) -> String {
     match c.r#type.as_str() {
-        "NetworkReady" => format!("container runtime network not ready: NetworkReady=false reason:{} message:{}", c.reason, c.message),
+        "NetworkReady" => {
+            format!("container runtime network not ready: NetworkReady=false reason:{} message:{}", c.reason, c.message)
+        }
         other => format!("container runtime not ready: {other}=false reason:{} message:{}", c.reason, c.message),
     }
 }

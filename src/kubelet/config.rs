@@ -101,7 +101,8 @@ impl Config {
     /// What is in force, in the words of upstream's KubeletConfiguration.
     pub(crate) fn configz(&self, driver: CgroupDriver) -> Value {
         let s = &self.settings;
-        let hard: serde_json::Map<String, Value> = s.eviction_hard.iter().map(|(name, at)| (name.clone(), json!(at.to_string()))).collect();
+        let hard: serde_json::Map<String, Value> =
+            s.eviction_hard.iter().map(|(name, at)| (name.clone(), json!(at.to_string()))).collect();
         let secs = |d: std::time::Duration| format!("{}s", d.as_secs());
         json!({"kubeletconfig": {
             "kind": "KubeletConfiguration",
@@ -138,7 +139,8 @@ impl Config {
         for dir in ["pods", "plugins", "plugins_registry", "device-plugins", "pod-resources"] {
             create_private_dir(&self.root_dir.join(dir))?;
         }
-        std::fs::create_dir_all(&self.log_dir).map_err(base::files::FileError::at("cannot create directory", &self.log_dir))?;
+        std::fs::create_dir_all(&self.log_dir)
+            .map_err(base::files::FileError::at("cannot create directory", &self.log_dir))?;
         Ok(())
     }
 }

@@ -1,9 +1,9 @@
 //! How full a file system is, and what a tree in it occupies.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use base::confined::Dir;
@@ -31,14 +31,20 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// The file system that holds `path`. What is reserved for root counts as neither used nor capacity, as `df` does: a kubelet may
-    /// not plan with it.
+    /// The file system that holds `path`. What is reserved for root counts as neither used nor capacity, as `df` does:
+    /// a kubelet may not plan with it.
     pub(crate) fn of(path: &Path) -> Option<Disk> {
         let stat = rustix::fs::statvfs(path).ok()?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
         let used = bytes(stat.f_blocks.saturating_sub(stat.f_bfree));
         let available = bytes(stat.f_bavail);
-        Some(Disk { capacity: used.saturating_add(available), available, used, inodes: stat.f_files, inodes_free: stat.f_ffree })
+        Some(Disk {
+            capacity: used.saturating_add(available),
+            available,
+            used,
+            inodes: stat.f_files,
+            inodes_free: stat.f_ffree,
+        })
     }
 
     pub(crate) fn used_percent(&self) -> u64 {
@@ -81,11 +87,11 @@ impl Kept {
 }
 
 impl Measures {
-    /// What `path` holds: measured now, or not long ago. The file system is never waited for longer than a deadline, and outside of
-    /// the async threads. `None` if there is no answer.
+    /// What `path` holds: measured now, or not long ago. The file system is never waited for longer than a deadline,
+    /// and outside of the async threads. `None` if there is no answer.
     pub(crate) async fn of(&self, path: &Path, by: By) -> Option<Measure> {
         let key = (path.to_owned(), by);
-        let kept = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = || self.0.lock();
         if let Some(fresh) = kept().get(&key).filter(|kept| kept.is_fresh()) {
             return Some(fresh.measure);
         }
@@ -115,8 +121,8 @@ fn measure(path: &Path, by: By) -> io::Result<Measure> {
     Ok(Measure { disk, bytes, inodes })
 }
 
-/// Bytes that a tree occupies and its number of inodes; links are not followed, other file systems not entered. What cannot be read
-/// counts as nothing.
+/// Bytes that a tree occupies and its number of inodes; links are not followed, other file systems not entered. What
+/// cannot be read counts as nothing.
 pub(crate) fn tree(path: &Path) -> (u64, u64) {
     let Ok((parent, name)) = Dir::of_file(path) else { return (0, 0) };
     let Ok(meta) = parent.meta(&name) else { return (0, 0) };

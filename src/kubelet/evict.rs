@@ -1,9 +1,9 @@
-//! When memory, disk or processes run out: the node's conditions, what is reclaimed, and which pod has to go. Upstream's eviction
-//! manager with hard thresholds.
+//! When memory, disk or processes run out: the node's conditions, what is reclaimed, and which pod has to go.
+//! Upstream's eviction manager with hard thresholds.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
@@ -45,8 +45,8 @@ struct Observation {
     capacity: u64,
 }
 
-/// What all pods together may still take, where something is set aside for the system. It has the threshold of the machine's memory.
-/// Upstream's name for it.
+/// What all pods together may still take, where something is set aside for the system. It has the threshold of the
+/// machine's memory. Upstream's name for it.
 const OF_PODS: &str = "allocatableMemory.available";
 
 /// The condition of the node that a signal raises.
@@ -70,10 +70,13 @@ fn resource_of(signal: &str) -> &'static str {
 
 fn observe(node: &Node) -> BTreeMap<&'static str, Observation> {
     let mut all = BTreeMap::new();
-    let available = u64::try_from(crate::stats::memory_available()).unwrap_or(0).saturating_sub(crate::shelter::held_back());
+    let available =
+        u64::try_from(crate::stats::memory_available()).unwrap_or(0).saturating_sub(crate::shelter::held_back());
     all.insert("memory.available", Observation { available, capacity: unsigned(node.machine.memory) });
     let of_pods = unsigned(node.memory_of_pods());
-    if let Some(used) = crate::stats::of_pods(&node.cgroups).working_set.filter(|_| node.memory_of_pods() < node.machine.memory) {
+    if let Some(used) =
+        crate::stats::of_pods(&node.cgroups).working_set.filter(|_| node.memory_of_pods() < node.machine.memory)
+    {
         all.insert(OF_PODS, Observation { available: of_pods.saturating_sub(used), capacity: of_pods });
     }
     if let Some(disk) = node.disk() {
@@ -147,8 +150,10 @@ fn set(alarm: &mut Alarm, node: &Node) {
     let (machine, pods) = (node.cgroups.machine_dir("memory"), node.cgroups.all_pods_dir("memory"));
     let of_machine = level("memory.available", node.machine.memory, &crate::stats::of_machine(&node.cgroups));
     let of_pods = level(OF_PODS, node.memory_of_pods(), &crate::stats::of_pods(&node.cgroups));
-    let levels: Vec<Level<'_>> =
-        [(&machine, of_machine), (&pods, of_pods)].into_iter().filter_map(|(group, bytes)| Some(Level { group, bytes: bytes? })).collect();
+    let levels: Vec<Level<'_>> = [(&machine, of_machine), (&pods, of_pods)]
+        .into_iter()
+        .filter_map(|(group, bytes)| Some(Level { group, bytes: bytes? }))
+        .collect();
     alarm.set(&node.cgroups, &levels);
 }
 
@@ -179,7 +184,7 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
     }
     // A condition stays for a while, so that a node that swings does not invite pods in between.
     last_seen.retain(|_, at| at.elapsed() <= node.config.settings.pressure_transition);
-    *node.pressure.lock().unwrap_or_else(PoisonError::into_inner) = last_seen.keys().map(|c| (*c).to_owned()).collect();
+    *node.pressure.lock() = last_seen.keys().map(|c| (*c).to_owned()).collect();
     if low.is_empty() {
         return Round::Done;
     }
@@ -187,7 +192,12 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
     low.sort_by_key(|signal| resource_of(signal) != "memory");
     let signal = low[0];
     let resource = resource_of(signal);
-    node.events.node(&node.config.node_name, Kind::Warning, "EvictionThresholdMet", format!("Attempting to reclaim {resource}"));
+    node.events.node(
+        &node.config.node_name,
+        Kind::Warning,
+        "EvictionThresholdMet",
+        format!("Attempting to reclaim {resource}"),
+    );
     warn!(signal, "the node runs low, reclaiming");
     if condition_of(signal) == "DiskPressure" {
         let is_low = || met(node, &observe(node)).contains(&signal);
@@ -208,8 +218,8 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
     evict_one(node, pods, signal, &seen).await
 }
 
-/// Removes containers that nobody needs any more, with their layers: all of a pod that has ended, and of others those that are older
-/// than the last one of their name. Upstream's `DeleteAllUnusedContainers`. Returns how many went.
+/// Removes containers that nobody needs any more, with their layers: all of a pod that has ended, and of others those
+/// that are older than the last one of their name. Upstream's `DeleteAllUnusedContainers`. Returns how many went.
 async fn remove_dead_containers(node: &Node, pods: &Pods) -> usize {
     let mut removed = 0;
     for (pod, snapshot) in pods.all() {
@@ -224,8 +234,8 @@ async fn remove_dead_containers(node: &Node, pods: &Pods) -> usize {
     removed
 }
 
-/// Whether the disk is low no more, now that something was removed or not: the runtime gives layers back some seconds after its answer,
-/// and meanwhile no other pod has to go.
+/// Whether the disk is low no more, now that something was removed or not: the runtime gives layers back some seconds
+/// after its answer, and meanwhile no other pod has to go.
 async fn is_enough(mut is_low: impl FnMut() -> bool, removed: bool, pause: Duration) -> bool {
     for _ in 0..LAYER_LOOKS {
         if !is_low() {
@@ -242,7 +252,8 @@ async fn is_enough(mut is_low: impl FnMut() -> bool, removed: bool, pause: Durat
 /// The ids of a pod's containers that may go. Pure.
 fn unused(snapshot: &Snapshot) -> Vec<String> {
     let observed = &snapshot.observed;
-    let has_ended = matches!(snapshot.status.phase.as_deref(), Some("Failed" | "Succeeded")) && observed.running().next().is_none();
+    let has_ended =
+        matches!(snapshot.status.phase.as_deref(), Some("Failed" | "Succeeded")) && observed.running().next().is_none();
     let is_last = |seen: &Seen| observed.latest(&seen.name).is_some_and(|latest| latest.id == seen.id);
     let dead = observed.containers.iter().filter(|seen| seen.state == State::Exited && (has_ended || !is_last(seen)));
     dead.map(|seen| seen.id.clone()).collect()
@@ -258,8 +269,9 @@ struct Use {
 async fn evict_one(node: &Node, pods: &Pods, signal: &str, seen: &BTreeMap<&'static str, Observation>) -> Round {
     let resource = resource_of(signal);
     let uses = usage(node, pods, signal).await;
-    let critical =
-        |pod: &Pod| pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= 2_000_000_000) || crate::sources::is_static(pod);
+    let critical = |pod: &Pod| {
+        pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= 2_000_000_000) || crate::sources::is_static(pod)
+    };
     let rank = |u: &Use| {
         let over = u.bytes - requests(&u.pod, resource);
         let priority = u.pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0);
@@ -269,7 +281,8 @@ async fn evict_one(node: &Node, pods: &Pods, signal: &str, seen: &BTreeMap<&'sta
         warn!(signal, "no pod can be evicted");
         return Round::Done;
     };
-    // One that was told to go before and takes its time is told again, as upstream does: it is no reason to take the next.
+    // One that was told to go before and takes its time is told again, as upstream does: it is no reason to take the
+    // next.
     pods.evict(&chosen.pod, &reason(node, &chosen, signal, seen));
     info!(pod = ?chosen.pod.metadata.name, ns = ?chosen.pod.metadata.namespace, signal, "evicting a pod");
     given_back(node, &chosen.pod).await;
@@ -282,14 +295,21 @@ fn reason(node: &Node, chosen: &Use, signal: &str, seen: &BTreeMap<&'static str,
     let mut text = format!("The node was low on resource: {resource}. ");
     if let Some(o) = seen.get(signal) {
         let threshold = threshold(node, signal, o.capacity).unwrap_or(0);
-        text += &format!("Threshold quantity: {}, available: {}. ", threshold_text(signal, threshold), kibibytes(signal, o.available));
+        text += &format!(
+            "Threshold quantity: {}, available: {}. ",
+            threshold_text(signal, threshold),
+            kibibytes(signal, o.available)
+        );
     }
     for (name, bytes) in &chosen.by_container {
-        let request =
-            container::find(&chosen.pod, name).and_then(|(c, _)| cgroups::request(c.resources.as_ref(), resource)).map_or(0, |q| q.value());
+        let request = container::find(&chosen.pod, name)
+            .and_then(|(c, _)| cgroups::request(c.resources.as_ref(), resource))
+            .map_or(0, |q| q.value());
         if *bytes > request {
             let (using, request) = (kibibytes("", u64::try_from(*bytes).unwrap_or(0)), binary(request));
-            text += &format!("Container {name} was using {using}, request is {request}, has larger consumption of {resource}. ");
+            text += &format!(
+                "Container {name} was using {using}, request is {request}, has larger consumption of {resource}. "
+            );
         }
     }
     text
@@ -297,7 +317,10 @@ fn reason(node: &Node, chosen: &Use, signal: &str, seen: &BTreeMap<&'static str,
 
 /// Waits until a pod's worker has given back volumes, containers and, last of all, logs.
 async fn given_back(node: &Node, pod: &Pod) {
-    let dirs = [volumes::pod_dir(node, pod.metadata.uid.as_deref().unwrap_or_default()), crate::sandbox::log_dir(&node.config, pod)];
+    let dirs = [
+        volumes::pod_dir(node, pod.metadata.uid.as_deref().unwrap_or_default()),
+        crate::sandbox::log_dir(&node.config, pod),
+    ];
     let waited = Stopwatch::start();
     while waited.elapsed() < CLEANUP_LIMIT && dirs.iter().any(|dir| dir.exists()) {
         tokio::time::sleep(CLEANUP_LOOK).await;
@@ -317,7 +340,11 @@ fn threshold_text(signal: &str, threshold: u64) -> String {
 }
 
 fn kibibytes(signal: &str, amount: u64) -> String {
-    if signal.ends_with("inodesFree") || signal == "pid.available" { amount.to_string() } else { format!("{}Ki", amount / 1024) }
+    if signal.ends_with("inodesFree") || signal == "pid.available" {
+        amount.to_string()
+    } else {
+        format!("{}Ki", amount / 1024)
+    }
 }
 
 /// Which parts of a pod's local storage lie in the file system that runs low. Upstream's `rankDiskPressureFunc`.
@@ -380,7 +407,8 @@ fn amount(n: u64) -> i64 {
 /// Bytes and inodes of a pod's volumes on the node's disk, and of its logs.
 async fn volumes_and_logs(node: &Node, pod: &Pod) -> (u64, u64) {
     let mut total = (0, 0);
-    let dirs = disk_backed(pod).map(|name| empty_dir(node, pod, name)).chain([crate::sandbox::log_dir(&node.config, pod)]);
+    let dirs =
+        disk_backed(pod).map(|name| empty_dir(node, pod, name)).chain([crate::sandbox::log_dir(&node.config, pod)]);
     for dir in dirs {
         if let Some(measure) = node.measures.of(&dir, By::Tree).await {
             total = (total.0 + measure.bytes, total.1 + measure.inodes);
@@ -391,8 +419,9 @@ async fn volumes_and_logs(node: &Node, pod: &Pod) -> (u64, u64) {
 
 /// Names of the emptyDirs that lie on disk.
 fn disk_backed(pod: &Pod) -> impl Iterator<Item = &str> {
-    let on_disk =
-        |v: &&k8s_openapi::api::core::v1::Volume| v.empty_dir.as_ref().is_some_and(|e| e.medium.as_deref().unwrap_or_default().is_empty());
+    let on_disk = |v: &&k8s_openapi::api::core::v1::Volume| {
+        v.empty_dir.as_ref().is_some_and(|e| e.medium.as_deref().unwrap_or_default().is_empty())
+    };
     pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(on_disk).map(|v| v.name.as_str())
 }
 
@@ -412,8 +441,12 @@ async fn local_volumes(node: &Node, pod: &Pod) -> Vec<(String, i64)> {
 
 /// Throws out pods whose emptyDirs, containers or whole local storage grew over their limits.
 async fn over_local_limits(node: &Node, pods: &Pods) {
-    let limited: Vec<Arc<Pod>> =
-        pods.all().into_iter().filter(|(pod, s)| has_local_limit(pod) && s.observed.running().next().is_some()).map(|(p, _)| p).collect();
+    let limited: Vec<Arc<Pod>> = pods
+        .all()
+        .into_iter()
+        .filter(|(pod, s)| has_local_limit(pod) && s.observed.running().next().is_some())
+        .map(|(p, _)| p)
+        .collect();
     if limited.is_empty() {
         return;
     }
@@ -423,7 +456,8 @@ async fn over_local_limits(node: &Node, pods: &Pods) {
         let volumes = local_volumes(node, &pod).await;
         let mut layers: BTreeMap<String, i64> = BTreeMap::new();
         for stat in &stats {
-            let Some(attributes) = stat.attributes.as_ref().filter(|a| a.labels.get(labels::POD_UID).map(String::as_str) == Some(uid))
+            let Some(attributes) =
+                stat.attributes.as_ref().filter(|a| a.labels.get(labels::POD_UID).map(String::as_str) == Some(uid))
             else {
                 continue;
             };
@@ -439,9 +473,13 @@ async fn over_local_limits(node: &Node, pods: &Pods) {
 }
 
 fn has_local_limit(pod: &Pod) -> bool {
-    let sized =
-        pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).any(|v| v.empty_dir.as_ref().is_some_and(|e| e.size_limit.is_some()));
-    sized || container::all(pod).iter().any(|(c, _)| cgroups::limit(c.resources.as_ref(), "ephemeral-storage").is_some())
+    let sized = pod
+        .spec
+        .iter()
+        .flat_map(|s| s.volumes.iter().flatten())
+        .any(|v| v.empty_dir.as_ref().is_some_and(|e| e.size_limit.is_some()));
+    sized
+        || container::all(pod).iter().any(|(c, _)| cgroups::limit(c.resources.as_ref(), "ephemeral-storage").is_some())
 }
 
 /// Upstream's text when a limit of local storage is broken. Pure.
@@ -455,12 +493,17 @@ fn local_breach(pod: &Pod, volumes: &[(String, i64)], layers: &BTreeMap<String, 
             return Some(format!("Usage of EmptyDir volume \"{}\" exceeds the limit \"{}\". ", volume.name, limit.0));
         }
     }
-    let limit_of = |c: &k8s_openapi::api::core::v1::Container| cgroups::limit(c.resources.as_ref(), "ephemeral-storage").map(|q| q.value());
+    let limit_of = |c: &k8s_openapi::api::core::v1::Container| {
+        cgroups::limit(c.resources.as_ref(), "ephemeral-storage").map(|q| q.value())
+    };
     // Those that have one, as upstream's PodLimits.
     let limits = spec.containers.iter().filter_map(limit_of).reduce(i64::saturating_add);
     let total: i64 = volumes.iter().map(|(_, b)| b).sum::<i64>() + layers.values().sum::<i64>();
     if let Some(limit) = limits.filter(|limit| total > *limit) {
-        return Some(format!("Pod ephemeral local storage usage exceeds the total limit of containers {}. ", binary(limit)));
+        return Some(format!(
+            "Pod ephemeral local storage usage exceeds the total limit of containers {}. ",
+            binary(limit)
+        ));
     }
     spec.containers.iter().find_map(|c| {
         let limit = limit_of(c)?;
@@ -510,7 +553,11 @@ mod tests {
         );
         // node.md M4: one container without a limit took the pod's away.
         let mut half = pod.clone();
-        half.spec.as_mut().unwrap().containers.push(k8s_openapi::api::core::v1::Container { name: "d".to_owned(), ..Default::default() });
+        half.spec
+            .as_mut()
+            .unwrap()
+            .containers
+            .push(k8s_openapi::api::core::v1::Container { name: "d".to_owned(), ..Default::default() });
         let layers = BTreeMap::from([("d".to_owned(), 3 << 20)]);
         assert!(local_breach(&half, &[], &layers).unwrap().contains("total limit of containers 2Mi"));
     }
@@ -528,7 +575,8 @@ mod tests {
     // node.md N7: an evicted pod's layers stayed, so the next pod was evicted for them, and the next.
     #[test]
     fn containers_of_an_ended_pod_and_older_ones_of_a_name_may_go() {
-        let seen = |id: &str, name: &str, state| Seen { id: id.to_owned(), name: name.to_owned(), state, ..Seen::default() };
+        let seen =
+            |id: &str, name: &str, state| Seen { id: id.to_owned(), name: name.to_owned(), state, ..Seen::default() };
         let mut snapshot = Snapshot::default();
         snapshot.observed.containers = vec![
             seen("3", "a", State::Running),

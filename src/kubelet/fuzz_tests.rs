@@ -1,5 +1,5 @@
-//! Seeded fuzzing of what a node reads from pods, registries and callers: logs, queries, manifests, name server files, names of images.
-//! Nothing may panic, and nothing may run for long.
+//! Seeded fuzzing of what a node reads from pods, registries and callers: logs, queries, manifests, name server files,
+//! names of images. Nothing may panic, and nothing may run for long.
 
 use std::path::Path;
 
@@ -33,7 +33,8 @@ async fn logs_of_any_bytes_are_read_within_their_limits() {
             stream: (rng.below(3) == 0).then(|| "Stdout".to_owned()),
             ..LogOptions::default()
         };
-        let lines = logs::stream(&log, options, &clock, &logs::watch::Watches::default(), Box::new(|| false)).await.unwrap();
+        let lines =
+            logs::stream(&log, options, &clock, &logs::watch::Watches::default(), Box::new(|| false)).await.unwrap();
         let read: Vec<_> = lines.collect().await;
         let n: usize = read.iter().flatten().map(|bytes| bytes.len()).sum();
         assert!(limit.is_none_or(|limit| n as u64 <= limit), "round {round}: {n} bytes of {limit:?}");
@@ -46,7 +47,8 @@ fn queries_of_any_bytes_are_read_or_refused() {
     let rng = fuzz::rng(2);
     let whole = "command=sh&command=-c&command=a+b%20c&tailLines=5&sinceTime=2026-01-01T00%3A00%3A00Z&input=1&tty=true&container=c";
     for _ in rounds(ROUNDS * 4) {
-        let query = Query::parse(&mutated_text(&rng, whole, &["%", "%é", "%4", "&", "=", "+", "-1", "99999999999999999999"]));
+        let query =
+            Query::parse(&mutated_text(&rng, whole, &["%", "%é", "%4", "&", "=", "+", "-1", "99999999999999999999"]));
         let _any = (query.all("command"), query.on("tty"), query.number::<u64>("tailLines").is_ok());
     }
 }
@@ -55,7 +57,8 @@ fn queries_of_any_bytes_are_read_or_refused() {
 fn manifests_of_any_words_are_pods_or_refused() {
     let rng = fuzz::rng(3);
     let whole = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, annotations: {a: &x b}}\nspec:\n  containers:\n  - {name: c, image: *x, ports: [{containerPort: 80}]}\n";
-    let words = ["- ", ": ", "{", "}", "[", "&x ", "*x", "<<: ", "\n", "  ", "!!binary ", "|", ">", "null", "1e999", "---\n"];
+    let words =
+        ["- ", ": ", "{", "}", "[", "&x ", "*x", "<<: ", "\n", "  ", "!!binary ", "|", ">", "null", "1e999", "---\n"];
     for _ in rounds(ROUNDS) {
         let _any = sources::manifests::parse(&mutated_text(&rng, whole, &words), "n");
     }
@@ -69,9 +72,15 @@ fn files_of_the_node_and_names_of_images_are_read_whatever_they_are() {
     let images = ["registry.example:5000/a/b:1@sha256:00", "busybox", "[::1]:80/x", "*.example.org", "*.*.io:8080/a"];
     let words = ["*", ".", ":", "/", "@", "[", "]", "é", "\n", " ", "nameserver ", "search ", "99999999999999999999"];
     for _ in rounds(ROUNDS * 4) {
-        let _any = (resolv::parse(&mutated_text(&rng, resolver, &words)), stats::read::parse_dev(&mutated_text(&rng, devices, &words)));
-        let (image, pattern) =
-            (mutated_text(&rng, pick::<&str>(&rng, &images), &words), mutated_text(&rng, pick::<&str>(&rng, &images), &words));
-        let _any = (config::matches(&pattern, &config::repository(&image)), config::parse(&pattern, Path::new("/x")).is_ok());
+        let _any = (
+            resolv::parse(&mutated_text(&rng, resolver, &words)),
+            stats::read::parse_dev(&mutated_text(&rng, devices, &words)),
+        );
+        let (image, pattern) = (
+            mutated_text(&rng, pick::<&str>(&rng, &images), &words),
+            mutated_text(&rng, pick::<&str>(&rng, &images), &words),
+        );
+        let _any =
+            (config::matches(&pattern, &config::repository(&image)), config::parse(&pattern, Path::new("/x")).is_ok());
     }
 }

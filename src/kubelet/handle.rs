@@ -80,8 +80,15 @@ impl Handle {
         stream.map_err(|source| Error::Log { path, source })
     }
 
-    /// The runtime's address for an exec, on loopback: connect there with the client's own upgrade headers and copy bytes.
-    pub async fn exec_url(&self, ns: &str, pod: &str, container: &str, options: StreamOptions) -> Result<String, Error> {
+    /// The runtime's address for an exec, on loopback: connect there with the client's own upgrade headers and copy
+    /// bytes.
+    pub async fn exec_url(
+        &self,
+        ns: &str,
+        pod: &str,
+        container: &str,
+        options: StreamOptions,
+    ) -> Result<String, Error> {
         let seen = self.running(ns, pod, container)?;
         let StreamOptions { command, stdin, stdout, stderr, tty } = options;
         Ok(self
@@ -93,16 +100,31 @@ impl Handle {
     }
 
     /// The runtime's address for an attach.
-    pub async fn attach_url(&self, ns: &str, pod: &str, container: &str, options: StreamOptions) -> Result<String, Error> {
+    pub async fn attach_url(
+        &self,
+        ns: &str,
+        pod: &str,
+        container: &str,
+        options: StreamOptions,
+    ) -> Result<String, Error> {
         let seen = self.running(ns, pod, container)?;
         let StreamOptions { stdin, stdout, stderr, tty, .. } = options;
-        Ok(self.node.runtime.cri.attach(cri::AttachRequest { container_id: seen.id, stdin, tty, stdout, stderr: stderr && !tty }).await?)
+        Ok(self
+            .node
+            .runtime
+            .cri
+            .attach(cri::AttachRequest { container_id: seen.id, stdin, tty, stdout, stderr: stderr && !tty })
+            .await?)
     }
 
     /// The runtime's address for forwarded ports.
     pub async fn port_forward_url(&self, ns: &str, pod: &str, ports: Vec<i32>) -> Result<String, Error> {
         let (_, snapshot) = self.find(ns, pod)?;
-        let missing = || Error::ContainerNotFound { pod: pod.to_owned(), container: String::new(), what: "not running".to_owned() };
+        let missing = || Error::ContainerNotFound {
+            pod: pod.to_owned(),
+            container: String::new(),
+            what: "not running".to_owned(),
+        };
         let sandbox = snapshot.observed.sandbox().ok_or_else(missing)?;
         Ok(self.node.runtime.cri.port_forward(&sandbox.id, ports).await?)
     }
@@ -112,7 +134,8 @@ impl Handle {
         Ok(crate::stats::summary(&self.node, &self.pods, only_cpu_and_memory).await?)
     }
 
-    /// A page of metrics in Prometheus's text: `""` is the kubelet's own, the others `cadvisor`, `resource` and `probes`.
+    /// A page of metrics in Prometheus's text: `""` is the kubelet's own, the others `cadvisor`, `resource` and
+    /// `probes`.
     pub async fn metrics(&self, page: &str) -> Result<Option<String>, Error> {
         Ok(match page {
             "" => Some(metrics::own(&self.node, &self.pods, crate::register::VERSION).await),
@@ -129,7 +152,13 @@ impl Handle {
     }
 
     /// Runs a command to its end, for `/run` and for tools: exit code, stdout, stderr.
-    pub async fn run(&self, ns: &str, pod: &str, container: &str, command: Vec<String>) -> Result<(i32, Vec<u8>, Vec<u8>), Error> {
+    pub async fn run(
+        &self,
+        ns: &str,
+        pod: &str,
+        container: &str,
+        command: Vec<String>,
+    ) -> Result<(i32, Vec<u8>, Vec<u8>), Error> {
         let seen = self.running(ns, pod, container)?;
         let answer = self.node.runtime.cri.exec_sync(&seen.id, command, std::time::Duration::ZERO).await?;
         Ok((answer.exit_code, answer.stdout, answer.stderr))
@@ -164,7 +193,11 @@ impl Handle {
         let (spec, snapshot) = self.find(ns, pod)?;
         let name = self.container_name(&spec, container)?;
         let seen = snapshot.observed.latest(&name).filter(|s| s.state == State::Running).cloned();
-        seen.ok_or_else(|| Error::ContainerNotFound { pod: pod.to_owned(), container: name, what: "not running".to_owned() })
+        seen.ok_or_else(|| Error::ContainerNotFound {
+            pod: pod.to_owned(),
+            container: name,
+            what: "not running".to_owned(),
+        })
     }
 }
 
@@ -176,8 +209,8 @@ fn waiting_reason(snapshot: &Snapshot, name: &str) -> String {
     found.unwrap_or_else(|| "ContainerCreating".to_owned())
 }
 
-/// The container that the status calls the last one: while a container waits for its restart, that is the newest. Upstream's
-/// `validateContainerLogStatus`.
+/// The container that the status calls the last one: while a container waits for its restart, that is the newest.
+/// Upstream's `validateContainerLogStatus`.
 fn previous<'a>(snapshot: &'a Snapshot, name: &str) -> Option<&'a Seen> {
     let status = &snapshot.status;
     let all = [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];

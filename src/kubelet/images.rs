@@ -1,13 +1,14 @@
-//! Images: whether to pull, what to say of it, how long to wait after a failure, and what to delete when the disk fills.
+//! Images: whether to pull, what to say of it, how long to wait after a failure, and what to delete when the disk
+//! fills.
 
 mod credentials;
 pub(crate) mod gc;
 mod pulled;
 mod turns;
 
+use base::sync::Mutex;
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use base::rng::Rng;
@@ -27,7 +28,8 @@ use crate::worker::backoff::Backoffs;
 /// Between two looks at all images for the node's status, unless one was pulled.
 const LIST_PERIOD: Duration = Duration::from_secs(60);
 
-/// What is known of pulls: failed ones by pod and image, the ages of images, whose credentials fetched them, and the turns.
+/// What is known of pulls: failed ones by pod and image, the ages of images, whose credentials fetched them, and the
+/// turns.
 pub(crate) struct Pulls {
     failed: Mutex<Backoffs>,
     ages: Mutex<HashMap<String, gc::Age>>,
@@ -53,17 +55,17 @@ impl Pulls {
 impl Pulls {
     /// Whether it is time to list all images again.
     fn wants_list(&self) -> bool {
-        self.listed.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_none_or(|at| at.elapsed() >= LIST_PERIOD)
+        self.listed.lock().as_ref().is_none_or(|at| at.elapsed() >= LIST_PERIOD)
     }
 
     /// All images were listed just now.
     fn note_list(&self) {
-        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Stopwatch::start());
+        *self.listed.lock() = Some(Stopwatch::start());
     }
 
     /// There is an image that no list has.
     fn note_pull(&self) {
-        *self.listed.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.listed.lock() = None;
     }
 }
 
@@ -80,14 +82,20 @@ fn policy(container: &Container) -> &str {
     let image = container.image.as_deref().unwrap_or_default();
     let tag = image.rsplit('/').next().unwrap_or_default();
     let moving = !image.contains('@') && (!tag.contains(':') || tag.ends_with(":latest"));
-    container.image_pull_policy.as_deref().filter(|p| !p.is_empty()).unwrap_or(if moving { "Always" } else { "IfNotPresent" })
+    container.image_pull_policy.as_deref().filter(|p| !p.is_empty()).unwrap_or(if moving {
+        "Always"
+    } else {
+        "IfNotPresent"
+    })
 }
 
 /// Whether a name is one that an image can have. Spec: the distribution project's reference grammar.
 fn check_name(image: &str) -> Result<(), String> {
     let bad = || Err("invalid reference format".to_owned());
     let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
-    if digest.is_some_and(|d| d.split_once(':').is_none_or(|(_, hex)| hex.len() < 32 || !hex.bytes().all(|b| b.is_ascii_hexdigit()))) {
+    if digest.is_some_and(|d| {
+        d.split_once(':').is_none_or(|(_, hex)| hex.len() < 32 || !hex.bytes().all(|b| b.is_ascii_hexdigit()))
+    }) {
         return bad();
     }
     let (path, tag) = match name.rsplit_once(':') {
@@ -95,7 +103,9 @@ fn check_name(image: &str) -> Result<(), String> {
         _ => (name, None),
     };
     let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-    let tag_fits = |t: &str| t.len() <= 128 && t.bytes().next().is_some_and(word) && t.bytes().all(|b| word(b) || b == b'.' || b == b'-');
+    let tag_fits = |t: &str| {
+        t.len() <= 128 && t.bytes().next().is_some_and(word) && t.bytes().all(|b| word(b) || b == b'.' || b == b'-')
+    };
     if tag.is_some_and(|t| !tag_fits(t)) {
         return bad();
     }
@@ -108,7 +118,11 @@ fn check_name(image: &str) -> Result<(), String> {
         let full = if parts.len() == 1 { format!("library/{path}") } else { path.to_owned() };
         return Err(format!("invalid reference format: repository name ({full}) must be lowercase"));
     }
-    if rest.iter().all(|p| edges(p) && p.bytes().all(|b| inner(b) || matches!(b, b'.' | b'_' | b'-'))) { Ok(()) } else { bad() }
+    if rest.iter().all(|p| edges(p) && p.bytes().all(|b| inner(b) || matches!(b, b'.' | b'_' | b'-'))) {
+        Ok(())
+    } else {
+        bad()
+    }
 }
 
 /// Makes sure that the container's image is here.
@@ -122,11 +136,13 @@ pub(crate) async fn ensure(
     let image = container.image.clone().unwrap_or_default();
     let say = |kind, reason, message: String| node.events.pod(pod, Some(field.to_owned()), kind, reason, message);
     if let Err(why) = check_name(&image) {
-        let message = format!("Failed to apply default image tag \"{image}\": couldn't parse image name \"{image}\": {why}");
+        let message =
+            format!("Failed to apply default image tag \"{image}\": couldn't parse image name \"{image}\": {why}");
         say(Kind::Warning, "InspectFailed", message.clone());
         return Err(NoImage { reason: "InvalidImageName", message, retry_at: None });
     }
-    let failed = |err: &dyn std::fmt::Display| NoImage { reason: "ImageInspectError", message: err.to_string(), retry_at: None };
+    let failed =
+        |err: &dyn std::fmt::Display| NoImage { reason: "ImageInspectError", message: err.to_string(), retry_at: None };
     let mut here = node.runtime.cri.image(&image).await.map_err(|err| failed(&err))?;
     // It may be among those that are being brought in just now.
     if here.is_none() && node.preload.wait().await {
@@ -138,8 +154,9 @@ pub(crate) async fn ensure(
     };
     match (policy(container), here) {
         ("Never", Some(_)) if !may => {
-            let message =
-                format!("Container image \"{image}\" is present with pull policy of Never but does not have the proper credentials");
+            let message = format!(
+                "Container image \"{image}\" is present with pull policy of Never but does not have the proper credentials"
+            );
             say(Kind::Warning, "ErrImageNeverPull", message.clone());
             return Err(NoImage { reason: "ErrImageNeverPull", message, retry_at: None });
         }
@@ -149,14 +166,18 @@ pub(crate) async fn ensure(
             return Err(NoImage { reason: "ErrImageNeverPull", message, retry_at: None });
         }
         ("Never" | "IfNotPresent", Some(found)) if may => {
-            say(Kind::Normal, "Pulled", format!("Container image \"{image}\" already present on machine and can be accessed by the pod"));
+            say(
+                Kind::Normal,
+                "Pulled",
+                format!("Container image \"{image}\" already present on machine and can be accessed by the pod"),
+            );
             return Ok(found);
         }
         _ => {}
     }
     let key = format!("{}_{image}", pod.metadata.uid.as_deref().unwrap_or_default());
     let now = node.clock.now();
-    let waiting = node.pulls.failed.lock().unwrap_or_else(PoisonError::into_inner).blocked_until(&key, now);
+    let waiting = node.pulls.failed.lock().blocked_until(&key, now);
     if let Some((until, why)) = waiting {
         say(Kind::Normal, "BackOff", format!("Back-off pulling image \"{image}\""));
         say(Kind::Warning, "Failed", "Error: ImagePullBackOff".to_owned());
@@ -170,11 +191,14 @@ pub(crate) async fn ensure(
     match pull(node, pod, &image, sandbox).await {
         Ok((found, took, waited)) => {
             let size = found.size;
-            let (took, whole) = (format!("{:.3}s", took.as_secs_f64()), format!("{:.3}s", (took + waited).as_secs_f64()));
+            let (took, whole) =
+                (format!("{:.3}s", took.as_secs_f64()), format!("{:.3}s", (took + waited).as_secs_f64()));
             say(
                 Kind::Normal,
                 "Pulled",
-                format!("Successfully pulled image \"{image}\" in {took} ({whole} including waiting). Image size: {size} bytes."),
+                format!(
+                    "Successfully pulled image \"{image}\" in {took} ({whole} including waiting). Image size: {size} bytes."
+                ),
             );
             Ok(found)
         }
@@ -182,24 +206,31 @@ pub(crate) async fn ensure(
             say(Kind::Warning, "Failed", format!("Failed to pull image \"{image}\": {why}"));
             say(Kind::Warning, "Failed", "Error: ErrImagePull".to_owned());
             let now = node.clock.now();
-            let until = node.pulls.failed.lock().unwrap_or_else(PoisonError::into_inner).fail(&key, now, &format!("ErrImagePull: {why}"));
+            let until = node.pulls.failed.lock().fail(&key, now, &format!("ErrImagePull: {why}"));
             Err(NoImage { reason: "ErrImagePull", message: why, retry_at: Some(until) })
         }
     }
 }
 
-/// Whether a pod may use an image that is here: one that was pulled with credentials is for those who have them, or others as good.
+/// Whether a pod may use an image that is here: one that was pulled with credentials is for those who have them, or
+/// others as good.
 async fn may_use(node: &Node, pod: &Pod, image: &str, found: &cri::Image) -> bool {
     let repository = repository(image);
     if node.pulls.pulled.allows(&found.id, &repository, &[]) {
         return true;
     }
-    let own: Vec<_> = credentials::of_pod(node, pod, image).await.iter().map(|auth| node.pulls.pulled.key(auth)).collect();
+    let own: Vec<_> =
+        credentials::of_pod(node, pod, image).await.iter().map(|auth| node.pulls.pulled.key(auth)).collect();
     node.pulls.pulled.allows(&found.id, &repository, &own)
 }
 
 /// Pulls an image for a pod, in its turn. Returns how long that took, and how long it waited before.
-async fn pull(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConfig) -> Result<(cri::Image, Duration, Duration), String> {
+async fn pull(
+    node: &Node,
+    pod: &Pod,
+    image: &str,
+    sandbox: &cri::PodSandboxConfig,
+) -> Result<(cri::Image, Duration, Duration), String> {
     let waited = Stopwatch::start();
     let in_turn = async {
         let (waited, watch) = (waited.elapsed(), Stopwatch::start());
@@ -210,13 +241,16 @@ async fn pull(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConf
 }
 
 async fn pull_now(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConfig) -> Result<cri::Image, String> {
-    let (own, repository, pulled) = (credentials::of_pod(node, pod, image).await, repository(image), &node.pulls.pulled);
+    let (own, repository, pulled) =
+        (credentials::of_pod(node, pod, image).await, repository(image), &node.pulls.pulled);
     // Dropped on the way, it leaves a doubt about what may have come.
     let begun = if own.is_empty() {
         None
     } else {
         let images = node.runtime.cri.images().await.map_err(|err| err.to_string())?;
-        let of_it = |image: &cri::Image| image.repo_tags.iter().chain(&image.repo_digests).any(|name| self::repository(name) == repository);
+        let of_it = |image: &cri::Image| {
+            image.repo_tags.iter().chain(&image.repo_digests).any(|name| self::repository(name) == repository)
+        };
         let here: Vec<String> = images.into_iter().filter(of_it).map(|image| image.id).collect();
         Some(pulled.begin(&repository, &here).await)
     };
@@ -232,8 +266,8 @@ async fn pull_now(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandbox
     outcome.map(|(found, _)| found)
 }
 
-/// Pulls with the credentials given, then with those of registries.yaml and of the operator's programs, one after another; without any
-/// if there are none. Returns which of those given did it, if one did.
+/// Pulls with the credentials given, then with those of registries.yaml and of the operator's programs, one after
+/// another; without any if there are none. Returns which of those given did it, if one did.
 pub(crate) async fn fetch(
     node: &Node,
     image: &str,
@@ -283,13 +317,15 @@ pub(crate) async fn to_list(node: &Node, max: usize) -> Option<Result<Vec<(Vec<S
 /// Names and sizes of images, the largest first.
 fn listed(mut images: Vec<cri::Image>, max: usize) -> Vec<(Vec<String>, u64)> {
     images.sort_by_key(|image| std::cmp::Reverse(image.size));
-    let names = |image: cri::Image| (image.repo_digests.into_iter().chain(image.repo_tags).take(5).collect::<Vec<_>>(), image.size);
+    let names = |image: cri::Image| {
+        (image.repo_digests.into_iter().chain(image.repo_tags).take(5).collect::<Vec<_>>(), image.size)
+    };
     images.into_iter().map(names).filter(|(names, _)| !names.is_empty()).take(max).collect()
 }
 
 /// Forgets the failures of a pod's images.
 pub(crate) fn forget(pulls: &Pulls, uid: &str) {
-    pulls.failed.lock().unwrap_or_else(PoisonError::into_inner).forget(uid);
+    pulls.failed.lock().forget(uid);
 }
 
 #[cfg(test)]
@@ -298,7 +334,8 @@ mod tests {
 
     #[test]
     fn a_moving_tag_is_always_pulled_and_a_digest_is_not() {
-        let policy_of = |image: &str| policy(&Container { image: Some(image.to_owned()), ..Default::default() }).to_owned();
+        let policy_of =
+            |image: &str| policy(&Container { image: Some(image.to_owned()), ..Default::default() }).to_owned();
         assert_eq!(policy_of("localhost:5000/web"), "Always");
         assert_eq!(policy_of("web:latest"), "Always");
         assert_eq!(policy_of("web:1"), "IfNotPresent");
@@ -313,7 +350,10 @@ mod tests {
         for bad in ["", "a:", "a b", "-a", "a//b", "a@sha256:zz", ":1"] {
             assert!(check_name(bad).is_err(), "{bad}");
         }
-        assert_eq!(check_name("Foo").unwrap_err(), "invalid reference format: repository name (library/Foo) must be lowercase");
+        assert_eq!(
+            check_name("Foo").unwrap_err(),
+            "invalid reference format: repository name (library/Foo) must be lowercase"
+        );
     }
 
     // node.md E8: they were listed with each look at the node, every ten seconds

@@ -1,4 +1,5 @@
-//! The kernel's settings that upstream's kubelet wants. Kedge changes none of them; with `--protect-kernel-defaults` it insists on them.
+//! The kernel's settings that upstream's kubelet wants. Kedge changes none of them; with `--protect-kernel-defaults` it
+//! insists on them.
 
 use std::fs;
 use std::path::Path;

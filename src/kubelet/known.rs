@@ -1,12 +1,15 @@
-//! What the API server said last of the objects that containers are made of: ConfigMaps, Secrets, Services, runtime classes.
+//! What the API server said last of the objects that containers are made of: ConfigMaps, Secrets, Services, runtime
+//! classes.
 //!
-//! It outlives the connection: a node that lost its server starts its containers again from here. While the server answers, its answer
-//! counts. In: questions with the uid of the pod that asks. Out: answers; what no pod of the node asks for is forgotten.
+//! It outlives the connection: a node that lost its server starts its containers again from here. While the server
+//! answers, its answer counts. In: questions with the uid of the pod that asks. Out: answers; what no pod of the node
+//! asks for is forgotten.
 
+use base::sync::Mutex;
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::time::Stopwatch;
@@ -74,7 +77,7 @@ impl Known {
                     answered = unanswered.is_ok(),
                     "the API server is away, its last answer counts"
                 );
-                *self.away.lock().unwrap_or_else(PoisonError::into_inner) = Some(Stopwatch::start());
+                *self.away.lock() = Some(Stopwatch::start());
                 Ok(before)
             }
         }
@@ -82,29 +85,30 @@ impl Known {
 
     /// Forgets a pod, and what only it asked for.
     pub(crate) fn release(&self, pod_uid: &str) {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, answer| {
+        self.kept.lock().retain(|_, answer| {
             answer.users.remove(pod_uid);
             !answer.users.is_empty()
         });
     }
 
     fn kept<T: Clone + 'static>(&self, question: &Question, pod_uid: &str) -> Option<T> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         let answer = kept.get_mut(question)?;
         answer.users.insert(pod_uid.to_owned());
         answer.value.downcast_ref::<T>().cloned()
     }
 
     fn keep<T: Clone + Send + Sync + 'static>(&self, question: Question, pod_uid: &str, answer: &T) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.kept.lock();
         let value: Arc<dyn Any + Send + Sync> = Arc::new(answer.clone());
-        let entry = kept.entry(question).or_insert_with(|| Answer { value: Arc::clone(&value), users: BTreeSet::new() });
+        let entry =
+            kept.entry(question).or_insert_with(|| Answer { value: Arc::clone(&value), users: BTreeSet::new() });
         entry.value = value;
         entry.users.insert(pod_uid.to_owned());
     }
 
     fn is_away(&self) -> bool {
-        self.away.lock().unwrap_or_else(PoisonError::into_inner).as_ref().is_some_and(|since| since.elapsed() < AWAY)
+        self.away.lock().as_ref().is_some_and(|since| since.elapsed() < AWAY)
     }
 }
 

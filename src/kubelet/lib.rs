@@ -1,8 +1,9 @@
-//! This room runs pods: it takes those bound to its node and those of the manifest folder, makes containerd run them, and reports
-//! what became of them.
+//! This room runs pods: it takes those bound to its node and those of the manifest folder, makes containerd run them,
+//! and reports what became of them.
 //!
-//! In: pods from the API server and from files, events from containerd, results of probes. Out: CRI calls, mounts, pod and node
-//! status, and for the server on 10250 a [`Handle`]. It never knows how the API server stores, or how the network reaches a service.
+//! In: pods from the API server and from files, events from containerd, results of probes. Out: CRI calls, mounts, pod
+//! and node status, and for the server on 10250 a [`Handle`]. It never knows how the API server stores, or how the
+//! network reaches a service.
 
 mod conditions;
 
@@ -90,8 +91,8 @@ use crate::error::Error;
 use crate::handle::Handle;
 use crate::node::Node;
 
-/// Starts the container runtime, or finds the one that runs: the first half of the kubelet, so that images can be imported before
-/// the first pod needs them.
+/// Starts the container runtime, or finds the one that runs: the first half of the kubelet, so that images can be
+/// imported before the first pod needs them.
 ///
 /// Containers are left running when `group` stops, and adopted at the next start.
 /// Errors: no containerd or runc on the machine, a folder that cannot be made.
@@ -113,7 +114,12 @@ pub async fn start_runtime(config: &Config, group: &Group) -> Result<runtime::Ru
 /// Starts the kubelet on a runtime: the node object, then pods. Returns when pods are being taken.
 ///
 /// Errors: no cgroup controllers.
-pub async fn run(config: Config, runtime: runtime::Runtime, client: kube::Client, group: &Group) -> Result<Handle, Error> {
+pub async fn run(
+    config: Config,
+    runtime: runtime::Runtime,
+    client: kube::Client,
+    group: &Group,
+) -> Result<Handle, Error> {
     let group = group.child("kubelet");
     let cgroups = cgroups::Cgroups::prepare(runtime.cgroup_driver)?;
     let node = Arc::new(Node::new(config, client, runtime, cgroups, &group));

@@ -29,7 +29,8 @@ const SEARCH_BYTES_MAX: u64 = 4 * 1024 * 1024;
 /// Between looks whether a container that writes nothing has ended.
 const END_CHECK: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// Logs that are read at once: each takes a thread that others need, too. Who waits goes on after one piece of another's log.
+/// Logs that are read at once: each takes a thread that others need, too. Who waits goes on after one piece of
+/// another's log.
 static READS: Semaphore = Semaphore::const_new(4);
 
 /// What of a log is wanted, as `PodLogOptions`.
@@ -68,11 +69,16 @@ fn parse(line: &[u8]) -> Option<Line<'_>> {
     let time = std::str::from_utf8(parts.next()?).ok()?;
     let stream = std::str::from_utf8(parts.next()?).ok()?;
     let tags = parts.next()?;
-    Some(Line { time, stream, full: tags.split(|b| *b == b':').next()? == b"F", text: parts.next().unwrap_or_default() })
+    Some(Line {
+        time,
+        stream,
+        full: tags.split(|b| *b == b':').next()? == b"F",
+        text: parts.next().unwrap_or_default(),
+    })
 }
 
-/// Opens a log, `<folder of logs>/<pod>/<container>/<n>.log`. Whoever sees the folder of logs may plant links and FIFOs in it: below
-/// it, only regular files are opened, and no link is followed.
+/// Opens a log, `<folder of logs>/<pod>/<container>/<n>.log`. Whoever sees the folder of logs may plant links and FIFOs
+/// in it: below it, only regular files are opened, and no link is followed.
 fn open(path: &Path) -> io::Result<File> {
     let (top, below) = door(path)?;
     top.open_file(below)
@@ -374,7 +380,8 @@ mod tests {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, LOG).unwrap();
         let ended: StillRuns = Box::new(|| false);
-        let chunks: Vec<_> = stream(&path, options, &Clock::system(), &Watches::default(), ended).await.unwrap().collect().await;
+        let chunks: Vec<_> =
+            stream(&path, options, &Clock::system(), &Watches::default(), ended).await.unwrap().collect().await;
         chunks.into_iter().map(|c| String::from_utf8(c.unwrap().to_vec()).unwrap()).collect()
     }
 
@@ -410,7 +417,10 @@ mod tests {
         assert_eq!(read(LogOptions { tail_lines: Some(1), ..Default::default() }).await, "three\n");
         assert_eq!(read(LogOptions { tail_lines: Some(0), ..Default::default() }).await, "");
         assert_eq!(read(LogOptions { limit_bytes: Some(6), ..Default::default() }).await, "one\ntw");
-        assert_eq!(read(LogOptions { since_time: Some("2026-01-01T00:00:02Z".parse().unwrap()), ..Default::default() }).await, "three\n");
+        assert_eq!(
+            read(LogOptions { since_time: Some("2026-01-01T00:00:02Z".parse().unwrap()), ..Default::default() }).await,
+            "three\n"
+        );
         assert_eq!(
             read(LogOptions { stream: Some("Stderr".to_owned()), timestamps: true, ..Default::default() }).await,
             "2026-01-01T00:00:01.0Z two\n"
@@ -418,15 +428,17 @@ mod tests {
         assert_eq!(read(LogOptions { follow: true, ..Default::default() }).await, "one\ntwo\nthree\n");
     }
 
-    // A log of gigabytes of which nothing was wanted was read to its end on one of the few threads that serve everybody.
+    // A log of gigabytes of which nothing was wanted was read to its end on one of the few threads that serve
+    // everybody.
     #[tokio::test]
     async fn a_large_log_keeps_nobody_from_being_served() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pod/c/0.log");
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, LOG.repeat(200_000)).unwrap();
-        let open =
-            async |options: LogOptions| stream(&path, options, &Clock::system(), &Watches::default(), Box::new(|| false)).await.unwrap();
+        let open = async |options: LogOptions| {
+            stream(&path, options, &Clock::system(), &Watches::default(), Box::new(|| false)).await.unwrap()
+        };
         for options in [
             LogOptions { since_time: Some("2100-01-01T00:00:00Z".parse().unwrap()), ..Default::default() },
             LogOptions { tail_lines: Some(100_000_000), limit_bytes: Some(1), ..Default::default() },

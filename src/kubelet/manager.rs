@@ -1,9 +1,10 @@
 //! Which pods this node has: a task for each, and the desk where all events arrive.
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::backoff::Backoff;
@@ -72,27 +73,27 @@ struct Entry {
 
 impl Entry {
     fn look(&self) -> (Arc<Pod>, Snapshot) {
-        let snapshot = self.shared.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let snapshot = self.shared.lock().clone();
         (Arc::clone(&self.tx.borrow().pod), snapshot)
     }
 }
 
 impl Pods {
     pub(crate) fn index(&self, id: &str, uid: &str) {
-        let mut ids = self.0.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut ids = self.0.ids.lock();
         if !ids.contains_key(id) {
             ids.insert(id.to_owned(), uid.to_owned());
         }
     }
 
     pub(crate) fn unindex(&self, id: &str) {
-        self.0.ids.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        self.0.ids.lock().remove(id);
     }
 
-    /// Whether the node can take the pod, beside those it has; if so it holds its share from now on. The error is upstream's reason and
-    /// text.
+    /// Whether the node can take the pod, beside those it has; if so it holds its share from now on. The error is
+    /// upstream's reason and text.
     pub(crate) fn admit(&self, node: &Node, pod: &Pod) -> Result<(), Refusal> {
-        let _alone = self.0.door.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.0.door.lock();
         let (host, others) = (node.host(), self.holders_beside(pod));
         if let Err(refusal) = admit::admit(&host, pod, &others) {
             // The scheduler counts no pod of which the API knows no more.
@@ -109,22 +110,28 @@ impl Pods {
             }
             return Err(Refusal::NotYet);
         }
-        let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = self.0.map.lock();
         if let Some(entry) = map.get(pod.metadata.uid.as_deref().unwrap_or_default()) {
-            entry.shared.lock().unwrap_or_else(PoisonError::into_inner).holds = true;
+            entry.shared.lock().holds = true;
         }
         Ok(())
     }
 
-    /// The other pods that hold something of the node: those that were admitted and have not ended, whatever the API says of them.
+    /// The other pods that hold something of the node: those that were admitted and have not ended, whatever the API
+    /// says of them.
     pub(crate) fn holders_beside(&self, pod: &Pod) -> Vec<Arc<Pod>> {
-        self.shares().into_iter().filter(|share| share.wanted.metadata.uid != pod.metadata.uid).map(|share| share.granted).collect()
+        self.shares()
+            .into_iter()
+            .filter(|share| share.wanted.metadata.uid != pod.metadata.uid)
+            .map(|share| share.granted)
+            .collect()
     }
 
     /// Those of them that are not on their way out for good: their objects, or files, are there.
     fn staying_beside(&self, pod: &Pod) -> Vec<Arc<Pod>> {
-        let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
-        let gone: BTreeSet<String> = map.iter().filter(|(_, entry)| entry.tx.borrow().gone).map(|(uid, _)| uid.clone()).collect();
+        let map = self.0.map.lock();
+        let gone: BTreeSet<String> =
+            map.iter().filter(|(_, entry)| entry.tx.borrow().gone).map(|(uid, _)| uid.clone()).collect();
         drop(map);
         let stays = |other: &Arc<Pod>| !gone.contains(other.metadata.uid.as_deref().unwrap_or_default());
         self.holders_beside(pod).into_iter().filter(stays).collect()
@@ -140,13 +147,14 @@ impl Pods {
         .collect()
     }
 
-    /// Whether the node gives a pod the other resources that it asks for, each in its turn. What is granted is its share from now on.
+    /// Whether the node gives a pod the other resources that it asks for, each in its turn. What is granted is its
+    /// share from now on.
     pub(crate) fn resize(&self, host: &Host<'_>, wanted: &Arc<Pod>, now: Timestamp) -> Grant {
-        let _alone = self.0.door.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.0.door.lock();
         let verdict = share::grant_in_turn(host, wanted, &self.shares());
-        let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = self.0.map.lock();
         if let Some(entry) = map.get(wanted.metadata.uid.as_deref().unwrap_or_default()) {
-            let mut shared = entry.shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shared = entry.shared.lock();
             shared.deferred = matches!(verdict, Grant::Deferred(_)).then(|| shared.deferred.unwrap_or(now));
             if verdict == Grant::Granted {
                 shared.granted = Some(Arc::clone(wanted));
@@ -160,28 +168,28 @@ impl Pods {
         if !sources::is_static(pod) {
             return Some(pod.clone());
         }
-        let mirrors = self.0.mirrors.lock().unwrap_or_else(PoisonError::into_inner);
+        let mirrors = self.0.mirrors.lock();
         mirrors.get(&key(pod)).filter(|mirror| mirror::is_of(node, mirror, pod)).map(|p| Pod::clone(p))
     }
 
     /// Every pod that has a task, with what its task last saw.
     pub(crate) fn all(&self) -> Vec<(Arc<Pod>, Snapshot)> {
-        let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = self.0.map.lock();
         map.values().map(Entry::look).collect()
     }
 
     /// A pod by name.
     pub(crate) fn find(&self, ns: &str, name: &str) -> Option<(Arc<Pod>, Snapshot)> {
-        let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = self.0.map.lock();
         let is_it = |p: &Pod| p.metadata.namespace.as_deref() == Some(ns) && p.metadata.name.as_deref() == Some(name);
         map.values().find(|entry| is_it(&entry.tx.borrow().pod)).map(Entry::look)
     }
 
     /// Whether a container may still write, as its pod's task saw it last.
     pub(crate) fn may_write(&self, uid: &str, id: &str) -> bool {
-        let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = self.0.map.lock();
         let Some(entry) = map.get(uid) else { return false };
-        let shared = entry.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let shared = entry.shared.lock();
         shared.observed.containers.iter().any(|seen| seen.id == id && seen.state != State::Exited)
     }
 
@@ -211,12 +219,16 @@ impl Pods {
 
     /// What the burstable pods that were admitted ask for together, in thousandths of a CPU.
     fn burstable_milli(&self) -> i64 {
-        let all = self.shares().into_iter().map(|share| share.granted).filter(|pod| cgroups::qos(pod) == cgroups::Qos::Burstable);
+        let all = self
+            .shares()
+            .into_iter()
+            .map(|share| share.granted)
+            .filter(|pod| cgroups::qos(pod) == cgroups::Qos::Burstable);
         all.map(|pod| requests(&pod, "cpu")).fold(0, i64::saturating_add)
     }
 
     fn modify(&self, uid: &str, change: impl FnOnce(&mut Desired)) -> bool {
-        let map = self.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = self.0.map.lock();
         map.get(uid).map(|entry| entry.tx.send_modify(change)).is_some()
     }
 }
@@ -240,7 +252,7 @@ pub(crate) async fn start(node: Arc<Node>, group: &Group) -> Pods {
     let (tx, rx) = mpsc::channel(BACKLOG_CHANGES);
     sources::start(&node, tx, group);
     let runtime = runtime_events::listen(node.runtime.cri.clone(), &node.runtime.socket, group);
-    let refs = node.ref_changes.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let refs = node.ref_changes.lock().take();
     let desk = Desk { node, pods: pods.clone(), group: group.child("pods"), leaving: Arc::default() };
     let (node, weighed) = (Arc::clone(&desk.node), pods.clone());
     group.spawn("pod-weights", async move {
@@ -306,7 +318,7 @@ impl Desk {
             RuntimeEvent::Started(id) => (id, false),
             RuntimeEvent::Ended(id) => (id, true),
         };
-        let uid = self.pods.0.ids.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
+        let uid = self.pods.0.ids.lock().get(&id).cloned();
         if let Some(uid) = uid {
             self.pods.modify(&uid, |d| {
                 if ended {
@@ -316,7 +328,8 @@ impl Desk {
         }
     }
 
-    /// Anything may have happened unheard: of two lists of the runtime, not of a look at each pod, it is seen which pods changed.
+    /// Anything may have happened unheard: of two lists of the runtime, not of a look at each pod, it is seen which
+    /// pods changed.
     fn relist(&self) {
         let desk = self.clone();
         self.group.spawn_short("relist", async move {
@@ -325,9 +338,9 @@ impl Desk {
                 return desk.wake_all();
             };
             let shown = shown(&sandboxes, &containers);
-            let map = desk.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+            let map = desk.pods.0.map.lock();
             for (uid, entry) in map.iter() {
-                let seen = seen(&entry.shared.lock().unwrap_or_else(PoisonError::into_inner).observed);
+                let seen = seen(&entry.shared.lock().observed);
                 if shown.get(uid) != Some(&seen).filter(|seen| !seen.is_empty()) {
                     entry.tx.send_modify(|_| {});
                 }
@@ -338,13 +351,13 @@ impl Desk {
     /// Has the volumes of every pod looked at.
     fn refresh_all(&self) {
         info!("the clock was set");
-        let map = self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = self.pods.0.map.lock();
         map.values().for_each(|entry| entry.tx.send_modify(|desired| desired.refresh += 1));
     }
 
     /// Has every pod looked at.
     fn wake_all(&self) {
-        let map = self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = self.pods.0.map.lock();
         map.values().for_each(|entry| entry.tx.send_modify(|_| {}));
     }
 
@@ -352,19 +365,21 @@ impl Desk {
         match change {
             Change::Set(pod) => self.set(pod),
             Change::Gone(uid) => {
-                self.pods.0.held.lock().unwrap_or_else(PoisonError::into_inner).retain(|_, pod| pod.metadata.uid.as_deref() != Some(&uid));
+                self.pods.0.held.lock().retain(|_, pod| pod.metadata.uid.as_deref() != Some(&uid));
                 self.pods.modify(&uid, |d| d.gone = true);
             }
             Change::Ousted(pod) => {
                 info!(ns = ?pod.metadata.namespace, name = ?pod.metadata.name, "a pod that runs here calls itself a mirror: it is ended");
-                self.pods.modify(pod.metadata.uid.as_deref().unwrap_or_default(), |d| (d.pod, d.is_ousted) = (Arc::clone(&pod), true));
+                self.pods.modify(pod.metadata.uid.as_deref().unwrap_or_default(), |d| {
+                    (d.pod, d.is_ousted) = (Arc::clone(&pod), true)
+                });
             }
             Change::Mirror(pod) => {
-                self.pods.0.mirrors.lock().unwrap_or_else(PoisonError::into_inner).insert(key(&pod), Arc::clone(&pod));
+                self.pods.0.mirrors.lock().insert(key(&pod), Arc::clone(&pod));
                 self.mirror_changed(&pod);
             }
             Change::MirrorGone(pod) => {
-                self.pods.0.mirrors.lock().unwrap_or_else(PoisonError::into_inner).remove(&key(&pod));
+                self.pods.0.mirrors.lock().remove(&key(&pod));
                 self.mirror_changed(&pod);
             }
             Change::Synced => self.watch_orphans(),
@@ -380,14 +395,14 @@ impl Desk {
         }
         if !known && is_static && self.name_is_taken(&pod) {
             // An edited manifest: the old pod ends before the new one begins, for they would fight over ports and data.
-            self.pods.0.held.lock().unwrap_or_else(PoisonError::into_inner).insert(key(&pod), pod);
+            self.pods.0.held.lock().insert(key(&pod), pod);
         } else if !known {
             self.begin(Desired::new(pod));
         }
     }
 
     fn name_is_taken(&self, pod: &Pod) -> bool {
-        let map = self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = self.pods.0.map.lock();
         map.values().any(|entry| {
             let other = entry.tx.borrow();
             other.is_static && key(&other.pod) == key(pod)
@@ -402,32 +417,34 @@ impl Desk {
         let shared = Arc::new(Mutex::new(Snapshot { holds, granted, ..Snapshot::default() }));
         let (tx, rx) = watch::channel(desired);
         let group = self.group.child(&uid);
-        self.pods
-            .0
-            .map
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(uid.clone(), Entry { tx: tx.clone(), shared: Arc::clone(&shared) });
+        self.pods.0.map.lock().insert(uid.clone(), Entry { tx: tx.clone(), shared: Arc::clone(&shared) });
         let desk = self.clone();
         self.group.spawn_short("pod", async move {
             let work = || {
-                let worker = Worker::new(Arc::clone(&desk.node), desk.pods.clone(), rx.clone(), tx.clone(), Arc::clone(&shared), &group);
+                let worker = Worker::new(
+                    Arc::clone(&desk.node),
+                    desk.pods.clone(),
+                    rx.clone(),
+                    tx.clone(),
+                    Arc::clone(&shared),
+                    &group,
+                );
                 Box::pin(worker.run())
             };
             to_the_end(work, Backoff::new(PANIC_RETRY.0, PANIC_RETRY.1), &desk.node.rng, &uid).await;
-            let ended = desk.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+            let ended = desk.pods.0.map.lock().remove(&uid);
             let Some((name, was_static)) = ended.map(|entry| {
                 let last = entry.tx.borrow();
                 (key(&last.pod), last.is_static)
             }) else {
                 return;
             };
-            let next = desk.pods.0.held.lock().unwrap_or_else(PoisonError::into_inner).remove(&name);
+            let next = desk.pods.0.held.lock().remove(&name);
             if let Some(pod) = next {
                 desk.begin(Desired::new(pod));
             } else if was_static {
                 // Its file is gone: so must be its picture in the API.
-                let mirror = desk.pods.0.mirrors.lock().unwrap_or_else(PoisonError::into_inner).get(&name).cloned();
+                let mirror = desk.pods.0.mirrors.lock().get(&name).cloned();
                 if let Some(mirror) = mirror {
                     mirror::remove(&desk.node, &mirror).await;
                 }
@@ -438,15 +455,17 @@ impl Desk {
     fn keep_mirror(&self, pod: &Arc<Pod>) {
         let (node, pods, pod) = (Arc::clone(&self.node), self.pods.clone(), Arc::clone(pod));
         self.group.spawn_short("mirror", async move {
-            let have = pods.0.mirrors.lock().unwrap_or_else(PoisonError::into_inner).get(&key(&pod)).cloned();
+            let have = pods.0.mirrors.lock().get(&key(&pod)).cloned();
             mirror::keep(&node, &pod, have.as_deref()).await;
         });
     }
 
     /// A mirror that appeared, changed or vanished: its static pod publishes its status again, or makes it anew.
     fn mirror_changed(&self, mirror: &Pod) {
-        let found =
-            self.pods.find(mirror.metadata.namespace.as_deref().unwrap_or_default(), mirror.metadata.name.as_deref().unwrap_or_default());
+        let found = self.pods.find(
+            mirror.metadata.namespace.as_deref().unwrap_or_default(),
+            mirror.metadata.name.as_deref().unwrap_or_default(),
+        );
         match found {
             // Its own task ends it first, and deletes the object then.
             _ if self.pods.modify(mirror.metadata.uid.as_deref().unwrap_or_default(), |_| {}) => {}
@@ -461,8 +480,8 @@ impl Desk {
         }
     }
 
-    /// From when on both sources spoke: what runs for nobody is ended, what lies about of nobody is removed. A sandbox may also appear
-    /// later, when the call that made it was dropped.
+    /// From when on both sources spoke: what runs for nobody is ended, what lies about of nobody is removed. A sandbox
+    /// may also appear later, when the call that made it was dropped.
     fn watch_orphans(&self) {
         let desk = self.clone();
         self.group.spawn("orphans", async move {
@@ -481,7 +500,7 @@ impl Desk {
     }
 
     async fn end_orphans(&self) -> Result<(), CriError> {
-        let known = |uid: &str| self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).contains_key(uid);
+        let known = |uid: &str| self.pods.0.map.lock().contains_key(uid);
         let sandboxes = self.node.runtime.cri.sandboxes(None).await?;
         let graces = graces(&self.node.runtime.cri.containers(None).await?);
         for sandbox in sandboxes {
@@ -489,7 +508,9 @@ impl Desk {
             // A runtime that only we use holds only our pods; on a shared one our mark decides.
             let private = matches!(self.node.config.runtime, RuntimeChoice::Managed { .. });
             let ours = private || label(labels::OWNER).as_deref() == self.node.config.root_dir.to_str();
-            let Some(uid) = label(labels::POD_UID).filter(|uid| ours && !uid.is_empty() && !known(uid)) else { continue };
+            let Some(uid) = label(labels::POD_UID).filter(|uid| ours && !uid.is_empty() && !known(uid)) else {
+                continue;
+            };
             info!(uid = %uid, name = label(labels::POD_NAME).unwrap_or_default(), "ending a pod that no one wants any more");
             let spec = PodSpec { termination_grace_period_seconds: graces.get(&uid).copied(), ..PodSpec::default() };
             let mut pod = Pod { spec: Some(spec), ..Default::default() };
@@ -503,17 +524,17 @@ impl Desk {
             let uid = dir.file_name().to_string_lossy().into_owned();
             // Another kubelet's pods may lie in the same place.
             let is_ours = volumes::is_our_pod(&self.node.config.root_dir, &uid);
-            if !is_ours || known(&uid) || !self.leaving.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.clone()) {
+            if !is_ours || known(&uid) || !self.leaving.lock().insert(uid.clone()) {
                 continue;
             }
             let (node, leaving) = (Arc::clone(&self.node), Arc::clone(&self.leaving));
             self.group.spawn_short("orphan", async move {
                 orphaned(node, uid.clone(), dir.path()).await;
-                leaving.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+                leaving.lock().remove(&uid);
             });
         }
         let cgroups = self.node.cgroups.clone();
-        let known: BTreeSet<String> = self.pods.0.map.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect();
+        let known: BTreeSet<String> = self.pods.0.map.lock().keys().cloned().collect();
         if let Err(err) = Group::blocking(move || cgroups.sweep(&known)).await {
             warn!(err = %Chain(&err), "cannot look for cgroups of pods that are gone");
         }
@@ -536,7 +557,8 @@ fn shown(sandboxes: &[cri::PodSandbox], containers: &[cri::Container]) -> BTreeM
     all
 }
 
-/// What a pod's task saw last, in the same form. What it remembers of containers that the runtime has lost does not count.
+/// What a pod's task saw last, in the same form. What it remembers of containers that the runtime has lost does not
+/// count.
 fn seen(observed: &Observed) -> States {
     let ready = |ready| if ready { cri::PodSandboxState::SandboxReady } else { cri::PodSandboxState::SandboxNotready };
     let state = |state| match state {
@@ -545,7 +567,8 @@ fn seen(observed: &Observed) -> States {
         State::Exited => cri::ContainerState::ContainerExited,
         State::Unknown => cri::ContainerState::ContainerUnknown,
     };
-    let containers = observed.containers.iter().filter(|c| !c.sandbox_id.is_empty()).map(|c| (c.id.clone(), state(c.state) as i32));
+    let containers =
+        observed.containers.iter().filter(|c| !c.sandbox_id.is_empty()).map(|c| (c.id.clone(), state(c.state) as i32));
     observed.sandboxes.iter().map(|s| (s.id.clone(), ready(s.ready) as i32)).chain(containers).collect()
 }
 
@@ -563,14 +586,22 @@ fn graces(containers: &[cri::Container]) -> HashMap<String, i64> {
 
 /// Whether an earlier kubelet took the pod: it wrote when the pod began.
 fn was_admitted(pod: &Pod) -> bool {
-    pod.status.as_ref().is_some_and(|s| s.start_time.is_some() && !s.phase.as_deref().is_some_and(crate::status::phase::ends))
+    pod.status
+        .as_ref()
+        .is_some_and(|s| s.start_time.is_some() && !s.phase.as_deref().is_some_and(crate::status::phase::ends))
 }
 
 /// Between two beginnings of a pod's task that panicked: the first and the longest pause.
 const PANIC_RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// Runs a pod's task to its end. One that panics is begun anew, for its containers would be nobody's; the log has said why.
-async fn to_the_end<F: Future<Output = ()>>(mut work: impl FnMut() -> F, mut backoff: Backoff, rng: &base::rng::Rng, uid: &str) {
+/// Runs a pod's task to its end. One that panics is begun anew, for its containers would be nobody's; the log has said
+/// why.
+async fn to_the_end<F: Future<Output = ()>>(
+    mut work: impl FnMut() -> F,
+    mut backoff: Backoff,
+    rng: &base::rng::Rng,
+    uid: &str,
+) {
     while AssertUnwindSafe(async { work().await }).catch_unwind().await.is_err() {
         error!(uid, "the task of a pod panicked, it is begun anew");
         tokio::time::sleep(backoff.next(rng)).await;

@@ -1,8 +1,9 @@
 //! What all parts of the kubelet share.
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::rng::Rng;
@@ -87,7 +88,8 @@ pub(crate) struct Machine {
 
 /// No machine keeps more from its pods unless it is told to.
 const SYSTEM_BYTES_MAX: i64 = 256 << 20;
-/// Pods leave an eighth of the machine's processes to the system, and no more than this: without one nobody can end a fork bomb.
+/// Pods leave an eighth of the machine's processes to the system, and no more than this: without one nobody can end a
+/// fork bomb.
 const PIDS_KEPT_MAX: i64 = 1024;
 
 impl Node {
@@ -147,7 +149,7 @@ impl Node {
 
     /// The uid of the Node object: a Node that was deleted and made anew has another.
     pub(crate) fn uid(&self) -> Option<String> {
-        newest_uid(self.object().as_deref(), self.registered.lock().unwrap_or_else(PoisonError::into_inner).as_deref())
+        newest_uid(self.object().as_deref(), self.registered.lock().as_deref())
     }
 
     /// What the machine has: CPU in milli-units, the rest in bytes or pieces.
@@ -166,12 +168,13 @@ impl Node {
         all
     }
 
-    /// What pods may use of it: less what is set aside for the system and what eviction keeps free. Resources that somebody else
-    /// advertises on the Node object pass as they are.
+    /// What pods may use of it: less what is set aside for the system and what eviction keeps free. Resources that
+    /// somebody else advertises on the Node object pass as they are.
     pub(crate) fn allocatable(&self) -> BTreeMap<String, i64> {
         let settings = &self.config.settings;
         let kept = |signal: &str, capacity: i64| {
-            let threshold = settings.eviction_hard.get(signal).map_or(0, |t| t.of(u64::try_from(capacity).unwrap_or(0)));
+            let threshold =
+                settings.eviction_hard.get(signal).map_or(0, |t| t.of(u64::try_from(capacity).unwrap_or(0)));
             i64::try_from(threshold).unwrap_or(i64::MAX)
         };
         let mut all = self.capacity();
@@ -196,8 +199,8 @@ impl Node {
         self.cgroups.enforce(self.left_of("cpu", self.machine.cpus * 1000), self.memory_of_pods(), pids);
     }
 
-    /// The limit of all pods together, in bytes. The Node's allocatable memory, by which pods are placed, is upstream's: only what is set aside
-    /// in so many words lowers it.
+    /// The limit of all pods together, in bytes. The Node's allocatable memory, by which pods are placed, is
+    /// upstream's: only what is set aside in so many words lowers it.
     pub(crate) fn memory_of_pods(&self) -> i64 {
         let (settings, machine) = (&self.config.settings, self.machine.memory);
         if settings.enforce_allocatable && settings.reserved_of("memory") == 0 {
@@ -225,7 +228,10 @@ impl Node {
     /// What a pod that wants to run here meets.
     pub(crate) fn host(&self) -> Host<'_> {
         let object = self.object();
-        let labels = object.as_ref().and_then(|n| n.metadata.labels.clone()).unwrap_or_else(|| crate::register::labels(&self.config));
+        let labels = object
+            .as_ref()
+            .and_then(|n| n.metadata.labels.clone())
+            .unwrap_or_else(|| crate::register::labels(&self.config));
         let taints = object.as_ref().and_then(|n| n.spec.as_ref()?.taints.clone()).unwrap_or_default();
         Host {
             name: &self.config.node_name,
@@ -233,7 +239,7 @@ impl Node {
             taints,
             allocatable: self.allocatable(),
             settings: &self.config.settings,
-            pressure: self.pressure.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            pressure: self.pressure.lock().clone(),
             has_apparmor: self.machine.has_apparmor,
             strict_groups: self.runtime.features.supplemental_groups_policy,
         }
@@ -273,8 +279,11 @@ fn huge_pages() -> BTreeMap<String, i64> {
     let mut found = BTreeMap::new();
     for dir in std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
         let name = dir.file_name().to_string_lossy().into_owned();
-        let Some(kib) = name.strip_prefix("hugepages-").and_then(|n| n.strip_suffix("kB")?.parse::<i64>().ok()) else { continue };
-        let pages = std::fs::read_to_string(dir.path().join("nr_hugepages")).ok().and_then(|n| n.trim().parse::<i64>().ok());
+        let Some(kib) = name.strip_prefix("hugepages-").and_then(|n| n.strip_suffix("kB")?.parse::<i64>().ok()) else {
+            continue;
+        };
+        let pages =
+            std::fs::read_to_string(dir.path().join("nr_hugepages")).ok().and_then(|n| n.trim().parse::<i64>().ok());
         let size = if kib % (1 << 20) == 0 {
             format!("{}Gi", kib >> 20)
         } else if kib % 1024 == 0 {
@@ -309,8 +318,9 @@ const TOKEN_RETRY: SignedDuration = SignedDuration::from_secs(30);
 const TOKEN_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Tokens {
-    /// The token of a volume's file: the one that is there until its time has come, then a fresh one. While that is not to be had the
-    /// old one goes on as long as it is good (upstream's `GetServiceAccountToken`, pkg/kubelet/token/token_manager.go v1.36).
+    /// The token of a volume's file: the one that is there until its time has come, then a fresh one. While that is not
+    /// to be had the old one goes on as long as it is good (upstream's `GetServiceAccountToken`,
+    /// pkg/kubelet/token/token_manager.go v1.36).
     ///
     /// Errors: those of `asking`, if there is no token that is good.
     pub(crate) async fn get(
@@ -319,28 +329,31 @@ impl Tokens {
         now: Timestamp,
         asking: impl Future<Output = Result<Token, String>>,
     ) -> Result<Token, String> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&key).filter(|kept| now >= kept.asked_at).cloned();
+        let kept = self.0.lock().get(&key).filter(|kept| now >= kept.asked_at).cloned();
         let token = match kept {
             Some(kept) if now < kept.refresh_at => return Ok(kept),
             Some(kept) if now < kept.expires => match tokio::time::timeout(TOKEN_PATIENCE, asking).await {
                 Ok(Ok(fresh)) => fresh,
-                Ok(Err(_)) | Err(_) => Token { refresh_at: now.checked_add(TOKEN_RETRY).unwrap_or(kept.expires).min(kept.expires), ..kept },
+                Ok(Err(_)) | Err(_) => {
+                    Token { refresh_at: now.checked_add(TOKEN_RETRY).unwrap_or(kept.expires).min(kept.expires), ..kept }
+                }
             },
             _ => asking.await?,
         };
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, token.clone());
+        self.0.lock().insert(key, token.clone());
         Ok(token)
     }
 
     /// Forgets the tokens of a pod.
     pub(crate) fn forget(&self, pod_dir: &std::path::Path) {
         let prefix = pod_dir.display().to_string();
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !key.starts_with(&prefix));
+        self.0.lock().retain(|key, _| !key.starts_with(&prefix));
     }
 }
 
-/// Bytes that no pod gets where nobody has set any aside: what is kept for kedge and containerd (`shelter.rs`), and something for the kernel and
-/// its services. Where pods may take all memory the kernel finds some cache to drop again and again, kills nobody, and the machine stands still.
+/// Bytes that no pod gets where nobody has set any aside: what is kept for kedge and containerd (`shelter.rs`), and
+/// something for the kernel and its services. Where pods may take all memory the kernel finds some cache to drop again
+/// and again, kills nobody, and the machine stands still.
 fn system_needs(machine: i64) -> i64 {
     (machine / 16).saturating_mul(5).min(SYSTEM_BYTES_MAX)
 }
@@ -360,7 +373,10 @@ mod tests {
     #[test]
     fn pods_together_never_get_all_memory() {
         let mib = |n: i64| n << 20;
-        assert_eq!((system_needs(mib(480)), system_needs(mib(1024)), system_needs(mib(65_536))), (mib(150), mib(256), mib(256)));
+        assert_eq!(
+            (system_needs(mib(480)), system_needs(mib(1024)), system_needs(mib(65_536))),
+            (mib(150), mib(256), mib(256))
+        );
     }
 
     type Answer = Result<http::Response<kube::client::Body>, std::io::Error>;
@@ -427,7 +443,11 @@ mod tests {
         let left = all - (all / 8).min(1024);
         assert!(left < all);
         assert_eq!(held(&[]), left);
-        assert_eq!(held(&["enforce-node-allocatable=none"]), left, "whatever is asked for, somebody must be able to end them");
+        assert_eq!(
+            held(&["enforce-node-allocatable=none"]),
+            left,
+            "whatever is asked for, somebody must be able to end them"
+        );
         assert_eq!(held(&["kube-reserved=pid=100"]), left - 100);
         group.shutdown().await;
     }
@@ -435,7 +455,8 @@ mod tests {
     // review node.md L1: mirror pods and the lease named the owner that was there at the start, and went with it
     #[test]
     fn a_node_that_was_made_anew_has_another_uid() {
-        let node: ApiNode = serde_json::from_value(serde_json::json!({"metadata": {"name": "n", "uid": "second"}})).unwrap();
+        let node: ApiNode =
+            serde_json::from_value(serde_json::json!({"metadata": {"name": "n", "uid": "second"}})).unwrap();
         assert_eq!(newest_uid(Some(&node), Some("first")).as_deref(), Some("second"));
         assert_eq!(newest_uid(None, Some("third")).as_deref(), Some("third"));
         assert_eq!(newest_uid(None, None), None);
@@ -447,7 +468,8 @@ mod tests {
         let at = |secs: i64| Timestamp::from_second(secs).unwrap();
         let tokens = Tokens::default();
         let fresh = |text: &str| Token { text: text.to_owned(), asked_at: at(0), refresh_at: at(80), expires: at(100) };
-        let get = async |now: i64, answer: Result<Token, String>| tokens.get("k".to_owned(), at(now), async { answer }).await;
+        let get =
+            async |now: i64, answer: Result<Token, String>| tokens.get("k".to_owned(), at(now), async { answer }).await;
         let no = || Err("no server".to_owned());
         assert_eq!(get(0, no()).await, no());
         assert_eq!(get(0, Ok(fresh("a"))).await, Ok(fresh("a")));
@@ -455,6 +477,10 @@ mod tests {
         assert_eq!(get(80, no()).await.map(|t| (t.text, t.refresh_at)), Ok(("a".to_owned(), at(100))));
         assert_eq!(get(100, no()).await, no(), "it is good no longer");
         assert_eq!(get(100, Ok(fresh("b"))).await.map(|t| t.text), Ok("b".to_owned()));
-        assert_eq!(get(-1, Ok(fresh("c"))).await.map(|t| t.text), Ok("c".to_owned()), "the clock was set back: it is of the future");
+        assert_eq!(
+            get(-1, Ok(fresh("c"))).await.map(|t| t.text),
+            Ok("c".to_owned()),
+            "the clock was set back: it is of the future"
+        );
     }
 }

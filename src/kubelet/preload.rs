@@ -1,4 +1,5 @@
-//! The folder of images: archives are imported and lists pulled, at start and as they come, and what they bring is never collected.
+//! The folder of images: archives are imported and lists pulled, at start and as they come, and what they bring is
+//! never collected.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -135,7 +136,10 @@ async fn round(node: &Node, dir: &Path) -> bool {
     };
     for (path, size, changed) in files(dir) {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let done = before.0.get(&name).filter(|b| b.size == size && b.changed == changed && b.images.iter().all(|i| here.contains_key(i)));
+        let done = before
+            .0
+            .get(&name)
+            .filter(|b| b.size == size && b.changed == changed && b.images.iter().all(|i| here.contains_key(i)));
         if let Some(done) = done {
             now.0.insert(name, done.clone());
             continue;
@@ -155,7 +159,9 @@ async fn round(node: &Node, dir: &Path) -> bool {
     }
     if now != before {
         let written = serde_json::to_vec_pretty(&now).map_err(|err| err.to_string());
-        if let Err(why) = written.and_then(|text| write_atomic(&cache_file, &text, 0o600).map_err(|err| Chain(&err).to_string())) {
+        if let Err(why) =
+            written.and_then(|text| write_atomic(&cache_file, &text, 0o600).map_err(|err| Chain(&err).to_string()))
+        {
             warn!(why, "cannot remember which images are in");
         }
     }
@@ -199,7 +205,9 @@ async fn import(node: &Node, path: &Path) -> Result<BTreeSet<String>, String> {
     let listed = async || catalog::list(socket).await.map_err(|err| format!("cannot list images: {err}"));
     let before = listed().await?;
     let (path, socket_of_ctr, search_path) = (path.to_owned(), socket.clone(), node.config.search_path.clone());
-    Group::blocking(move || feed(&path, &socket_of_ctr, &search_path)).await.map_err(|err| Chain(&err).to_string())??;
+    Group::blocking(move || feed(&path, &socket_of_ctr, &search_path))
+        .await
+        .map_err(|err| Chain(&err).to_string())??;
     // What is new or was written since: an archive writes every image it names, also one that was there.
     let brought: BTreeSet<String> = listed()
         .await?
@@ -224,7 +232,15 @@ fn feed(path: &Path, socket: &Path, search_path: &OsStr) -> Result<(), String> {
     };
     let limit = format!("{}s", IMPORT_TIMEOUT.as_secs());
     let mut ctr = Command::new("ctr");
-    ctr.env("PATH", search_path).arg("--address").arg(socket).args(["--timeout", &limit, "--namespace", "k8s.io", "images", "import", "-"]);
+    ctr.env("PATH", search_path).arg("--address").arg(socket).args([
+        "--timeout",
+        &limit,
+        "--namespace",
+        "k8s.io",
+        "images",
+        "import",
+        "-",
+    ]);
     let spawned = ctr.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut child = spawned.map_err(|err| format!("cannot run ctr: {err}"))?;
     let mut to = child.stdin.take().ok_or("ctr takes no input")?;

@@ -1,15 +1,18 @@
-//! Credentials from programs of the operator (upstream's kubelet credential provider API, version 1), as cloud registries need them.
+//! Credentials from programs of the operator (upstream's kubelet credential provider API, version 1), as cloud
+//! registries need them.
 //!
-//! [`config`] says which program is asked for which images; here they are asked, and their answers kept for as long as they are good.
+//! [`config`] says which program is asked for which images; here they are asked, and their answers kept for as long as
+//! they are good.
 
 pub mod config;
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Debug};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_cri::v1 as cri;
@@ -88,7 +91,8 @@ impl Providers {
                 if all.iter().any(|other| other.path == provider.path) {
                     return Err(at(&file, &format!("provider {} is there twice", provider.path.display())));
                 }
-                let runs = provider.path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
+                let runs =
+                    provider.path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
                 if !runs {
                     return Err(at(&file, &format!("there is no program {}", provider.path.display())));
                 }
@@ -118,7 +122,8 @@ impl Providers {
             }
         }
         found.sort_by(|(a, _), (b, _)| b.cmp(a));
-        let auth = |login: Login| cri::AuthConfig { username: login.username, password: login.password, ..Default::default() };
+        let auth =
+            |login: Login| cri::AuthConfig { username: login.username, password: login.password, ..Default::default() };
         found.into_iter().map(|(_, login)| auth(login)).collect()
     }
 
@@ -128,8 +133,9 @@ impl Providers {
         let registry = repository.split('/').next().unwrap_or_default();
         let keys = [repository, registry, ""].map(|key| (idx, key.to_owned()));
         let kept = {
-            let (now, kept) = (Instant::now(), self.kept.lock().unwrap_or_else(PoisonError::into_inner));
-            keys.iter().find_map(|key| kept.get(key).filter(|(_, until)| *until > now).map(|(answer, _)| Arc::clone(answer)))
+            let (now, kept) = (Instant::now(), self.kept.lock());
+            keys.iter()
+                .find_map(|key| kept.get(key).filter(|(_, until)| *until > now).map(|(answer, _)| Arc::clone(answer)))
         };
         if let Some(kept) = kept {
             return Ok(kept);
@@ -144,12 +150,14 @@ impl Providers {
         };
         let life = match response.cache_duration.as_deref() {
             None => provider.cache_duration,
-            Some(text) => config::duration(text).ok_or_else(|| format!("its cacheDuration {text:?} is not a duration"))?,
+            Some(text) => {
+                config::duration(text).ok_or_else(|| format!("its cacheDuration {text:?} is not a duration"))?
+            }
         };
         let answer: Answer = Arc::new(response.auth.unwrap_or_default());
         if !life.is_zero() {
             let now = Instant::now();
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = self.kept.lock();
             if kept.len() >= KEPT_MAX {
                 kept.retain(|_, (_, until)| *until > now);
             }
@@ -164,13 +172,16 @@ impl Providers {
 
 /// Runs a program and reads its answer. What it says is not repeated: it may hold credentials.
 async fn ask(provider: &Provider, repository: &str) -> Result<Response, String> {
-    let request = json!({"kind": "CredentialProviderRequest", "apiVersion": provider.api_version, "image": repository}).to_string();
+    let request = json!({"kind": "CredentialProviderRequest", "apiVersion": provider.api_version, "image": repository})
+        .to_string();
     let mut command = Command::new(&provider.path);
     command.args(&provider.args).envs(provider.env.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let mut child = command.spawn().map_err(|err| format!("cannot run it: {err}"))?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-    let (Some(mut stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else { return Err("it has no pipes".to_owned()) };
+    let (Some(mut stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
+        return Err("it has no pipes".to_owned());
+    };
     let talk = async {
         let write = async move {
             // A program that asks nothing of its input may be gone already; its answer counts.
@@ -178,7 +189,8 @@ async fn ask(provider: &Provider, repository: &str) -> Result<Response, String> 
         };
         let (mut out, mut said) = (Vec::new(), String::new());
         let (mut answers, mut complaints) = (stdout.take(ANSWER_BYTES_MAX), stderr.take(ANSWER_BYTES_MAX));
-        let ((), read, _complaints) = tokio::join!(write, answers.read_to_end(&mut out), complaints.read_to_string(&mut said));
+        let ((), read, _complaints) =
+            tokio::join!(write, answers.read_to_end(&mut out), complaints.read_to_string(&mut said));
         read.map_err(|err| format!("cannot read its answer: {err}"))?;
         let status = child.wait().await.map_err(|err| format!("cannot wait for it: {err}"))?;
         if !status.success() {
@@ -190,9 +202,13 @@ async fn ask(provider: &Provider, repository: &str) -> Result<Response, String> 
     let late = |_| format!("it did not answer within {} s", LIMIT.as_secs());
     let out = tokio::time::timeout(LIMIT, talk).await.map_err(late)??;
     let value: Value = serde_json::from_slice(&out).map_err(|_| "its answer is not JSON".to_owned())?;
-    let response: Response = client::typed::typed(&value).map_err(|_| "its answer lacks kind, apiVersion or cacheKeyType".to_owned())?;
+    let response: Response =
+        client::typed::typed(&value).map_err(|_| "its answer lacks kind, apiVersion or cacheKeyType".to_owned())?;
     if response.kind != "CredentialProviderResponse" || response.api_version != provider.api_version {
-        return Err(format!("its answer is a {} of {}, not of {}", response.kind, response.api_version, provider.api_version));
+        return Err(format!(
+            "its answer is a {} of {}, not of {}",
+            response.kind, response.api_version, provider.api_version
+        ));
     }
     Ok(response)
 }
@@ -206,11 +222,19 @@ mod tests {
         let bin = dir.join("bin");
         std::fs::create_dir_all(&bin).unwrap();
         let calls = dir.join("calls");
-        let script = format!("#!/bin/sh\ncat >>{calls}\necho >>{calls}\necho \"$1 $HELLO\" >&2\n{answer}\n", calls = calls.display());
-        // Written by another process: one that this process had open for writing at a fork of another test could not be run.
+        let script = format!(
+            "#!/bin/sh\ncat >>{calls}\necho >>{calls}\necho \"$1 $HELLO\" >&2\n{answer}\n",
+            calls = calls.display()
+        );
+        // Written by another process: one that this process had open for writing at a fork of another test could not be
+        // run.
         let path = bin.join("give");
-        let written =
-            std::process::Command::new("sh").arg("-c").arg("cat >\"$0\" && chmod 700 \"$0\"").arg(&path).stdin(Stdio::piped()).spawn();
+        let written = std::process::Command::new("sh")
+            .arg("-c")
+            .arg("cat >\"$0\" && chmod 700 \"$0\"")
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .spawn();
         let mut written = written.unwrap();
         std::io::Write::write_all(&mut written.stdin.take().unwrap(), script.as_bytes()).unwrap();
         assert!(written.wait().unwrap().success());
@@ -246,7 +270,10 @@ mod tests {
         assert_eq!(calls(dir.path()), 2);
         let asked = std::fs::read_to_string(dir.path().join("calls")).unwrap();
         let asked: Value = serde_json::from_str(asked.lines().next().unwrap()).unwrap();
-        assert_eq!((&asked["kind"], &asked["image"]), (&json!("CredentialProviderRequest"), &json!("r.example.com/team/a")));
+        assert_eq!(
+            (&asked["kind"], &asked["image"]),
+            (&json!("CredentialProviderRequest"), &json!("r.example.com/team/a"))
+        );
     }
 
     #[tokio::test]

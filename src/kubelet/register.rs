@@ -1,8 +1,9 @@
-//! The Node object: registered once, its status kept true, its lease renewed. A cordon or a label set by a person is never touched.
+//! The Node object: registered once, its status kept true, its lease renewed. A cordon or a label set by a person is
+//! never touched.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::backoff::Backoff;
@@ -12,8 +13,8 @@ use client::informer::Change;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{
-    ContainerImage, DaemonEndpoint, Node as ApiNode, NodeAddress, NodeDaemonEndpoints, NodeFeatures, NodeRuntimeHandler,
-    NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSystemInfo,
+    ContainerImage, DaemonEndpoint, Node as ApiNode, NodeAddress, NodeDaemonEndpoints, NodeFeatures,
+    NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSystemInfo,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
@@ -81,7 +82,10 @@ async fn register(node: &Node) {
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
     let fresh = ApiNode {
         metadata: ObjectMeta { name: Some(name.clone()), labels: Some(labels(&node.config)), ..Default::default() },
-        spec: Some(NodeSpec { taints: Some(node.config.taints.clone()).filter(|t| !t.is_empty()), ..Default::default() }),
+        spec: Some(NodeSpec {
+            taints: Some(node.config.taints.clone()).filter(|t| !t.is_empty()),
+            ..Default::default()
+        }),
         status: Some(status(node, &NodeStatus::default()).await),
     };
     loop {
@@ -89,14 +93,19 @@ async fn register(node: &Node) {
             Err(kube::Error::Api(answer)) if answer.code == 409 => {
                 // It exists: only the labels that are ours by right are brought up to date.
                 let own = labels(&Config { labels: BTreeMap::new(), ..node.config.clone() });
-                api.patch(name, &PatchParams::default(), &Patch::Merge(serde_json::json!({"metadata": {"labels": own}}))).await
+                api.patch(
+                    name,
+                    &PatchParams::default(),
+                    &Patch::Merge(serde_json::json!({"metadata": {"labels": own}})),
+                )
+                .await
             }
             other => other,
         };
         match made {
             Ok(object) => {
                 info!(node = %name, "node registered");
-                *node.registered.lock().unwrap_or_else(PoisonError::into_inner) = object.metadata.uid;
+                *node.registered.lock() = object.metadata.uid;
                 return;
             }
             Err(err) => {
@@ -120,11 +129,14 @@ async fn keep_status(node: &Node) {
         let now = node.clock.now();
         let next = status(node, &before).await;
         let due = written_at.is_none_or(|at| now.duration_since(at).as_secs() >= REPORT_SECS);
-        let foreign = node.object().is_some_and(|shown| version_of(&shown) > version && is_overwritten(shown.status.as_ref(), &before));
+        let foreign = node
+            .object()
+            .is_some_and(|shown| version_of(&shown) > version && is_overwritten(shown.status.as_ref(), &before));
         if due || foreign || without_heartbeats(&next) != without_heartbeats(&before) {
             tell_transitions(node, &before, &next);
             let mut change = serde_json::json!({"status": next});
-            // Addresses merge by their type: of two internal ones, one would come out twice (https://issue.k8s.io/79391).
+            // Addresses merge by their type: of two internal ones, one would come out twice
+            // (https://issue.k8s.io/79391).
             if let Some(addresses) = change["status"]["addresses"].as_array_mut() {
                 addresses.insert(0, serde_json::json!({"$patch": "replace"}));
             }
@@ -173,10 +185,12 @@ fn version_of(object: &ApiNode) -> Option<u64> {
     object.metadata.resource_version.as_ref()?.parse().ok()
 }
 
-/// Whether somebody wrote over what the kubelet said: the node controller writes `Unknown` for a node that fell silent, and other
-/// people's words must not stand until the next report.
+/// Whether somebody wrote over what the kubelet said: the node controller writes `Unknown` for a node that fell silent,
+/// and other people's words must not stand until the next report.
 fn is_overwritten(shown: Option<&NodeStatus>, said: &NodeStatus) -> bool {
-    let state = |status: &NodeStatus, kind: &str| status.conditions.iter().flatten().find(|c| c.type_ == kind).map(|c| c.status.clone());
+    let state = |status: &NodeStatus, kind: &str| {
+        status.conditions.iter().flatten().find(|c| c.type_ == kind).map(|c| c.status.clone())
+    };
     let Some(shown) = shown else { return said.conditions.is_some() };
     said.conditions.iter().flatten().any(|c| state(shown, &c.type_).as_ref() != Some(&c.status))
 }
@@ -205,8 +219,8 @@ fn tell_transitions(node: &Node, before: &NodeStatus, next: &NodeStatus) {
     }
 }
 
-/// What the API server would not let be asked of an older kubelet: `worker/resize.rs` resizes pods as a whole, and init containers that
-/// end.
+/// What the API server would not let be asked of an older kubelet: `worker/resize.rs` resizes pods as a whole, and init
+/// containers that end.
 const DECLARED: [&str; 2] = ["InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers"];
 
 async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
@@ -216,8 +230,10 @@ async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
     let object = node.object();
     let advertised = object.iter().flat_map(|n| n.status.iter()).flat_map(|s| s.capacity.iter().flatten());
     let foreign = node.extended();
-    allocatable.extend(advertised.filter(|(name, _)| foreign.contains_key(*name)).map(|(name, q)| (name.clone(), q.clone())));
-    let image = |(names, size): (Vec<String>, u64)| ContainerImage { names: Some(names), size_bytes: i64::try_from(size).ok() };
+    allocatable
+        .extend(advertised.filter(|(name, _)| foreign.contains_key(*name)).map(|(name, q)| (name.clone(), q.clone())));
+    let image =
+        |(names, size): (Vec<String>, u64)| ContainerImage { names: Some(names), size_bytes: i64::try_from(size).ok() };
     let images = match images::to_list(node, IMAGES_MAX).await {
         Some(Ok(images)) => Some(images.into_iter().map(image).collect()),
         // Nothing new; or they are still there when the runtime is back.
@@ -231,10 +247,14 @@ async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
         allocatable: Some(allocatable),
         addresses: Some(addresses(&node.config)),
         conditions: Some(conditions::conditions(node, before).await),
-        daemon_endpoints: Some(NodeDaemonEndpoints { kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(node.config.port) }) }),
+        daemon_endpoints: Some(NodeDaemonEndpoints {
+            kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(node.config.port) }),
+        }),
         images,
         node_info: Some(system_info(node)),
-        features: Some(NodeFeatures { supplemental_groups_policy: Some(node.runtime.features.supplemental_groups_policy) }),
+        features: Some(NodeFeatures {
+            supplemental_groups_policy: Some(node.runtime.features.supplemental_groups_policy),
+        }),
         runtime_handlers: Some(handlers(node)).filter(|h| !h.is_empty()),
         declared_features: Some(DECLARED.iter().map(|feature| (*feature).to_owned()).collect()),
         ..Default::default()
@@ -273,15 +293,22 @@ fn addresses(config: &Config) -> Vec<NodeAddress> {
     let address = |kind: &str, address: String| NodeAddress { type_: kind.to_owned(), address };
     let internal = config.internal_ips().into_iter().map(|ip| address("InternalIP", ip));
     let external = config.node_external_ips.iter().map(|ip| address("ExternalIP", ip.to_string()));
-    let dns = |kind: &'static str, names: &[String]| names.iter().map(|name| address(kind, name.clone())).collect::<Vec<_>>();
-    let names = dns("InternalDNS", &config.node_dns.internal).into_iter().chain(dns("ExternalDNS", &config.node_dns.external));
+    let dns =
+        |kind: &'static str, names: &[String]| names.iter().map(|name| address(kind, name.clone())).collect::<Vec<_>>();
+    let names =
+        dns("InternalDNS", &config.node_dns.internal).into_iter().chain(dns("ExternalDNS", &config.node_dns.external));
     internal.chain(external).chain([address("Hostname", config.hostname.clone())]).chain(names).collect()
 }
 
 fn system_info(node: &Node) -> NodeSystemInfo {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
-    let pretty = os_release.lines().find_map(|line| line.strip_prefix("PRETTY_NAME=")).unwrap_or("Linux").trim_matches('"').to_owned();
+    let pretty = os_release
+        .lines()
+        .find_map(|line| line.strip_prefix("PRETTY_NAME="))
+        .unwrap_or("Linux")
+        .trim_matches('"')
+        .to_owned();
     NodeSystemInfo {
         architecture: arch().to_owned(),
         boot_id: read("/proc/sys/kernel/random/boot_id"),
@@ -317,7 +344,8 @@ async fn keep_lease(node: &Node) {
                     uid: node.uid().unwrap_or_default(),
                     ..Default::default()
                 };
-                let metadata = ObjectMeta { name: Some(name.clone()), owner_references: Some(vec![owner]), ..Default::default() };
+                let metadata =
+                    ObjectMeta { name: Some(name.clone()), owner_references: Some(vec![owner]), ..Default::default() };
                 api.create(&PostParams::default(), &Lease { metadata, spec: Some(spec) }).await
             }
             other => other,
@@ -345,9 +373,12 @@ mod tests {
     #[test]
     fn a_status_that_others_wrote_over_is_written_again() {
         let of = |ready: &str, pressure: &str| -> NodeStatus {
-            let conditions = serde_json::json!([{"type": "Ready", "status": ready}, {"type": "Theirs", "status": pressure}]);
-            serde_json::from_value(serde_json::json!({"conditions": conditions, "addresses": [{"type": "Hostname", "address": "n"}]}))
-                .unwrap()
+            let conditions =
+                serde_json::json!([{"type": "Ready", "status": ready}, {"type": "Theirs", "status": pressure}]);
+            serde_json::from_value(
+                serde_json::json!({"conditions": conditions, "addresses": [{"type": "Hostname", "address": "n"}]}),
+            )
+            .unwrap()
         };
         let mut said = of("True", "True");
         said.conditions.as_mut().unwrap().truncate(1);

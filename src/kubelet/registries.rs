@@ -1,13 +1,15 @@
-//! `registries.yaml`: mirrors, credentials and authorities of registries, as k3s users write it, in force as soon as it is saved.
+//! `registries.yaml`: mirrors, credentials and authorities of registries, as k3s users write it, in force as soon as it
+//! is saved.
 //!
-//! [`file`] reads it, [`hosts`] turns mirrors and TLS into containerd's `certs.d`, which containerd reads at every pull. Credentials go
-//! with each pull over the CRI and are in no file but that one.
+//! [`file`] reads it, [`hosts`] turns mirrors and TLS into containerd's `certs.d`, which containerd reads at every
+//! pull. Credentials go with each pull over the CRI and are in no file but that one.
 
 pub(crate) mod file;
 pub(crate) mod hosts;
 
+use base::sync::RwLock;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use base::chain::Chain;
 use base::files::{create_private_dir, read_if_exists};
@@ -38,7 +40,7 @@ pub(crate) struct Registries(RwLock<Arc<File>>);
 
 impl Registries {
     fn now(&self) -> Arc<File> {
-        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.0.read())
     }
 
     /// Credentials for the registries that may be asked for an image, each good for one of them alone.
@@ -53,7 +55,7 @@ impl Registries {
         let text = read_if_exists(&places.file).map_err(|err| Chain(&err).to_string())?;
         let file = File::parse(&String::from_utf8_lossy(&text.unwrap_or_default()))?;
         hosts::write(places, &file)?;
-        let mut now = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut now = self.0.write();
         let changed = **now != file;
         *now = Arc::new(file);
         Ok(changed)

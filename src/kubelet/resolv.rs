@@ -29,7 +29,9 @@ pub(crate) fn parse(text: &str) -> Dns {
         let mut words = line.split_whitespace();
         match words.next() {
             Some("nameserver") => dns.servers.extend(words.next().map(str::to_owned)),
-            Some("search") => dns.searches = words.map(|w| if w == "." { "." } else { w.trim_end_matches('.') }.to_owned()).collect(),
+            Some("search") => {
+                dns.searches = words.map(|w| if w == "." { "." } else { w.trim_end_matches('.') }.to_owned()).collect()
+            }
             Some("options") => dns.options = words.map(str::to_owned).collect(),
             _ => {}
         }
@@ -57,7 +59,11 @@ fn build(config: &Config, pod: &Pod, host: Dns) -> Dns {
             let (ns, domain) = (pod.metadata.namespace.as_deref().unwrap_or("default"), &config.cluster_domain);
             let mut searches = vec![format!("{ns}.svc.{domain}"), format!("svc.{domain}"), domain.clone()];
             searches.extend(host.searches);
-            Dns { servers: config.cluster_dns.iter().map(ToString::to_string).collect(), searches, options: vec!["ndots:5".to_owned()] }
+            Dns {
+                servers: config.cluster_dns.iter().map(ToString::to_string).collect(),
+                searches,
+                options: vec!["ndots:5".to_owned()],
+            }
         }
         Some(_) => host,
     };

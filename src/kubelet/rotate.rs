@@ -49,12 +49,12 @@ pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
 }
 
 fn large(node: &Node, pods: &Pods) -> Vec<(String, PathBuf)> {
-    let running = pods
-        .all()
-        .into_iter()
-        .flat_map(|(_, s)| s.observed.running().map(|c| (c.id.clone(), PathBuf::from(&c.log_path))).collect::<Vec<_>>());
-    let size =
-        |path: &Path| place(path).and_then(|(dir, name)| dir.meta(&name)).map_or(0, |meta| if meta.is_file() { meta.size } else { 0 });
+    let running = pods.all().into_iter().flat_map(|(_, s)| {
+        s.observed.running().map(|c| (c.id.clone(), PathBuf::from(&c.log_path))).collect::<Vec<_>>()
+    });
+    let size = |path: &Path| {
+        place(path).and_then(|(dir, name)| dir.meta(&name)).map_or(0, |meta| if meta.is_file() { meta.size } else { 0 })
+    };
     running.filter(|(_, path)| size(path) >= node.config.settings.log_bytes_max).collect()
 }
 
@@ -97,15 +97,16 @@ fn place(path: &Path) -> io::Result<(Dir, PathBuf)> {
     Ok((Dir::open(top)?.dir(below)?, path.file_name().ok_or_else(invalid)?.into()))
 }
 
-/// Deletes the oldest, so that with the current log and the one that is about to be moved there are `files_max`; older ones are
-/// compressed.
+/// Deletes the oldest, so that with the current log and the one that is about to be moved there are `files_max`; older
+/// ones are compressed.
 fn make_room(path: &Path, files_max: usize) -> io::Result<()> {
     let (dir, name) = place(path)?;
     let prefix = format!("{}.", name.display());
     let is_old = |name: &str| name.starts_with(&prefix) && !name.ends_with(".tmp");
     let names = dir.entries(LOGS_MAX)?.into_iter().filter(|(_, kind)| *kind == FileType::RegularFile);
     // The time in the name sorts them; the newest last.
-    let mut old: Vec<String> = names.filter_map(|(name, _)| name.into_string().ok()).filter(|name| is_old(name)).collect();
+    let mut old: Vec<String> =
+        names.filter_map(|(name, _)| name.into_string().ok()).filter(|name| is_old(name)).collect();
     let keep = files_max.saturating_sub(2);
     let excess = old.len().saturating_sub(keep);
     for name in old.drain(..excess) {
@@ -133,7 +134,8 @@ fn compress(dir: &Dir, name: &Path) -> io::Result<()> {
     dir.remove_file(name)
 }
 
-/// What containerd says goes to one file: when that is large, its last part stays, in place, since containerd holds it open.
+/// What containerd says goes to one file: when that is large, its last part stays, in place, since containerd holds it
+/// open.
 fn cut(log: &Path) -> io::Result<()> {
     let (dir, name) = Dir::of_file(log)?;
     if dir.meta(&name).map_or(0, |meta| meta.size) <= RUNTIME_LOG_BYTES_MAX {
@@ -156,16 +158,29 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let logs = dir.path().join("pod/c");
         std::fs::create_dir_all(&logs).unwrap();
-        for name in ["0.log", "0.log.20260101-000000.gz", "0.log.20260102-000000.gz", "0.log.20260103-000000.gz", "0.log.20260104-000000"] {
+        for name in [
+            "0.log",
+            "0.log.20260101-000000.gz",
+            "0.log.20260102-000000.gz",
+            "0.log.20260103-000000.gz",
+            "0.log.20260104-000000",
+        ] {
             std::fs::write(logs.join(name), "x").unwrap();
         }
         // A planted link is no log, and what it names stays.
         std::os::unix::fs::symlink(dir.path(), logs.join("0.log.20260100-000000")).unwrap();
         make_room(&logs.join("0.log"), 5).unwrap();
         let left = Dir::open(&logs).unwrap().entries(10).unwrap();
-        let left: Vec<_> = left.iter().filter(|(_, kind)| *kind == FileType::RegularFile).map(|(name, _)| name.to_str().unwrap()).collect();
+        let left: Vec<_> = left
+            .iter()
+            .filter(|(_, kind)| *kind == FileType::RegularFile)
+            .map(|(name, _)| name.to_str().unwrap())
+            .collect();
         assert_eq!(left, ["0.log", "0.log.20260102-000000.gz", "0.log.20260103-000000.gz", "0.log.20260104-000000.gz"]);
-        assert_eq!(aside(Path::new("0.log"), "2026-11-21T08:15:00Z".parse().unwrap()), Path::new("0.log.20261121-081500"));
+        assert_eq!(
+            aside(Path::new("0.log"), "2026-11-21T08:15:00Z".parse().unwrap()),
+            Path::new("0.log.20261121-081500")
+        );
     }
 
     // node.md N5: the whole log was read at once.
@@ -191,7 +206,15 @@ mod tests {
 
     fn peak_kib() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
-        status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().split_whitespace().next().unwrap().parse().unwrap()
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .unwrap()
+            .split_whitespace()
+            .next()
+            .unwrap()
+            .parse()
+            .unwrap()
     }
 
     // node.md M19: it grew for ever.

@@ -31,7 +31,8 @@ pub(crate) fn hostname(pod: &Pod, domain: &str) -> (String, Option<String>) {
     if let Some(name) = spec.hostname_override {
         return (name, None);
     }
-    let mut host = spec.hostname.filter(|h| !h.is_empty()).unwrap_or_else(|| pod.metadata.name.clone().unwrap_or_default());
+    let mut host =
+        spec.hostname.filter(|h| !h.is_empty()).unwrap_or_else(|| pod.metadata.name.clone().unwrap_or_default());
     // A kernel host name has at most 63 bytes; a cut may not leave a dash or a dot at the end.
     host.truncate(63);
     let host = host.trim_end_matches(['-', '.']).to_owned();
@@ -91,7 +92,11 @@ fn linux(groups: &Cgroups, pod: &Pod, spec: &PodSpec) -> cri::LinuxPodSandboxCon
 }
 
 /// What a pod asks for and may use, in the runtime's form.
-fn amounts(cpu_request_milli: Option<i64>, cpu: Option<Quantity>, memory: Option<Quantity>) -> cri::LinuxContainerResources {
+fn amounts(
+    cpu_request_milli: Option<i64>,
+    cpu: Option<Quantity>,
+    memory: Option<Quantity>,
+) -> cri::LinuxContainerResources {
     cri::LinuxContainerResources {
         cpu_shares: cpu_request_milli.map_or(0, cgroups::shares),
         cpu_period: cpu.as_ref().map_or(0, |_| cgroups::PERIOD_USEC),
@@ -152,7 +157,8 @@ mod tests {
             {"name": "b", "resources": {"limits": {"cpu": "1", "memory": "1Gi"}}}]});
         let pod: Pod = serde_json::from_value(serde_json::json!({"metadata": {"uid": "u"}, "spec": spec})).unwrap();
         let config = linux(&Cgroups::of_tests(), &pod, pod.spec.as_ref().unwrap());
-        let told = |r: Option<cri::LinuxContainerResources>| r.map(|r| (r.cpu_shares, r.cpu_quota, r.memory_limit_in_bytes));
+        let told =
+            |r: Option<cri::LinuxContainerResources>| r.map(|r| (r.cpu_shares, r.cpu_quota, r.memory_limit_in_bytes));
         assert_eq!(told(config.resources), Some((2048, 200_000, 2 << 30)));
         assert_eq!(told(config.overhead), Some((256, 25_000, 128 << 20)));
     }

@@ -81,7 +81,10 @@ fn percent_decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
     while at < bytes.len() {
-        let hex = (bytes[at] == b'%').then(|| text.get(at + 1..at + 3)).flatten().and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        let hex = (bytes[at] == b'%')
+            .then(|| text.get(at + 1..at + 3))
+            .flatten()
+            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
         out.push(hex.unwrap_or(bytes[at]));
         at += if hex.is_some() { 3 } else { 1 };
     }
@@ -104,9 +107,9 @@ impl Server {
                 self.handle.healthy().await?;
                 Ok(text("ok"))
             }
-            ["pods" | "runningpods"] => {
-                Ok(as_json(&json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self.handle.pods()})))
-            }
+            ["pods" | "runningpods"] => Ok(as_json(
+                &json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self.handle.pods()}),
+            )),
             ["stats", "summary"] => Ok(as_json(&self.handle.summary(query.on("only_cpu_and_memory")).await?)),
             ["metrics"] => self.metrics("").await,
             ["metrics", page] => self.metrics(page).await,
@@ -122,7 +125,8 @@ impl Server {
                 self.stream(req, &url).await
             }
             ["portForward", ns, pod] | ["portForward", ns, pod, _] => {
-                let ports = query.all("port").iter().flat_map(|p| p.split(',')).filter_map(|p| p.parse().ok()).collect();
+                let ports =
+                    query.all("port").iter().flat_map(|p| p.split(',')).filter_map(|p| p.parse().ok()).collect();
                 let url = self.handle.port_forward_url(ns, pod, ports).await?;
                 self.stream(req, &url).await
             }
@@ -138,7 +142,9 @@ impl Server {
     async fn metrics(&self, page: &str) -> Result<Response<Body>, Refusal> {
         let missing = || Refusal(StatusCode::NOT_FOUND, "404 page not found".to_owned());
         let mut answer = Response::new(body::full(self.handle.metrics(page).await?.ok_or_else(missing)?));
-        answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"));
+        answer
+            .headers_mut()
+            .insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8"));
         Ok(answer)
     }
 
@@ -162,8 +168,12 @@ impl Server {
 
     /// Passes an upgrade on to the runtime's streaming server, byte by byte.
     async fn stream(&self, req: Request<Body>, url: &str) -> Result<Response<Body>, Refusal> {
-        let broken =
-            || Refusal(StatusCode::INTERNAL_SERVER_ERROR, format!("the runtime gave a streaming address that cannot be used: {url:?}"));
+        let broken = || {
+            Refusal(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                format!("the runtime gave a streaming address that cannot be used: {url:?}"),
+            )
+        };
         let uri: http::Uri = url.parse().map_err(|_| broken())?;
         let target = Target {
             host: uri.host().ok_or_else(broken)?.to_owned(),
@@ -190,10 +200,18 @@ impl Server {
         } else {
             let spec = TokenReviewSpec { token: token.ok_or_else(unauthorized)?, audiences: None };
             let review = TokenReview { spec, ..TokenReview::default() };
-            let review = Api::<TokenReview>::all(self.client.clone()).create(&PostParams::default(), &review).await.map_err(asked)?;
+            let review = Api::<TokenReview>::all(self.client.clone())
+                .create(&PostParams::default(), &review)
+                .await
+                .map_err(asked)?;
             let status = review.status.filter(|s| s.authenticated == Some(true)).ok_or_else(unauthorized)?;
             let user = status.user.ok_or_else(unauthorized)?;
-            (user.username.unwrap_or_default(), user.groups.unwrap_or_default(), user.uid, user.extra.unwrap_or_default())
+            (
+                user.username.unwrap_or_default(),
+                user.groups.unwrap_or_default(),
+                user.uid,
+                user.extra.unwrap_or_default(),
+            )
         };
         conn.vouch();
         if groups.iter().any(|group| group == "system:masters") {
@@ -205,7 +223,10 @@ impl Server {
                 return Ok(());
             }
         }
-        let text = format!("Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{}])", subresources.join(" "));
+        let text = format!(
+            "Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{}])",
+            subresources.join(" ")
+        );
         Err(Refusal(StatusCode::FORBIDDEN, text))
     }
 
@@ -235,7 +256,8 @@ impl Server {
             ..SubjectAccessReviewSpec::default()
         };
         let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
-        let review = Api::<SubjectAccessReview>::all(self.client.clone()).create(&PostParams::default(), &review).await?;
+        let review =
+            Api::<SubjectAccessReview>::all(self.client.clone()).create(&PostParams::default(), &review).await?;
         Ok(review.status.is_some_and(|status| status.allowed))
     }
 }
@@ -244,8 +266,8 @@ fn bearer(req: &Request<Body>) -> Option<String> {
     req.headers().get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ").map(str::to_owned)
 }
 
-/// The verb and the subresources of `nodes`, any of which lets a request in: the exact one, then `proxy`, which stands for all but
-/// those that have always had their own. Spec: upstream's kubelet authorization (KEP-2862).
+/// The verb and the subresources of `nodes`, any of which lets a request in: the exact one, then `proxy`, which stands
+/// for all but those that have always had their own. Spec: upstream's kubelet authorization (KEP-2862).
 fn access(method: &Method, path: &str) -> (&'static str, Vec<&'static str>) {
     let verb = match *method {
         Method::POST => "create",

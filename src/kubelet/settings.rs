@@ -9,7 +9,8 @@ use model::quantity::Quantity;
 
 use crate::providers::Providers;
 
-/// What an operator may tune; the defaults are upstream's, but for the disk's thresholds, which are k3s's 5 %: small machines run full.
+/// What an operator may tune; the defaults are upstream's, but for the disk's thresholds, which are k3s's 5 %: small
+/// machines run full.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `max-pods`.
@@ -64,7 +65,9 @@ impl Threshold {
     pub(crate) fn of(self, capacity: u64) -> u64 {
         match self {
             Threshold::Amount(amount) => amount,
-            Threshold::Share(share) => u64::try_from(u128::from(capacity) * u128::from(share) / 100_000).unwrap_or(u64::MAX),
+            Threshold::Share(share) => {
+                u64::try_from(u128::from(capacity) * u128::from(share) / 100_000).unwrap_or(u64::MAX)
+            }
         }
     }
 }
@@ -119,7 +122,10 @@ impl Settings {
         let mut settings = Settings::default();
         let (mut config, mut bin_dir) = (None, None);
         for word in words {
-            let (name, value) = word.trim_start_matches("--").split_once('=').ok_or_else(|| format!("{word:?}: expected name=value"))?;
+            let (name, value) = word
+                .trim_start_matches("--")
+                .split_once('=')
+                .ok_or_else(|| format!("{word:?}: expected name=value"))?;
             match name {
                 "image-credential-provider-config" => config = Some(value),
                 "image-credential-provider-bin-dir" => bin_dir = Some(value),
@@ -132,7 +138,12 @@ impl Settings {
                 let read = Providers::read(Path::new(config), Path::new(bin_dir));
                 Some(Arc::new(read.map_err(|why| format!("image-credential-provider-config: {why}"))?))
             }
-            _ => return Err("image-credential-provider-config and image-credential-provider-bin-dir are given together".to_owned()),
+            _ => {
+                return Err(
+                    "image-credential-provider-config and image-credential-provider-bin-dir are given together"
+                        .to_owned(),
+                );
+            }
         };
         if settings.image_gc_low_percent > settings.image_gc_high_percent {
             return Err("image-gc-low-threshold: must not be above image-gc-high-threshold".to_owned());
@@ -166,21 +177,32 @@ impl Settings {
                     return Err("must be at least 2".to_owned());
                 }
             }
-            "allowed-unsafe-sysctls" => self.unsafe_sysctls.extend(value.split(',').filter(|s| !s.is_empty()).map(str::to_owned)),
-            "protect-kernel-defaults" => self.protect_kernel_defaults = value.parse().map_err(|_| "want true or false".to_owned())?,
-            "kernel-memcg-notification" => self.memory_alarm = value.parse().map_err(|_| "want true or false".to_owned())?,
+            "allowed-unsafe-sysctls" => {
+                self.unsafe_sysctls.extend(value.split(',').filter(|s| !s.is_empty()).map(str::to_owned))
+            }
+            "protect-kernel-defaults" => {
+                self.protect_kernel_defaults = value.parse().map_err(|_| "want true or false".to_owned())?
+            }
+            "kernel-memcg-notification" => {
+                self.memory_alarm = value.parse().map_err(|_| "want true or false".to_owned())?
+            }
             "enforce-node-allocatable" => {
                 self.enforce_allocatable = match value {
                     "pods" => true,
                     "none" | "" => false,
-                    _ => return Err("pods or none: kube-reserved and system-reserved have no control group here".to_owned()),
+                    _ => {
+                        return Err(
+                            "pods or none: kube-reserved and system-reserved have no control group here".to_owned()
+                        );
+                    }
                 }
             }
             "root-dir" if !value.starts_with('/') => return Err("must be an absolute path".to_owned()),
             "root-dir" => self.root_dir = Some(PathBuf::from(value)),
             "kube-reserved" | "system-reserved" => {
                 for part in value.split(',').filter(|p| !p.is_empty()) {
-                    let (resource, amount) = part.split_once('=').ok_or_else(|| format!("{part:?}: expected resource=amount"))?;
+                    let (resource, amount) =
+                        part.split_once('=').ok_or_else(|| format!("{part:?}: expected resource=amount"))?;
                     let amount: Quantity = amount.parse().map_err(|_| format!("{amount:?} is not a quantity"))?;
                     let sum = self.reserved.remove(resource).map_or(amount, |have| have.add(amount));
                     self.reserved.insert(resource.to_owned(), sum);
@@ -239,8 +261,14 @@ fn duration(value: &str) -> Result<Duration, String> {
 }
 
 fn thresholds(value: &str) -> Result<BTreeMap<String, Threshold>, String> {
-    const SIGNALS: [&str; 6] =
-        ["memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "imagefs.inodesFree", "pid.available"];
+    const SIGNALS: [&str; 6] = [
+        "memory.available",
+        "nodefs.available",
+        "nodefs.inodesFree",
+        "imagefs.available",
+        "imagefs.inodesFree",
+        "pid.available",
+    ];
     let mut found = BTreeMap::new();
     for part in value.split(',').filter(|p| !p.is_empty()) {
         let (signal, at) = part.split_once('<').ok_or_else(|| format!("{part:?}: expected signal<threshold"))?;
@@ -287,8 +315,16 @@ mod tests {
         assert_eq!(settings.eviction_hard["nodefs.available"].of(1000), 50);
         assert_eq!((settings.reserved_of("cpu"), settings.reserved_of("memory")), (200, 64 << 20));
         assert_eq!(settings.pressure_transition, Duration::from_secs(90));
-        assert!(!Settings::parse(["enforce-node-allocatable=none", "kernel-memcg-notification=false"]).unwrap().enforce_allocatable);
-        assert!(Settings::parse(["enforce-node-allocatable=pods,system-reserved"]).unwrap_err().contains("no control group"));
+        assert!(
+            !Settings::parse(["enforce-node-allocatable=none", "kernel-memcg-notification=false"])
+                .unwrap()
+                .enforce_allocatable
+        );
+        assert!(
+            Settings::parse(["enforce-node-allocatable=pods,system-reserved"])
+                .unwrap_err()
+                .contains("no control group")
+        );
         assert_eq!(Settings::parse(["warp-speed=1"]).unwrap_err(), "warp-speed: this kubelet has no such setting");
         assert!(Settings::parse(["eviction-hard=moon.available<1"]).is_err());
     }

@@ -1,5 +1,5 @@
-//! What keeps this process and containerd alive while pods eat all memory: a control group of their own, of whose memory the kernel takes
-//! nothing back (`memory.min`, v2), and an OOM score that lets pods go first.
+//! What keeps this process and containerd alive while pods eat all memory: a control group of their own, of whose
+//! memory the kernel takes nothing back (`memory.min`, v2), and an OOM score that lets pods go first.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,12 @@ const ROOT: &str = "/sys/fs/cgroup";
 const GROUP: &str = "kedge";
 /// Kept for it is a quarter of the machine's memory, and no more than this.
 const KEPT_BYTES_MAX: u64 = 256 << 20;
-/// The kernel ends pods before containerd and the kubelet, for nobody else could start them again. Upstream's `KubeletOOMScoreAdj`
-/// (pkg/kubelet/qos/policy.go v1.36). Children begin with it; runc gives containers their own.
+/// The kernel ends pods before containerd and the kubelet, for nobody else could start them again. Upstream's
+/// `KubeletOOMScoreAdj` (pkg/kubelet/qos/policy.go v1.36). Children begin with it; runc gives containers their own.
 const OOM_SCORE_ADJ: &str = "-999";
 
-/// Puts this process, and so what it starts, out of the way of a machine's lack of memory. Where that is not possible it says why, once.
+/// Puts this process, and so what it starts, out of the way of a machine's lack of memory. Where that is not possible
+/// it says why, once.
 pub(crate) fn take() {
     spare("self");
     if !Path::new(ROOT).join("cgroup.controllers").exists() {
@@ -35,7 +36,10 @@ pub(crate) fn take() {
     }
     let own = own.unwrap_or_default();
     match kept_along(Path::new(ROOT), &own) {
-        0 => info!(group = own, "no memory is kept for kedge and containerd: neither their unit nor its slices set MemoryMin="),
+        0 => info!(
+            group = own,
+            "no memory is kept for kedge and containerd: neither their unit nor its slices set MemoryMin="
+        ),
         bytes => info!(group = own, bytes, "memory is kept for kedge and containerd"),
     }
 }
@@ -54,17 +58,24 @@ pub(crate) fn bring_in(pid: u32) {
 
 /// Bytes of page cache that the kernel calls available, but keeps for this process's group.
 pub(crate) fn held_back() -> u64 {
-    let Some(own) = own_group(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default()).filter(|own| own != "/") else { return 0 };
+    let Some(own) = own_group(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default()).filter(|own| own != "/")
+    else {
+        return 0;
+    };
     held_back_in(Path::new(ROOT), &own)
 }
 
 fn held_back_in(root: &Path, own: &str) -> u64 {
     let dir = below(root, own);
     let stat = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
-    let of = |key: &str| stat.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse::<u64>().ok()).unwrap_or(0);
+    let of = |key: &str| {
+        stat.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.parse::<u64>().ok()).unwrap_or(0)
+    };
     let cache = of("inactive_file") + of("active_file");
     // What the group has beyond its minimum is taken from its cache first.
-    cache.saturating_sub(number(&dir.join("memory.current")).saturating_sub(kept_along(root, own))).min(kept_along(root, own))
+    cache
+        .saturating_sub(number(&dir.join("memory.current")).saturating_sub(kept_along(root, own)))
+        .min(kept_along(root, own))
 }
 
 /// Has the kernel spare a process, `self` or a pid, when memory is gone.

@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use base::chain::Chain;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, HostIP, Pod,
-    PodCondition, PodIP, PodStatus, ResourceRequirements, VolumeMount, VolumeMountStatus,
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
+    HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
@@ -53,7 +53,8 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
         all.iter().filter(|(_, role)| wanted(*role)).map(|(c, role)| container_status(facts, c, *role)).collect()
     };
     // A pod that was turned away at the door never had containers to speak of.
-    let rejected = facts.failure.is_some() && facts.observed.sandboxes.is_empty() && facts.observed.containers.is_empty();
+    let rejected =
+        facts.failure.is_some() && facts.observed.sandboxes.is_empty() && facts.observed.containers.is_empty();
     let init = of(|role| role != Role::Main);
     let main = of(|role| role == Role::Main);
     let extra: Vec<ContainerStatus> =
@@ -67,7 +68,8 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
     } else {
         facts.observed.sandbox().or(facts.observed.sandboxes.first()).map(|s| s.ips.clone()).unwrap_or_default()
     };
-    let ips = if ips.is_empty() { facts.before.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect() } else { ips };
+    let ips =
+        if ips.is_empty() { facts.before.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect() } else { ips };
     let is_running = phase == "Running";
     let mut status = PodStatus {
         reason: failure.map(|f| f.0.clone()),
@@ -126,7 +128,10 @@ fn container_status(facts: &Facts<'_>, container: &Container, role: Role) -> Con
     ContainerStatus {
         name: container.name.clone(),
         container_id: latest.map(|s| format!("{}://{}", facts.runtime_name, s.id)),
-        image: latest.map(|s| s.image.clone()).filter(|i| !i.is_empty()).unwrap_or_else(|| container.image.clone().unwrap_or_default()),
+        image: latest
+            .map(|s| s.image.clone())
+            .filter(|i| !i.is_empty())
+            .unwrap_or_else(|| container.image.clone().unwrap_or_default()),
         image_id: latest.map(|s| s.image_id.clone()).unwrap_or_default(),
         ready,
         started: (role != Role::Ephemeral).then_some(started),
@@ -134,7 +139,11 @@ fn container_status(facts: &Facts<'_>, container: &Container, role: Role) -> Con
         state: Some(state),
         last_state: Some(last_state.unwrap_or_default()),
         resources: of_container(facts, container, role, latest.filter(|_| running)),
-        allocated_resources: container.resources.as_ref().and_then(|r| r.requests.clone()).filter(|_| role != Role::Ephemeral),
+        allocated_resources: container
+            .resources
+            .as_ref()
+            .and_then(|r| r.requests.clone())
+            .filter(|_| role != Role::Ephemeral),
         stop_signal: container.lifecycle.as_ref().and_then(|l| l.stop_signal.clone()),
         user: latest.and_then(|s| s.user.clone()),
         volume_mounts: volume_mounts(facts, container),
@@ -143,7 +152,12 @@ fn container_status(facts: &Facts<'_>, container: &Container, role: Role) -> Con
 }
 
 /// What holds in a running container, or would.
-fn of_container(facts: &Facts<'_>, container: &Container, role: Role, running: Option<&Seen>) -> Option<ResourceRequirements> {
+fn of_container(
+    facts: &Facts<'_>,
+    container: &Container,
+    role: Role,
+    running: Option<&Seen>,
+) -> Option<ResourceRequirements> {
     if role == Role::Ephemeral {
         return None;
     }
@@ -177,7 +191,11 @@ fn remembered(before: &PodStatus, name: &str, latest: Option<&Seen>) -> Option<C
     let old = lists.into_iter().flat_map(|l| l.iter().flatten()).find(|s| s.name == name)?;
     let attempt = i32::try_from(latest?.attempt).ok()?;
     let ended = |state: &Option<ContainerState>| state.clone().filter(|s| s.terminated.is_some());
-    if old.restart_count == attempt { ended(&old.last_state) } else { ended(&old.state).or_else(|| ended(&old.last_state)) }
+    if old.restart_count == attempt {
+        ended(&old.last_state)
+    } else {
+        ended(&old.state).or_else(|| ended(&old.last_state))
+    }
 }
 
 fn default_waiting(facts: &Facts<'_>, role: Role) -> &'static str {
@@ -186,7 +204,10 @@ fn default_waiting(facts: &Facts<'_>, role: Role) -> &'static str {
 }
 
 fn waiting_state(reason: &str, message: Option<String>) -> ContainerState {
-    ContainerState { waiting: Some(ContainerStateWaiting { reason: Some(reason.to_owned()), message }), ..Default::default() }
+    ContainerState {
+        waiting: Some(ContainerStateWaiting { reason: Some(reason.to_owned()), message }),
+        ..Default::default()
+    }
 }
 
 fn terminated(facts: &Facts<'_>, seen: &Seen) -> ContainerStateTerminated {
@@ -216,15 +237,24 @@ fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str, ended: bool) -
     let has_ip = facts.observed.sandbox().is_some() && (host_network(facts.pod) || status.pod_ip.is_some());
     let init = status.init_container_statuses.as_deref().unwrap_or_default();
     let main = status.container_statuses.as_deref().unwrap_or_default();
-    let sidecar = |name: &str| container::all(facts.pod).iter().any(|(c, role)| c.name == name && *role == Role::Sidecar);
-    let not_init: Vec<&str> =
-        init.iter().filter(|s| !(s.ready || (sidecar(&s.name) && s.started == Some(true)))).map(|s| s.name.as_str()).collect();
+    let sidecar =
+        |name: &str| container::all(facts.pod).iter().any(|(c, role)| c.name == name && *role == Role::Sidecar);
+    let not_init: Vec<&str> = init
+        .iter()
+        .filter(|s| !(s.ready || (sidecar(&s.name) && s.started == Some(true))))
+        .map(|s| s.name.as_str())
+        .collect();
     let main_ran = main.iter().any(|s| s.container_id.is_some());
-    let unready: Vec<&str> = init.iter().filter(|s| sidecar(&s.name)).chain(main).filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
+    let unready: Vec<&str> =
+        init.iter().filter(|s| sidecar(&s.name)).chain(main).filter(|s| !s.ready).map(|s| s.name.as_str()).collect();
     let initialized = match phase {
         "Succeeded" => good("Initialized", Some("PodCompleted")),
         _ if not_init.is_empty() || main_ran => good("Initialized", None),
-        _ => bad("Initialized", "ContainersNotInitialized", &format!("containers with incomplete status: [{}]", not_init.join(" "))),
+        _ => bad(
+            "Initialized",
+            "ContainersNotInitialized",
+            &format!("containers with incomplete status: [{}]", not_init.join(" ")),
+        ),
     };
     let containers_ready = |kind: &str| match phase {
         "Succeeded" => bad(kind, "PodCompleted", ""),
@@ -238,9 +268,19 @@ fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str, ended: bool) -
     {
         ready = bad("Ready", "ReadinessGatesNotReady", &text);
     }
-    let sandbox = if has_ip && !ended { good("PodReadyToStartContainers", None) } else { bad("PodReadyToStartContainers", "", "") };
+    let sandbox = if has_ip && !ended {
+        good("PodReadyToStartContainers", None)
+    } else {
+        bad("PodReadyToStartContainers", "", "")
+    };
     let mut all = vec![sandbox, initialized, ready, containers_ready("ContainersReady")];
-    let scheduled = facts.pod.status.iter().flat_map(|s| s.conditions.iter().flatten()).find(|c| c.type_ == "PodScheduled").cloned();
+    let scheduled = facts
+        .pod
+        .status
+        .iter()
+        .flat_map(|s| s.conditions.iter().flatten())
+        .find(|c| c.type_ == "PodScheduled")
+        .cloned();
     all.push(scheduled.unwrap_or_else(|| good("PodScheduled", None)));
     if plan::could_restart_all(facts.pod) {
         let restarting = !ended && plan::restarting_all(facts.pod, facts.observed);
@@ -259,17 +299,31 @@ fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str, ended: bool) -
         all.push(PodCondition { message: Some(message.clone()), ..good("PodResizePending", Some(reason)) });
     }
     if let Some(error) = &facts.resizing.progress {
-        all.push(PodCondition { message: error.clone(), ..good("PodResizeInProgress", error.as_ref().map(|_| "Error")) });
+        all.push(PodCondition {
+            message: error.clone(),
+            ..good("PodResizeInProgress", error.as_ref().map(|_| "Error"))
+        });
     }
-    if let Some((reason, message)) = facts.failure.filter(|(reason, _)| ended && matches!(reason.as_str(), "Evicted" | "Preempting")) {
+    if let Some((reason, message)) =
+        facts.failure.filter(|(reason, _)| ended && matches!(reason.as_str(), "Evicted" | "Preempting"))
+    {
         let preempted = "Pod was preempted by Kubelet to accommodate a critical pod.";
         let message = if reason == "Evicted" { message } else { preempted };
-        all.push(PodCondition { message: Some(message.to_owned()), ..good("DisruptionTarget", Some("TerminationByKubelet")) });
+        all.push(PodCondition {
+            message: Some(message.to_owned()),
+            ..good("DisruptionTarget", Some("TerminationByKubelet"))
+        });
     }
     for condition in &mut all {
         condition.observed_generation = facts.pod.metadata.generation;
-        let before = facts.before.conditions.iter().flatten().find(|c| c.type_ == condition.type_ && c.status == condition.status);
-        condition.last_transition_time = before.and_then(|c| c.last_transition_time.clone()).or_else(|| Some(Time(whole_secs(facts.now))));
+        let before = facts
+            .before
+            .conditions
+            .iter()
+            .flatten()
+            .find(|c| c.type_ == condition.type_ && c.status == condition.status);
+        condition.last_transition_time =
+            before.and_then(|c| c.last_transition_time.clone()).or_else(|| Some(Time(whole_secs(facts.now))));
     }
     all
 }
@@ -282,10 +336,14 @@ fn closed_gates(pod: &Pod) -> Option<String> {
         .iter()
         .flat_map(|s| s.readiness_gates.iter().flatten())
         .filter_map(|gate| match conditions.iter().find(|c| c.type_ == gate.condition_type) {
-            None => Some(format!("corresponding condition of pod readiness gate \"{}\" does not exist.", gate.condition_type)),
-            Some(c) if c.status != "True" => {
-                Some(format!("the status of pod readiness gate \"{}\" is not \"True\", but {}", gate.condition_type, c.status))
-            }
+            None => Some(format!(
+                "corresponding condition of pod readiness gate \"{}\" does not exist.",
+                gate.condition_type
+            )),
+            Some(c) if c.status != "True" => Some(format!(
+                "the status of pod readiness gate \"{}\" is not \"True\", but {}",
+                gate.condition_type, c.status
+            )),
             Some(_) => None,
         })
         .collect();
@@ -293,12 +351,23 @@ fn closed_gates(pod: &Pod) -> Option<String> {
 }
 
 fn good(kind: &str, reason: Option<&str>) -> PodCondition {
-    PodCondition { type_: kind.to_owned(), status: "True".to_owned(), reason: reason.map(str::to_owned), ..Default::default() }
+    PodCondition {
+        type_: kind.to_owned(),
+        status: "True".to_owned(),
+        reason: reason.map(str::to_owned),
+        ..Default::default()
+    }
 }
 
 fn bad(kind: &str, reason: &str, message: &str) -> PodCondition {
     let text = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
-    PodCondition { type_: kind.to_owned(), status: "False".to_owned(), reason: text(reason), message: text(message), ..Default::default() }
+    PodCondition {
+        type_: kind.to_owned(),
+        status: "False".to_owned(),
+        reason: text(reason),
+        message: text(message),
+        ..Default::default()
+    }
 }
 
 /// A status that meets another write is tried again at once this often.
@@ -331,7 +400,8 @@ fn change(pod: &Pod, status: &PodStatus, before: Option<&PodStatus>) -> serde_js
             }
         }
     }
-    // Addresses merge by themselves: an old one would stay beside the new (upstream's `preparePatchBytesForPodStatus` deletes them).
+    // Addresses merge by themselves: an old one would stay beside the new (upstream's `preparePatchBytesForPodStatus`
+    // deletes them).
     for list in ["podIPs", "hostIPs"] {
         if let Some(addresses) = body.get_mut(list).and_then(|l| l.as_array_mut()) {
             addresses.insert(0, serde_json::json!({"$patch": "replace"}));
@@ -340,7 +410,8 @@ fn change(pod: &Pod, status: &PodStatus, before: Option<&PodStatus>) -> serde_js
     // Conditions come and go with a resize; a merge alone would keep them.
     let told = before.into_iter().chain(pod.status.as_ref()).flat_map(|s| s.conditions.iter().flatten());
     let passing = told.filter(|c| PASSING.contains(&c.type_.as_str())).map(|c| c.type_.clone());
-    let over: BTreeSet<String> = passing.filter(|kind| !status.conditions.iter().flatten().any(|c| c.type_ == *kind)).collect();
+    let over: BTreeSet<String> =
+        passing.filter(|kind| !status.conditions.iter().flatten().any(|c| c.type_ == *kind)).collect();
     if let Some(list) = body.get_mut("conditions").and_then(|c| c.as_array_mut()) {
         list.extend(over.iter().map(|kind| serde_json::json!({"type": kind, "$patch": "delete"})));
     }
@@ -364,7 +435,8 @@ pub(crate) async fn publish(node: &Node, pod: &Pod, status: &PodStatus, before: 
         Err(kube::Error::Api(status)) if status.code == 404 => Published::Gone,
         Err(kube::Error::Api(status)) if status.code == 409 => {
             debug!(pod = %name, err = %status.message, "conflict on a pod's status");
-            // Either another pod has the name now, or somebody wrote at the same moment: only the object itself can tell.
+            // Either another pod has the name now, or somebody wrote at the same moment: only the object itself can
+            // tell.
             match api.get_opt(&name).await {
                 Ok(Some(now)) if now.metadata.uid == pod.metadata.uid => Published::Failed,
                 Ok(_) => Published::Gone,
@@ -383,12 +455,15 @@ pub(crate) fn version(pod: &Pod) -> Option<u64> {
     pod.metadata.resource_version.as_ref()?.parse().ok()
 }
 
-/// Conditions that are the kubelet's to say, though the node controller writes `Ready` of pods on a node that fell silent.
+/// Conditions that are the kubelet's to say, though the node controller writes `Ready` of pods on a node that fell
+/// silent.
 const OWN: [&str; 3] = ["Initialized", "ContainersReady", "Ready"];
 
 /// Whether the API shows another phase or other conditions than the kubelet says.
 pub(crate) fn differs(shown: &PodStatus, said: &PodStatus) -> bool {
-    let state = |status: &PodStatus, kind: &str| status.conditions.iter().flatten().find(|c| c.type_ == kind).map(|c| c.status.clone());
+    let state = |status: &PodStatus, kind: &str| {
+        status.conditions.iter().flatten().find(|c| c.type_ == kind).map(|c| c.status.clone())
+    };
     shown.phase != said.phase || OWN.iter().any(|kind| state(shown, kind) != state(said, kind))
 }
 
@@ -442,13 +517,20 @@ mod tests {
     fn with_container(state: State, exit_code: i32, sandbox_ready: bool) -> Observed {
         let mut observed = Observed::default();
         observed.recall(
-            &serde_json::from_value(serde_json::json!({"containerStatuses": [{"name": "c", "containerID": "containerd://a", "image": "i",
-            "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": exit_code}}}]}))
+            &serde_json::from_value(
+                serde_json::json!({"containerStatuses": [{"name": "c", "containerID": "containerd://a", "image": "i",
+            "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": exit_code}}}]}),
+            )
             .unwrap(),
         );
         observed.containers[0].state = state;
-        let sandbox =
-            crate::worker::observe::Sandbox { id: "s".to_owned(), ready: sandbox_ready, attempt: 0, created_at: 1, ips: Vec::new() };
+        let sandbox = crate::worker::observe::Sandbox {
+            id: "s".to_owned(),
+            ready: sandbox_ready,
+            attempt: 0,
+            created_at: 1,
+            ips: Vec::new(),
+        };
         observed.sandboxes.push(sandbox);
         observed
     }
@@ -469,7 +551,11 @@ mod tests {
         for (state, sandbox_ready) in [(State::Unknown, false), (State::Exited, true), (State::Running, false)] {
             assert_eq!(told(&with_container(state, 0, sandbox_ready), Some(&failure)).0, "Running");
         }
-        assert_eq!(told(&with_container(State::Exited, 0, true), None).0, "Running", "its sandbox still has its address");
+        assert_eq!(
+            told(&with_container(State::Exited, 0, true), None).0,
+            "Running",
+            "its sandbox still has its address"
+        );
         assert_eq!(told(&with_container(State::Exited, 0, false), None).0, "Succeeded");
         let over = told(&with_container(State::Exited, 137, false), Some(&failure));
         assert_eq!(over, ("Failed".to_owned(), Some("DeadlineExceeded".to_owned()), "False".to_owned()));
@@ -493,8 +579,10 @@ mod tests {
     #[test]
     fn addresses_that_a_pod_lost_are_not_kept_by_the_merge() {
         let pod = Pod::default();
-        let status: PodStatus =
-            serde_json::from_value(serde_json::json!({"podIPs": [{"ip": "10.0.0.9"}], "hostIPs": [{"ip": "10.1.0.1"}]})).unwrap();
+        let status: PodStatus = serde_json::from_value(
+            serde_json::json!({"podIPs": [{"ip": "10.0.0.9"}], "hostIPs": [{"ip": "10.1.0.1"}]}),
+        )
+        .unwrap();
         let body = change(&pod, &status, None);
         assert_eq!(body["podIPs"], serde_json::json!([{"$patch": "replace"}, {"ip": "10.0.0.9"}]));
         assert_eq!(body["hostIPs"], serde_json::json!([{"$patch": "replace"}, {"ip": "10.1.0.1"}]));
@@ -503,9 +591,14 @@ mod tests {
 
     #[test]
     fn a_gate_without_its_condition_keeps_the_pod_unready() {
-        let pod: Pod =
-            serde_json::from_value(serde_json::json!({"spec": {"containers": [], "readinessGates": [{"conditionType": "x/y"}]}})).unwrap();
-        assert_eq!(closed_gates(&pod).unwrap(), "corresponding condition of pod readiness gate \"x/y\" does not exist.");
+        let pod: Pod = serde_json::from_value(
+            serde_json::json!({"spec": {"containers": [], "readinessGates": [{"conditionType": "x/y"}]}}),
+        )
+        .unwrap();
+        assert_eq!(
+            closed_gates(&pod).unwrap(),
+            "corresponding condition of pod readiness gate \"x/y\" does not exist."
+        );
     }
 
     #[test]
@@ -514,7 +607,13 @@ mod tests {
             serde_json::from_value(serde_json::json!({"phase": "Running", "conditions": conditions})).unwrap()
         };
         let said = of(serde_json::json!([{"type": "Ready", "status": "True"}]));
-        assert!(differs(&of(serde_json::json!([{"type": "Ready", "status": "False", "reason": "NodeNotReady"}])), &said));
-        assert!(!differs(&of(serde_json::json!([{"type": "Ready", "status": "True"}, {"type": "Mine", "status": "False"}])), &said));
+        assert!(differs(
+            &of(serde_json::json!([{"type": "Ready", "status": "False", "reason": "NodeNotReady"}])),
+            &said
+        ));
+        assert!(!differs(
+            &of(serde_json::json!([{"type": "Ready", "status": "True"}, {"type": "Mine", "status": "False"}])),
+            &said
+        ));
     }
 }

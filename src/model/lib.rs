@@ -1,4 +1,5 @@
-//! This room knows what Kubernetes objects mean: quantities, names, labels, selectors; over typed objects and over JSON alike.
+//! This room knows what Kubernetes objects mean: quantities, names, labels, selectors; over typed objects and over JSON
+//! alike.
 
 pub mod labels;
 pub mod meta;
@@ -9,4 +10,5 @@ pub mod phase;
 pub mod pod;
 pub mod qos;
 pub mod quantity;
+pub mod reference;
 pub mod selectors;

@@ -1,4 +1,5 @@
-//! The shapes that names may have: labels, subdomains, keys, ports, paths. Each returns upstream's texts, empty when fine.
+//! The shapes that names may have: labels, subdomains, keys, ports, paths. Each returns upstream's texts, empty when
+//! fine.
 
 const LABEL_FMT: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const SUBDOMAIN_FMT: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
@@ -32,7 +33,10 @@ fn lower_or_digit(b: u8) -> bool {
 
 fn is_dns_label(text: &str) -> bool {
     let b = text.as_bytes();
-    !b.is_empty() && lower_or_digit(b[0]) && lower_or_digit(b[b.len() - 1]) && b.iter().all(|c| lower_or_digit(*c) || *c == b'-')
+    !b.is_empty()
+        && lower_or_digit(b[0])
+        && lower_or_digit(b[b.len() - 1])
+        && b.iter().all(|c| lower_or_digit(*c) || *c == b'-')
 }
 
 fn is_subdomain(text: &str) -> bool {
@@ -191,7 +195,10 @@ pub fn env_name_errors(text: &str) -> Vec<String> {
         return vec!["environment variable name must be non-empty".to_owned()];
     }
     if text.bytes().any(|b| !(b' '..=b'~').contains(&b) || b == b'=') {
-        return vec!["a valid environment variable name must consist only of printable ASCII characters other than '='".to_owned()];
+        return vec![
+            "a valid environment variable name must consist only of printable ASCII characters other than '='"
+                .to_owned(),
+        ];
     }
     Vec::new()
 }

@@ -1,5 +1,5 @@
-//! What a Node says of itself, read as what it is: its kubelet writes it, on a machine that may be the enemy's. Whoever makes names, rules or
-//! dials of a node's addresses reads them here.
+//! What a Node says of itself, read as what it is: its kubelet writes it, on a machine that may be the enemy's. Whoever
+//! makes names, rules or dials of a node's addresses reads them here.
 
 use std::net::IpAddr;
 
@@ -9,16 +9,18 @@ use k8s_openapi::api::core::v1::Node;
 /// Addresses of one type that are read of a node; the API server takes no more from a kubelet.
 pub const ADDRESSES_MAX: usize = 32;
 
-/// A node's addresses of one type (`InternalIP`, `ExternalIP`) in its order. What is no address, and what is none of one machine, is left
-/// out.
+/// A node's addresses of one type (`InternalIP`, `ExternalIP`) in its order. What is no address, and what is none of
+/// one machine, is left out.
 pub fn addresses<'a>(node: &'a Node, kind: &'a str) -> impl Iterator<Item = IpAddr> + 'a {
     own_addresses(node, kind).filter(|ip| unicast::is_global(*ip))
 }
 
-/// As [`addresses`], of the Node of this very machine, which may call itself 127.0.0.1: nobody else follows such a word.
+/// As [`addresses`], of the Node of this very machine, which may call itself 127.0.0.1: nobody else follows such a
+/// word.
 pub fn own_addresses<'a>(node: &'a Node, kind: &'a str) -> impl Iterator<Item = IpAddr> + 'a {
     let all = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
-    let parsed = all.filter(move |address| address.type_ == kind).filter_map(|address| address.address.parse::<IpAddr>().ok());
+    let parsed =
+        all.filter(move |address| address.type_ == kind).filter_map(|address| address.address.parse::<IpAddr>().ok());
     parsed.map(|ip| ip.to_canonical()).take(ADDRESSES_MAX)
 }
 
@@ -30,11 +32,22 @@ mod tests {
     fn a_nodes_addresses_are_what_machines_can_have() {
         let status = |addresses: Vec<(&str, String)>| {
             let mut node = Node::default();
-            let of = |(kind, text): (&str, String)| k8s_openapi::api::core::v1::NodeAddress { type_: kind.to_owned(), address: text };
+            let of = |(kind, text): (&str, String)| k8s_openapi::api::core::v1::NodeAddress {
+                type_: kind.to_owned(),
+                address: text,
+            };
             node.status.get_or_insert_default().addresses = Some(addresses.into_iter().map(of).collect());
             node
         };
-        let said = ["10.0.0.1", "10.0.0.2 vault.prod.svc.cluster.local", "host.example.com", "127.0.0.1", "::ffff:10.0.0.3", "fd00::1", ""];
+        let said = [
+            "10.0.0.1",
+            "10.0.0.2 vault.prod.svc.cluster.local",
+            "host.example.com",
+            "127.0.0.1",
+            "::ffff:10.0.0.3",
+            "fd00::1",
+            "",
+        ];
         let node = status(said.into_iter().map(|text| ("InternalIP", text.to_owned())).collect());
         let read: Vec<String> = addresses(&node, "InternalIP").map(|ip| ip.to_string()).collect();
         assert_eq!(read, ["10.0.0.1", "10.0.0.3", "fd00::1"]);

@@ -63,7 +63,13 @@ pub fn deletion_rank(pod: &Pod, crowd: usize, ages: Ages) -> impl Ord + use<> {
     };
     let cost = pod.metadata.annotations.as_ref().and_then(|a| a.get("controller.kubernetes.io/pod-deletion-cost"));
     let cost: i32 = cost.and_then(|c| c.parse().ok()).unwrap_or(0);
-    let restarts = pod.status.iter().flat_map(|s| s.container_statuses.iter().flatten()).map(|c| c.restart_count).max().unwrap_or(0);
+    let restarts = pod
+        .status
+        .iter()
+        .flat_map(|s| s.container_statuses.iter().flatten())
+        .map(|c| c.restart_count)
+        .max()
+        .unwrap_or(0);
     let newest_first = |t: Option<Timestamp>| match ages {
         Ages::Exact => std::cmp::Reverse(t.map_or(i64::MAX, Timestamp::as_second)),
         Ages::Doubling(now) => std::cmp::Reverse(t.map_or(i64::MAX, |t| -doublings(t, now))),
@@ -88,8 +94,8 @@ pub fn deletion_rank(pod: &Pod, crowd: usize, ages: Ages) -> impl Ord + use<> {
 pub enum Ages {
     /// To the second.
     Exact,
-    /// By how often they have doubled until this moment (upstream's LogarithmicScaleDown): else the pods of one moment, often those of
-    /// one zone, always go together.
+    /// By how often they have doubled until this moment (upstream's LogarithmicScaleDown): else the pods of one moment,
+    /// often those of one zone, always go together.
     Doubling(Timestamp),
 }
 

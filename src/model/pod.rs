@@ -1,15 +1,16 @@
 //! A pod as the cluster's loops keep it: what controllers, the scheduler and the network read of one, and nothing else.
 //!
-//! There are more pods than all else together, and k8s-openapi's struct of one takes more than 7 KiB: a container alone has three
-//! probes and two hooks that nobody but its kubelet asks about. Names and shapes of the fields are upstream's, and explained there.
-//! Who writes a pod uses the whole type: what is read from here must never be sent back in its place.
+//! There are more pods than all else together, and k8s-openapi's struct of one takes more than 7 KiB: a container alone
+//! has three probes and two hooks that nobody but its kubelet asks about. Names and shapes of the fields are
+//! upstream's, and explained there. Who writes a pod uses the whole type: what is read from here must never be sent
+//! back in its place.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{
-    Affinity, ContainerPort, EphemeralVolumeSource, PersistentVolumeClaimVolumeSource, PodIP, PodResourceClaim, PodResourceClaimStatus,
-    PodSchedulingGate, Toleration, TopologySpreadConstraint,
+    Affinity, ContainerPort, EphemeralVolumeSource, PersistentVolumeClaimVolumeSource, PodIP, PodResourceClaim,
+    PodResourceClaimStatus, PodSchedulingGate, Toleration, TopologySpreadConstraint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -67,23 +68,28 @@ impl Pod {
     fn forget_what_is_as_asked(&mut self) {
         let (Some(spec), Some(status)) = (&self.spec, &mut self.status) else { return };
         let containers = || spec.containers.iter().chain(spec.init_containers.iter().flatten());
-        let statuses = status.container_statuses.iter_mut().flatten().chain(status.init_container_statuses.iter_mut().flatten());
+        let statuses =
+            status.container_statuses.iter_mut().flatten().chain(status.init_container_statuses.iter_mut().flatten());
         for told in statuses {
             let of_spec = containers().find(|c| c.name == told.name).and_then(|c| c.resources.as_ref());
             let asked = of_spec.and_then(|r| r.requests.as_ref());
             let (has, allocated) = (told.resources.as_deref(), told.allocated_resources.as_ref());
-            let is_as_asked =
-                has.is_none_or(|has| has.requests.as_ref() == asked && has.limits.as_ref() == of_spec.and_then(|r| r.limits.as_ref()));
+            let is_as_asked = has.is_none_or(|has| {
+                has.requests.as_ref() == asked && has.limits.as_ref() == of_spec.and_then(|r| r.limits.as_ref())
+            });
             if is_as_asked && allocated.is_none_or(|allocated| Some(allocated) == asked) {
                 (told.resources, told.allocated_resources) = (None, None);
             }
         }
-        // All pods tell what they have as a whole. It counts in place of the sum of their containers where the spec says so.
-        let told = (status.resources.take().map(|told| told.requests.unwrap_or_default()), status.allocated_resources.take());
+        // All pods tell what they have as a whole. It counts in place of the sum of their containers where the spec
+        // says so.
+        let told =
+            (status.resources.take().map(|told| told.requests.unwrap_or_default()), status.allocated_resources.take());
         let Some(asked) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) else { return };
         let (has, allocated) = (told.0.map(|told| told.those_of(asked)), told.1.map(|told| told.those_of(asked)));
         if [&has, &allocated].into_iter().flatten().any(|told| told != asked) {
-            status.resources = has.map(|requests| Box::new(ResourceRequirements { limits: None, requests: Some(requests) }));
+            status.resources =
+                has.map(|requests| Box::new(ResourceRequirements { limits: None, requests: Some(requests) }));
             status.allocated_resources = allocated;
         }
     }
@@ -234,8 +240,8 @@ pub struct Volume {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatus {
-    /// What its node has promised the pod as a whole, and what that has: of the resources that the pod's spec asks for as a whole, and kept
-    /// while they differ from it. Overhead may be in both.
+    /// What its node has promised the pod as a whole, and what that has: of the resources that the pod's spec asks for
+    /// as a whole, and kept while they differ from it. Overhead may be in both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated_resources: Option<Quantities>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -329,7 +335,10 @@ mod tests {
         assert_eq!(pod.metadata.managed_fields, None);
         assert_eq!(pod.metadata.annotations.as_ref().unwrap().len(), 1);
         let (spec, status) = (pod.spec.unwrap(), pod.status.unwrap());
-        assert_eq!(spec.containers[0].resources.as_ref().unwrap().requests.as_ref().unwrap().get("cpu").unwrap().0, "1");
+        assert_eq!(
+            spec.containers[0].resources.as_ref().unwrap().requests.as_ref().unwrap().get("cpu").unwrap().0,
+            "1"
+        );
         assert_eq!(status.pod_ips.unwrap()[0].ip, "10.0.0.1");
         let statuses = status.container_statuses.unwrap();
         let ended = &statuses[0];
@@ -346,7 +355,10 @@ mod tests {
             }))
             .unwrap();
             let status = pod.status.unwrap().container_statuses.unwrap()[0].clone();
-            (status.resources.map(|has| has.limits.unwrap().get("cpu").unwrap().0.clone()), status.allocated_resources.is_some())
+            (
+                status.resources.map(|has| has.limits.unwrap().get("cpu").unwrap().0.clone()),
+                status.allocated_resources.is_some(),
+            )
         };
         assert_eq!(kept("2", "1"), (None, false));
         assert_eq!(kept("4", "1"), (Some("4".to_owned()), true), "a limit that is being lowered");
@@ -356,22 +368,25 @@ mod tests {
     // Every pod's status tells them.
     #[test]
     fn what_a_pod_has_as_a_whole_is_kept_where_its_spec_asks_for_it_and_it_differs() {
-        let kept = |own: serde_json::Value, has: serde_json::Value, allocated: serde_json::Value| -> serde_json::Value {
-            let pod: Pod = serde_json::from_value(serde_json::json!({
-                "spec": {"containers": [{"name": "c"}], "resources": own},
-                "status": {"resources": {"requests": has, "limits": {"cpu": "8"}}, "allocatedResources": allocated},
-            }))
-            .unwrap();
-            serde_json::to_value(pod.status.unwrap()).unwrap()
-        };
-        let (one, two) = (serde_json::json!({"cpu": "1", "memory": "1Gi"}), serde_json::json!({"cpu": "2", "memory": "1Gi"}));
+        let kept =
+            |own: serde_json::Value, has: serde_json::Value, allocated: serde_json::Value| -> serde_json::Value {
+                let pod: Pod = serde_json::from_value(serde_json::json!({
+                    "spec": {"containers": [{"name": "c"}], "resources": own},
+                    "status": {"resources": {"requests": has, "limits": {"cpu": "8"}}, "allocatedResources": allocated},
+                }))
+                .unwrap();
+                serde_json::to_value(pod.status.unwrap()).unwrap()
+            };
+        let (one, two) =
+            (serde_json::json!({"cpu": "1", "memory": "1Gi"}), serde_json::json!({"cpu": "2", "memory": "1Gi"}));
         let nothing = serde_json::json!({});
         assert_eq!(kept(serde_json::Value::Null, one.clone(), one.clone()), nothing);
         assert_eq!(kept(serde_json::json!({"limits": {"cpu": "1"}}), one.clone(), one.clone()), nothing);
         let asked = serde_json::json!({"requests": {"cpu": "1"}});
         assert_eq!(kept(asked.clone(), one.clone(), one.clone()), nothing, "of memory it says nothing as a whole");
         let (cpu_one, cpu_two) = (serde_json::json!({"cpu": "1"}), serde_json::json!({"cpu": "2"}));
-        let differs = |has, allocated| serde_json::json!({"resources": {"requests": has}, "allocatedResources": allocated});
+        let differs =
+            |has, allocated| serde_json::json!({"resources": {"requests": has}, "allocatedResources": allocated});
         assert_eq!(kept(asked.clone(), two.clone(), one.clone()), differs(&cpu_two, &cpu_one));
         assert_eq!(kept(asked, one, two), differs(&cpu_one, &cpu_two));
     }

@@ -39,7 +39,9 @@ pub fn qos_class(pod: &Value) -> &'static str {
 fn add(sums: &mut Sums, list: &Value) -> usize {
     let mut n = 0;
     for name in COUNTED {
-        let Some(q) = list.get(name).and_then(|v| Quantity::from_value(v).ok()).filter(|q| q.sign() > 0) else { continue };
+        let Some(q) = list.get(name).and_then(|v| Quantity::from_value(v).ok()).filter(|q| q.sign() > 0) else {
+            continue;
+        };
         n += 1;
         let sum = match sums.remove(name) {
             Some(sum) => sum.add(q),

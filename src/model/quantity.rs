@@ -113,7 +113,10 @@ impl Quantity {
 
     /// The sum; a zero takes over the other's notation, as upstream does.
     #[must_use]
-    #[allow(clippy::should_implement_trait, reason = "an operator would hide that the notation follows the first operand")]
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "an operator would hide that the notation follows the first operand"
+    )]
     pub fn add(self, other: Quantity) -> Quantity {
         let notation = if self.is_zero() { other.notation } else { self.notation };
         Quantity { nanos: clamp(self.nanos + other.nanos), notation }
@@ -121,7 +124,10 @@ impl Quantity {
 
     /// The difference.
     #[must_use]
-    #[allow(clippy::should_implement_trait, reason = "an operator would hide that the notation follows the first operand")]
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "an operator would hide that the notation follows the first operand"
+    )]
     pub fn sub(self, other: Quantity) -> Quantity {
         let notation = if self.is_zero() { other.notation } else { self.notation };
         Quantity { nanos: clamp(self.nanos - other.nanos), notation }
@@ -214,7 +220,11 @@ fn nanos_of(whole: &str, fraction: &str, exponent: i32, shift: u32) -> i128 {
         n = match n.checked_mul(1i128 << shift) {
             Some(n) => n,
             None => {
-                return if power >= 0 { max } else { div_away(n, pow10(power.saturating_neg())).saturating_mul(1i128 << shift).min(max) };
+                return if power >= 0 {
+                    max
+                } else {
+                    div_away(n, pow10(power.saturating_neg())).saturating_mul(1i128 << shift).min(max)
+                };
             }
         };
     }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// Whether a selector picks these labels. An empty selector picks everything, as upstream's `LabelSelectorAsSelector` has it.
+/// Whether a selector picks these labels. An empty selector picks everything, as upstream's `LabelSelectorAsSelector`
+/// has it.
 pub fn selects(selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>) -> bool {
     let actual = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
     selector.match_labels.iter().flatten().all(|(key, value)| actual(key) == Some(value.as_str()))
@@ -41,7 +42,8 @@ pub fn requirement_holds(requirement: &NodeSelectorRequirement, actual: Option<&
     }
 }
 
-/// Whether a node selector picks the node of this name and with these labels. Without terms, and by empty ones, it picks none.
+/// Whether a node selector picks the node of this name and with these labels. Without terms, and by empty ones, it
+/// picks none.
 pub fn picks_node(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, String>) -> bool {
     selector.node_selector_terms.iter().any(|term| {
         let expressions = term.match_expressions.as_deref().unwrap_or_default();
@@ -67,7 +69,9 @@ mod tests {
         assert!(picks(
             json!({"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["db"]}]})
         ));
-        assert!(!picks(json!({"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "Exists"}]})));
+        assert!(!picks(
+            json!({"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "Exists"}]})
+        ));
         assert!(!picks(json!({"matchExpressions": [{"key": "app", "operator": "In", "values": ["db"]}]})));
     }
 }

@@ -1,4 +1,5 @@
-//! News of the machine's addresses, as the kernel tells them: a lease that ran out, another network, a cable that was plugged.
+//! News of the machine's addresses, as the kernel tells them: a lease that ran out, another network, a cable that was
+//! plugged.
 
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ impl News {
         Ok(News(events))
     }
 
-    /// Waits until some address came or went, and a moment for what follows it. Cancel safe: a burst that was begun is news again.
+    /// Waits until some address came or went, and a moment for what follows it. Cancel safe: a burst that was begun is
+    /// news again.
     pub async fn next(&mut self) {
         self.0.next().await;
         tokio::time::sleep(GATHER).await;

@@ -1,5 +1,6 @@
-//! A machine whose firewall drops what is forwarded (Docker and ufw set the policy of iptables' chain FORWARD to DROP) drops pods' packets,
-//! too, whatever our own tables say. Where that is so, two rules for each pod network let them through, as flannel's do.
+//! A machine whose firewall drops what is forwarded (Docker and ufw set the policy of iptables' chain FORWARD to DROP)
+//! drops pods' packets, too, whatever our own tables say. Where that is so, two rules for each pod network let them
+//! through, as flannel's do.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -44,9 +45,13 @@ async fn look(cidrs: &[IpNet], told: &mut bool) -> Result<(), NetworkError> {
     let tables = nft::run(&["list", "tables"], "").await?;
     if tables.lines().any(|line| line.trim() == "table inet firewalld") && !*told {
         *told = true;
-        warn!("firewalld is on and may reject pods' packets; if it does: firewall-cmd --permanent --zone=trusted --add-source=POD_NETWORK");
+        warn!(
+            "firewalld is on and may reject pods' packets; if it does: firewall-cmd --permanent --zone=trusted --add-source=POD_NETWORK"
+        );
     }
-    for (program, family, names) in [("iptables", "ip", "/proc/net/ip_tables_names"), ("ip6tables", "ip6", "/proc/net/ip6_tables_names")] {
+    for (program, family, names) in
+        [("iptables", "ip", "/proc/net/ip_tables_names"), ("ip6tables", "ip6", "/proc/net/ip6_tables_names")]
+    {
         let own: Vec<&IpNet> = cidrs.iter().filter(|cidr| cidr.addr().is_ipv4() == (family == "ip")).collect();
         let old = fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == "filter"));
         // Asked where there is nothing, the program would make the table.
@@ -58,7 +63,19 @@ async fn look(cidrs: &[IpNet], told: &mut bool) -> Result<(), NetworkError> {
             continue;
         }
         for (option, cidr) in missing(&rules, &own) {
-            let rule = ["-I", "FORWARD", "1", option, &cidr.to_string(), "-m", "comment", "--comment", COMMENT, "-j", "ACCEPT"];
+            let rule = [
+                "-I",
+                "FORWARD",
+                "1",
+                option,
+                &cidr.to_string(),
+                "-m",
+                "comment",
+                "--comment",
+                COMMENT,
+                "-j",
+                "ACCEPT",
+            ];
             iptables(program, &rule).await?;
             info!(cidr = %cidr, "the machine's firewall drops forwarded packets: those of pods are let through");
         }
@@ -75,7 +92,8 @@ pub(crate) async fn cleanup() -> Result<(), NetworkError> {
         }
         let Some(rules) = iptables(program, &["-S", "FORWARD"]).await? else { continue };
         for (option, cidr) in present(&rules) {
-            let rule = ["-D", "FORWARD", option, &cidr.to_string(), "-m", "comment", "--comment", COMMENT, "-j", "ACCEPT"];
+            let rule =
+                ["-D", "FORWARD", option, &cidr.to_string(), "-m", "comment", "--comment", COMMENT, "-j", "ACCEPT"];
             iptables(program, &rule).await?;
         }
     }
@@ -84,7 +102,8 @@ pub(crate) async fn cleanup() -> Result<(), NetworkError> {
 
 /// Our rules in what `-S FORWARD` says.
 fn present(rules: &str) -> BTreeSet<(&'static str, IpNet)> {
-    let ours = rules.lines().filter(|line| line.contains(&format!("--comment \"{COMMENT}\"")) && line.ends_with("-j ACCEPT"));
+    let ours =
+        rules.lines().filter(|line| line.contains(&format!("--comment \"{COMMENT}\"")) && line.ends_with("-j ACCEPT"));
     ours.filter_map(|line| {
         let mut words = line.split_whitespace().skip_while(|word| !matches!(*word, "-s" | "-d"));
         let option = if words.next()? == "-s" { "-s" } else { "-d" };
@@ -130,8 +149,9 @@ mod tests {
         assert_eq!(missing(docker, &[&cidr]), [("-s", cidr), ("-d", cidr)]);
         let half = format!("{docker}-A FORWARD -s 10.42.0.0/16 -m comment --comment \"kedge pods\" -j ACCEPT\n");
         assert_eq!(missing(&half, &[&cidr]), [("-d", cidr)]);
-        let others =
-            format!("{docker}-A FORWARD -d 10.42.0.0/16 -j ACCEPT\n-A FORWARD -d x -m comment --comment \"kedge pods\" -j ACCEPT\n");
+        let others = format!(
+            "{docker}-A FORWARD -d 10.42.0.0/16 -j ACCEPT\n-A FORWARD -d x -m comment --comment \"kedge pods\" -j ACCEPT\n"
+        );
         assert_eq!(missing(&others, &[&cidr]).len(), 2);
     }
 }

@@ -20,8 +20,10 @@ use tracing::{info, warn};
 use crate::NetworkError;
 use crate::service::rules::Family;
 
-/// Whether packets between two ports of a bridge pass the tables of IP: without it neither Services nor policies see them.
-const BRIDGE_FILTER: [&str; 2] = ["/proc/sys/net/bridge/bridge-nf-call-iptables", "/proc/sys/net/bridge/bridge-nf-call-ip6tables"];
+/// Whether packets between two ports of a bridge pass the tables of IP: without it neither Services nor policies see
+/// them.
+const BRIDGE_FILTER: [&str; 2] =
+    ["/proc/sys/net/bridge/bridge-nf-call-iptables", "/proc/sys/net/bridge/bridge-nf-call-ip6tables"];
 const MODPROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Has the kernel load the module that shows bridged packets to our tables, where it is not there yet.
@@ -35,8 +37,9 @@ pub(crate) async fn load_bridge_filter() {
     let _seen_soon = tokio::time::timeout(MODPROBE_TIMEOUT, command.status()).await;
 }
 
-/// Sees to it that policies hold between pods of this node, too: somebody may have set the parameters back. Both families are asked for,
-/// whatever the cluster has: pods reach each other by link-local addresses of IPv6 in any case. (A kernel without IPv6 lacks its file.)
+/// Sees to it that policies hold between pods of this node, too: somebody may have set the parameters back. Both
+/// families are asked for, whatever the cluster has: pods reach each other by link-local addresses of IPv6 in any case.
+/// (A kernel without IPv6 lacks its file.)
 ///
 /// Errors: words for the administrator.
 pub(crate) fn ensure_bridge_filter() -> Result<(), String> {
@@ -93,25 +96,30 @@ pub(crate) fn prepare(families: &BTreeSet<Family>) -> Result<(), NetworkError> {
         }
     }
     let table = "/proc/sys/net/netfilter/nf_conntrack_max";
-    if let Some(size) = conntrack_max(fs::read_to_string(table).ok().as_deref(), std::thread::available_parallelism().map_or(1, Into::into))
-        && let Err(err) = set(table, &size.to_string())
+    if let Some(size) = conntrack_max(
+        fs::read_to_string(table).ok().as_deref(),
+        std::thread::available_parallelism().map_or(1, Into::into),
+    ) && let Err(err) = set(table, &size.to_string())
     {
         info!(path = table, err = %err, "cannot make room for more connections");
     }
     if fs::read_to_string("/proc/sys/net/ipv4/conf/all/rp_filter").is_ok_and(|value| value.trim() == "1") {
-        info!("strict reverse path filtering is on: packets that come in on another interface than they leave are dropped");
+        info!(
+            "strict reverse path filtering is on: packets that come in on another interface than they leave are dropped"
+        );
     }
     Ok(())
 }
 
-/// How many connections the kernel is to remember, if it is more than it does now: as kube-proxy, which never lowers it.
+/// How many connections the kernel is to remember, if it is more than it does now: as kube-proxy, which never lowers
+/// it.
 fn conntrack_max(now: Option<&str>, cores: usize) -> Option<usize> {
     let wanted = cores.saturating_mul(CONNTRACK_PER_CORE).max(CONNTRACK_MIN);
     now?.trim().parse::<usize>().is_ok_and(|now| now < wanted).then_some(wanted)
 }
 
-/// A machine that forwards IPv6 hears routers no more, unless it is told to in so many words: one that has its address or default route from
-/// them would lose it when that ends.
+/// A machine that forwards IPv6 hears routers no more, unless it is told to in so many words: one that has its address
+/// or default route from them would lose it when that ends.
 fn keep_router_advertisements(forwarding: &str) {
     if fs::read_to_string(forwarding).is_ok_and(|value| value.trim() != "0") {
         return;
@@ -133,8 +141,8 @@ fn set(path: &str, value: &str) -> std::io::Result<()> {
     fs::write(path, value)
 }
 
-/// Gives the service network a route where the node has no default route (a machine that never saw the internet): without one
-/// the kernel refuses a connection to a service address before any rule could translate it.
+/// Gives the service network a route where the node has no default route (a machine that never saw the internet):
+/// without one the kernel refuses a connection to a service address before any rule could translate it.
 /// The kernel takes the route away with the address that it names, so it is made anew when the addresses change.
 pub(crate) async fn route_services(
     service_cidrs: &[IpNet],
@@ -157,13 +165,14 @@ pub(crate) async fn route_services(
 }
 
 async fn ensure_routes(service_cidrs: &[IpNet], node_ips: &[IpAddr], group: &Group) -> Result<(), NetworkError> {
-    let (connection, handle, _) =
-        rtnetlink::new_connection().map_err(|source| NetworkError::Io { doing: "cannot open a netlink socket", source })?;
+    let (connection, handle, _) = rtnetlink::new_connection()
+        .map_err(|source| NetworkError::Io { doing: "cannot open a netlink socket", source })?;
     let tasks = group.child("routes");
     tasks.spawn_short("netlink", connection);
     for cidr in service_cidrs {
         let Some(node_ip) = node_ips.iter().find(|ip| ip.is_ipv4() == cidr.addr().is_ipv4()) else { continue };
-        let probe = RouteMessageBuilder::<IpAddr>::new().destination_prefix(cidr.network(), if cidr.addr().is_ipv4() { 32 } else { 128 });
+        let probe = RouteMessageBuilder::<IpAddr>::new()
+            .destination_prefix(cidr.network(), if cidr.addr().is_ipv4() { 32 } else { 128 });
         let Ok(probe) = probe else { continue };
         if let Ok(Some(_)) = handle.route().get(probe.build()).execute().try_next().await {
             continue;
@@ -174,7 +183,9 @@ async fn ensure_routes(service_cidrs: &[IpNet], node_ips: &[IpAddr], group: &Gro
         };
         let route = RouteMessageBuilder::<IpAddr>::new()
             .destination_prefix(cidr.network(), cidr.prefix_len())
-            .and_then(|route| route.output_interface(index).protocol(RouteProtocol::Other(OUR_ROUTES)).pref_source(*node_ip))
+            .and_then(|route| {
+                route.output_interface(index).protocol(RouteProtocol::Other(OUR_ROUTES)).pref_source(*node_ip)
+            })
             .map_err(|err| NetworkError::Route { cidr: *cidr, text: err.to_string() })?;
         handle
             .route()
@@ -194,8 +205,10 @@ pub(crate) const OUR_ROUTES: u8 = base::traces::ROUTE_PROTOCOL;
 
 async fn interface_of(handle: &rtnetlink::Handle, ip: IpAddr) -> Result<Option<u32>, NetworkError> {
     let mut stream = std::pin::pin!(handle.address().get().execute());
-    let failed =
-        |err: rtnetlink::Error| NetworkError::Io { doing: "cannot list addresses", source: std::io::Error::other(err.to_string()) };
+    let failed = |err: rtnetlink::Error| NetworkError::Io {
+        doing: "cannot list addresses",
+        source: std::io::Error::other(err.to_string()),
+    };
     while let Some(message) = stream.try_next().await.map_err(failed)? {
         if message
             .attributes

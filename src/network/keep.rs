@@ -1,5 +1,5 @@
-//! The tables that the CNI plugins write (host ports, masquerade, bandwidth, pods' own addresses), remembered so that they come back when somebody flushes
-//! them: the plugins themselves are only called when pods come and go.
+//! The tables that the CNI plugins write (host ports, masquerade, bandwidth, pods' own addresses), remembered so that
+//! they come back when somebody flushes them: the plugins themselves are only called when pods come and go.
 
 use std::collections::BTreeMap;
 
@@ -52,8 +52,8 @@ async fn restore(table: Table, content: &str) -> Result<(), NetworkError> {
     Ok(())
 }
 
-/// A plugin may have made the table anew meanwhile: its elements, and the chains of pods that are new, stay beside ours. A chain that is in
-/// both is written anew.
+/// A plugin may have made the table anew meanwhile: its elements, and the chains of pods that are new, stay beside
+/// ours. A chain that is in both is written anew.
 fn script(table: Table, content: &str) -> String {
     let Table { family, name } = table;
     let (mut frame, mut flush, mut in_chain) = (String::new(), String::new(), false);

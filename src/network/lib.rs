@@ -1,8 +1,10 @@
 //! This room connects pods: it makes Services reachable, keeps network policies, and joins the nodes' pod networks.
 //!
-//! In: Services, EndpointSlices, NetworkPolicies, Pods, Namespaces and Nodes from `client`'s informers, and the addresses of new sandboxes
-//! over a unix socket. Out: the tables `ip kedge-proxy`, `ip6 kedge-proxy` and `inet kedge-policy`, changed by one transaction per
-//! update, and written anew when somebody else touches them, as the plugins' tables are; conntrack entries that had to go; the device `kedge.1` and routes of protocol 107. It never knows what a kubelet is.
+//! In: Services, EndpointSlices, NetworkPolicies, Pods, Namespaces and Nodes from `client`'s informers, and the
+//! addresses of new sandboxes over a unix socket. Out: the tables `ip kedge-proxy`, `ip6 kedge-proxy` and `inet
+//! kedge-policy`, changed by one transaction per update, and written anew when somebody else touches them, as the
+//! plugins' tables are; conntrack entries that had to go; the device `kedge.1` and routes of protocol 107. It never
+//! knows what a kubelet is.
 
 pub mod addresses;
 mod forward;
@@ -66,9 +68,14 @@ impl Config {
 /// Starts everything of this room; it lives as long as the group. `node_client` may change this node's own Node.
 ///
 /// Errors: what an administrator must mend first (no nft, no forwarding). Later failures are logged and tried again.
-/// Rules, routes and devices stay when the group stops, so that pods keep their network while kedge restarts; [`cleanup`] and
-/// `kedge killall` remove them.
-pub async fn run(config: Config, node_client: kube::Client, informers: &Informers, group: &Group) -> Result<(), NetworkError> {
+/// Rules, routes and devices stay when the group stops, so that pods keep their network while kedge restarts;
+/// [`cleanup`] and `kedge killall` remove them.
+pub async fn run(
+    config: Config,
+    node_client: kube::Client,
+    informers: &Informers,
+    group: &Group,
+) -> Result<(), NetworkError> {
     nft::check().await?;
     host::load_bridge_filter().await;
     host::prepare(&config.families())?;
@@ -95,12 +102,13 @@ pub async fn run(config: Config, node_client: kube::Client, informers: &Informer
     Ok(())
 }
 
-/// Removes the tables of this room and of the CNI plugins, and our rules in the machine's firewall, and nothing else. What is not there is
-/// no error.
+/// Removes the tables of this room and of the CNI plugins, and our rules in the machine's firewall, and nothing else.
+/// What is not there is no error.
 pub async fn cleanup() -> Result<(), NetworkError> {
     forward::cleanup().await?;
     let there = nft::tables().await?;
-    for table in service::tables().chain(keep::tables()).chain([policy::table()]).filter(|table| there.contains(table)) {
+    for table in service::tables().chain(keep::tables()).chain([policy::table()]).filter(|table| there.contains(table))
+    {
         nft::apply(&table::remove(table)).await?;
     }
     Ok(())
@@ -138,7 +146,9 @@ pub enum NetworkError {
         text: String,
     },
     /// The overlay's own interface.
-    #[error("no interface has the node's address {ip}: name another one with --node-ip, or the interface with --flannel-iface")]
+    #[error(
+        "no interface has the node's address {ip}: name another one with --node-ip, or the interface with --flannel-iface"
+    )]
     NoUplink {
         /// The address.
         ip: IpAddr,

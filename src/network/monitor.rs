@@ -1,12 +1,13 @@
-//! News of nftables: who else changed a table of ours. A firewall's restart begins with `flush ruleset`, which empties everybody's
-//! tables, and nothing in the API tells of it.
+//! News of nftables: who else changed a table of ours. A firewall's restart begins with `flush ruleset`, which empties
+//! everybody's tables, and nothing in the API tells of it.
 //!
-//! The kernel sends every change with the netlink port of who made it. Ours are those of the `nft` processes that we run.
-//! Spec: `linux/netfilter/nf_tables.h`, `NFNLGRP_NFTABLES`.
+//! The kernel sends every change with the netlink port of who made it. Ours are those of the `nft` processes that we
+//! run. Spec: `linux/netfilter/nf_tables.h`, `NFNLGRP_NFTABLES`.
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
@@ -51,7 +52,8 @@ struct Inbox {
 }
 
 impl Watched {
-    /// Waits until somebody else has changed one of the tables, and a moment for what follows. Cancel safe: what was heard is not lost.
+    /// Waits until somebody else has changed one of the tables, and a moment for what follows. Cancel safe: what was
+    /// heard is not lost.
     pub(crate) async fn next(&mut self) -> News {
         loop {
             if !self.0.news().changed.is_empty() {
@@ -65,7 +67,7 @@ impl Watched {
 
 impl Inbox {
     fn news(&self) -> MutexGuard<'_, News> {
-        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+        self.news.lock()
     }
 }
 
@@ -131,7 +133,8 @@ impl Monitor {
 
     fn tell(&self, news: &News) {
         for watcher in &self.watchers {
-            let own = |tables: &BTreeSet<Table>| tables.intersection(&watcher.tables).copied().collect::<BTreeSet<Table>>();
+            let own =
+                |tables: &BTreeSet<Table>| tables.intersection(&watcher.tables).copied().collect::<BTreeSet<Table>>();
             let (changed, deleted) = (own(&news.changed), own(&news.deleted));
             if !changed.is_empty() {
                 let mut news = watcher.inbox.news();
@@ -207,8 +210,12 @@ mod tests {
     fn what_others_do_to_our_tables_is_news_and_what_we_do_is_none() {
         let proxy = Table::known("ip", "kedge-proxy").unwrap();
         let policy = Table::known("inet", "kedge-policy").unwrap();
-        let flush =
-            [message(NFT_MSG_DELTABLE, 7, 2, "kedge-proxy"), message(8, 7, 1, "kedge-policy"), message(0, 7, 2, "somebody")].concat();
+        let flush = [
+            message(NFT_MSG_DELTABLE, 7, 2, "kedge-proxy"),
+            message(8, 7, 1, "kedge-policy"),
+            message(0, 7, 2, "somebody"),
+        ]
+        .concat();
         let news = heard(&flush, |port| port == 9);
         assert_eq!((news.changed, news.deleted), ([policy, proxy].into(), [proxy].into()));
         assert_eq!(heard(&flush, |port| port == 7), News::default());
@@ -225,7 +232,8 @@ mod tests {
     #[tokio::test]
     async fn a_watcher_hears_of_its_own_tables_and_once() {
         let mut monitor = Monitor::default();
-        let (proxy, policy) = (Table::known("ip", "kedge-proxy").unwrap(), Table::known("inet", "kedge-policy").unwrap());
+        let (proxy, policy) =
+            (Table::known("ip", "kedge-proxy").unwrap(), Table::known("inet", "kedge-policy").unwrap());
         let mut watched = monitor.watch([policy]);
         monitor.tell(&News { changed: [proxy].into(), deleted: [proxy].into() });
         monitor.tell(&News { changed: [proxy, policy].into(), deleted: [].into() });

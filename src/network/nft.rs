@@ -1,8 +1,8 @@
 //! Handing scripts to the `nft` program. One call is one transaction: all of it is in force, or nothing changed.
 
+use base::sync::Mutex;
 use std::collections::{BTreeSet, VecDeque};
 use std::process::Stdio;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::io::AsyncWriteExt as _;
@@ -45,16 +45,17 @@ static OURS: Mutex<VecDeque<u32>> = Mutex::new(VecDeque::new());
 const OURS_MAX: usize = 64;
 
 fn remember(pid: Option<u32>) {
-    let mut ours = OURS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut ours = OURS.lock();
     ours.extend(pid);
     while ours.len() > OURS_MAX {
         ours.pop_front();
     }
 }
 
-/// Whether this netlink port was, a moment ago, one of our own processes': the kernel numbers a process's first socket as the process.
+/// Whether this netlink port was, a moment ago, one of our own processes': the kernel numbers a process's first socket
+/// as the process.
 pub(crate) fn is_ours(port: u32) -> bool {
-    OURS.lock().unwrap_or_else(PoisonError::into_inner).contains(&port)
+    OURS.lock().contains(&port)
 }
 
 /// Whether `nft` is there and may speak to the kernel.
@@ -63,8 +64,13 @@ pub(crate) async fn check() -> Result<(), NetworkError> {
 }
 
 pub(crate) async fn run(args: &[&str], stdin: &str) -> Result<String, NetworkError> {
-    let spawned =
-        Command::new("nft").args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true).spawn();
+    let spawned = Command::new("nft")
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn();
     let mut child = spawned.map_err(|source| match source.kind() {
         std::io::ErrorKind::NotFound => NetworkError::NoNft,
         _ => NetworkError::Io { doing: "cannot run nft", source },

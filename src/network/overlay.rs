@@ -1,8 +1,9 @@
-//! The overlay: makes every pod reachable from every node, from what Node objects say (pod ranges, addresses, annotations).
+//! The overlay: makes every pod reachable from every node, from what Node objects say (pod ranges, addresses,
+//! annotations).
 //!
-//! Annotations are flannel's, which tools know: `flannel.alpha.coreos.com/backend-type`, `…/backend-data` (the tunnel's MAC), `…/public-ip`,
-//! and `…/public-ip-overwrite` for an address that only the administrator can know. The node's own address follows its Node object, so a
-//! machine that moves to another network needs no restart.
+//! Annotations are flannel's, which tools know: `flannel.alpha.coreos.com/backend-type`, `…/backend-data` (the tunnel's
+//! MAC), `…/public-ip`, and `…/public-ip-overwrite` for an address that only the administrator can know. The node's own
+//! address follows its Node object, so a machine that moves to another network needs no restart.
 
 mod health;
 pub(crate) mod kernel;
@@ -55,7 +56,12 @@ const RETRY: Duration = Duration::from_secs(5);
 const RECHECK: Duration = Duration::from_secs(600);
 
 /// Starts the overlay. `node_client` may annotate this node's Node.
-pub(crate) fn run(config: &Config, node_client: kube::Client, informers: &Informers, group: &Group) -> Result<(), NetworkError> {
+pub(crate) fn run(
+    config: &Config,
+    node_client: kube::Client,
+    informers: &Informers,
+    group: &Group,
+) -> Result<(), NetworkError> {
     let (kernel, events) = Kernel::open(kernel::OVERLAY, &group.child("netlink"))?;
     let (nodes, api) = (informers.get::<Node>(), Api::all(node_client));
     let (end, ends) = watch::channel(None);
@@ -65,11 +71,14 @@ pub(crate) fn run(config: &Config, node_client: kube::Client, informers: &Inform
     Ok(())
 }
 
-/// MTU for pods: what the uplink carries less the tunnel's header, as it is from now on. `None` while the uplink cannot be found.
+/// MTU for pods: what the uplink carries less the tunnel's header, as it is from now on. `None` while the uplink cannot
+/// be found.
 pub async fn pod_mtu(config: &Config, group: &Group) -> watch::Receiver<Option<u32>> {
     let (tell, told) = watch::channel(None);
     let opened = Kernel::open(kernel::OVERLAY, &group.child("mtu"));
-    let Ok((kernel, mut events)) = opened.inspect_err(|err| warn!(err = %Chain(err), "cannot look at the uplink's MTU")) else {
+    let Ok((kernel, mut events)) =
+        opened.inspect_err(|err| warn!(err = %Chain(err), "cannot look at the uplink's MTU"))
+    else {
         return told;
     };
     look_at_mtu(config, &kernel, &tell).await;

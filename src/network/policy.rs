@@ -1,5 +1,5 @@
-//! NetworkPolicy on this node: follows policies, pods and namespaces, renders the table, applies the difference; and answers the CNI
-//! plugin, which waits until a new pod's policies are in force.
+//! NetworkPolicy on this node: follows policies, pods and namespaces, renders the table, applies the difference; and
+//! answers the CNI plugin, which waits until a new pod's policies are in force.
 //!
 //! A cluster without policies costs one idle watch: pods and namespaces are followed from the first policy on.
 
@@ -78,7 +78,13 @@ pub(crate) struct PodRef {
 }
 
 /// Starts the enforcement of policies; it lives as long as the group. Rules stay in force afterwards.
-pub(crate) async fn run(config: &Config, gate: &Gate, foreign: Watched, informers: &Informers, group: &Group) -> Result<(), NetworkError> {
+pub(crate) async fn run(
+    config: &Config,
+    gate: &Gate,
+    foreign: Watched,
+    informers: &Informers,
+    group: &Group,
+) -> Result<(), NetworkError> {
     let unreadable = |err: base::files::FileError| NetworkError::Io {
         doing: "cannot read the addresses of sandboxes",
         source: std::io::Error::other(err),
@@ -179,7 +185,8 @@ impl Enforcer {
         self.answer_until(policies.synced(), &mut inbox).await;
         self.follow_cluster(&mut inbox).await;
         if let Some(cluster) = &self.cluster {
-            let live: BTreeSet<String> = cluster.pods.list().iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
+            let live: BTreeSet<String> =
+                cluster.pods.list().iter().filter_map(|pod| pod.metadata.uid.clone()).collect();
             // An earlier kedge did not write down where a sandbox is.
             remember(self.claims.keep(|claim| claim.netns.is_some() || live.contains(&claim.pod.uid)));
         }
@@ -213,8 +220,9 @@ impl Enforcer {
         }
     }
 
-    /// Answers the plugin as well as it can be done until the API server has told what is waited for. Pods that no policy isolates, as far
-    /// as the server has ever told, start meanwhile: it may be away for long, or be one of them.
+    /// Answers the plugin as well as it can be done until the API server has told what is waited for. Pods that no
+    /// policy isolates, as far as the server has ever told, start meanwhile: it may be away for long, or be one of
+    /// them.
     async fn answer_until(&mut self, told: impl Future<Output = ()>, inbox: &mut mpsc::Receiver<Request>) {
         let mut told = std::pin::pin!(told);
         loop {
@@ -292,7 +300,8 @@ impl Enforcer {
                 if let Err(why) = host::ensure_bridge_filter() {
                     error!("{why}");
                 }
-                self.cluster = Some(Cluster { pods, namespaces, pod_changes, namespace_changes, known: BTreeMap::new() });
+                self.cluster =
+                    Some(Cluster { pods, namespaces, pod_changes, namespace_changes, known: BTreeMap::new() });
             }
             (Some(cluster), _) => {
                 cluster.pod_changes.drain();
@@ -318,7 +327,8 @@ impl Enforcer {
             }
         };
         if let Err(err) = applied {
-            let wait = self.heavy.failed(&err, is_whole, &mut world.unwrap_or_default(), &self.families, Instant::now());
+            let wait =
+                self.heavy.failed(&err, is_whole, &mut world.unwrap_or_default(), &self.families, Instant::now());
             warn!(err = %Chain(&err), ?wait, "cannot apply network policies: those of before stay, and the whole table is tried again");
             self.applied = Applied::Unknown;
             return Some(Instant::now() + wait);

@@ -38,7 +38,8 @@ use crate::{Config, NetworkError, nft, table};
 const GATHER: Duration = Duration::from_millis(20);
 /// After a refusal the whole table is tried again, this much later.
 const RETRY: Duration = Duration::from_secs(2);
-/// How often the machine's listeners are looked at while Services have addresses of the machine. Without such Services nobody looks.
+/// How often the machine's listeners are looked at while Services have addresses of the machine. Without such Services
+/// nobody looks.
 const LISTENERS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Follows Services and EndpointSlices as long as the group lives.
@@ -167,7 +168,8 @@ impl Proxy {
         for family in self.applied.keys() {
             let mut parts = Parts::default();
             parts.change(BTreeMap::new());
-            nft::apply(&table::full(rules::table(*family), &parts.whole(frame::frame(&self.site(*family))).content)).await?;
+            nft::apply(&table::full(rules::table(*family), &parts.whole(frame::frame(&self.site(*family))).content))
+                .await?;
         }
         Ok(())
     }
@@ -175,7 +177,13 @@ impl Proxy {
     fn site(&self, family: Family) -> Site {
         Site {
             family,
-            cluster_cidrs: self.config.cluster_cidrs.iter().copied().filter(|cidr| Family::of(&cidr.addr()) == family).collect(),
+            cluster_cidrs: self
+                .config
+                .cluster_cidrs
+                .iter()
+                .copied()
+                .filter(|cidr| Family::of(&cidr.addr()) == family)
+                .collect(),
             masquerade_pods: family == Family::V4 || self.config.ipv6_masquerade,
             listeners: self.listeners.clone(),
             reserved: self.reserved.clone(),
@@ -186,9 +194,14 @@ impl Proxy {
     async fn look_at_listeners(&mut self) -> Result<(), NetworkError> {
         let now = match Group::blocking(Listeners::read).await {
             Ok(Ok(now)) => now,
-            Ok(Err(err)) => return Err(NetworkError::Io { doing: "cannot read who listens on this machine", source: err }),
+            Ok(Err(err)) => {
+                return Err(NetworkError::Io { doing: "cannot read who listens on this machine", source: err });
+            }
             Err(err) => {
-                return Err(NetworkError::Io { doing: "cannot read who listens on this machine", source: std::io::Error::other(err) });
+                return Err(NetworkError::Io {
+                    doing: "cannot read who listens on this machine",
+                    source: std::io::Error::other(err),
+                });
             }
         };
         let before = std::mem::replace(&mut self.listeners, now);
@@ -209,8 +222,13 @@ impl Proxy {
     }
 
     /// Changes sets of the frame in the tables that are in force. After an error those are written anew.
-    async fn change_sets(&mut self, before: impl Fn(Family) -> Elements, after: impl Fn(Family) -> Elements) -> Result<(), NetworkError> {
-        let in_force: Vec<Family> = self.applied.iter().filter(|(_, parts)| parts.is_some()).map(|(family, _)| *family).collect();
+    async fn change_sets(
+        &mut self,
+        before: impl Fn(Family) -> Elements,
+        after: impl Fn(Family) -> Elements,
+    ) -> Result<(), NetworkError> {
+        let in_force: Vec<Family> =
+            self.applied.iter().filter(|(_, parts)| parts.is_some()).map(|(family, _)| *family).collect();
         for family in in_force {
             let rules = |elements: Elements| Ruleset { elements, ..Ruleset::default() };
             let update = table::update(rules::table(family), &rules(before(family)), &rules(after(family)));
@@ -222,8 +240,8 @@ impl Proxy {
         Ok(())
     }
 
-    /// Brings the kernel to what the objects say, `touched` since the last call. After an error the next call must be told
-    /// [`Touched::All`], and writes the whole table.
+    /// Brings the kernel to what the objects say, `touched` since the last call. After an error the next call must be
+    /// told [`Touched::All`], and writes the whole table.
     async fn sync(
         &mut self,
         services: &Services,
@@ -263,8 +281,10 @@ impl Proxy {
         let families: Vec<Family> = self.applied.keys().copied().collect();
         for family in families {
             let site = self.site(family);
-            let mut fresh: BTreeMap<Key, Option<Part>> =
-                ports.iter().map(|(key, ports)| (key.clone(), ports.as_ref().map(|ports| rules::part(&site, ports)))).collect();
+            let mut fresh: BTreeMap<Key, Option<Part>> = ports
+                .iter()
+                .map(|(key, ports)| (key.clone(), ports.as_ref().map(|ports| rules::part(&site, ports))))
+                .collect();
             self.leave_refused_out(family, &mut fresh);
             // Whatever ends this before its end leaves nothing behind that would count as applied.
             let before = self.applied.insert(family, None).flatten();
@@ -335,8 +355,8 @@ async fn taken(site: &Site, some: &[(&Key, &Part)]) -> Result<(), NetworkError> 
     nft::would_take(&table::full(rules::table(site.family), &parts.whole(frame::frame(site)).content)).await
 }
 
-/// The Services whose rules are not `taken` by themselves, found by halves. Where nothing at all is taken it is not their fault, and an
-/// error: a machine that stands still takes nobody's rules.
+/// The Services whose rules are not `taken` by themselves, found by halves. Where nothing at all is taken it is not
+/// their fault, and an error: a machine that stands still takes nobody's rules.
 async fn refused_ones<'a, F, T>(all: &'a [(&'a Key, &'a Part)], taken: F) -> Result<Vec<Key>, NetworkError>
 where
     F: Fn(&'a [(&'a Key, &'a Part)]) -> T,
@@ -359,7 +379,12 @@ where
 }
 
 /// Makes one family's rules what `fresh` says of the Services in it, and gives what is in force then.
-async fn apply(site: &Site, before: Option<Parts>, fresh: BTreeMap<Key, Option<Part>>, local: &[IpAddr]) -> Result<Parts, NetworkError> {
+async fn apply(
+    site: &Site,
+    before: Option<Parts>,
+    fresh: BTreeMap<Key, Option<Part>>,
+    local: &[IpAddr],
+) -> Result<Parts, NetworkError> {
     let table = rules::table(site.family);
     let Some(mut parts) = before else {
         let mut parts = Parts::default();
@@ -408,7 +433,9 @@ mod tests {
         let taken = |some: &[(&Key, &Part)]| {
             std::future::ready(match some {
                 some if some.iter().any(|(key, _)| *key == hung) => Err(NetworkError::NftHangs),
-                some if some.iter().any(|(key, _)| *key == refused) => Err(NetworkError::NftRefused { text: String::new() }),
+                some if some.iter().any(|(key, _)| *key == refused) => {
+                    Err(NetworkError::NftRefused { text: String::new() })
+                }
                 _ => Ok(()),
             })
         };

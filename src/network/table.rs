@@ -1,4 +1,5 @@
-//! The content of one nftables table as data, and the nft script that leads from one content to the next: what changed, and nothing else.
+//! The content of one nftables table as data, and the nft script that leads from one content to the next: what changed,
+//! and nothing else.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -50,8 +51,8 @@ pub(crate) enum SetKind {
     Set(String),
 }
 
-/// Two transactions: the change itself, then the removal of what nothing refers to any more. They are apart because older kernels
-/// refuse to delete a chain in the transaction that drops its last reference.
+/// Two transactions: the change itself, then the removal of what nothing refers to any more. They are apart because
+/// older kernels refuse to delete a chain in the transaction that drops its last reference.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Script {
     pub(crate) change: String,
@@ -79,7 +80,8 @@ pub(crate) fn update(table: Table, old: &Ruleset, new: &Ruleset) -> Script {
     for (name, kind) in &new.sets {
         match old.sets.get(name) {
             Some(before) if before == kind => {}
-            // Only the timeout of an affinity set ever differs, and a set's timeout cannot be altered: its name must carry it.
+            // Only the timeout of an affinity set ever differs, and a set's timeout cannot be altered: its name must
+            // carry it.
             _ => change += &format!("add {} {f} {t} {name} {{ {} }}\n", kind.word(), kind.spec()),
         }
     }
@@ -113,7 +115,8 @@ fn elements(table: Table, old: &Ruleset, new: &Ruleset, change: &mut String) {
     let none = BTreeMap::new();
     for (set, after) in &new.elements {
         let before = old.elements.get(set).unwrap_or(&none);
-        let stale: Vec<&str> = before.iter().filter(|(key, value)| after.get(*key) != Some(*value)).map(|(key, _)| key.as_str()).collect();
+        let stale: Vec<&str> =
+            before.iter().filter(|(key, value)| after.get(*key) != Some(*value)).map(|(key, _)| key.as_str()).collect();
         let fresh: Vec<String> = after
             .iter()
             .filter(|(key, value)| before.get(*key) != Some(*value))

@@ -53,7 +53,9 @@ fn blocks(text: &str) -> Vec<Block> {
     let mut out = Vec::new();
     let mut lines = text.lines().map(str::trim_end);
     while let Some(line) = lines.next() {
-        let Some(label) = line.strip_prefix("-----BEGIN ").and_then(|rest| rest.strip_suffix("-----")) else { continue };
+        let Some(label) = line.strip_prefix("-----BEGIN ").and_then(|rest| rest.strip_suffix("-----")) else {
+            continue;
+        };
         let end = format!("-----END {label}-----");
         let mut rest = lines.clone();
         let inside: Vec<&str> = rest.by_ref().take_while(|line| *line != end).collect();
@@ -84,7 +86,10 @@ mod tests {
         assert_eq!(faults(&leaf), ["entry 0 does not have the CA bit set"]);
         assert_eq!(faults(&format!("{ca}\nwords\n{ca}")), ["duplicate trust anchor (indices [0 1])"]);
         assert_eq!(faults("words"), ["at least one trust anchor must be provided"]);
-        assert_eq!(faults("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), ["entry 0 does not parse as X.509"]);
+        assert_eq!(
+            faults("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"),
+            ["entry 0 does not parse as X.509"]
+        );
         assert_eq!(faults("-----BEGIN KEY-----\nAAAA\n-----END KEY-----\n"), ["entry 0 has bad block type: KEY"]);
         assert_eq!(faults(&ca.replacen("-----\n", "-----\nA: b\n", 1)), ["entry 0 has PEM block headers"]);
     }

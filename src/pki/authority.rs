@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
 };
 use rustls_pki_types::CertificateDer;
 
@@ -46,14 +47,16 @@ pub(crate) fn common_name(name: &str, now: Timestamp) -> String {
 }
 
 impl Authority {
-    /// Makes a new self-signed P-256 authority with the common name `name@<unix seconds>`; gives back its key as PEM too.
+    /// Makes a new self-signed P-256 authority with the common name `name@<unix seconds>`; gives back its key as PEM
+    /// too.
     pub fn create(name: &str, now: Timestamp) -> Result<(Authority, String), PkiError> {
         let subject = common_name(name, now);
         let refused = |source| PkiError::Issue { subject: subject.clone(), source };
         let key = KeyPair::generate().map_err(refused)?;
         let mut params = params_for(&subject, &[], Start::Epoch(now), CA_LIFE);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::KeyEncipherment];
+        params.key_usages =
+            vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::KeyEncipherment];
         let cert = params.self_signed(&key).map_err(refused)?;
         let key_pem = key.serialize_pem();
         Ok((Authority::from_pem(cert.pem().as_bytes(), key_pem.as_bytes())?, key_pem))
@@ -64,9 +67,13 @@ impl Authority {
         let chain = pem::certificates(cert)?;
         let pkcs8 = pem::pkcs8_key(key)?;
         let key = KeyPair::try_from(&pkcs8).map_err(|err| PkiError::malformed("private key", err))?;
-        let (_, parsed) = x509_parser::parse_x509_certificate(&chain[0]).map_err(|err| PkiError::malformed("certificate", err))?;
+        let (_, parsed) =
+            x509_parser::parse_x509_certificate(&chain[0]).map_err(|err| PkiError::malformed("certificate", err))?;
         if !parsed.is_ca() {
-            return Err(PkiError::malformed("certificate", "it is not an authority's (basicConstraints CA is not set)"));
+            return Err(PkiError::malformed(
+                "certificate",
+                "it is not an authority's (basicConstraints CA is not set)",
+            ));
         }
         if parsed.public_key().subject_public_key.data.as_ref() != key.public_key_raw() {
             return Err(PkiError::malformed("private key", "it does not belong to the certificate beside it"));
@@ -106,10 +113,12 @@ impl Authority {
         &self.chain
     }
 
-    /// Those of the bundle that are no roots, PEM: what goes with a leaf, so that who trusts the root alone can follow it.
+    /// Those of the bundle that are no roots, PEM: what goes with a leaf, so that who trusts the root alone can follow
+    /// it.
     pub fn intermediates(&self) -> String {
-        let is_root =
-            |der: &CertificateDer<'_>| x509_parser::parse_x509_certificate(der).is_ok_and(|(_, cert)| cert.subject() == cert.issuer());
+        let is_root = |der: &CertificateDer<'_>| {
+            x509_parser::parse_x509_certificate(der).is_ok_and(|(_, cert)| cert.subject() == cert.issuer())
+        };
         self.chain.iter().filter(|der| !is_root(der)).map(|der| pem::encode("CERTIFICATE", der)).collect()
     }
 
@@ -153,8 +162,8 @@ impl Authority {
 /// When a certificate's life begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// In 1970; the end is counted from this time. Kedge's own: a machine that wakes up with its clock at zero must still be able to
-    /// talk to itself.
+    /// In 1970; the end is counted from this time. Kedge's own: a machine that wakes up with its clock at zero must
+    /// still be able to talk to itself.
     Epoch(Timestamp),
     /// Five minutes before this time, as upstream's signers do for machines whose clocks differ.
     Backdated(Timestamp),
@@ -182,7 +191,12 @@ impl Start {
 }
 
 /// Subject and life of a certificate.
-pub(crate) fn params_for(common_name: &str, organizations: &[String], start: Start, life: Duration) -> CertificateParams {
+pub(crate) fn params_for(
+    common_name: &str,
+    organizations: &[String],
+    start: Start,
+    life: Duration,
+) -> CertificateParams {
     let mut params = CertificateParams::default();
     let mut name = DistinguishedName::new();
     // One attribute of a type is all that rcgen can write; every name of ours has at most one organization.

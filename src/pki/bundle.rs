@@ -35,8 +35,12 @@ impl fmt::Debug for Bundle {
 }
 
 /// Where distributions keep the system's authorities.
-const SYSTEM_ROOTS: [&str; 4] =
-    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"];
+const SYSTEM_ROOTS: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
 
 impl Bundle {
     /// The authorities that this machine trusts.
@@ -44,7 +48,9 @@ impl Bundle {
     /// Errors: it has none, or they cannot be read.
     pub fn of_system() -> Result<Bundle, PkiError> {
         let text = SYSTEM_ROOTS.iter().find_map(|path| std::fs::read_to_string(path).ok());
-        Bundle::from_pem(&text.ok_or_else(|| PkiError::malformed("authority", "this machine has no /etc/ssl/certs/ca-certificates.crt"))?)
+        Bundle::from_pem(&text.ok_or_else(|| {
+            PkiError::malformed("authority", "this machine has no /etc/ssl/certs/ca-certificates.crt")
+        })?)
     }
 
     /// Every certificate of the PEM texts becomes a trusted authority.
@@ -88,7 +94,9 @@ impl Bundle {
 
     /// Whether `chain` (leaf first) leads to one of these authorities, at `now`, for client use.
     pub fn verify_client(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<(), PkiError> {
-        let Some((leaf, rest)) = chain.split_first() else { return Err(PkiError::Untrusted("no certificate".to_owned())) };
+        let Some((leaf, rest)) = chain.split_first() else {
+            return Err(PkiError::Untrusted("no certificate".to_owned()));
+        };
         let since_epoch = std::time::Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0));
         let verdict = self.now.load().clients.verify_client_cert(leaf, rest, UnixTime::since_unix_epoch(since_epoch));
         verdict.map(drop).map_err(|err| PkiError::Untrusted(err.to_string()))

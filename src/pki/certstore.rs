@@ -33,14 +33,22 @@ impl Pair {
     pub fn from_pem(cert: &str, key: &str) -> Result<Pair, PkiError> {
         let chain = pem::certificates(cert.as_bytes())?;
         let not_after = identity::parse(&chain[0])?.not_after;
-        let signer = any_supported_type(&pem::private_key(key.as_bytes())?).map_err(|err| PkiError::malformed("private key", err))?;
+        let signer = any_supported_type(&pem::private_key(key.as_bytes())?)
+            .map_err(|err| PkiError::malformed("private key", err))?;
         let certified = CertifiedKey::new(chain, signer);
         match certified.keys_match() {
             // A key that cannot tell its public half is taken at its word.
             Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {}
-            Err(_) => return Err(PkiError::malformed("private key", "it does not belong to the certificate beside it")),
+            Err(_) => {
+                return Err(PkiError::malformed("private key", "it does not belong to the certificate beside it"));
+            }
         }
-        Ok(Pair { cert_pem: cert.to_owned(), key_pem: Secret::new(key.to_owned()), not_after, key: Arc::new(certified) })
+        Ok(Pair {
+            cert_pem: cert.to_owned(),
+            key_pem: Secret::new(key.to_owned()),
+            not_after,
+            key: Arc::new(certified),
+        })
     }
 
     /// The chain, leaf first.

@@ -46,8 +46,9 @@ pub struct Request {
 
 /// The DER of a request in PEM form.
 pub fn der_from_pem(text: &[u8]) -> Result<Vec<u8>, PkiError> {
-    let der = CertificateSigningRequestDer::from_pem_slice(text)
-        .map_err(|_| PkiError::malformed("certificate signing request", "PEM block type must be CERTIFICATE REQUEST"))?;
+    let der = CertificateSigningRequestDer::from_pem_slice(text).map_err(|_| {
+        PkiError::malformed("certificate signing request", "PEM block type must be CERTIFICATE REQUEST")
+    })?;
     Ok(der.to_vec())
 }
 
@@ -56,8 +57,8 @@ const OWN_NAMES: [&str; 2] = ["system:kedge-", "kedge-"];
 
 /// Reads a request and checks that it is signed by its own key.
 ///
-/// Errors: also for a subject with text that nobody here can read (BMPString, T61String and the like): it is signed byte for byte, and
-/// others that trust the authority would read a group in it that nobody here has judged.
+/// Errors: also for a subject with text that nobody here can read (BMPString, T61String and the like): it is signed
+/// byte for byte, and others that trust the authority would read a group in it that nobody here has judged.
 pub fn parse(der: &[u8]) -> Result<Request, PkiError> {
     let refused = |why: &str| PkiError::malformed("certificate signing request", why);
     let (_, csr) = X509CertificationRequest::from_der(der).map_err(|err| refused(&err.to_string()))?;
@@ -99,9 +100,9 @@ pub fn check(request: &Request, profile: Profile) -> Result<(), PkiError> {
         Profile::Client if request.organizations.iter().any(|o| o == "system:masters") => {
             refused("use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed")
         }
-        Profile::Client if OWN_NAMES.iter().any(|own| request.common_name.starts_with(own)) => {
-            refused("use of kubernetes.io/kube-apiserver-client signer with a common name of the system's own parts is not allowed")
-        }
+        Profile::Client if OWN_NAMES.iter().any(|own| request.common_name.starts_with(own)) => refused(
+            "use of kubernetes.io/kube-apiserver-client signer with a common name of the system's own parts is not allowed",
+        ),
         Profile::Client => Ok(()),
         _ if !node_group => refused("subject organization is not system:nodes"),
         _ if !node_name => refused("subject common name does not begin with system:node:"),
@@ -117,15 +118,22 @@ pub fn check(request: &Request, profile: Profile) -> Result<(), PkiError> {
 }
 
 impl Authority {
-    /// Signs a request that fits `profile`; `life` is cut to one year. Gives back PEM: the leaf, then this authority's intermediates.
+    /// Signs a request that fits `profile`; `life` is cut to one year. Gives back PEM: the leaf, then this authority's
+    /// intermediates.
     ///
     /// Only the key, the subject and the names are taken from the request; uses and life are ours.
-    pub fn sign_csr(&self, der: &[u8], profile: Profile, life: Option<Duration>, start: Start) -> Result<String, PkiError> {
+    pub fn sign_csr(
+        &self,
+        der: &[u8],
+        profile: Profile,
+        life: Option<Duration>,
+        start: Start,
+    ) -> Result<String, PkiError> {
         self.sign_csr_for(der, profile, &["digital signature", "key encipherment"], life, start)
     }
 
-    /// The same for a key that is used for `usages` only, as a CertificateSigningRequest names them; those of the whole certificate
-    /// (`client auth`, `server auth`) are the profile's.
+    /// The same for a key that is used for `usages` only, as a CertificateSigningRequest names them; those of the whole
+    /// certificate (`client auth`, `server auth`) are the profile's.
     pub fn sign_csr_for(
         &self,
         der: &[u8],
@@ -144,7 +152,9 @@ impl Authority {
         self.finish(&mut params, if profile == Profile::KubeletServing { Usage::Server } else { Usage::Client });
         let wanted = |names: &[&str]| usages.iter().any(|usage| names.contains(usage));
         params.key_usages.clear();
-        params.key_usages.extend(wanted(&["digital signature", "signing"]).then_some(KeyUsagePurpose::DigitalSignature));
+        params
+            .key_usages
+            .extend(wanted(&["digital signature", "signing"]).then_some(KeyUsagePurpose::DigitalSignature));
         params.key_usages.extend(wanted(&["key encipherment"]).then_some(KeyUsagePurpose::KeyEncipherment));
         let cert = params.signed_by(&key, self.issuer()).map_err(refused)?;
         let cert = resign::with_subject(cert.der(), &request.subject, self.issuer().key())
@@ -214,11 +224,17 @@ mod tests {
         };
         assert!(sign(&spec("eve", "system:masters"), Profile::Client).unwrap_err().contains("system:masters"));
         for name in ["system:kedge-supervisor", "system:kedge-helm", "kedge-peer"] {
-            assert!(sign(&spec(name, "dev"), Profile::Client).unwrap_err().contains("common name of the system's own parts"));
+            assert!(
+                sign(&spec(name, "dev"), Profile::Client)
+                    .unwrap_err()
+                    .contains("common name of the system's own parts")
+            );
         }
         assert!(sign(&spec("eve", "system:nodes"), Profile::KubeletClient).unwrap_err().contains("common name"));
         assert!(sign(&spec("system:node:n", "other"), Profile::KubeletServing).unwrap_err().contains("organization"));
-        assert!(sign(&spec("system:node:n", "system:nodes"), Profile::KubeletServing).unwrap_err().contains("required"));
+        assert!(
+            sign(&spec("system:node:n", "system:nodes"), Profile::KubeletServing).unwrap_err().contains("required")
+        );
         assert!(sign(&kubelet_serving_spec("n", &[]), Profile::KubeletClient).unwrap_err().contains("not allowed"));
         assert!(sign(&kubelet_serving_spec("n", &[]), Profile::KubeletServing).is_ok());
     }
@@ -230,12 +246,16 @@ mod tests {
         let (key, der) = create(&spec("bob", "dev")).unwrap();
         // Two more organizations, as Go writes them: all in one part of the name.
         let pair = rcgen::KeyPair::from_pem(&key).unwrap();
-        let der = resign::tests::request_with_subject(&der, &resign::tests::subject("bob", &["dev", "ops", "qa"]), &pair);
+        let der =
+            resign::tests::request_with_subject(&der, &resign::tests::subject("bob", &["dev", "ops", "qa"]), &pair);
         let cert = ca.sign_csr(&der, Profile::Client, Some(Duration::from_secs(3600)), Start::Backdated(now)).unwrap();
         let pair = Pair::from_pem(&cert, &key).unwrap();
         Bundle::from_pem(ca.bundle()).unwrap().verify_client(pair.chain(), now).unwrap();
         let who = identity::parse(&pair.chain()[0]).unwrap();
-        assert_eq!((who.common_name.as_str(), who.organizations), ("bob", vec!["dev".to_owned(), "ops".to_owned(), "qa".to_owned()]));
+        assert_eq!(
+            (who.common_name.as_str(), who.organizations),
+            ("bob", vec!["dev".to_owned(), "ops".to_owned(), "qa".to_owned()])
+        );
         let times = (who.not_before.to_string(), who.not_after.to_string());
         assert_eq!(times, ("2026-11-21T11:55:00Z".to_owned(), "2026-11-21T13:00:00Z".to_owned()));
         let long = ca.sign_csr(&der, Profile::Client, None, Start::Backdated(now)).unwrap();
@@ -260,10 +280,13 @@ mod tests {
     fn a_certificate_with_a_group_that_cannot_be_read_is_nobodys() {
         let now = "2026-11-21T00:00:00Z".parse().unwrap();
         let (ca, _) = Authority::create("ca", now).unwrap();
-        let cert = ca.sign_csr(&create(&spec("bob", "dev")).unwrap().1, Profile::Client, None, Start::Epoch(now)).unwrap();
+        let cert =
+            ca.sign_csr(&create(&spec("bob", "dev")).unwrap().1, Profile::Client, None, Start::Epoch(now)).unwrap();
         let der = crate::pem::certificates(cert.as_bytes()).unwrap().remove(0);
         assert_eq!(identity::parse(&der).unwrap().organizations, ["dev"]);
-        let odd = resign::with_subject(&der, &resign::tests::subject_tagged("bob", 0x1e, b"\0d\0e\0v"), ca.issuer().key()).unwrap();
+        let odd =
+            resign::with_subject(&der, &resign::tests::subject_tagged("bob", 0x1e, b"\0d\0e\0v"), ca.issuer().key())
+                .unwrap();
         assert!(identity::parse(&odd.into()).is_err());
     }
 

@@ -1,5 +1,5 @@
-//! Seeded fuzzing of what strangers show: tokens, certificates, requests for certificates, signatures. Nothing may panic, and nothing
-//! that was damaged may be signed for somebody else.
+//! Seeded fuzzing of what strangers show: tokens, certificates, requests for certificates, signatures. Nothing may
+//! panic, and nothing that was damaged may be signed for somebody else.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +40,10 @@ fn tokens_of_any_bytes_are_read_or_refused() {
         }
         let bundle = mutated(&rng, ca.bundle().as_bytes());
         if let Ok(vouched) = token::vouched_for(&bundle, &token::ca_hash(ca.bundle().as_bytes()).unwrap()) {
-            assert!(vouched.is_empty() || vouched == ca.bundle(), "round {round}: another authority passes for the pinned one");
+            assert!(
+                vouched.is_empty() || vouched == ca.bundle(),
+                "round {round}: another authority passes for the pinned one"
+            );
         }
         let _refused = Bundle::from_pem(&String::from_utf8_lossy(&bundle));
     }
@@ -70,7 +73,11 @@ fn damaged_requests_are_refused_or_say_what_they_said() {
     for round in rounds(ROUNDS) {
         let damaged = mutated(&rng, &der);
         if let Ok(read) = csr::parse(&damaged) {
-            assert_eq!((&read.common_name, &read.organizations), (&whole.common_name, &whole.organizations), "round {round}");
+            assert_eq!(
+                (&read.common_name, &read.organizations),
+                (&whole.common_name, &whole.organizations),
+                "round {round}"
+            );
         }
         let _refused = ca.sign_csr(&damaged, Profile::KubeletClient, None, Start::Epoch(now));
     }
@@ -110,7 +117,9 @@ fn web_tokens_and_key_sets_of_any_bytes_are_nobodys() {
         let same = left.len() == right.len() && left[..left.len() - 1] == right[..right.len() - 1];
         assert!(same || verifier.verify(&other).is_err(), "round {round}: {other}");
         let _claims = jwt::unverified_claims(&other);
-        if let Ok(set) = serde_json::from_str(&mutated_text(&rng, &keys, &["\"RSA\"", "\"P-384\"", "AQAB", "\"\"", "null", "[]"])) {
+        if let Ok(set) =
+            serde_json::from_str(&mutated_text(&rng, &keys, &["\"RSA\"", "\"P-384\"", "AQAB", "\"\"", "null", "[]"]))
+        {
             let _any = jwk::verify(&token, &set, &allowed);
         }
     }

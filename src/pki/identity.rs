@@ -1,5 +1,6 @@
 //! Reading a certificate: whose it is, which names it covers, when it ends.
 
+use base::hex;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -46,7 +47,9 @@ pub struct Identity {
 pub fn parse(der: &CertificateDer<'_>) -> Result<Identity, PkiError> {
     let (_, cert) = x509_parser::parse_x509_certificate(der).map_err(|err| PkiError::malformed("certificate", err))?;
     // A group that cannot be read is no reason to take its holder for somebody without it.
-    let said = |oid: &str| cert.subject().iter_attributes().filter(|attribute| attribute.attr_type().to_id_string() == oid).count();
+    let said = |oid: &str| {
+        cert.subject().iter_attributes().filter(|attribute| attribute.attr_type().to_id_string() == oid).count()
+    };
     if ["2.5.4.3", "2.5.4.10", UID_OID].into_iter().any(|oid| said(oid) != attributes(cert.subject(), oid).len()) {
         return Err(PkiError::malformed("certificate", "a name in its subject is text of a type that is not known"));
     }
@@ -61,17 +64,12 @@ pub fn parse(der: &CertificateDer<'_>) -> Result<Identity, PkiError> {
         sans: subject_alt_names(&cert),
         issuer: cert.issuer().as_raw().to_vec(),
         subject: cert.subject().as_raw().to_vec(),
-        sha256_hex: hex(&Sha256::digest(der)),
+        sha256_hex: hex::encode(&Sha256::digest(der)),
         usages: usages(&cert),
         is_ca: cert.is_ca(),
         not_before: timestamp(cert.validity().not_before.timestamp()),
         not_after: timestamp(cert.validity().not_after.timestamp()),
     })
-}
-
-/// Lower-case hex of `bytes`.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 /// Values of every attribute of the type `oid` in a name, in order.
@@ -84,8 +82,14 @@ pub(crate) fn attributes(name: &X509Name<'_>, oid: &str) -> Vec<String> {
 
 fn usages(cert: &X509Certificate<'_>) -> Vec<&'static str> {
     let extended = cert.extended_key_usage().ok().flatten();
-    let has = |of: fn(&x509_parser::extensions::ExtendedKeyUsage<'_>) -> bool| extended.as_ref().is_some_and(|usage| of(usage.value));
-    let all = [("ServerAuth", has(|usage| usage.server_auth)), ("ClientAuth", has(|usage| usage.client_auth)), ("CertSign", cert.is_ca())];
+    let has = |of: fn(&x509_parser::extensions::ExtendedKeyUsage<'_>) -> bool| {
+        extended.as_ref().is_some_and(|usage| of(usage.value))
+    };
+    let all = [
+        ("ServerAuth", has(|usage| usage.server_auth)),
+        ("ClientAuth", has(|usage| usage.client_auth)),
+        ("CertSign", cert.is_ca()),
+    ];
     all.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect()
 }
 

@@ -3,8 +3,9 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::signature::{
-    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384, RSA_PKCS1_2048_8192_SHA512,
-    RSA_PSS_2048_8192_SHA256, RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512, RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey,
+    ECDSA_P256_SHA256_FIXED, ECDSA_P384_SHA384_FIXED, RSA_PKCS1_2048_8192_SHA256, RSA_PKCS1_2048_8192_SHA384,
+    RSA_PKCS1_2048_8192_SHA512, RSA_PSS_2048_8192_SHA256, RSA_PSS_2048_8192_SHA384, RSA_PSS_2048_8192_SHA512,
+    RsaParameters, RsaPublicKeyComponents, UnparsedPublicKey,
 };
 use serde_json::Value;
 
@@ -23,14 +24,20 @@ pub fn verify(token: &str, jwks: &Value, allowed: &[String]) -> Result<Value, Jw
     let kid = header["kid"].as_str().filter(|kid| !kid.is_empty());
     let keys = jwks["keys"].as_array().into_iter().flatten();
     let mut fitting = keys.filter(|key| kid.is_none_or(|kid| key["kid"] == kid) && key["use"] != "enc");
-    if fitting.any(|key| signed_by(key, algorithm, body.as_bytes(), &signature)) { Ok(claims) } else { Err(JwtError::Signature) }
+    if fitting.any(|key| signed_by(key, algorithm, body.as_bytes(), &signature)) {
+        Ok(claims)
+    } else {
+        Err(JwtError::Signature)
+    }
 }
 
 fn signed_by(key: &Value, algorithm: &str, body: &[u8], signature: &[u8]) -> bool {
-    let part =
-        |field: &str| key[field].as_str().and_then(|text| URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()).unwrap_or_default();
+    let part = |field: &str| {
+        key[field].as_str().and_then(|text| URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).ok()).unwrap_or_default()
+    };
     let rsa = |parameters: &'static RsaParameters| {
-        key["kty"] == "RSA" && RsaPublicKeyComponents { n: part("n"), e: part("e") }.verify(parameters, body, signature).is_ok()
+        key["kty"] == "RSA"
+            && RsaPublicKeyComponents { n: part("n"), e: part("e") }.verify(parameters, body, signature).is_ok()
     };
     let point = || [vec![4], part("x"), part("y")].concat();
     match algorithm {
@@ -40,8 +47,14 @@ fn signed_by(key: &Value, algorithm: &str, body: &[u8], signature: &[u8]) -> boo
         "PS256" => rsa(&RSA_PSS_2048_8192_SHA256),
         "PS384" => rsa(&RSA_PSS_2048_8192_SHA384),
         "PS512" => rsa(&RSA_PSS_2048_8192_SHA512),
-        "ES256" => key["crv"] == "P-256" && UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point()).verify(body, signature).is_ok(),
-        "ES384" => key["crv"] == "P-384" && UnparsedPublicKey::new(&ECDSA_P384_SHA384_FIXED, point()).verify(body, signature).is_ok(),
+        "ES256" => {
+            key["crv"] == "P-256"
+                && UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, point()).verify(body, signature).is_ok()
+        }
+        "ES384" => {
+            key["crv"] == "P-384"
+                && UnparsedPublicKey::new(&ECDSA_P384_SHA384_FIXED, point()).verify(body, signature).is_ok()
+        }
         _ => false,
     }
 }
@@ -59,8 +72,10 @@ mod tests {
         let token = signer.sign(&json!({ "sub": "bob" })).unwrap();
         assert_eq!(verify(&token, &jwks, &["ES256".into()]).unwrap()["sub"], "bob");
         assert_eq!(verify(&token, &jwks, &["RS256".into()]), Err(JwtError::Algorithm("ES256".into())));
-        let other =
-            jwt::Verifier::from_pem(&rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap().serialize_pem()).unwrap();
+        let other = jwt::Verifier::from_pem(
+            &rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap().serialize_pem(),
+        )
+        .unwrap();
         assert_eq!(verify(&token, &other.jwks(), &["ES256".into()]), Err(JwtError::Signature));
     }
 }

@@ -1,4 +1,5 @@
-//! Signed tokens of service accounts: JSON Web Tokens, ES256 with kedge's own keys, and the documents with which others verify them.
+//! Signed tokens of service accounts: JSON Web Tokens, ES256 with kedge's own keys, and the documents with which others
+//! verify them.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -37,7 +38,9 @@ pub struct Signer {
 impl Signer {
     /// `text` holds a private key: RSA, P-256 or P-384; of several the first signs.
     pub fn from_pem(text: &str) -> Result<Signer, PkiError> {
-        let is_key = |kind: SectionKind| matches!(kind, SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey);
+        let is_key = |kind: SectionKind| {
+            matches!(kind, SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey)
+        };
         let first = pem::sections(text.as_bytes())?.into_iter().find(|(kind, _)| is_key(*kind));
         let (kind, der) = first.ok_or_else(|| PkiError::malformed("private key", "no private key in it"))?;
         let key = Private::read(kind, &der)?;
@@ -59,8 +62,8 @@ impl Signer {
     }
 }
 
-/// A signature over `content` with the secret of the bootstrap token `id`, the content left out of it (RFC 7515, appendix F): a machine
-/// that has the token knows by it that `content` is this cluster's.
+/// A signature over `content` with the secret of the bootstrap token `id`, the content left out of it (RFC 7515,
+/// appendix F): a machine that has the token knows by it that `content` is this cluster's.
 pub fn detached(content: &str, id: &str, secret: &str) -> String {
     let header = URL_SAFE_NO_PAD.encode(json!({"alg": "HS256", "kid": id}).to_string());
     let body = format!("{header}.{}", URL_SAFE_NO_PAD.encode(content));
@@ -193,7 +196,8 @@ mod tests {
     }
 
     /// What `openssl genrsa`, `openssl ecparam -genkey` and `openssl genpkey` write, made once for this test.
-    const OTHERS: [&str; 3] = [include_str!("testdata/rsa.pem"), include_str!("testdata/sec1.pem"), include_str!("testdata/p384.pem")];
+    const OTHERS: [&str; 3] =
+        [include_str!("testdata/rsa.pem"), include_str!("testdata/sec1.pem"), include_str!("testdata/p384.pem")];
 
     #[test]
     fn keys_of_other_makers_sign_and_verify() {
@@ -202,7 +206,10 @@ mod tests {
             let token = signer.sign(&json!({"sub": "a"})).unwrap();
             assert_eq!(verifier.verify(&token).unwrap()["sub"], "a", "{algorithm}");
             assert!(verifier.knows(signer.kid()));
-            assert_eq!(verifier.openid_configuration("i", "j")["id_token_signing_alg_values_supported"], json!([algorithm]));
+            assert_eq!(
+                verifier.openid_configuration("i", "j")["id_token_signing_alg_values_supported"],
+                json!([algorithm])
+            );
         }
         let mixed = Verifier::from_pem(&OTHERS.concat()).unwrap();
         assert_eq!(mixed.jwks()["keys"].as_array().unwrap().len(), 3);

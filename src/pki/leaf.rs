@@ -210,10 +210,11 @@ impl Leaf {
 /// Every name under which clients reach the API server.
 fn apiserver_spec(options: &Options) -> LeafSpec {
     let domain = &options.cluster_domain;
-    let mut sans: BTreeSet<String> = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost", "127.0.0.1", "::1"]
-        .into_iter()
-        .map(str::to_owned)
-        .collect();
+    let mut sans: BTreeSet<String> =
+        ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost", "127.0.0.1", "::1"]
+            .into_iter()
+            .map(str::to_owned)
+            .collect();
     sans.insert(format!("kubernetes.default.svc.{domain}"));
     sans.insert(options.node_name.clone());
     sans.extend(options.node_ips.iter().chain(&options.service_ips).map(IpAddr::to_string));

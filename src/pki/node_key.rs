@@ -1,4 +1,5 @@
-//! A machine's own key: made once, kept outside of the data dir, and the proof that a node's name is still the same machine's.
+//! A machine's own key: made once, kept outside of the data dir, and the proof that a node's name is still the same
+//! machine's.
 
 use std::path::Path;
 
@@ -24,13 +25,16 @@ struct Stored {
 }
 
 impl NodeKey {
-    /// Opens the key in `path`, or makes one. A key that was made under another machine id came with a copied disk: it is replaced,
-    /// so that two machines never claim to be one. (`machine_id` may be empty where a machine has none.)
+    /// Opens the key in `path`, or makes one. A key that was made under another machine id came with a copied disk: it
+    /// is replaced, so that two machines never claim to be one. (`machine_id` may be empty where a machine has none.)
     pub fn load_or_create(path: &Path, machine_id: &str) -> Result<NodeKey, PkiError> {
         if let Some(bytes) = read_if_exists(path)? {
-            let stored: Stored = serde_json::from_slice(&bytes).map_err(|err| PkiError::malformed("node key", err).in_file(path))?;
+            let stored: Stored =
+                serde_json::from_slice(&bytes).map_err(|err| PkiError::malformed("node key", err).in_file(path))?;
             if stored.machine_id == machine_id {
-                return KeyPair::from_pem(&stored.key).map(NodeKey).map_err(|err| PkiError::malformed("node key", err).in_file(path));
+                return KeyPair::from_pem(&stored.key)
+                    .map(NodeKey)
+                    .map_err(|err| PkiError::malformed("node key", err).in_file(path));
             }
         }
         let refused = |source| PkiError::Issue { subject: "node key".to_owned(), source };

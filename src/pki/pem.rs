@@ -7,8 +7,9 @@ use crate::error::PkiError;
 
 /// Every certificate of `text`, in order; at least one.
 pub fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, PkiError> {
-    let certs =
-        CertificateDer::pem_slice_iter(text).collect::<Result<Vec<_>, _>>().map_err(|err| PkiError::malformed("certificate", err))?;
+    let certs = CertificateDer::pem_slice_iter(text)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|err| PkiError::malformed("certificate", err))?;
     if certs.is_empty() { Err(PkiError::malformed("certificate", "no CERTIFICATE block")) } else { Ok(certs) }
 }
 
@@ -21,7 +22,10 @@ pub(crate) fn private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, PkiErro
 pub(crate) fn pkcs8_key(text: &[u8]) -> Result<PrivatePkcs8KeyDer<'static>, PkiError> {
     match private_key(text)? {
         PrivateKeyDer::Pkcs8(key) => Ok(key),
-        _ => Err(PkiError::malformed("private key", "it is not in PKCS #8 form; convert it with: openssl pkcs8 -topk8 -nocrypt")),
+        _ => Err(PkiError::malformed(
+            "private key",
+            "it is not in PKCS #8 form; convert it with: openssl pkcs8 -topk8 -nocrypt",
+        )),
     }
 }
 
@@ -29,7 +33,9 @@ pub(crate) fn pkcs8_key(text: &[u8]) -> Result<PrivatePkcs8KeyDer<'static>, PkiE
 pub(crate) fn sections(text: &[u8]) -> Result<Vec<(SectionKind, Vec<u8>)>, PkiError> {
     let mut rest = text;
     let mut sections = Vec::new();
-    while let Some(section) = rustls_pki_types::pem::from_buf(&mut rest).map_err(|err| PkiError::malformed("PEM text", err))? {
+    while let Some(section) =
+        rustls_pki_types::pem::from_buf(&mut rest).map_err(|err| PkiError::malformed("PEM text", err))?
+    {
         sections.push(section);
     }
     Ok(sections)

@@ -1,13 +1,17 @@
-//! Replacing a cluster's authorities while it runs: the new ones are vouched for by the old ones, and the old ones stay trusted, until
-//! somebody drops them. So servers and nodes that have the new set already, and those that do not yet, understand each other.
+//! Replacing a cluster's authorities while it runs: the new ones are vouched for by the old ones, and the old ones stay
+//! trusted, until somebody drops them. So servers and nodes that have the new set already, and those that do not yet,
+//! understand each other.
 
+use base::hex;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use base::files::{self, FileError};
 use base::rng::Rng;
 use jiff::{SignedDuration, Timestamp};
-use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, DnValue, IsCa, KeyIdMethod, KeyUsagePurpose};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, DnValue, IsCa, KeyIdMethod, KeyUsagePurpose,
+};
 use rustls_pki_types::CertificateDer;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
@@ -16,7 +20,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::authority::{Authority, LEAF_LIFE, common_name};
 use crate::error::PkiError;
-use crate::identity::{self, hex};
+use crate::identity;
 use crate::leaf::Ca;
 use crate::pem;
 use crate::seal::AmongServers;
@@ -66,7 +70,8 @@ impl Authorities {
     /// Those of a server; `dir` is its `server/tls`.
     pub fn load(dir: &Path) -> Result<Authorities, PkiError> {
         let found = Ca::ALL.iter().map(|ca| {
-            let files = read(dir, ca.stem())?.ok_or_else(|| PkiError::malformed("authority", format!("{}.crt is missing", ca.stem())))?;
+            let files = read(dir, ca.stem())?
+                .ok_or_else(|| PkiError::malformed("authority", format!("{}.crt is missing", ca.stem())))?;
             Ok((ca.stem().to_owned(), files))
         });
         Ok(Authorities(found.collect::<Result<_, PkiError>>()?))
@@ -81,10 +86,11 @@ impl Authorities {
                 hash.update(Sha256::digest(&cert));
             }
         }
-        Ok(hex(&hash.finalize()))
+        Ok(hex::encode(&hash.finalize()))
     }
 
-    /// This set with the authorities replaced that `dir` holds (named as in `server/tls`); without a folder all are made anew.
+    /// This set with the authorities replaced that `dir` holds (named as in `server/tls`); without a folder all are
+    /// made anew.
     ///
     /// Errors: a file that cannot be used, or, unless forced, one that ends before what it signs would.
     pub fn replaced_by(&self, dir: Option<&Path>, force: bool, now: Timestamp) -> Result<Authorities, PkiError> {
@@ -99,7 +105,9 @@ impl Authorities {
                 }
             };
             let (Some(given), Some(old)) = (given, self.0.get(ca.stem())) else { continue };
-            let named = |err: PkiError| PkiError::malformed("authority", format!("{}: {}", ca.stem(), base::chain::Chain(&err)));
+            let named = |err: PkiError| {
+                PkiError::malformed("authority", format!("{}: {}", ca.stem(), base::chain::Chain(&err)))
+            };
             let (old, new) = (old.authority()?, given.authority().map_err(named)?);
             check(&new, force, now).map_err(named)?;
             let certs = joined(&old, &new).map_err(named)?;
@@ -108,7 +116,10 @@ impl Authorities {
         }
         if n == 0 {
             let place = dir.map(|dir| dir.display().to_string()).unwrap_or_default();
-            return Err(PkiError::malformed("authority", format!("{place} holds no authority that is not in use already")));
+            return Err(PkiError::malformed(
+                "authority",
+                format!("{place} holds no authority that is not in use already"),
+            ));
         }
         Ok(set)
     }
@@ -116,19 +127,27 @@ impl Authorities {
     /// The moment that a new authority is named after: `now`, or the next that none of those in use is named after.
     fn moment(&self, ca: Ca, now: Timestamp) -> Result<Timestamp, PkiError> {
         let Some(old) = self.0.get(ca.stem()) else { return Ok(now) };
-        let names =
-            old.authority()?.chain().iter().map(|cert| Ok(identity::parse(cert)?.common_name)).collect::<Result<Vec<_>, PkiError>>()?;
+        let names = old
+            .authority()?
+            .chain()
+            .iter()
+            .map(|cert| Ok(identity::parse(cert)?.common_name))
+            .collect::<Result<Vec<_>, PkiError>>()?;
         let mut moment = now;
         while names.contains(&common_name(ca.subject(), moment)) {
-            moment = moment.checked_add(SignedDuration::from_secs(1)).map_err(|err| PkiError::malformed("clock", err))?;
+            moment =
+                moment.checked_add(SignedDuration::from_secs(1)).map_err(|err| PkiError::malformed("clock", err))?;
         }
         Ok(moment)
     }
 
     /// This set with nothing trusted but what signs, and what is above it.
     pub fn without_old(&self) -> Result<Authorities, PkiError> {
-        let own = |files: &Files| Ok::<_, PkiError>(Files { certs: own_chain(&files.authority()?)?, key: files.key.clone() });
-        Ok(Authorities(self.0.iter().map(|(stem, files)| Ok((stem.clone(), own(files)?))).collect::<Result<_, PkiError>>()?))
+        let own =
+            |files: &Files| Ok::<_, PkiError>(Files { certs: own_chain(&files.authority()?)?, key: files.key.clone() });
+        Ok(Authorities(
+            self.0.iter().map(|(stem, files)| Ok((stem.clone(), own(files)?))).collect::<Result<_, PkiError>>()?,
+        ))
     }
 
     /// The certificates of servers' authority, PEM.
@@ -151,7 +170,8 @@ impl Authorities {
 }
 
 impl Replacement {
-    /// For a place where more people read than may have keys; `service_key` is a text that all servers, and they alone, hold.
+    /// For a place where more people read than may have keys; `service_key` is a text that all servers, and they alone,
+    /// hold.
     pub fn seal(&self, service_key: &str, rng: &Rng) -> Result<Vec<u8>, PkiError> {
         let plain = serde_json::to_vec(self).map_err(|err| PkiError::malformed("authority", err))?;
         among(service_key).seal(&plain, rng).ok_or(PkiError::Sign)
@@ -177,12 +197,14 @@ fn check(new: &Authority, force: bool, now: Timestamp) -> Result<(), PkiError> {
     own_chain(new).map(drop)
 }
 
-/// What is served and trusted from now on: the new chain, the new signer as the old one vouches for it, and the old chain.
+/// What is served and trusted from now on: the new chain, the new signer as the old one vouches for it, and the old
+/// chain.
 fn joined(old: &Authority, new: &Authority) -> Result<String, PkiError> {
     let (was, is) = (identity::parse(&old.chain()[0])?, identity::parse(&new.chain()[0])?);
     let same_key = old.issuer().key().public_key_raw() == new.issuer().key().public_key_raw();
     if was.subject == is.subject && !same_key {
-        let why = format!("its subject CN={} is that of the authority which it replaces: choose another", is.common_name);
+        let why =
+            format!("its subject CN={} is that of the authority which it replaces: choose another", is.common_name);
         return Err(PkiError::malformed("certificate", why));
     }
     let mut all: Vec<CertificateDer<'static>> = new.chain().to_vec();
@@ -205,7 +227,8 @@ fn own_chain(authority: &Authority) -> Result<String, PkiError> {
     let mut chain = vec![0];
     let mut at = 0;
     while seen[at].issuer != seen[at].subject {
-        let above: Vec<usize> = (0..all.len()).filter(|&n| seen[n].subject == seen[at].issuer && !chain.contains(&n)).collect();
+        let above: Vec<usize> =
+            (0..all.len()).filter(|&n| seen[n].subject == seen[at].issuer && !chain.contains(&n)).collect();
         // One that an older authority vouches for has the same name as the one that needs nobody.
         let Some(&next) = above.iter().find(|&&n| seen[n].issuer == seen[n].subject).or(above.first()) else {
             return Err(PkiError::malformed("certificate", "the file holds no root for its first certificate"));
@@ -249,7 +272,9 @@ fn vouched(old: &Authority, new: &Authority) -> Result<CertificateDer<'static>, 
     let made = made.map_err(|source| PkiError::Issue { subject: "cross-signed authority".to_owned(), source })?;
     let der = made.der().clone();
     if identity::parse(&der)?.subject != cert.subject().as_raw() {
-        return Err(unread(&"its subject is written in a way that cannot be repeated: use PrintableString or UTF8String"));
+        return Err(unread(
+            &"its subject is written in a way that cannot be repeated: use PrintableString or UTF8String",
+        ));
     }
     Ok(der)
 }
@@ -278,7 +303,12 @@ mod tests {
     /// Whether a new leaf of `signer` is good for somebody who trusts what `trusting` holds.
     fn understood(signer: &Authorities, trusting: &Authorities) -> bool {
         let stem = Ca::Client.stem();
-        let spec = LeafSpec { common_name: "a".to_owned(), organizations: vec![], sans: Default::default(), usage: Usage::Client };
+        let spec = LeafSpec {
+            common_name: "a".to_owned(),
+            organizations: vec![],
+            sans: Default::default(),
+            usage: Usage::Client,
+        };
         let leaf = signer.0[stem].authority().unwrap().issue(&spec, now()).unwrap();
         let chain = pem::certificates(leaf.cert_pem.as_bytes()).unwrap();
         Bundle::from_pem(&trusting.0[stem].certs).unwrap().verify_client(&chain, now()).is_ok()

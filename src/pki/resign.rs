@@ -1,7 +1,7 @@
 //! A certificate with the subject that was asked for, byte for byte.
 //!
-//! rcgen writes one attribute of a type only, and one in each part of a name; Go's clients ask for all their organizations in one part.
-//! So the subject is exchanged in what rcgen made, and that is signed anew.
+//! rcgen writes one attribute of a type only, and one in each part of a name; Go's clients ask for all their
+//! organizations in one part. So the subject is exchanged in what rcgen made, and that is signed anew.
 
 use rcgen::{KeyPair, SigningKey as _};
 
@@ -81,14 +81,18 @@ pub(crate) mod tests {
 
     /// A name as Go writes it: every organization in one part.
     pub(crate) fn subject(common_name: &str, organizations: &[&str]) -> Vec<u8> {
-        let attribute = |kind: u8, value: &str| tagged(0x30, &[tagged(0x06, &[0x55, 0x04, kind]), tagged(0x0c, value.as_bytes())].concat());
+        let attribute = |kind: u8, value: &str| {
+            tagged(0x30, &[tagged(0x06, &[0x55, 0x04, kind]), tagged(0x0c, value.as_bytes())].concat())
+        };
         let all: Vec<u8> = organizations.iter().flat_map(|name| attribute(10, name)).collect();
         tagged(0x30, &[tagged(0x31, &all), tagged(0x31, &attribute(3, common_name))].concat())
     }
 
     /// A name whose one organization is text of the type `tag`.
     pub(crate) fn subject_tagged(common_name: &str, tag: u8, organization: &[u8]) -> Vec<u8> {
-        let attribute = |kind: u8, tag: u8, value: &[u8]| tagged(0x30, &[tagged(0x06, &[0x55, 0x04, kind]), tagged(tag, value)].concat());
+        let attribute = |kind: u8, tag: u8, value: &[u8]| {
+            tagged(0x30, &[tagged(0x06, &[0x55, 0x04, kind]), tagged(tag, value)].concat())
+        };
         let parts = [attribute(10, tag, organization), attribute(3, 0x0c, common_name.as_bytes())];
         tagged(0x30, &parts.map(|part| tagged(0x31, &part)).concat())
     }
@@ -106,6 +110,10 @@ pub(crate) mod tests {
             assert_eq!(content(&der).unwrap().len(), len);
             assert_eq!(elements(&[der.clone(), der].concat()).unwrap().len(), 2);
         }
-        assert!(lengths(&[0x30]).is_none() && content(&[0x30, 5, 1]).is_none() && lengths(&[0x30, 0x85, 1, 1, 1, 1, 1]).is_none());
+        assert!(
+            lengths(&[0x30]).is_none()
+                && content(&[0x30, 5, 1]).is_none()
+                && lengths(&[0x30, 0x85, 1, 1, 1, 1, 1]).is_none()
+        );
     }
 }

@@ -64,7 +64,8 @@ impl Cipher {
         format!("k8s:enc:{}:v1:{key}:", self.name())
     }
 
-    /// The sealed value, prefix included. `context` is the key in the store: a value moved elsewhere does not open (AES-GCM).
+    /// The sealed value, prefix included. `context` is the key in the store: a value moved elsewhere does not open
+    /// (AES-GCM).
     pub fn seal(self, key: &Key, context: &[u8], plain: &[u8], rng: &Rng) -> Option<Vec<u8>> {
         let secret = key.secret.expose();
         let mut out = self.prefix(&key.name).into_bytes();
@@ -73,9 +74,15 @@ impl Cipher {
                 let mut iv = [0; BLOCK];
                 rng.fill(&mut iv);
                 let text = match secret.len() {
-                    16 => cbc::Encryptor::<Aes128>::new_from_slices(secret, &iv).ok()?.encrypt_padded_vec_mut::<Pkcs7>(plain),
-                    24 => cbc::Encryptor::<Aes192>::new_from_slices(secret, &iv).ok()?.encrypt_padded_vec_mut::<Pkcs7>(plain),
-                    _ => cbc::Encryptor::<Aes256>::new_from_slices(secret, &iv).ok()?.encrypt_padded_vec_mut::<Pkcs7>(plain),
+                    16 => cbc::Encryptor::<Aes128>::new_from_slices(secret, &iv)
+                        .ok()?
+                        .encrypt_padded_vec_mut::<Pkcs7>(plain),
+                    24 => cbc::Encryptor::<Aes192>::new_from_slices(secret, &iv)
+                        .ok()?
+                        .encrypt_padded_vec_mut::<Pkcs7>(plain),
+                    _ => cbc::Encryptor::<Aes256>::new_from_slices(secret, &iv)
+                        .ok()?
+                        .encrypt_padded_vec_mut::<Pkcs7>(plain),
                 };
                 out.extend_from_slice(&iv);
                 out.extend(text);
@@ -111,9 +118,18 @@ impl Cipher {
             Cipher::AesCbc => {
                 let (iv, text) = text.split_at_checked(BLOCK)?;
                 match secret.len() {
-                    16 => cbc::Decryptor::<Aes128>::new_from_slices(secret, iv).ok()?.decrypt_padded_vec_mut::<Pkcs7>(text).ok(),
-                    24 => cbc::Decryptor::<Aes192>::new_from_slices(secret, iv).ok()?.decrypt_padded_vec_mut::<Pkcs7>(text).ok(),
-                    _ => cbc::Decryptor::<Aes256>::new_from_slices(secret, iv).ok()?.decrypt_padded_vec_mut::<Pkcs7>(text).ok(),
+                    16 => cbc::Decryptor::<Aes128>::new_from_slices(secret, iv)
+                        .ok()?
+                        .decrypt_padded_vec_mut::<Pkcs7>(text)
+                        .ok(),
+                    24 => cbc::Decryptor::<Aes192>::new_from_slices(secret, iv)
+                        .ok()?
+                        .decrypt_padded_vec_mut::<Pkcs7>(text)
+                        .ok(),
+                    _ => cbc::Decryptor::<Aes256>::new_from_slices(secret, iv)
+                        .ok()?
+                        .decrypt_padded_vec_mut::<Pkcs7>(text)
+                        .ok(),
                 }
             }
             Cipher::AesGcm => {
@@ -128,7 +144,10 @@ impl Cipher {
             }
             Cipher::Secretbox => {
                 let (nonce, text) = text.split_at_checked(BOX_NONCE)?;
-                XSalsa20Poly1305::new_from_slice(secret).ok()?.decrypt(&<[u8; BOX_NONCE]>::try_from(nonce).ok()?.into(), text).ok()
+                XSalsa20Poly1305::new_from_slice(secret)
+                    .ok()?
+                    .decrypt(&<[u8; BOX_NONCE]>::try_from(nonce).ok()?.into(), text)
+                    .ok()
             }
         }
     }
@@ -140,19 +159,26 @@ const GUESS_ITERATIONS: NonZeroU32 = NonZeroU32::new(200_000).expect("it is not 
 /// A key from a password that a person may have chosen; `salt` makes it another one for each use.
 pub fn key_from_password(name: &str, password: &Secret<String>, salt: &[u8]) -> Key {
     let mut key = [0; 32];
-    ring::pbkdf2::derive(ring::pbkdf2::PBKDF2_HMAC_SHA256, GUESS_ITERATIONS, salt, password.expose().as_bytes(), &mut key);
+    ring::pbkdf2::derive(
+        ring::pbkdf2::PBKDF2_HMAC_SHA256,
+        GUESS_ITERATIONS,
+        salt,
+        password.expose().as_bytes(),
+        &mut key,
+    );
     Key { name: name.to_owned(), secret: Secret::new(key.to_vec()) }
 }
 
-/// What servers tell each other where others can read and write: sealed with a text that all servers, and they alone, hold.
+/// What servers tell each other where others can read and write: sealed with a text that all servers, and they alone,
+/// hold.
 pub struct AmongServers {
     key: Key,
     context: &'static str,
 }
 
 impl AmongServers {
-    /// `name` stands before what is sealed; `context` keeps what was sealed for one purpose from being taken for another.
-    /// `service_key` is the text of `tls/service.key`.
+    /// `name` stands before what is sealed; `context` keeps what was sealed for one purpose from being taken for
+    /// another. `service_key` is the text of `tls/service.key`.
     pub fn new(name: &str, context: &'static str, service_key: &str) -> AmongServers {
         let secret = Sha256::new().chain_update(context).chain_update(service_key.trim()).finalize().to_vec();
         AmongServers { key: Key { name: name.to_owned(), secret: Secret::new(secret) }, context }
@@ -170,7 +196,8 @@ impl AmongServers {
     }
 }
 
-/// Seals with a key of its own, derived from `seed` (32 bytes): upstream's form for key management plugins, without a prefix.
+/// Seals with a key of its own, derived from `seed` (32 bytes): upstream's form for key management plugins, without a
+/// prefix.
 pub fn with_seed(seed: &[u8], context: &[u8], plain: &[u8], rng: &Rng) -> Option<Vec<u8>> {
     let (mut derivation, mut nonce) = ([0; DERIVATION], [0; GCM_NONCE]);
     rng.fill(&mut derivation);

@@ -1,7 +1,8 @@
-//! Servers that are their own authority: a certificate that signed itself and stands in the bundle of those that are trusted.
+//! Servers that are their own authority: a certificate that signed itself and stands in the bundle of those that are
+//! trusted.
 //!
-//! Go takes such a server at its word, and so do webhooks' configurations; webpki does not when the certificate says that it is an
-//! authority. It is taken here if it is the very one, of this name, and of this time.
+//! Go takes such a server at its word, and so do webhooks' configurations; webpki does not when the certificate says
+//! that it is an authority. It is taken here if it is the very one, of this name, and of this time.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,7 +24,10 @@ pub(crate) struct OwnAuthority {
 }
 
 impl OwnAuthority {
-    pub(crate) fn new(roots: Arc<RootCertStore>, trusted: Arc<Vec<CertificateDer<'static>>>) -> Result<OwnAuthority, PkiError> {
+    pub(crate) fn new(
+        roots: Arc<RootCertStore>,
+        trusted: Arc<Vec<CertificateDer<'static>>>,
+    ) -> Result<OwnAuthority, PkiError> {
         let chains = WebPkiServerVerifier::builder_with_provider(roots, tls::provider());
         let chains = chains.build().map_err(|err| PkiError::malformed("certificate", err))?;
         Ok(OwnAuthority { chains, trusted })
@@ -40,7 +44,9 @@ impl ServerCertVerifier for OwnAuthority {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         match self.chains.verify_server_cert(leaf, rest, name, ocsp, now) {
-            Err(_) if self.trusted.iter().any(|c| c == leaf) && is_of(leaf, name, now) => Ok(ServerCertVerified::assertion()),
+            Err(_) if self.trusted.iter().any(|c| c == leaf) && is_of(leaf, name, now) => {
+                Ok(ServerCertVerified::assertion())
+            }
             verdict => verdict,
         }
     }

@@ -1,9 +1,11 @@
-//! Everything a server keeps under `<data-dir>/server/tls`: made on the first start, checked on each later one, renewed in between.
+//! Everything a server keeps under `<data-dir>/server/tls`: made on the first start, checked on each later one, renewed
+//! in between.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::files::{create_private_dir, read_if_exists, write_atomic};
@@ -87,11 +89,11 @@ impl Pki {
 
     /// The node has these addresses from now on: [`Pki::renew`] makes the certificates that name them anew.
     pub fn set_node_ips(&self, ips: Vec<IpAddr>) {
-        *self.moved_to.lock().unwrap_or_else(PoisonError::into_inner) = Some(ips);
+        *self.moved_to.lock() = Some(ips);
     }
 
     fn spec(&self, leaf: Leaf) -> LeafSpec {
-        let moved_to = self.moved_to.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let moved_to = self.moved_to.lock().clone();
         match moved_to {
             Some(node_ips) => leaf.spec(&Options { node_ips, ..self.options.clone() }),
             None => leaf.spec(&self.options),
@@ -133,8 +135,8 @@ impl Pki {
         Verifier::from_pem(self.foreign.1.as_ref().unwrap_or(&self.service_key))
     }
 
-    /// Takes keys of others for service-account tokens: `signing` signs in place of this server's own, `verifying` verify. Where only one
-    /// of the two is given, the server's own key goes on verifying.
+    /// Takes keys of others for service-account tokens: `signing` signs in place of this server's own, `verifying`
+    /// verify. Where only one of the two is given, the server's own key goes on verifying.
     ///
     /// Errors: a key that cannot be used, or one that signs what none verifies.
     pub fn set_service_keys(&mut self, signing: Option<String>, verifying: Vec<String>) -> Result<(), PkiError> {
@@ -155,10 +157,16 @@ impl Pki {
     /// A kubeconfig for the person who owns the machine.
     pub fn admin_kubeconfig(&self, server_url: &str) -> String {
         let admin = self.leaf(Leaf::ClientAdmin).current();
-        crate::kubeconfig::kubeconfig(server_url, self.authority(Ca::Server).bundle(), &admin.cert_pem, admin.key_pem.expose())
+        crate::kubeconfig::kubeconfig(
+            server_url,
+            self.authority(Ca::Server).bundle(),
+            &admin.cert_pem,
+            admin.key_pem.expose(),
+        )
     }
 
-    /// Reissues every leaf that has less than a third of its life left, or whose files were taken away, and swaps it in; says which.
+    /// Reissues every leaf that has less than a third of its life left, or whose files were taken away, and swaps it
+    /// in; says which.
     pub fn renew(&self) -> Result<Vec<Leaf>, PkiError> {
         let now = self.options.clock.now();
         let mut renewed = Vec::new();
@@ -183,7 +191,8 @@ impl Pki {
 
     /// The end of each certificate by its file's name, those of authorities included.
     pub fn ends(&self) -> Result<BTreeMap<&'static str, Timestamp>, PkiError> {
-        let mut ends: BTreeMap<_, _> = self.leaves.iter().map(|(leaf, store)| (leaf.stem(), store.current().not_after)).collect();
+        let mut ends: BTreeMap<_, _> =
+            self.leaves.iter().map(|(leaf, store)| (leaf.stem(), store.current().not_after)).collect();
         for (ca, authority) in &self.authorities {
             ends.insert(ca.stem(), authority.not_after()?);
         }
@@ -220,7 +229,12 @@ impl Pki {
 }
 
 /// Why a leaf must be made again, if it must.
-fn reissue_because(seen: &Identity, want: &LeafSpec, ca: &Authority, now: Timestamp) -> Result<Option<&'static str>, PkiError> {
+fn reissue_because(
+    seen: &Identity,
+    want: &LeafSpec,
+    ca: &Authority,
+    now: Timestamp,
+) -> Result<Option<&'static str>, PkiError> {
     let signer = identity::parse(&ca.chain()[0])?;
     let third = Duration::from_secs(ca.leaf_life().as_secs() / 3);
     let left_secs = seen.not_after.as_second() - now.as_second();

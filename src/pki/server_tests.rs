@@ -46,7 +46,15 @@ fn the_serving_certificate_covers_every_name() {
     let dir = tempfile::tempdir().unwrap();
     let pki = Pki::load_or_create(dir.path(), options(&clock())).unwrap();
     let serving = crate::identity::parse(&pki.leaf(Leaf::ServingApiserver).current().chain()[0]).unwrap();
-    for name in ["kubernetes.default.svc.cluster.local", "n1", "192.0.2.7", "10.43.0.1", "::1", "api.example.org", "2001:db8::1"] {
+    for name in [
+        "kubernetes.default.svc.cluster.local",
+        "n1",
+        "192.0.2.7",
+        "10.43.0.1",
+        "::1",
+        "api.example.org",
+        "2001:db8::1",
+    ] {
         assert!(serving.sans.contains(name), "{name} not in {:?}", serving.sans);
     }
 }
@@ -110,7 +118,8 @@ fn a_broken_authority_is_named_and_kept() {
     std::fs::write(dir.path().join("client-ca.key"), "nonsense").unwrap();
     let err = Pki::load_or_create(dir.path(), options(&clock())).err().unwrap().to_string();
     assert!(err.contains("client-ca.key holds no usable private key"), "{err}");
-    std::fs::write(dir.path().join("server-ca.key"), std::fs::read(dir.path().join("request-header-ca.key")).unwrap()).unwrap();
+    std::fs::write(dir.path().join("server-ca.key"), std::fs::read(dir.path().join("request-header-ca.key")).unwrap())
+        .unwrap();
     let err = Pki::load_or_create(dir.path(), options(&clock())).err().unwrap().to_string();
     assert!(err.contains("server-ca.key") && err.contains("does not belong"), "{err}");
 }
@@ -132,7 +141,8 @@ fn a_leaf_whose_files_are_taken_away_is_made_anew_while_the_server_runs() {
 fn short_lives_are_renewed_at_two_thirds() {
     let dir = tempfile::tempdir().unwrap();
     let clock = clock();
-    let pki = Pki::load_or_create(dir.path(), Options { leaf_life: Duration::from_secs(90), ..options(&clock) }).unwrap();
+    let pki =
+        Pki::load_or_create(dir.path(), Options { leaf_life: Duration::from_secs(90), ..options(&clock) }).unwrap();
     clock.advance(SignedDuration::from_secs(55));
     assert!(pki.renew().unwrap().is_empty());
     clock.advance(SignedDuration::from_secs(10));

@@ -4,8 +4,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::SystemRandom;
 use ring::signature::{
-    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, EcdsaSigningAlgorithm, KeyPair as _, RSA_PKCS1_SHA256,
-    RsaKeyPair,
+    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, EcdsaKeyPair, EcdsaSigningAlgorithm,
+    KeyPair as _, RSA_PKCS1_SHA256, RsaKeyPair,
 };
 use rustls_pki_types::pem::SectionKind;
 use serde_json::{Value, json};
@@ -17,7 +17,8 @@ use x509_parser::x509::SubjectPublicKeyInfo;
 use crate::error::PkiError;
 
 /// AlgorithmIdentifier of each kind of key, DER.
-const EC_P256: &[u8] = &[0x30, 0x13, 6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7];
+const EC_P256: &[u8] =
+    &[0x30, 0x13, 6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1, 6, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 3, 1, 7];
 const EC_P384: &[u8] = &[0x30, 0x10, 6, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 2, 1, 6, 5, 0x2b, 0x81, 4, 0, 0x22];
 const RSA: &[u8] = &[0x30, 0x0d, 6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 1, 5, 0];
 const SEQUENCE: u8 = 0x30;
@@ -34,23 +35,25 @@ pub(crate) enum Private {
 impl Private {
     /// A PEM section that holds a private key.
     pub(crate) fn read(kind: SectionKind, der: &[u8]) -> Result<Private, PkiError> {
-        let elliptic =
-            |pkcs8: &[u8], algorithm: &'static EcdsaSigningAlgorithm| EcdsaKeyPair::from_pkcs8(algorithm, pkcs8, &SystemRandom::new()).ok();
+        let elliptic = |pkcs8: &[u8], algorithm: &'static EcdsaSigningAlgorithm| {
+            EcdsaKeyPair::from_pkcs8(algorithm, pkcs8, &SystemRandom::new()).ok()
+        };
         let any = |of_p256: &[u8], of_p384: &[u8]| {
             let p256 = elliptic(of_p256, &ECDSA_P256_SHA256_FIXED_SIGNING).map(Private::P256);
             p256.or_else(|| elliptic(of_p384, &ECDSA_P384_SHA384_FIXED_SIGNING).map(Private::P384))
         };
         let rsa = |key: Result<RsaKeyPair, ring::error::KeyRejected>| key.map(|key| Private::Rsa(Box::new(key)));
-        let refused = |why: String| PkiError::malformed("private key", format!("want RSA of 2048 to 4096 bits, P-256 or P-384 ({why})"));
+        let refused = |why: String| {
+            PkiError::malformed("private key", format!("want RSA of 2048 to 4096 bits, P-256 or P-384 ({why})"))
+        };
         match kind {
             SectionKind::PrivateKey => match any(der, der) {
                 Some(key) => Ok(key),
                 None => rsa(RsaKeyPair::from_pkcs8(der)).map_err(|err| refused(err.to_string())),
             },
             SectionKind::RsaPrivateKey => rsa(RsaKeyPair::from_der(der)).map_err(|err| refused(err.to_string())),
-            SectionKind::EcPrivateKey => {
-                any(&in_pkcs8(EC_P256, der), &in_pkcs8(EC_P384, der)).ok_or_else(|| refused("of another curve, or malformed".to_owned()))
-            }
+            SectionKind::EcPrivateKey => any(&in_pkcs8(EC_P256, der), &in_pkcs8(EC_P384, der))
+                .ok_or_else(|| refused("of another curve, or malformed".to_owned())),
             other => Err(refused(format!("it is a {other:?}"))),
         }
     }
@@ -92,7 +95,9 @@ impl Private {
 /// The SubjectPublicKeyInfo of a PEM section, if it is about a key at all.
 pub(crate) fn public(kind: SectionKind, der: &[u8]) -> Result<Option<Vec<u8>>, PkiError> {
     match kind {
-        SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey => Ok(Some(Private::read(kind, der)?.spki())),
+        SectionKind::PrivateKey | SectionKind::RsaPrivateKey | SectionKind::EcPrivateKey => {
+            Ok(Some(Private::read(kind, der)?.spki()))
+        }
         SectionKind::PublicKey => Ok(Some(der.to_vec())),
         SectionKind::Certificate => {
             let (_, cert) = X509Certificate::from_der(der).map_err(|err| PkiError::malformed("certificate", err))?;
@@ -124,7 +129,9 @@ pub(crate) fn jwk(spki: &[u8]) -> Result<Value, PkiError> {
                 _ => return Err(PkiError::malformed("public key", "want an uncompressed point of P-256 or P-384")),
             };
             let (x, y) = point.data()[1..].split_at(point.data().len() / 2);
-            Ok(json!({"use": "sig", "kty": "EC", "kid": id(spki), "crv": curve, "alg": algorithm, "x": text(x), "y": text(y)}))
+            Ok(
+                json!({"use": "sig", "kty": "EC", "kid": id(spki), "crv": curve, "alg": algorithm, "x": text(x), "y": text(y)}),
+            )
         }
         _ => Err(PkiError::malformed("public key", "want RSA, P-256 or P-384")),
     }

@@ -54,7 +54,9 @@ impl Policy {
         self.only_tls13 = match text {
             "VersionTLS12" => false,
             "VersionTLS13" => true,
-            "VersionTLS10" | "VersionTLS11" => return Err(format!("{text} is not spoken: want VersionTLS12 or VersionTLS13")),
+            "VersionTLS10" | "VersionTLS11" => {
+                return Err(format!("{text} is not spoken: want VersionTLS12 or VersionTLS13"));
+            }
             _ => return Err(format!("unknown tls version {text:?}")),
         };
         Ok(())
@@ -86,7 +88,9 @@ impl Policy {
     fn provider(&self) -> CryptoProvider {
         let mut provider = rustls::crypto::ring::default_provider();
         if !self.suites.is_empty() {
-            let wanted = |s: &rustls::SupportedCipherSuite| s.suite().as_str().is_some_and(|n| self.suites.iter().any(|w| w == n));
+            let wanted = |s: &rustls::SupportedCipherSuite| {
+                s.suite().as_str().is_some_and(|n| self.suites.iter().any(|w| w == n))
+            };
             provider.cipher_suites.retain(|s| s.tls13().is_some() || wanted(s));
         }
         provider
@@ -94,18 +98,27 @@ impl Policy {
 }
 
 /// The same as [`server_config`], by a policy.
-pub fn server_config_by(policy: &Policy, certs: Arc<CertStore>, clients: Option<&Bundle>) -> Result<Arc<ServerConfig>, PkiError> {
-    let versions: &[&rustls::SupportedProtocolVersion] =
-        if policy.only_tls13 { &[&rustls::version::TLS13] } else { &[&rustls::version::TLS13, &rustls::version::TLS12] };
-    let builder =
-        ServerConfig::builder_with_provider(Arc::new(policy.provider())).with_protocol_versions(versions).map_err(PkiError::Tls)?;
+pub fn server_config_by(
+    policy: &Policy,
+    certs: Arc<CertStore>,
+    clients: Option<&Bundle>,
+) -> Result<Arc<ServerConfig>, PkiError> {
+    let versions: &[&rustls::SupportedProtocolVersion] = if policy.only_tls13 {
+        &[&rustls::version::TLS13]
+    } else {
+        &[&rustls::version::TLS13, &rustls::version::TLS12]
+    };
+    let builder = ServerConfig::builder_with_provider(Arc::new(policy.provider()))
+        .with_protocol_versions(versions)
+        .map_err(PkiError::Tls)?;
     let builder = match clients {
         Some(bundle) => builder.with_client_cert_verifier(bundle.client_verifier()),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(certs);
     if clients.is_some() {
-        // A resumed session brings the client certificate of the first one back: after a renewal that is the old one, and it ends.
+        // A resumed session brings the client certificate of the first one back: after a renewal that is the old one,
+        // and it ends.
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
@@ -113,8 +126,9 @@ pub fn server_config_by(policy: &Policy, certs: Arc<CertStore>, clients: Option<
     Ok(Arc::new(config))
 }
 
-/// A server that shows what `certs` holds at each handshake. With `clients`, a client may show a certificate, and one that
-/// leads to none of these authorities ends the handshake; a client that shows none is let in (as anonymous or by token).
+/// A server that shows what `certs` holds at each handshake. With `clients`, a client may show a certificate, and one
+/// that leads to none of these authorities ends the handshake; a client that shows none is let in (as anonymous or by
+/// token).
 pub fn server_config(certs: Arc<CertStore>, clients: Option<&Bundle>) -> Result<Arc<ServerConfig>, PkiError> {
     server_config_by(&Policy::default(), certs, clients)
 }
@@ -123,7 +137,8 @@ pub fn server_config(certs: Arc<CertStore>, clients: Option<&Bundle>) -> Result<
 ///
 /// To speak HTTP/1.1 only, clone the configuration and set `alpn_protocols` from [`ALPN_HTTP1`].
 pub fn client_config(servers: &Bundle, cert: Option<Arc<CertStore>>) -> Result<Arc<ClientConfig>, PkiError> {
-    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(PkiError::Tls)?;
+    let builder =
+        ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(PkiError::Tls)?;
     let builder = builder.dangerous().with_custom_certificate_verifier(servers.server_verifier());
     let shows_one = cert.is_some();
     let mut config = match cert {
@@ -141,8 +156,13 @@ pub fn client_config(servers: &Bundle, cert: Option<Arc<CertStore>>) -> Result<A
 /// A client that takes any server's certificate, as upstream's HTTPS probes and the first look at `/cacerts` do.
 pub fn unverified_client_config() -> Result<Arc<ClientConfig>, PkiError> {
     let provider = provider();
-    let builder = ClientConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().map_err(PkiError::Tls)?;
-    let mut config = builder.dangerous().with_custom_certificate_verifier(Arc::new(TrustAnyServer { provider })).with_no_client_auth();
+    let builder = ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(PkiError::Tls)?;
+    let mut config = builder
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(TrustAnyServer { provider }))
+        .with_no_client_auth();
     config.alpn_protocols = ALPN_HTTP.iter().map(|p| p.to_vec()).collect();
     Ok(Arc::new(config))
 }
@@ -150,7 +170,8 @@ pub fn unverified_client_config() -> Result<Arc<ClientConfig>, PkiError> {
 /// What members of the store name in ALPN: their protocol is served beside the API, on its port.
 pub const ALPN_PEER: &[u8] = b"kedge-peer";
 
-/// TLS between members of the store, the serving and the calling side: certificates of the peers' authority at both ends.
+/// TLS between members of the store, the serving and the calling side: certificates of the peers' authority at both
+/// ends.
 pub fn between_peers(ca: &Bundle, cert: &Arc<CertStore>) -> Result<(Arc<ServerConfig>, Arc<ClientConfig>), PkiError> {
     let mut server = ServerConfig::clone(&*server_config(Arc::clone(cert), Some(ca))?);
     let mut client = ClientConfig::clone(&*client_config(ca, Some(Arc::clone(cert)))?);

@@ -23,7 +23,11 @@ fn pki(dir: &std::path::Path) -> Pki {
 
 type Seen = (Vec<CertificateDer<'static>>, Vec<u8>, ClientConnection);
 
-fn shake(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, name: &str) -> Result<(usize, Vec<u8>, ClientConnection), rustls::Error> {
+fn shake(
+    server: &Arc<ServerConfig>,
+    client: &Arc<ClientConfig>,
+    name: &str,
+) -> Result<(usize, Vec<u8>, ClientConnection), rustls::Error> {
     shake_and_see(server, client, name).map(|(chain, alpn, client)| (chain.len(), alpn, client))
 }
 
@@ -42,7 +46,10 @@ fn shake_and_see(server: &Arc<ServerConfig>, client: &Arc<ClientConfig>, name: &
         client.process_new_packets()?;
         verdict?;
     }
-    let chain = server.peer_certificates().map(|chain| chain.iter().map(|c| c.clone().into_owned()).collect()).unwrap_or_default();
+    let chain = server
+        .peer_certificates()
+        .map(|chain| chain.iter().map(|c| c.clone().into_owned()).collect())
+        .unwrap_or_default();
     Ok((chain, server.alpn_protocol().unwrap_or_default().to_vec(), client))
 }
 
@@ -73,13 +80,15 @@ fn a_swapped_certificate_shows_at_the_next_handshake() {
     let pki = pki(dir.path());
     let store = pki.leaf(Leaf::ServingApiserver);
     let server = server_config(store.clone(), None).unwrap();
-    // A client of its own each time: one that comes back resumes its session, and sees the certificate of the first time.
+    // A client of its own each time: one that comes back resumes its session, and sees the certificate of the first
+    // time.
     let shown = || {
         let client = client_config(&pki.server_bundle().unwrap(), None).unwrap();
         shake(&server, &client, "n1").unwrap().2.peer_certificates().unwrap()[0].clone()
     };
     let before = shown();
-    let issued = pki.authority(Ca::Server).issue(&Leaf::ServingApiserver.spec(pki.options()), Clock::system().now()).unwrap();
+    let issued =
+        pki.authority(Ca::Server).issue(&Leaf::ServingApiserver.spec(pki.options()), Clock::system().now()).unwrap();
     store.swap(Pair::from_pem(&issued.cert_pem, &issued.key_pem).unwrap());
     assert_ne!(before, shown());
 }
@@ -96,7 +105,8 @@ fn a_client_that_comes_back_is_known_by_its_renewed_certificate() {
     let client = Arc::new(client);
     let shown = || shake_and_see(&server, &client, "n1").unwrap().0.into_iter().next();
     let before = shown();
-    let issued = pki.authority(Ca::Client).issue(&Leaf::ClientKubelet.spec(pki.options()), Clock::system().now()).unwrap();
+    let issued =
+        pki.authority(Ca::Client).issue(&Leaf::ClientKubelet.spec(pki.options()), Clock::system().now()).unwrap();
     store.swap(Pair::from_pem(&issued.cert_pem, &issued.key_pem).unwrap());
     let after = shown();
     assert!(before.is_some() && after.is_some() && before != after);

@@ -1,5 +1,6 @@
 //! Join tokens: the long form that pins the cluster's authority, the short form, and bootstrap tokens.
 
+use base::hex;
 use std::fmt;
 
 use base::rng::Rng;
@@ -8,7 +9,7 @@ use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};
 
 use crate::error::PkiError;
-use crate::identity::{self, hex};
+use crate::identity;
 use crate::{pem, seal};
 
 const FULL_PREFIX: &str = "K10";
@@ -45,7 +46,9 @@ impl JoinToken {
             let credential = BootstrapToken::parse(text).map_or_else(|_| password(), Credential::Bootstrap);
             return Ok(JoinToken { ca_hash: None, credential });
         };
-        let Some((hash, credential)) = rest.split_once("::") else { return refused("no :: after the hash of the authority") };
+        let Some((hash, credential)) = rest.split_once("::") else {
+            return refused("no :: after the hash of the authority");
+        };
         if hash.len() != HASH_HEX || !hash.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
             return refused("the hash of the authority is not 64 hex digits");
         }
@@ -69,25 +72,29 @@ impl JoinToken {
 pub fn ca_hash(ca_bundle: &[u8]) -> Result<String, PkiError> {
     let certs = pem::certificates(ca_bundle)?;
     if certs.len() == 1 {
-        return Ok(hex(&Sha256::digest(ca_bundle)));
+        return Ok(hex::encode(&Sha256::digest(ca_bundle)));
     }
-    Ok(hex(&Sha256::digest(root_of(&certs)?)))
+    Ok(hex::encode(&Sha256::digest(root_of(&certs)?)))
 }
 
-/// Those certificates of a bundle that a hash in a full token stands for, PEM; empty if it is for another cluster. Nothing else of the
-/// bundle may be trusted for the token's sake: whoever answers chose the rest.
+/// Those certificates of a bundle that a hash in a full token stands for, PEM; empty if it is for another cluster.
+/// Nothing else of the bundle may be trusted for the token's sake: whoever answers chose the rest.
 pub fn vouched_for(ca_bundle: &[u8], hash: &str) -> Result<String, PkiError> {
     let certs = pem::certificates(ca_bundle)?;
-    let whole = certs.len() == 1 && hex(&Sha256::digest(ca_bundle)) == hash;
-    let texts = certs.iter().map(|der| (pem::encode("CERTIFICATE", der), hex(&Sha256::digest(der))));
-    let named = texts.filter(|(text, of_der)| whole || of_der == hash || hex(&Sha256::digest(text)) == hash);
+    let whole = certs.len() == 1 && hex::encode(&Sha256::digest(ca_bundle)) == hash;
+    let texts = certs.iter().map(|der| (pem::encode("CERTIFICATE", der), hex::encode(&Sha256::digest(der))));
+    let named = texts.filter(|(text, of_der)| whole || of_der == hash || hex::encode(&Sha256::digest(text)) == hash);
     Ok(named.map(|(text, _)| text).collect())
 }
 
 /// Those certificates of a bundle that are in another one, PEM.
 pub fn shared(ca_bundle: &[u8], known: &[u8]) -> Result<String, PkiError> {
     let known = pem::certificates(known)?;
-    Ok(pem::certificates(ca_bundle)?.iter().filter(|der| known.contains(der)).map(|der| pem::encode("CERTIFICATE", der)).collect())
+    Ok(pem::certificates(ca_bundle)?
+        .iter()
+        .filter(|der| known.contains(der))
+        .map(|der| pem::encode("CERTIFICATE", der))
+        .collect())
 }
 
 /// Follows issuers from the first certificate to one that issued itself.
@@ -111,11 +118,11 @@ pub fn new_password(rng: &Rng) -> Secret<String> {
     Secret::new(rng.hex(16))
 }
 
-/// The agents' password of a cluster that never had one of its own: every server derives the same from the servers' password, and
-/// nobody gets from it to that one without guessing it.
+/// The agents' password of a cluster that never had one of its own: every server derives the same from the servers'
+/// password, and nobody gets from it to that one without guessing it.
 pub fn derived_password(server: &Secret<String>) -> Secret<String> {
     let key = seal::key_from_password("agents", server, b"kedge agent token");
-    Secret::new(hex(&key.secret.expose()[..16]))
+    Secret::new(hex::encode(&key.secret.expose()[..16]))
 }
 
 /// `[a-z0-9]{6}.[a-z0-9]{16}`.
@@ -136,7 +143,9 @@ impl fmt::Debug for BootstrapToken {
 impl BootstrapToken {
     /// Reads `id.secret`.
     pub fn parse(text: &str) -> Result<BootstrapToken, PkiError> {
-        let good = |part: &str, len: usize| part.len() == len && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+        let good = |part: &str, len: usize| {
+            part.len() == len && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+        };
         match text.split_once('.') {
             Some((id, secret)) if good(id, 6) && good(secret, 16) => {
                 Ok(BootstrapToken { id: id.to_owned(), secret: Secret::new(secret.to_owned()) })
@@ -147,8 +156,11 @@ impl BootstrapToken {
 
     /// A new random one.
     pub fn generate(rng: &Rng) -> BootstrapToken {
-        let draw =
-            |n: usize| (0..n).map(|_| char::from(b"abcdefghijklmnopqrstuvwxyz0123456789"[rng.below(36) as usize])).collect::<String>();
+        let draw = |n: usize| {
+            (0..n)
+                .map(|_| char::from(b"abcdefghijklmnopqrstuvwxyz0123456789"[rng.below(36) as usize]))
+                .collect::<String>()
+        };
         BootstrapToken { id: draw(6), secret: Secret::new(draw(16)) }
     }
 
@@ -197,10 +209,10 @@ mod tests {
     fn one_certificate_is_hashed_as_file_and_a_chain_by_its_root() {
         let (root, _) = crate::authority::Authority::create("root", jiff::Timestamp::UNIX_EPOCH).unwrap();
         let one = ca_hash(root.bundle().as_bytes()).unwrap();
-        assert_eq!(one, hex(&Sha256::digest(root.bundle())));
+        assert_eq!(one, hex::encode(&Sha256::digest(root.bundle())));
         let other = crate::authority::Authority::create("other", jiff::Timestamp::UNIX_EPOCH).unwrap().0;
         let two = format!("{}{}", root.bundle(), other.bundle());
-        assert_eq!(ca_hash(two.as_bytes()).unwrap(), hex(&Sha256::digest(&root.chain()[0])));
+        assert_eq!(ca_hash(two.as_bytes()).unwrap(), hex::encode(&Sha256::digest(&root.chain()[0])));
         // A token from before another authority came is good, and vouches for its own alone.
         assert_eq!(vouched_for(two.as_bytes(), &one).unwrap(), root.bundle());
         assert_eq!(vouched_for(two.as_bytes(), &ca_hash(two.as_bytes()).unwrap()).unwrap(), root.bundle());

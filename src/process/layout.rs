@@ -10,7 +10,8 @@ use base::owner;
 pub(crate) const KUBELET_RECORD: &str = "agent/kubelet-dir";
 
 /// What lies in the kubelet's folder.
-pub(crate) const KUBELET_PARTS: [&str; 6] = ["pods", "plugins", "plugins_registry", "device-plugins", "pod-resources", "seccomp"];
+pub(crate) const KUBELET_PARTS: [&str; 6] =
+    ["pods", "plugins", "plugins_registry", "device-plugins", "pod-resources", "seccomp"];
 
 /// What lies in the data folder.
 const DATA_PARTS: [&str; 5] = ["server", "agent", "data", "node", "storage"];
@@ -20,11 +21,7 @@ pub(crate) fn run_dir(data_dir: &Path) -> PathBuf {
     if data_dir == Path::new("/var/lib/kedge") {
         return PathBuf::from("/run/kedge");
     }
-    let sum = data_dir
-        .as_os_str()
-        .as_encoded_bytes()
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    let sum = base::fnv::sum(data_dir.as_os_str().as_encoded_bytes());
     PathBuf::from(format!("/run/kedge-{:08x}", sum >> 32))
 }
 

@@ -1,4 +1,5 @@
-//! The life of a role (`kedge server`, `kedge agent`): built, ready, at work until it is told to stop or a part of it ends, stopped in order.
+//! The life of a role (`kedge server`, `kedge agent`): built, ready, at work until it is told to stop or a part of it
+//! ends, stopped in order.
 
 use std::io;
 use std::time::Duration;
@@ -11,13 +12,15 @@ use tracing::{debug, info, warn};
 /// At the end of the process, for blocking threads: a slow disk must not hold up the exit.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// For the tasks of one group to end: what holds one up longer (a disk, a call that blocks its thread) must not hold up the groups after it.
+/// For the tasks of one group to end: what holds one up longer (a disk, a call that blocks its thread) must not hold up
+/// the groups after it.
 const GROUP_ENDS: Duration = Duration::from_secs(10);
 
 /// After the start, until what only starting needs is given back.
 const SETTLED: Duration = Duration::from_secs(8);
 
-/// Between two times that memory is given back which a burst took: the allocator does so only while it is asked for more.
+/// Between two times that memory is given back which a burst took: the allocator does so only while it is asked for
+/// more.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(30);
 
 /// Why a role did not begin, or ended by itself.
@@ -47,8 +50,8 @@ pub(crate) fn ask<T>(call: impl Future<Output = T>) -> Result<T, LifeError> {
     Ok(runtime.block_on(call))
 }
 
-/// Waits for `built`, says that the role is up, and works until SIGTERM, SIGINT or a fatal end of a part. Then `stopped` end one after
-/// another, in their order, whatever happened. Pods keep running.
+/// Waits for `built`, says that the role is up, and works until SIGTERM, SIGINT or a fatal end of a part. Then
+/// `stopped` end one after another, in their order, whatever happened. Pods keep running.
 pub(crate) async fn live<E: From<LifeError>>(
     role: &str,
     built: impl Future<Output = Result<(), E>>,
@@ -77,7 +80,8 @@ pub(crate) async fn live<E: From<LifeError>>(
     outcome
 }
 
-/// Stops groups one after another: the next one when no task of the last one, or of a child of it, is left, or not `within` this time.
+/// Stops groups one after another: the next one when no task of the last one, or of a child of it, is left, or not
+/// `within` this time.
 async fn stop(groups: impl IntoIterator<Item = Group>, within: Duration) {
     for group in groups {
         if tokio::time::timeout(within, group.shutdown()).await.is_err() {
@@ -114,7 +118,8 @@ pub(crate) fn notify(state: &str) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{Arc, Mutex};
+    use base::sync::Mutex;
+    use std::sync::Arc;
 
     use super::*;
 
@@ -129,10 +134,10 @@ mod tests {
             child.spawn_graceful("slow", async move {
                 stop.cancelled().await;
                 tokio::time::sleep(Duration::from_millis(takes)).await;
-                ended.lock().unwrap().push(name);
+                ended.lock().push(name);
             });
         }
         stop(groups, Duration::from_millis(500)).await;
-        assert_eq!(*ended.lock().unwrap(), ["test/workers", "test/store"]);
+        assert_eq!(*ended.lock(), ["test/workers", "test/store"]);
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
-use std::sync::Mutex;
+use std::sync::Arc;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::SubscriberBuilder;
@@ -31,7 +31,7 @@ pub(crate) fn start(args: &CommonArgs) -> Result<(), LogError> {
         return Ok(());
     };
     let open = OpenOptions::new().create(true).append(true).open(path);
-    let file = Mutex::new(open.map_err(|source| LogError { path: path.clone(), source })?);
+    let file = Arc::new(open.map_err(|source| LogError { path: path.clone(), source })?);
     let builder = builder(debug).with_ansi(false);
     if args.alsologtostderr {
         builder.with_writer(file.and(std::io::stderr)).init();
@@ -52,6 +52,7 @@ fn standard_error(debug: bool) {
 
 fn builder(debug: bool) -> SubscriberBuilder<DefaultFields, Format, EnvFilter> {
     // Libraries below us log their retries as errors; what matters of them reaches our own lines.
-    let filter = if debug { "debug,h2=info,hyper=info,rustls=info,tower=info" } else { "info,openraft=off,kube_client=off" };
+    let filter =
+        if debug { "debug,h2=info,hyper=info,rustls=info,tower=info" } else { "info,openraft=off,kube_client=off" };
     tracing_subscriber::fmt().with_env_filter(EnvFilter::new(filter)).with_target(debug)
 }

@@ -21,21 +21,26 @@ struct Told<'a> {
 /// Whether the process works in this data folder.
 pub(crate) fn works_in(args: &[String], pid: u32, data_dir: &Path) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-    let environment: Vec<String> = environment.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    let environment: Vec<String> =
+        environment.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let held: Vec<PathBuf> = open.filter_map(|entry| fs::read_link(entry.path()).ok()).collect();
     is_of(&Told { args, environment: &environment, held: &held }, data_dir)
 }
 
-/// By its command line; without a word there, by the files of a store that it holds open; without those by its environment; and else it
-/// is the default folder, unless a store elsewhere is open: a file of settings named that one.
+/// By its command line; without a word there, by the files of a store that it holds open; without those by its
+/// environment; and else it is the default folder, unless a store elsewhere is open: a file of settings named that one.
 fn is_of(told: &Told<'_>, data_dir: &Path) -> bool {
     let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let data_dir = real(data_dir);
     if let Some(named) = named(told.args) {
         return real(Path::new(&named)) == data_dir;
     }
-    if told.held.iter().any(|path| path.starts_with(data_dir.join("server")) || path.starts_with(data_dir.join("agent"))) {
+    if told
+        .held
+        .iter()
+        .any(|path| path.starts_with(data_dir.join("server")) || path.starts_with(data_dir.join("agent")))
+    {
         return true;
     }
     if told.held.iter().any(|path| path.to_string_lossy().contains("/server/db/")) {
@@ -51,7 +56,9 @@ pub(crate) fn named(args: &[String]) -> Option<String> {
     while let Some(arg) = args.next() {
         if arg == "-d" || arg == "--data-dir" {
             named = args.next().cloned();
-        } else if let Some(dir) = arg.strip_prefix("--data-dir=").or_else(|| arg.strip_prefix("-d").filter(|rest| !rest.is_empty())) {
+        } else if let Some(dir) =
+            arg.strip_prefix("--data-dir=").or_else(|| arg.strip_prefix("-d").filter(|rest| !rest.is_empty()))
+        {
             named = Some(dir.trim_start_matches('=').to_owned());
         }
     }
@@ -84,7 +91,10 @@ mod tests {
         assert!(is("kedge agent --data-dir /a -d=/b", "", &[], "/b"), "the last word counts");
         assert!(is("kedge server", "", &["/data/server/db/state.db"], "/data"), "a file of settings named it");
         assert!(!is("kedge server", "", &["/data/server/db/state.db"], DEFAULT));
-        assert!(is("kedge agent", "A=b K3S_DATA_DIR=/other", &[], "/other") && !is("kedge agent", "K3S_DATA_DIR=/other", &[], DEFAULT));
+        assert!(
+            is("kedge agent", "A=b K3S_DATA_DIR=/other", &[], "/other")
+                && !is("kedge agent", "K3S_DATA_DIR=/other", &[], DEFAULT)
+        );
         assert!(is("kedge agent", "KEDGE_DATA_DIR=/a K3S_DATA_DIR=/b", &[], "/a"));
         assert!(is("kedge agent", "", &[], DEFAULT) && !is("kedge agent", "", &[], "/data"));
     }

@@ -1,4 +1,5 @@
-//! etcd's v3 API (packages `etcdserverpb` and `mvccpb`): its messages by their field numbers, as its protocol defines them.
+//! etcd's v3 API (packages `etcdserverpb` and `mvccpb`): its messages by their field numbers, as its protocol defines
+//! them.
 
 use prost::{Enumeration, Message};
 

@@ -3,8 +3,8 @@
 use prost::{Message, Oneof};
 
 use crate::etcd::{
-    DeleteRangeRequest, DeleteRangeResponse, Empty, PutRequest, PutResponse, RangeRequest, RangeResponse, ResponseHeader, TxnRequest,
-    TxnResponse, WatchCancelRequest, WatchCreateRequest,
+    DeleteRangeRequest, DeleteRangeResponse, Empty, PutRequest, PutResponse, RangeRequest, RangeResponse,
+    ResponseHeader, TxnRequest, TxnResponse, WatchCancelRequest, WatchCreateRequest,
 };
 
 /// A member.

@@ -1,4 +1,5 @@
-//! Key management plugins of Kubernetes, version 2: `k8s.io/kms/apis/v2`, and what is stored of a value that one of them guards.
+//! Key management plugins of Kubernetes, version 2: `k8s.io/kms/apis/v2`, and what is stored of a value that one of
+//! them guards.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! Objects that this scheduler has written and that have not come back through the watch: without them the next pod would be promised
-//! the same volume. Pure.
+//! Objects that this scheduler has written and that have not come back through the watch: without them the next pod
+//! would be promised the same volume. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +26,8 @@ impl<K: Resource> Assumed<K> {
         self.0.insert(key, (version, Arc::new(now)));
     }
 
-    /// `cached` as it will be. An object that the cache shows in another version than the one that was replaced is newer there.
+    /// `cached` as it will be. An object that the cache shows in another version than the one that was replaced is
+    /// newer there.
     pub(crate) fn over(&mut self, cached: Vec<Arc<K>>) -> Vec<Arc<K>> {
         if self.0.is_empty() {
             return cached;

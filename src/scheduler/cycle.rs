@@ -50,7 +50,11 @@ pub fn decide(pod: &Pod, snapshot: &Snapshot, tie: u64) -> Decision {
     }
     if let Some(reason) = filters::reason_against_all(&candidate, snapshot) {
         let message = format!("0/{total} nodes are available: {reason}.");
-        return hopeless(format!("{message} {}, preemption: {}", after_filters(&candidate), preempt::not_helpful(snapshot)));
+        return hopeless(format!(
+            "{message} {}, preemption: {}",
+            after_filters(&candidate),
+            preempt::not_helpful(snapshot)
+        ));
     }
     let mut fit: Vec<&NodeState> = Vec::new();
     let mut refused: BTreeMap<String, usize> = BTreeMap::new();
@@ -79,7 +83,8 @@ pub fn decide(pod: &Pod, snapshot: &Snapshot, tie: u64) -> Decision {
     }
     let totals = scores::totals(&candidate, &fit, snapshot);
     let best = totals.iter().copied().max().unwrap_or(0);
-    let equals: Vec<&NodeState> = fit.iter().zip(&totals).filter(|(_, total)| **total == best).map(|(node, _)| *node).collect();
+    let equals: Vec<&NodeState> =
+        fit.iter().zip(&totals).filter(|(_, total)| **total == best).map(|(node, _)| *node).collect();
     let idx = usize::try_from(tie % u64::try_from(equals.len()).unwrap_or(1).max(1)).unwrap_or(0);
     Decision::Bind { node: equals[idx].name().to_owned() }
 }
@@ -95,7 +100,8 @@ fn hopeless(message: String) -> Decision {
     Decision::Unschedulable { message, room: Room::None }
 }
 
-/// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`, sorted as upstream sorts: as text, count included.
+/// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`, sorted as upstream sorts: as text,
+/// count included.
 pub(crate) fn fit_error(total: usize, refused: &BTreeMap<String, usize>) -> String {
     let mut reasons: Vec<String> = refused.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     reasons.sort();

@@ -1,7 +1,7 @@
 //! This room finds a node for each pod that has none: filter the nodes that can take it, score them, bind to the best.
 //!
-//! In: pods and nodes from shared informers. Out: Bindings, PodScheduled conditions, events. It never starts a pod and never keeps a
-//! decision that is not written as a Binding.
+//! In: pods and nodes from shared informers. Out: Bindings, PodScheduled conditions, events. It never starts a pod and
+//! never keeps a decision that is not written as a Binding.
 
 pub mod run;
 

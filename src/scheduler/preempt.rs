@@ -1,6 +1,7 @@
 //! Room for a pod that fits nowhere: which pods of lower priority would have to go, and from which node. Pure.
 //!
-//! Spec: upstream's DefaultPreemption plugin. Budgets are spared where that is possible, and only there: a preemption may break one.
+//! Spec: upstream's DefaultPreemption plugin. Budgets are spared where that is possible, and only there: a preemption
+//! may break one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -84,7 +85,12 @@ fn eligible(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Result<(), String
 }
 
 /// The fewest and least important pods whose end makes room on this node.
-fn victims(candidate: &Candidate<'_>, name: &str, state: &NodeState, trial: &mut Snapshot) -> Result<Preemption, Reasons> {
+fn victims(
+    candidate: &Candidate<'_>,
+    name: &str,
+    state: &NodeState,
+    trial: &mut Snapshot,
+) -> Result<Preemption, Reasons> {
     let budgets = trial.budgets.clone();
     let mut refuses = |kept: &[Arc<Pod>]| -> Reasons {
         trial.nodes.insert(name.to_owned(), state.with_pods(kept));
@@ -127,7 +133,9 @@ fn split_by_budgets(pods: Vec<Arc<Pod>>, budgets: &[Arc<PodDisruptionBudget>]) -
         let mut breaks = false;
         for (budget, allowed) in budgets.iter().zip(&mut allowed) {
             let leaving = |budget: &PodDisruptionBudget| {
-                status(budget).disrupted_pods.is_some_and(|gone| pod.metadata.name.as_ref().is_some_and(|name| gone.contains_key(name)))
+                status(budget)
+                    .disrupted_pods
+                    .is_some_and(|gone| pod.metadata.name.as_ref().is_some_and(|name| gone.contains_key(name)))
             };
             if covers(budget, pod) && !leaving(budget) {
                 *allowed -= 1;
@@ -138,11 +146,13 @@ fn split_by_budgets(pods: Vec<Arc<Pod>>, budgets: &[Arc<PodDisruptionBudget>]) -
     })
 }
 
-/// Whether the budget speaks of the pod; here an empty selector, or a pod without labels, is no match, as upstream has it.
+/// Whether the budget speaks of the pod; here an empty selector, or a pod without labels, is no match, as upstream has
+/// it.
 fn covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
     let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
     let empty = |s: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector| {
-        s.match_labels.as_ref().is_none_or(|l| l.is_empty()) && s.match_expressions.as_ref().is_none_or(|e| e.is_empty())
+        s.match_labels.as_ref().is_none_or(|l| l.is_empty())
+            && s.match_expressions.as_ref().is_none_or(|e| e.is_empty())
     };
     budget.metadata.namespace == pod.metadata.namespace
         && pod.metadata.labels.as_ref().is_some_and(|labels| !labels.is_empty())
@@ -154,7 +164,8 @@ fn started(pod: &Pod) -> Option<jiff::Timestamp> {
     pod.status.as_ref()?.start_time.as_ref().map(|time| time.0)
 }
 
-/// What a preemption costs, the less the better: budgets broken, highest priority, sum of priorities, pods, and how long they ran.
+/// What a preemption costs, the less the better: budgets broken, highest priority, sum of priorities, pods, and how
+/// long they ran.
 type Cost = (usize, i32, i64, usize, Reverse<Option<jiff::Timestamp>>);
 
 fn cost(preemption: &Preemption) -> Cost {

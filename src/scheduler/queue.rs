@@ -1,8 +1,9 @@
-//! Pods that wait: those to try now, those that failed lately, and those that nothing but a change in the cluster can help.
+//! Pods that wait: those to try now, those that failed lately, and those that nothing but a change in the cluster can
+//! help.
 //!
-//! Spec: upstream's scheduling queue (active, backoff, unschedulable), without its timers: a pod moves when an event or its own
-//! back-off says so. As upstream's (SchedulerPopFromBackoffQ), a pod that an event has woken is not kept waiting by its back-off
-//! when no other is to be tried.
+//! Spec: upstream's scheduling queue (active, backoff, unschedulable), without its timers: a pod moves when an event or
+//! its own back-off says so. As upstream's (SchedulerPopFromBackoffQ), a pod that an event has woken is not kept
+//! waiting by its back-off when no other is to be tried.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +15,8 @@ const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// A pod that no event has helped is tried again after this long, in case an event was missed.
 const UNSCHEDULABLE_MAX: Duration = Duration::from_secs(300);
-/// Attempts of a pod that events alone may bring about; from then on its back-off holds, or a busy cluster would try in vain for ever.
+/// Attempts of a pod that events alone may bring about; from then on its back-off holds, or a busy cluster would try in
+/// vain for ever.
 const EARLY_ATTEMPTS: u32 = 5;
 
 /// Key of a pod: `namespace/name`.
@@ -56,7 +58,8 @@ impl Queue {
     pub fn add(&mut self, key: Key, priority: i32) {
         let seq = self.next_seq;
         self.next_seq += 1;
-        self.entries.entry(key).or_insert(Entry { priority, seq, attempts: 0, state: State::Active }).priority = priority;
+        self.entries.entry(key).or_insert(Entry { priority, seq, attempts: 0, state: State::Active }).priority =
+            priority;
     }
 
     /// The pod itself has changed in a way that may help: its back-off still holds.

@@ -48,8 +48,9 @@ fn requests(container: &Container) -> Amounts {
     amounts(container.resources.iter().flat_map(|r| &r.requests).flat_map(Quantities::iter))
 }
 
-/// What a running container takes: in the middle of a resize the most of what it asks for, what its node has promised, and what it has;
-/// if the resize is never to come, of the last two. Spec: upstream's `determineEffectiveRequests` (1.36.2).
+/// What a running container takes: in the middle of a resize the most of what it asks for, what its node has promised,
+/// and what it has; if the resize is never to come, of the last two. Spec: upstream's `determineEffectiveRequests`
+/// (1.36.2).
 fn taken(container: &Container, status: Option<&PodStatus>) -> Amounts {
     let wanted = requests(container);
     let Some(pod) = status else { return wanted };
@@ -70,12 +71,16 @@ pub fn is_given_up(status: &PodStatus) -> bool {
     pending.is_some_and(|c| c.reason.as_deref() == Some("Infeasible"))
 }
 
-/// What a running pod takes of the resources that it asks for as a whole, likewise. Overhead is not counted: a node's promise holds it, and
-/// so does what the pod has, but for memory while the pod runs: that is its own word, and CPU is read off its control group.
+/// What a running pod takes of the resources that it asks for as a whole, likewise. Overhead is not counted: a node's
+/// promise holds it, and so does what the pod has, but for memory while the pod runs: that is its own word, and CPU is
+/// read off its control group.
 ///
-/// Spec: upstream's `PodRequests` (1.36.2), which counts overhead twice, and the kubelet's `convertToAPIPodLevelResourcesStatus`.
+/// Spec: upstream's `PodRequests` (1.36.2), which counts overhead twice, and the kubelet's
+/// `convertToAPIPodLevelResourcesStatus`.
 fn taken_as_a_whole(wanted: Amounts, overhead: &Amounts, status: Option<&PodStatus>) -> Amounts {
-    let Some((status, has)) = status.and_then(|status| Some((status, status.resources.as_ref()?))) else { return wanted };
+    let Some((status, has)) = status.and_then(|status| Some((status, status.resources.as_ref()?))) else {
+        return wanted;
+    };
     let told = |list: Option<&Quantities>| amounts(list.into_iter().flat_map(Quantities::iter));
     let mut in_it = overhead.clone();
     let mut taken = told(status.allocated_resources.as_ref());
@@ -92,8 +97,8 @@ fn taken_as_a_whole(wanted: Amounts, overhead: &Amounts, status: Option<&PodStat
     taken
 }
 
-/// What a pod needs at its greediest moment: the sum of its containers and sidecars, or an init container beside the sidecars
-/// started before it, whichever is more; plus overhead. Spec: KEP-753, "Resources calculation".
+/// What a pod needs at its greediest moment: the sum of its containers and sidecars, or an init container beside the
+/// sidecars started before it, whichever is more; plus overhead. Spec: KEP-753, "Resources calculation".
 pub fn of_pod(pod: &Pod) -> Amounts {
     let Some(spec) = &pod.spec else { return Amounts::new() };
     let status = pod.status.as_ref();
@@ -122,7 +127,8 @@ pub fn of_pod(pod: &Pod) -> Amounts {
     running
 }
 
-/// The same, with upstream's stand-ins for pods that name no CPU or memory, so that they do not all pile up on one node.
+/// The same, with upstream's stand-ins for pods that name no CPU or memory, so that they do not all pile up on one
+/// node.
 pub fn of_pod_for_score(pod: &Pod) -> Amounts {
     let mut need = of_pod(pod);
     need.entry("cpu".to_owned()).or_insert(SCORE_CPU_MILLI);
@@ -132,7 +138,9 @@ pub fn of_pod_for_score(pod: &Pod) -> Amounts {
 
 /// What pods on this node may use together.
 pub fn allocatable(node: &Node) -> Amounts {
-    amounts(node.status.iter().flat_map(|s| s.allocatable.iter().flatten()).map(|(name, amount)| (name.as_str(), amount)))
+    amounts(
+        node.status.iter().flat_map(|s| s.allocatable.iter().flatten()).map(|(name, amount)| (name.as_str(), amount)),
+    )
 }
 
 /// Adds what `pod` needs to `total`.

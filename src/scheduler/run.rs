@@ -251,8 +251,8 @@ impl Scheduler {
         }
     }
 
-    /// The cluster as it will be when `wanting` runs: with the pods bound or assumed, and those at least as important for which
-    /// room was made.
+    /// The cluster as it will be when `wanting` runs: with the pods bound or assumed, and those at least as important
+    /// for which room was made.
     fn snapshot(&mut self, wanting: &Pod) -> Snapshot {
         let mut assumed = self.assumed.clone();
         for pod in self.pods.list() {
@@ -267,7 +267,10 @@ impl Scheduler {
         let mut snapshot = Snapshot::build(&self.nodes.list(), &self.pods.list(), &assumed);
         snapshot.namespaces = self.namespaces.list().into_iter().map(|ns| (ns.name_any(), ns)).collect();
         let claims = self.assumed_claims.over(self.claims.list());
-        snapshot.claims = claims.into_iter().map(|claim| ((claim.namespace().unwrap_or_default(), claim.name_any()), claim)).collect();
+        snapshot.claims = claims
+            .into_iter()
+            .map(|claim| ((claim.namespace().unwrap_or_default(), claim.name_any()), claim))
+            .collect();
         snapshot.classes = self.classes.list().into_iter().map(|class| (class.name_any(), class)).collect();
         let volumes = self.assumed_volumes.over(self.volumes.list());
         snapshot.volumes = volumes.into_iter().map(|volume| (volume.name_any(), volume)).collect();
@@ -298,7 +301,8 @@ impl Scheduler {
                     self.queue.unschedulable(next, Instant::now());
                     if let Err(err) = self.place(&placement, &node).await {
                         warn!(pod = next, node = %node, err = %Chain(&err), "cannot give a pod's claims their volumes");
-                        let text = format!("running PreBind plugin \"VolumeBinding\": binding volumes: {}", Chain(&err));
+                        let text =
+                            format!("running PreBind plugin \"VolumeBinding\": binding volumes: {}", Chain(&err));
                         self.recorder.report(&*pod, Severity::Warning, "FailedScheduling", text);
                         self.queue.failed(next, Instant::now());
                     }
@@ -327,16 +331,22 @@ impl Scheduler {
         }
     }
 
-    /// Gives volumes to the claims that have found one, and tells provisioners where the others are wanted. If one cannot be told none
-    /// is: the pod may go elsewhere next time.
+    /// Gives volumes to the claims that have found one, and tells provisioners where the others are wanted. If one
+    /// cannot be told none is: the pod may go elsewhere next time.
     async fn place(&mut self, placement: &Placement, node: &str) -> Result<(), kube::Error> {
-        for (claim, volume) in placement.bind.iter().filter(|(claim, volume)| volumes::names(volume, claim) != Some(true)) {
+        for (claim, volume) in
+            placement.bind.iter().filter(|(claim, volume)| volumes::names(volume, claim) != Some(true))
+        {
             let api: Api<PersistentVolume> = Api::all(self.client.clone());
             let given = api.replace(&volume.name_any(), &PostParams::default(), &given(volume, claim)).await?;
             self.assumed_volumes.wrote(volume, given);
         }
         let mut told = Vec::new();
-        for claim in placement.provision.iter().filter(|claim| claim.annotations().get(SELECTED_NODE).is_none_or(|chosen| chosen != node)) {
+        for claim in placement
+            .provision
+            .iter()
+            .filter(|claim| claim.annotations().get(SELECTED_NODE).is_none_or(|chosen| chosen != node))
+        {
             match select_node(&self.client, claim, Some(node)).await {
                 Ok(updated) => {
                     self.assumed_claims.wrote(claim, updated.clone());
@@ -346,7 +356,9 @@ impl Scheduler {
                     for claim in &told {
                         match select_node(&self.client, claim, None).await {
                             Ok(updated) => self.assumed_claims.wrote(claim, updated),
-                            Err(err) => warn!(claim = %Key::of(claim), err = %Chain(&err), "cannot take a choice of node back"),
+                            Err(err) => {
+                                warn!(claim = %Key::of(claim), err = %Chain(&err), "cannot take a choice of node back")
+                            }
                         }
                     }
                     return Err(err);
@@ -364,7 +376,12 @@ impl Scheduler {
             let outcome = match post_binding(&client, &pod, &node).await {
                 Ok(()) => {
                     info!(pod = %key, node = %node, "pod scheduled");
-                    recorder.report(&*pod, Severity::Normal, "Scheduled", format!("Successfully assigned {key} to {node}"));
+                    recorder.report(
+                        &*pod,
+                        Severity::Normal,
+                        "Scheduled",
+                        format!("Successfully assigned {key} to {node}"),
+                    );
                     Outcome::Bound { uid, key }
                 }
                 Err(err) => {
@@ -399,13 +416,16 @@ impl Scheduler {
     /// Less important pods that hoped for the node may find another.
     fn end_nominations(&self, by: &Pod, node: &str) {
         for pod in self.pods.list() {
-            let hopes = nominated(&pod).is_some_and(|of| of == node) && pod.metadata.uid != by.metadata.uid && wants_node(&pod);
+            let hopes =
+                nominated(&pod).is_some_and(|of| of == node) && pod.metadata.uid != by.metadata.uid && wants_node(&pod);
             if hopes && priority(&pod) < priority(by) {
                 let client = self.client.clone();
                 self.group.spawn_short("end-nomination", async move {
                     let api: Api<Pod> = Api::namespaced(client, &pod.namespace().unwrap_or_default());
                     let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"nominatedNodeName": null}});
-                    if let Err(err) = api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await {
+                    if let Err(err) =
+                        api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
+                    {
                         warn!(pod = %key(&pod), err = %Chain(&err), "cannot end a pod's nomination");
                     }
                 });
@@ -415,7 +435,9 @@ impl Scheduler {
 
     async fn mark_unschedulable(&self, pod: &Pod, message: &str, nomination: Nomination) -> Result<(), kube::Error> {
         let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-        let told = |c: &model::pod::PodCondition| c.type_ == "PodScheduled" && c.status == "False" && c.message.as_deref() == Some(message);
+        let told = |c: &model::pod::PodCondition| {
+            c.type_ == "PodScheduled" && c.status == "False" && c.message.as_deref() == Some(message)
+        };
         let nominated = match nomination {
             Nomination::To(node) => Some(json!(node)),
             Nomination::Ends => nominated(pod).map(|_| json!(null)),

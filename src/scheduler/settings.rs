@@ -1,4 +1,5 @@
-//! `--kube-scheduler-arg`: nothing of the scheduler can be chosen; flags that ask for what is are taken, others are refused by name.
+//! `--kube-scheduler-arg`: nothing of the scheduler can be chosen; flags that ask for what is are taken, others are
+//! refused by name.
 
 /// Flags with the one value that is true here anyway.
 const FIXED: &[(&str, &str)] = &[("profiling", "false"), ("bind-address", "127.0.0.1")];

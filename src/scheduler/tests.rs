@@ -162,7 +162,10 @@ fn the_least_important_pods_make_room_and_no_more_than_needed() {
         Decision::Unschedulable { room, .. } => made(room),
         Decision::Bind { node } => panic!("bound to {node}"),
     };
-    assert_eq!(preemption(&wanted), Some(Preemption { node: "a".to_owned(), victims: vec![Arc::clone(&running[0])], violations: 0 }));
+    assert_eq!(
+        preemption(&wanted),
+        Some(Preemption { node: "a".to_owned(), victims: vec![Arc::clone(&running[0])], violations: 0 })
+    );
     assert_eq!(preemption(&pod("p", &json!({"cpu": "500m", "priority": 10, "preemptionPolicy": "Never"}))), None);
     assert_eq!(preemption(&pod("p", &json!({"cpu": "500m", "priority": 1}))), None);
 }
@@ -197,8 +200,10 @@ fn a_budget_is_spared_where_another_node_can_be_emptied() {
 fn wished_spread_and_affinity_move_a_pod_though_the_node_is_fuller() {
     let nodes = [node("a", "4", &json!({})), node("b", "4", &json!({}))];
     let same = json!({"matchLabels": {"app": "web"}});
-    let running =
-        [pod("first", &json!({"nodeName": "a", "cpu": "1"})), pod("big", &json!({"nodeName": "b", "cpu": "1500m", "priority": 1}))];
+    let running = [
+        pod("first", &json!({"nodeName": "a", "cpu": "1"})),
+        pod("big", &json!({"nodeName": "b", "cpu": "1500m", "priority": 1})),
+    ];
     let running = [running[0].clone(), Arc::new(Pod { metadata: kube_meta("big"), ..(*running[1]).clone() })];
     let spread = json!({"topologySpreadConstraints": [
         {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": same}]});
@@ -211,14 +216,19 @@ fn wished_spread_and_affinity_move_a_pod_though_the_node_is_fuller() {
 }
 
 fn kube_meta(name: &str) -> k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
-    serde_json::from_value(json!({"name": name, "namespace": "default", "uid": name, "labels": {"app": "other"}})).unwrap()
+    serde_json::from_value(json!({"name": name, "namespace": "default", "uid": name, "labels": {"app": "other"}}))
+        .unwrap()
 }
 
 // Semantics M5: the node stayed kept for a pod that could not use it any more.
 #[test]
 fn a_nomination_ends_where_no_victim_helps_and_stays_while_one_is_going() {
     let nodes = [node("a", "1", &json!({}))];
-    let room = |wanted: &Pod, running: &[Arc<Pod>]| match decide(wanted, &Snapshot::build(&nodes, running, &BTreeMap::new()), 0) {
+    let room = |wanted: &Pod, running: &[Arc<Pod>]| match decide(
+        wanted,
+        &Snapshot::build(&nodes, running, &BTreeMap::new()),
+        0,
+    ) {
         Decision::Unschedulable { room, .. } => room,
         Decision::Bind { node } => panic!("bound to {node}"),
     };
@@ -240,7 +250,8 @@ fn a_nomination_ends_where_no_victim_helps_and_stays_while_one_is_going() {
 fn in_zone(name: &str, zone: &str) -> Arc<Node> {
     let mut node = (*node(name, "64", &json!({}))).clone();
     node.metadata.labels.as_mut().unwrap().insert("topology.kubernetes.io/zone".to_owned(), zone.to_owned());
-    node.status.as_mut().unwrap().allocatable = serde_json::from_value(json!({"cpu": "64", "memory": "64Gi", "pods": "110"})).unwrap();
+    node.status.as_mut().unwrap().allocatable =
+        serde_json::from_value(json!({"cpu": "64", "memory": "64Gi", "pods": "110"})).unwrap();
     Arc::new(node)
 }
 
@@ -250,7 +261,8 @@ fn replicas_that_say_nothing_are_spread_over_zones_and_over_nodes() {
     let nodes = [in_zone("a", "z1"), in_zone("b", "z1"), in_zone("c", "z2")];
     let owned = |name: &str, on: Option<&str>| {
         let mut pod = (*pod(name, &json!({"nodeName": on}))).clone();
-        let owner = json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": true}]);
+        let owner =
+            json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": true}]);
         pod.metadata.owner_references = serde_json::from_value(owner).unwrap();
         Arc::new(pod)
     };
@@ -285,7 +297,8 @@ fn a_pod_in_a_resize_counts_with_what_it_has_until_it_has_less() {
 
 #[test]
 fn a_pod_in_a_resize_as_a_whole_counts_with_what_it_has_and_with_its_overhead_once() {
-    // Its containers ask for nothing. What the node promised has the overhead of 100m in it, and so has the CPU that the pod has.
+    // Its containers ask for nothing. What the node promised has the overhead of 100m in it, and so has the CPU that
+    // the pod has.
     let need = |asked: &str, has: &str, allocated: &str, phase: &str, reason: &str| {
         let amounts = |cpu: &str| json!({"cpu": cpu, "memory": "1100Mi"});
         let status = json!({"phase": phase, "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
@@ -329,8 +342,7 @@ fn a_resize_that_is_done_or_given_up_frees_room() {
 fn with_volumes(pods: &[Arc<Pod>], claims: &[(&str, &str)]) -> Snapshot {
     let nodes = [node("n1", "4", &json!({})), node("n2", "4", &json!({}))];
     let mut snapshot = Snapshot::build(&nodes, pods, &BTreeMap::new());
-    let class =
-        json!({"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"});
+    let class = json!({"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"});
     snapshot.classes.insert("local".to_owned(), Arc::new(serde_json::from_value(class).unwrap()));
     for (name, size, on) in [("small", "1Gi", "n1"), ("big", "10Gi", "n2")] {
         let on = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
@@ -342,13 +354,16 @@ fn with_volumes(pods: &[Arc<Pod>], claims: &[(&str, &str)]) -> Snapshot {
     for (name, size) in claims {
         let claim = json!({"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": {"storageClassName": "local",
             "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}});
-        snapshot.claims.insert(("default".to_owned(), (*name).to_owned()), Arc::new(serde_json::from_value(claim).unwrap()));
+        snapshot
+            .claims
+            .insert(("default".to_owned(), (*name).to_owned()), Arc::new(serde_json::from_value(claim).unwrap()));
     }
     snapshot
 }
 
 fn using(claims: &[&str]) -> Arc<Pod> {
-    let volumes: Vec<Value> = claims.iter().map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}})).collect();
+    let volumes: Vec<Value> =
+        claims.iter().map(|claim| json!({"name": claim, "persistentVolumeClaim": {"claimName": claim}})).collect();
     pod("p", &json!({"volumes": volumes}))
 }
 
@@ -361,7 +376,10 @@ fn a_pod_goes_where_its_claims_find_volumes_that_fit_each_their_own() {
         Decision::Bind { node } => {
             let placement = cycle::placement(pod, &node, snapshot);
             let name = |volume: &k8s_openapi::api::core::v1::PersistentVolume| volume.metadata.name.clone().unwrap();
-            let bound = placement.bind.iter().map(|(claim, volume)| format!("{}={}", claim.metadata.name.clone().unwrap(), name(volume)));
+            let bound = placement
+                .bind
+                .iter()
+                .map(|(claim, volume)| format!("{}={}", claim.metadata.name.clone().unwrap(), name(volume)));
             format!("{node}: {}", bound.collect::<Vec<_>>().join(" "))
         }
         Decision::Unschedulable { message, .. } => message,
@@ -373,13 +391,15 @@ fn a_pod_goes_where_its_claims_find_volumes_that_fit_each_their_own() {
     // What another claim has been promised is not free.
     let mut promised = with_volumes(&[], &[("c", "1Gi")]);
     let mut big = (*promised.volumes["big"]).clone();
-    big.spec.as_mut().unwrap().claim_ref = serde_json::from_value(json!({"name": "other", "namespace": "default", "uid": "o"})).unwrap();
+    big.spec.as_mut().unwrap().claim_ref =
+        serde_json::from_value(json!({"name": "other", "namespace": "default", "uid": "o"})).unwrap();
     promised.volumes.insert("big".to_owned(), Arc::new(big));
     assert_eq!(told(&promised, &using(&["c"])), "n1: c=small");
     // A choice of a node that means nothing, of an earlier kedge, holds nobody.
     let mut chosen = with_volumes(&[], &[("c", "5Gi")]);
     let mut claim = (*chosen.claims[&("default".to_owned(), "c".to_owned())]).clone();
-    claim.metadata.annotations = Some(BTreeMap::from([("volume.kubernetes.io/selected-node".to_owned(), "n1".to_owned())]));
+    claim.metadata.annotations =
+        Some(BTreeMap::from([("volume.kubernetes.io/selected-node".to_owned(), "n1".to_owned())]));
     chosen.claims.insert(("default".to_owned(), "c".to_owned()), Arc::new(claim));
     assert_eq!(told(&chosen, &using(&["c"])), "n2: c=big");
 }

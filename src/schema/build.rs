@@ -1,5 +1,5 @@
-//! Collects the sentences of `kubectl explain` from the doc comments of the k8s-openapi crate: one compressed text in OUT_DIR.
-//! The crate's source is only read, never compiled for this, so that the build stays quick.
+//! Collects the sentences of `kubectl explain` from the doc comments of the k8s-openapi crate: one compressed text in
+//! OUT_DIR. The crate's source is only read, never compiled for this, so that the build stays quick.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -24,10 +24,16 @@ fn main() {
 /// The crate's folder: where cargo unpacks registry crates, else wherever `cargo metadata` says (vendored or patched).
 fn source_of_k8s_openapi() -> Result<PathBuf, Box<dyn std::error::Error>> {
     let lock = fs::read_to_string("../../Cargo.lock")?;
-    let entry = lock.split("[[package]]").find(|p| p.contains("name = \"k8s-openapi\"")).ok_or("Cargo.lock names no k8s-openapi")?;
-    let version = entry.split("version = \"").nth(1).and_then(|v| v.split('"').next()).ok_or("Cargo.lock gives it no version")?;
+    let entry = lock
+        .split("[[package]]")
+        .find(|p| p.contains("name = \"k8s-openapi\""))
+        .ok_or("Cargo.lock names no k8s-openapi")?;
+    let version =
+        entry.split("version = \"").nth(1).and_then(|v| v.split('"').next()).ok_or("Cargo.lock gives it no version")?;
     let folder = format!("k8s-openapi-{version}");
-    let home = env::var_os("CARGO_HOME").map(PathBuf::from).or_else(|| env::var_os("HOME").map(|h| Path::new(&h).join(".cargo")));
+    let home = env::var_os("CARGO_HOME")
+        .map(PathBuf::from)
+        .or_else(|| env::var_os("HOME").map(|h| Path::new(&h).join(".cargo")));
     for registry in home.and_then(|h| fs::read_dir(h.join("registry/src")).ok()).into_iter().flatten().flatten() {
         let path = registry.path().join(&folder);
         if path.is_dir() {

@@ -52,7 +52,9 @@ impl Catalog {
             catalog.add(Arc::clone(row));
         }
         custom.sort_by(|a, b| {
-            (&a.group, &a.plural).cmp(&(&b.group, &b.plural)).then_with(|| crate::custom::version_order(&a.version, &b.version))
+            (&a.group, &a.plural)
+                .cmp(&(&b.group, &b.plural))
+                .then_with(|| crate::custom::version_order(&a.version, &b.version))
         });
         for row in custom.into_iter().filter(|row| base.is_free(&row.group, &row.plural, &row.kind)) {
             catalog.add(row);
@@ -65,8 +67,8 @@ impl Catalog {
         catalog
     }
 
-    /// Whether no row of this catalog has the plural name or the kind in the group, in any version: only then a definition may have
-    /// them, for objects of all versions are stored in one place.
+    /// Whether no row of this catalog has the plural name or the kind in the group, in any version: only then a
+    /// definition may have them, for objects of all versions are stored in one place.
     pub fn is_free(&self, group: &str, plural: &str, kind: &str) -> bool {
         !self.resources.iter().any(|row| row.group == group && (row.plural == plural || row.kind == kind))
     }
@@ -151,7 +153,8 @@ impl Catalog {
 
     /// The type of a body of this kind, for kinds without a resource too.
     pub fn type_of_kind(&self, group: &str, version: &str, kind: &str) -> Option<&TypeDef> {
-        let gvk = Gvk { group: group.to_owned().into(), version: version.to_owned().into(), kind: kind.to_owned().into() };
+        let gvk =
+            Gvk { group: group.to_owned().into(), version: version.to_owned().into(), kind: kind.to_owned().into() };
         self.gvks.get(&gvk).or_else(|| self.base?.gvks.get(&gvk)).map(TypeRef::get)
     }
 

@@ -1,7 +1,7 @@
 //! What a client's lists cost: four times as many items cost about four times as much, on every road that lists go.
 //!
-//! Measured is the time that this thread had a processor, so other tests do not disturb. Linear work is four times as long, work that
-//! looks for each item in the whole list sixteen times.
+//! Measured is the time that this thread had a processor, so other tests do not disturb. Linear work is four times as
+//! long, work that looks for each item in the whole list sixteen times.
 
 use serde_json::{Value, json};
 
@@ -57,9 +57,13 @@ fn list(n_items: usize, item: impl Fn(usize) -> Value) -> Value {
 
 fn config_map(metadata: Value) -> Value {
     let mut object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata});
-    for (field, value) in
-        [("name", "c"), ("namespace", "a"), ("uid", "u"), ("creationTimestamp", "2026-01-01T00:00:00Z"), ("resourceVersion", "1")]
-    {
+    for (field, value) in [
+        ("name", "c"),
+        ("namespace", "a"),
+        ("uid", "u"),
+        ("creationTimestamp", "2026-01-01T00:00:00Z"),
+        ("resourceVersion", "1"),
+    ] {
         object["metadata"][field] = value.into();
     }
     object
@@ -79,21 +83,28 @@ fn strategic_patches_of_long_lists_cost_what_the_lists_are_long() {
         let of = resource("v1", "ConfigMap").type_def();
         Box::new(move || drop(patch::strategic(of, &old, &patch).unwrap()))
     };
-    check("a set from none", &|n| patched(config_map(json!({})), json!({"metadata": {"finalizers": list(n, finalizer)}})));
+    check("a set from none", &|n| {
+        patched(config_map(json!({})), json!({"metadata": {"finalizers": list(n, finalizer)}}))
+    });
     check("a set on a set", &|n| {
         let other = list(n, |idx| finalizer(n + idx));
         patched(config_map(json!({"finalizers": list(n, finalizer)})), json!({"metadata": {"finalizers": other}}))
     });
     check("deletions from a set", &|n| {
         let gone = list(n, |idx| finalizer(n - idx - 1));
-        patched(config_map(json!({"finalizers": list(n, finalizer)})), json!({"metadata": {"$deleteFromPrimitiveList/finalizers": gone}}))
+        patched(
+            config_map(json!({"finalizers": list(n, finalizer)})),
+            json!({"metadata": {"$deleteFromPrimitiveList/finalizers": gone}}),
+        )
     });
     let owned = |n| config_map(json!({"ownerReferences": list(n, owner)}));
     check("keyed items changed", &|n| {
         let changed = list(n, |idx| json!({"uid": format!("u{}", n - idx - 1), "kind": "Y"}));
         patched(owned(n), json!({"metadata": {"ownerReferences": changed}}))
     });
-    check("keyed items added", &|n| patched(owned(n), json!({"metadata": {"ownerReferences": list(n, |idx| owner(n + idx))}})));
+    check("keyed items added", &|n| {
+        patched(owned(n), json!({"metadata": {"ownerReferences": list(n, |idx| owner(n + idx))}}))
+    });
     check("keyed items deleted", &|n| {
         let gone = list(n, |idx| json!({"$patch": "delete", "uid": format!("u{}", n - idx - 1)}));
         patched(owned(n), json!({"metadata": {"ownerReferences": gone}}))
@@ -112,7 +123,8 @@ fn strategic_patches_of_long_lists_cost_what_the_lists_are_long() {
 #[test]
 fn an_item_that_a_patch_names_again_and_again_is_refused_and_the_largest_honest_patch_is_not() {
     let of = resource("v1", "Pod").type_def();
-    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}});
+    let pod =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": [{"name": "c"}]}});
     let again = list(30_000, |idx| json!({"name": "c", "env": [{"name": format!("e{idx}")}]}));
     let refused = patch::strategic(of, &pod, &json!({"spec": {"containers": again}})).unwrap_err();
     assert_eq!(refused.to_string(), "the patch names items of lists too often");
@@ -134,14 +146,23 @@ fn a_json_patch_moves_so_many_items_and_no_more() {
 
 fn request(manager: &str) -> Request<'_> {
     let type_def = resource("v1", "ConfigMap").type_def();
-    Request { type_def, api_version: "v1", subresource: "", manager, now: "2026-01-01T00:00:00Z", reset: &[], only: &[] }
+    Request {
+        type_def,
+        api_version: "v1",
+        subresource: "",
+        manager,
+        now: "2026-01-01T00:00:00Z",
+        reset: &[],
+        only: &[],
+    }
 }
 
 #[test]
 fn applying_and_tracking_long_lists_costs_what_the_lists_are_long() {
     let config = |items: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "a", "ownerReferences": items}});
     check("an apply that replaces what was applied", &|n| {
-        let live = apply::apply(&request("m"), &mut Only, Some(&config_map(json!({}))), &config(list(n, owner)), false).unwrap();
+        let live = apply::apply(&request("m"), &mut Only, Some(&config_map(json!({}))), &config(list(n, owner)), false)
+            .unwrap();
         let next = config(list(n, |idx| owner(n + idx)));
         Box::new(move || drop(apply::apply(&request("m"), &mut Only, Some(&live), &next, false).unwrap()))
     });
@@ -160,9 +181,13 @@ fn applying_and_tracking_long_lists_costs_what_the_lists_are_long() {
         Box::new(move || drop(apply::apply(&request("m0"), &mut Only, Some(&live), &none, false).unwrap()))
     });
     check("thousands of conflicts", &|n| {
-        let (live, other) =
-            (shared(n), config(list(n, |idx| json!({"apiVersion": "v1", "kind": "Y", "name": "a", "uid": format!("u{idx}")}))));
-        Box::new(move || drop(apply::apply(&request("z"), &mut Only, Some(&live), &other, false).unwrap_err().to_string()))
+        let (live, other) = (
+            shared(n),
+            config(list(n, |idx| json!({"apiVersion": "v1", "kind": "Y", "name": "a", "uid": format!("u{idx}")}))),
+        );
+        Box::new(move || {
+            drop(apply::apply(&request("z"), &mut Only, Some(&live), &other, false).unwrap_err().to_string())
+        })
     });
     check("an update among thousands of managers", &|n| {
         let live = shared(n);
@@ -177,7 +202,8 @@ fn applying_and_tracking_long_lists_costs_what_the_lists_are_long() {
 
 fn pod(spec: Value) -> Value {
     let mut spec = spec;
-    let defaults = json!({"containers": [{"name": "c", "image": "x"}], "restartPolicy": "Always", "dnsPolicy": "ClusterFirst"});
+    let defaults =
+        json!({"containers": [{"name": "c", "image": "x"}], "restartPolicy": "Always", "dnsPolicy": "ClusterFirst"});
     for (field, value) in defaults.as_object().unwrap() {
         if spec.get(field).is_none() {
             spec[field] = value.clone();
@@ -200,7 +226,10 @@ fn judging_pods_with_long_lists_costs_what_the_lists_are_long() {
     check("topology spread constraints", &|n| created(json!({"topologySpreadConstraints": list(n, spread)})));
     let toleration = |idx| json!({"key": format!("k{idx}"), "operator": "Exists"});
     check("tolerations", &|n| {
-        updated(json!({"tolerations": list(n, toleration)}), json!({"tolerations": list(n, |idx| toleration(n - idx - 1))}))
+        updated(
+            json!({"tolerations": list(n, toleration)}),
+            json!({"tolerations": list(n, |idx| toleration(n - idx - 1))}),
+        )
     });
     let gate = |idx| json!({"name": format!("a.b/{idx}")});
     check("scheduling gates", &|n| {
@@ -214,7 +243,9 @@ fn judging_pods_with_long_lists_costs_what_the_lists_are_long() {
     check("claims that are not there", &|n| {
         let claims = list(n, |idx| json!({"name": format!("x{idx}")}));
         let known = list(n, |idx| json!({"name": format!("c{idx}"), "resourceClaimName": "c"}));
-        created(json!({"resourceClaims": known, "containers": [{"name": "c", "image": "x", "resources": {"claims": claims}}]}))
+        created(
+            json!({"resourceClaims": known, "containers": [{"name": "c", "image": "x", "resources": {"claims": claims}}]}),
+        )
     });
     check("variables from files", &|n| {
         let volumes = list(n, |idx| json!({"name": format!("v{idx}"), "emptyDir": {}}));
@@ -224,7 +255,10 @@ fn judging_pods_with_long_lists_costs_what_the_lists_are_long() {
     });
     check("ephemeral containers and their targets", &|n| {
         let main = list(n, |idx| json!({"name": format!("c{idx}"), "image": "x"}));
-        let debuggers = list(n, |idx| json!({"name": format!("e{idx}"), "image": "x", "targetContainerName": format!("c{}", n - idx - 1)}));
+        let debuggers = list(
+            n,
+            |idx| json!({"name": format!("e{idx}"), "image": "x", "targetContainerName": format!("c{}", n - idx - 1)}),
+        );
         let (old, new) = (
             pod(json!({"containers": main, "ephemeralContainers": debuggers})),
             pod(json!({"containers": main, "ephemeralContainers": debuggers})),
@@ -235,19 +269,26 @@ fn judging_pods_with_long_lists_costs_what_the_lists_are_long() {
         let conditions = |n: usize| json!({"conditions": list(n, |idx| json!({"type": format!("t{}", n - idx - 1), "status": "True", "observedGeneration": 1}))});
         let (mut old, mut new) = (pod(json!({})), pod(json!({})));
         (old["status"], new["status"]) = (conditions(n), conditions(n));
-        Box::new(move || strategy::prepare_for_status_update(resource("v1", "Pod"), &mut new.clone(), &old, "2026-01-01T00:00:00Z"))
+        Box::new(move || {
+            strategy::prepare_for_status_update(resource("v1", "Pod"), &mut new.clone(), &old, "2026-01-01T00:00:00Z")
+        })
     });
 }
 
 #[test]
 fn judging_other_kinds_with_long_lists_costs_what_the_lists_are_long() {
     check("finalizers of what is being deleted", &|n| {
-        let dying = |finalizers: Value| config_map(json!({"finalizers": finalizers, "deletionTimestamp": "2026-01-01T00:00:00Z"}));
+        let dying = |finalizers: Value| {
+            config_map(json!({"finalizers": finalizers, "deletionTimestamp": "2026-01-01T00:00:00Z"}))
+        };
         let (old, new) = (dying(list(n, finalizer)), dying(list(n, |idx| finalizer(n - idx - 1))));
         Box::new(move || drop(validate::update(resource("v1", "ConfigMap"), &new, &old)))
     });
     check("owners that all are the controller", &|n| {
-        let owners = list(n, |idx| json!({"apiVersion": "v1", "kind": "X", "name": "a", "uid": format!("u{idx}"), "controller": true}));
+        let owners = list(
+            n,
+            |idx| json!({"apiVersion": "v1", "kind": "X", "name": "a", "uid": format!("u{idx}"), "controller": true}),
+        );
         let object = config_map(json!({"ownerReferences": owners}));
         Box::new(move || drop(validate::error::aggregate(&validate::create(resource("v1", "ConfigMap"), &object))))
     });
@@ -305,7 +346,8 @@ fn judging_custom_objects_with_long_lists_costs_what_the_lists_are_long() {
     let items = |n: usize, more: usize| list(n, move |idx| json!({"name": format!("i{}", n - idx), "n": idx + more}));
     for field in ["keyed", "ruled"] {
         check(field, &|n| {
-            let (old, new, widget) = (object(json!({field: items(n, 0)})), object(json!({field: items(n, 1)})), widget.clone());
+            let (old, new, widget) =
+                (object(json!({field: items(n, 0)})), object(json!({field: items(n, 1)})), widget.clone());
             Box::new(move || drop(validate::update(&widget, &new, &old)))
         });
     }

@@ -24,7 +24,8 @@ pub fn api_versions(server_address: &str) -> Value {
 
 /// `/apis`: all groups but the core one, in order.
 pub fn groups(catalog: &Catalog) -> Value {
-    let groups: Vec<Value> = catalog.groups().iter().filter(|g| !g.name.is_empty()).map(|g| group_entry(&g.name, &g.versions)).collect();
+    let groups: Vec<Value> =
+        catalog.groups().iter().filter(|g| !g.name.is_empty()).map(|g| group_entry(&g.name, &g.versions)).collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
@@ -47,7 +48,8 @@ pub fn group(catalog: &Catalog, name: &str) -> Option<Value> {
 
 /// `/api/v1` and `/apis/GROUP/VERSION`, or nothing if it is not served.
 pub fn resources(catalog: &Catalog, group: &str, version: &str) -> Option<Value> {
-    let rows: Vec<&Resource> = catalog.of_version(group, version).filter(|r| !r.custom || !r.verbs.is_empty()).collect();
+    let rows: Vec<&Resource> =
+        catalog.of_version(group, version).filter(|r| !r.custom || !r.verbs.is_empty()).collect();
     if rows.is_empty() { None } else { Some(resource_list(group, version, &rows)) }
 }
 
@@ -158,7 +160,9 @@ mod tests {
     use super::*;
 
     fn upstream(file: &str) -> Option<Value> {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/upstream-v1.36/discovery").join(file);
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../../shared/upstream-v1.36/discovery")
+            .join(file);
         let Ok(bytes) = std::fs::read(&path) else {
             base::skips::say(&format!("{} is absent", path.display()));
             return None;
@@ -170,7 +174,8 @@ mod tests {
     fn every_resource_list_equals_upstreams() {
         for g in Catalog::builtin().groups() {
             for v in &g.versions {
-                let file = if g.name.is_empty() { "api__v1.json".to_owned() } else { format!("apis__{}__{v}.json", g.name) };
+                let file =
+                    if g.name.is_empty() { "api__v1.json".to_owned() } else { format!("apis__{}__{v}.json", g.name) };
                 let Some(want) = upstream(&file) else { return };
                 assert_eq!(resources(Catalog::builtin(), &g.name, v), Some(want), "{file}");
             }

@@ -179,7 +179,10 @@ mod tests {
 
     #[test]
     fn refuses_what_it_cannot_read() {
-        assert_eq!(FieldSelector::parse("abc").unwrap_err().to_string(), "invalid selector: 'abc'; can't understand 'abc'");
+        assert_eq!(
+            FieldSelector::parse("abc").unwrap_err().to_string(),
+            "invalid selector: 'abc'; can't understand 'abc'"
+        );
         assert!(FieldSelector::parse("a=b\\x").is_err());
         assert!(FieldSelector::parse("a=b=c").is_err());
     }

@@ -32,7 +32,21 @@ fn any_value(rng: &Rng, depth: u32) -> Value {
         3 => json!(*pick(rng, &[0.5, -1e300, 1e300])),
         4 => json!(*pick(
             rng,
-            &["", "a", "A_b", "100m", "1Gi", "50%", "-", "..", "/", "\u{0}", "äöü", "2026-01-01T00:00:00Z", "app.kubernetes.io/x"]
+            &[
+                "",
+                "a",
+                "A_b",
+                "100m",
+                "1Gi",
+                "50%",
+                "-",
+                "..",
+                "/",
+                "\u{0}",
+                "äöü",
+                "2026-01-01T00:00:00Z",
+                "app.kubernetes.io/x"
+            ]
         )),
         5 => json!("x".repeat(usize::try_from(rng.below(300)).unwrap())),
         6 => Value::Array((0..rng.below(4)).map(|_| any_value(rng, depth - 1)).collect()),
@@ -44,7 +58,9 @@ fn any_value(rng: &Rng, depth: u32) -> Value {
 fn places(value: &Value, at: &str, out: &mut Vec<String>) {
     out.push(at.to_owned());
     match value {
-        Value::Object(map) => map.iter().for_each(|(k, v)| places(v, &format!("{at}/{}", k.replace('~', "~0").replace('/', "~1")), out)),
+        Value::Object(map) => {
+            map.iter().for_each(|(k, v)| places(v, &format!("{at}/{}", k.replace('~', "~0").replace('/', "~1")), out))
+        }
         Value::Array(items) => items.iter().enumerate().for_each(|(n, v)| places(v, &format!("{at}/{n}"), out)),
         _ => {}
     }
@@ -105,7 +121,9 @@ fn bodies_in_every_encoding_are_read_or_refused() {
     let rng = fuzz::rng(1);
     let of = Catalog::builtin().resource("", "v1", "pods").unwrap().type_def();
     let good_json = serde_json::to_vec(&pod()).unwrap();
-    let good_yaml = b"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - &a {name: c, image: i}\n  - *a\n".to_vec();
+    let good_yaml =
+        b"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - &a {name: c, image: i}\n  - *a\n"
+            .to_vec();
     let good_proto = protobuf::encode(&pod()).unwrap();
     for _ in rounds(ROUNDS) {
         let _any = decode(&mutated(&rng, &good_json), Format::Json, of, FieldValidation::Warn);
@@ -181,8 +199,15 @@ fn patches_are_laid_on_or_refused() {
 #[test]
 fn selectors_and_quantities_are_read_or_refused() {
     let rng = fuzz::rng(4);
-    let seeds =
-        ["a=b,c!=d,e in (f,g),!h,i notin (j)", "x>1,y<2", "metadata.name=a,spec.x!=b", "1.5Gi", "-3e10", "100m", "12345678901234567890Ei"];
+    let seeds = [
+        "a=b,c!=d,e in (f,g),!h,i notin (j)",
+        "x>1,y<2",
+        "metadata.name=a,spec.x!=b",
+        "1.5Gi",
+        "-3e10",
+        "100m",
+        "12345678901234567890Ei",
+    ];
     for _ in rounds(ROUNDS * 4) {
         let text = String::from_utf8_lossy(&mutated(&rng, pick(&rng, &seeds).as_bytes())).into_owned();
         if let Ok(selector) = Selector::parse(&text) {
@@ -219,7 +244,8 @@ fn expressions_run_within_their_budget_or_fail() {
         }
         let dialect = *pick(&rng, &[Dialect::Common, Dialect::Patches, Dialect::Devices]);
         let Ok(program) = Program::compile_in(dialect, &text, &[("self".to_owned(), Ty::Dyn)]) else { continue };
-        let surroundings = Surroundings { values: vec![("self".to_owned(), object.clone())], ..Surroundings::default() };
+        let surroundings =
+            Surroundings { values: vec![("self".to_owned(), object.clone())], ..Surroundings::default() };
         if let Ok(value) = program.run(&surroundings, &Cell::new(CALL_BUDGET)) {
             let _any = value.to_json();
         }

@@ -1,7 +1,7 @@
 //! Feature gates of v1.36, as `feature-gates` flags name them: which there are, and what they are by default.
 //!
-//! kedge behaves as upstream does by default and has no switches: a flag that asks for what kedge does is satisfied, another is refused.
-//! So is a flag that asks for what is not there, whatever upstream's default.
+//! kedge behaves as upstream does by default and has no switches: a flag that asks for what kedge does is satisfied,
+//! another is refused. So is a flag that asks for what is not there, whatever upstream's default.
 
 /// On by default.
 const ON: &str = "
@@ -74,7 +74,11 @@ pub fn check(value: &str) -> Result<(), String> {
         let wanted = match wanted.to_ascii_lowercase().as_str() {
             "true" | "t" | "1" => true,
             "false" | "f" | "0" => false,
-            _ => return Err(format!("invalid value of {name}={wanted}, err: strconv.ParseBool: parsing {wanted:?}: invalid syntax")),
+            _ => {
+                return Err(format!(
+                    "invalid value of {name}={wanted}, err: strconv.ParseBool: parsing {wanted:?}: invalid syntax"
+                ));
+            }
         };
         let has = |list: &str| list.split_ascii_whitespace().any(|n| n == name);
         let is = match name {
@@ -84,7 +88,9 @@ pub fn check(value: &str) -> Result<(), String> {
             _ => return Err(format!("unrecognized feature gate: {name}")),
         };
         if wanted && has(ABSENT) {
-            return Err(format!("feature gate {name}: kedge does not have this feature; leave the gate out or set it to false"));
+            return Err(format!(
+                "feature gate {name}: kedge does not have this feature; leave the gate out or set it to false"
+            ));
         }
         if is != wanted {
             return Err(format!("feature gate {name} is {is} in kedge and cannot be set to {wanted}"));

@@ -1,6 +1,7 @@
-//! This room knows what a Kubernetes object is. One table (types, fields, resources) and one engine over it: decode, prune,
-//! default, validate, patch, apply, convert, print, discovery and OpenAPI. A CRD's schema compiles into the same form.
-//! In: bytes and `serde_json::Value`s. Out: the same, plus texts for people. It never knows time, sockets or storage.
+//! This room knows what a Kubernetes object is. One table (types, fields, resources) and one engine over it: decode,
+//! prune, default, validate, patch, apply, convert, print, discovery and OpenAPI. A CRD's schema compiles into the same
+//! form. In: bytes and `serde_json::Value`s. Out: the same, plus texts for people. It never knows time, sockets or
+//! storage.
 
 pub mod apply;
 pub mod catalog;

@@ -1,8 +1,8 @@
 //! Regular expressions as upstream understands them: RE2 in Go's `regexp`, put into the words of the `regex` crate.
 //!
-//! Most of the two is alike. What differs would let other texts through: `\d`, `\w`, `\s` and `\b` are of ASCII there, `&&` and `[` inside
-//! of a class stand for themselves, `\Q…\E` quotes, and `{` that begins no count is a brace. What only the crate knows is refused: the
-//! flags `x`, `u` and `R`, `\u0061`, a count beyond 1,000, and `a**`.
+//! Most of the two is alike. What differs would let other texts through: `\d`, `\w`, `\s` and `\b` are of ASCII there,
+//! `&&` and `[` inside of a class stand for themselves, `\Q…\E` quotes, and `{` that begins no count is a brace. What
+//! only the crate knows is refused: the flags `x`, `u` and `R`, `\u0061`, a count beyond 1,000, and `a**`.
 
 use regex::{Regex, RegexBuilder};
 
@@ -106,7 +106,10 @@ fn group<'p>(after: &'p str, out: &mut String) -> Result<&'p str, String> {
     if !flags.starts_with(['P', '<']) {
         let end = flags.find([')', ':']).unwrap_or(flags.len());
         if !flags[..end].chars().all(|flag| "imsU-".contains(flag)) {
-            return Err(format!("invalid or unsupported Perl syntax: `(?{}`", flags.chars().next().unwrap_or_default()));
+            return Err(format!(
+                "invalid or unsupported Perl syntax: `(?{}`",
+                flags.chars().next().unwrap_or_default()
+            ));
         }
     }
     Ok(after)
@@ -168,9 +171,11 @@ fn escape<'p>(after: &'p str, in_class: bool, out: &mut String) -> Result<&'p st
             out.push('\\');
             out.push(c);
         }
-        c if c.is_ascii_punctuation() => {
-            out.push_str(&if in_class { format!("\\x{{{:x}}}", u32::from(c)) } else { regex::escape(c.encode_utf8(&mut [0; 4])) })
-        }
+        c if c.is_ascii_punctuation() => out.push_str(&if in_class {
+            format!("\\x{{{:x}}}", u32::from(c))
+        } else {
+            regex::escape(c.encode_utf8(&mut [0; 4]))
+        }),
         c => return Err(format!("invalid escape sequence: `\\{c}`")),
     }
     Ok(next)

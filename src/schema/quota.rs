@@ -12,7 +12,8 @@ use model::quantity::{Notation, Quantity};
 pub type Usage = BTreeMap<String, Quantity>;
 
 /// Resources of the core group that a quota counts under their own name.
-const PLAIN: [&str; 6] = ["services", "secrets", "configmaps", "replicationcontrollers", "resourcequotas", "persistentvolumeclaims"];
+const PLAIN: [&str; 6] =
+    ["services", "secrets", "configmaps", "replicationcontrollers", "resourcequotas", "persistentvolumeclaims"];
 /// Resources of nodes that a quota may name without `requests.`.
 const BARE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
@@ -37,8 +38,9 @@ pub fn source_of(name: &str) -> Option<(&str, &str)> {
     if let Some(plain) = PLAIN.into_iter().find(|plain| *plain == name) {
         return Some(("", plain));
     }
-    let of_pods =
-        name == "pods" || BARE.contains(&name) || ["requests.", "limits.", "hugepages-"].iter().any(|start| name.starts_with(start));
+    let of_pods = name == "pods"
+        || BARE.contains(&name)
+        || ["requests.", "limits.", "hugepages-"].iter().any(|start| name.starts_with(start));
     of_pods.then_some(("", "pods"))
 }
 
@@ -50,8 +52,8 @@ pub fn add(total: &mut Usage, more: Usage) {
     }
 }
 
-/// Usages that are added and taken off again. What comes out is the same as if only those that are left had been added: no sum is held
-/// at a bound in between.
+/// Usages that are added and taken off again. What comes out is the same as if only those that are left had been added:
+/// no sum is held at a bound in between.
 #[derive(Clone, Debug, Default)]
 pub struct Sums(BTreeMap<String, Sum>);
 
@@ -134,7 +136,8 @@ pub fn usage_of(group: &str, resource: &str, object: &Value, now: Timestamp) -> 
     usage
 }
 
-/// Devices of each class that a claim may be given at most: of a request's alternatives, the one that asks for most of the class.
+/// Devices of each class that a claim may be given at most: of a request's alternatives, the one that asks for most of
+/// the class.
 ///
 /// Spec: upstream v1.36 `claimEvaluator.Usage`.
 fn device_usage(claim: &Value, usage: &mut Usage) {
@@ -151,7 +154,9 @@ fn device_usage(claim: &Value, usage: &mut Usage) {
             let so_far = most.entry(class).or_default();
             *so_far = devices.max(*so_far);
         }
-        let of_request = most.into_iter().map(|(class, n)| (format!("{class}{DEVICES}"), Quantity::from_units(n, Notation::DecimalSi)));
+        let of_request = most
+            .into_iter()
+            .map(|(class, n)| (format!("{class}{DEVICES}"), Quantity::from_units(n, Notation::DecimalSi)));
         add(usage, of_request.collect());
     }
 }
@@ -222,28 +227,36 @@ fn most(total: &mut Usage, other: Usage) {
     }
 }
 
-/// `requests` or `limits` of a pod: containers and sidecars together, or the greatest moment of the init containers; what the pod
-/// itself asks for; plus overhead.
+/// `requests` or `limits` of a pod: containers and sidecars together, or the greatest moment of the init containers;
+/// what the pod itself asks for; plus overhead.
 pub fn pod_amounts(pod: &Value, field: &str) -> Usage {
     sums(pod, field, |container| amounts(&container["resources"], field))
 }
 
-/// What a container holds of its quota: the most of what it asks for, of what its node granted and of what is in force. A wish for less is
-/// no less until the node has carried it out; one that the node cannot fulfil is no more.
+/// What a container holds of its quota: the most of what it asks for, of what its node granted and of what is in force.
+/// A wish for less is no less until the node has carried it out; one that the node cannot fulfil is no more.
 ///
-/// Spec: upstream v1.36 `determineEffectiveRequests`, `determineEffectiveLimits` (component-helpers/resource), as pkg/quota calls them.
+/// Spec: upstream v1.36 `determineEffectiveRequests`, `determineEffectiveLimits` (component-helpers/resource), as
+/// pkg/quota calls them.
 fn held(pod: &Value, container: &Value, field: &str) -> Usage {
     let asked = amounts(&container["resources"], field);
-    let told =
-        ["containerStatuses", "initContainerStatuses"].into_iter().flat_map(|list| pod["status"][list].as_array().into_iter().flatten());
-    let Some(told) = told.filter(|told| told["name"] == container["name"]).find(|told| told["resources"].is_object()) else { return asked };
+    let told = ["containerStatuses", "initContainerStatuses"]
+        .into_iter()
+        .flat_map(|list| pod["status"][list].as_array().into_iter().flatten());
+    let Some(told) = told.filter(|told| told["name"] == container["name"]).find(|told| told["resources"].is_object())
+    else {
+        return asked;
+    };
     let mut held = amounts(&told["resources"], field);
     if field == "requests" {
         most(&mut held, amounts(told, "allocatedResources"));
     }
     let conditions = pod["status"]["conditions"].as_array();
-    let is_given_up =
-        conditions.into_iter().flatten().find(|c| c["type"] == "PodResizePending").is_some_and(|c| c["reason"] == "Infeasible");
+    let is_given_up = conditions
+        .into_iter()
+        .flatten()
+        .find(|c| c["type"] == "PodResizePending")
+        .is_some_and(|c| c["reason"] == "Infeasible");
     if !is_given_up {
         most(&mut held, asked);
     }
@@ -291,7 +304,9 @@ pub fn unspecified(pod: &Value, watched: &[&String]) -> Vec<String> {
         if !pod["spec"]["resources"][field][resource].is_null() {
             continue;
         }
-        let containers = ["initContainers", "containers"].into_iter().flat_map(|list| pod["spec"][list].as_array().into_iter().flatten());
+        let containers = ["initContainers", "containers"]
+            .into_iter()
+            .flat_map(|list| pod["spec"][list].as_array().into_iter().flatten());
         let without: Vec<&str> = containers
             .filter(|container| container["resources"][field][resource].is_null())
             .filter_map(|container| container["name"].as_str())
@@ -315,10 +330,14 @@ pub fn in_scope(quota: &Value, resource: &str, object: &Value) -> bool {
 
 fn has(object: &Value, scope: &str) -> bool {
     let best_effort = || {
-        let lists = ["initContainers", "containers"].into_iter().flat_map(|list| object["spec"][list].as_array().into_iter().flatten());
+        let lists = ["initContainers", "containers"]
+            .into_iter()
+            .flat_map(|list| object["spec"][list].as_array().into_iter().flatten());
         let all = lists.map(|container| &container["resources"]).chain([&object["spec"]["resources"]]);
         let asks = |resources: &Value| {
-            ["requests", "limits"].iter().any(|field| ["cpu", "memory"].iter().any(|name| !resources[field][name].is_null()))
+            ["requests", "limits"]
+                .iter()
+                .any(|field| ["cpu", "memory"].iter().any(|name| !resources[field][name].is_null()))
         };
         !all.into_iter().any(asks)
     };
@@ -392,7 +411,10 @@ mod tests {
             "containers": [{"name": "a", "resources": cpu("1")}, {"name": "b", "resources": cpu("500m")}],
             "overhead": {"cpu": "100m"}}});
         let usage = usage_of("", "pods", &pod, Timestamp::UNIX_EPOCH);
-        assert_eq!((of(&usage, "requests.cpu"), of(&usage, "cpu"), of(&usage, "pods")), ("4100m".into(), "4100m".into(), "1".into()));
+        assert_eq!(
+            (of(&usage, "requests.cpu"), of(&usage, "cpu"), of(&usage, "pods")),
+            ("4100m".into(), "4100m".into(), "1".into())
+        );
         let ended = usage_of("", "pods", &json!({"status": {"phase": "Succeeded"}}), Timestamp::UNIX_EPOCH);
         assert_eq!((of(&ended, "count/pods"), of(&ended, "pods")), ("1".into(), "-".into()));
     }
@@ -443,12 +465,16 @@ mod tests {
     fn a_pod_that_should_be_gone_is_nobodys_to_pay() {
         let pod = json!({"metadata": {"deletionTimestamp": "1970-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}, "spec": {}});
         let at = |second: i64| usage_of("", "pods", &pod, Timestamp::from_second(second).unwrap());
-        assert_eq!((of(&at(60), "pods"), of(&at(61), "pods"), of(&at(61), "count/pods")), ("1".into(), "-".into(), "1".into()));
+        assert_eq!(
+            (of(&at(60), "pods"), of(&at(61), "pods"), of(&at(61), "count/pods")),
+            ("1".into(), "-".into(), "1".into())
+        );
     }
 
     #[test]
     fn a_claim_of_devices_uses_each_class_as_often_as_it_may_be_given_one() {
-        let exactly = |class: &str, n: i64| json!({"deviceClassName": class, "allocationMode": "ExactCount", "count": n});
+        let exactly =
+            |class: &str, n: i64| json!({"deviceClassName": class, "allocationMode": "ExactCount", "count": n});
         let claim = json!({"spec": {"devices": {"requests": [
             {"name": "a", "exactly": {"deviceClassName": "gold"}},
             {"name": "b", "exactly": exactly("gold", 3)},
@@ -467,7 +493,11 @@ mod tests {
         let claim = json!({"spec": {"volumeAttributesClassName": "gold"}, "status": {"currentVolumeAttributesClassName": "silver"}});
         let of = |operator: &str, values: &[&str]| {
             let expression = json!({"scopeName": "VolumeAttributesClass", "operator": operator, "values": values});
-            in_scope(&json!({"spec": {"scopeSelector": {"matchExpressions": [expression]}}}), "persistentvolumeclaims", &claim)
+            in_scope(
+                &json!({"spec": {"scopeSelector": {"matchExpressions": [expression]}}}),
+                "persistentvolumeclaims",
+                &claim,
+            )
         };
         assert!(of("In", &["gold"]) && of("In", &["silver"]) && of("NotIn", &["gold"]));
         assert!(!of("In", &["iron"]) && !of("NotIn", &["gold", "silver"]));
@@ -478,7 +508,10 @@ mod tests {
         assert_eq!(source_of("count/deployments.apps"), Some(("apps", "deployments")));
         assert_eq!(source_of("count/secrets"), Some(("", "secrets")));
         assert_eq!(source_of("requests.nvidia.com/gpu"), Some(("", "pods")));
-        assert_eq!(source_of("gold.storageclass.storage.k8s.io/persistentvolumeclaims"), Some(("", "persistentvolumeclaims")));
+        assert_eq!(
+            source_of("gold.storageclass.storage.k8s.io/persistentvolumeclaims"),
+            Some(("", "persistentvolumeclaims"))
+        );
         assert_eq!(source_of("services.nodeports"), Some(("", "services")));
         assert_eq!(source_of("bananas"), None);
     }
@@ -486,7 +519,8 @@ mod tests {
     #[test]
     fn scopes_pick_pods() {
         let quota = |spec: Value| json!({"spec": spec});
-        let best_effort = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"ephemeral-storage": "1Gi"}}}]}});
+        let best_effort =
+            json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"ephemeral-storage": "1Gi"}}}]}});
         assert!(in_scope(&quota(json!({"scopes": ["BestEffort", "NotTerminating"]})), "pods", &best_effort));
         assert!(!in_scope(&quota(json!({"scopes": ["BestEffort"]})), "services", &best_effort));
         let high = json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}});

@@ -241,7 +241,8 @@ pub struct Field {
     pub default: Option<Value>,
     /// x-kubernetes-list-type and keys; `Atomic` for lists without one.
     pub list: ListType,
-    /// Said so in the schema (a list without a list type is atomic too, but strategic merge and OpenAPI tell them apart).
+    /// Said so in the schema (a list without a list type is atomic too, but strategic merge and OpenAPI tell them
+    /// apart).
     pub list_said: bool,
     /// x-kubernetes-map-type: atomic on the field: a map or struct that apply owns as one.
     pub atomic: bool,

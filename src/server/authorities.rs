@@ -38,7 +38,9 @@ pub(crate) enum AuthoritiesError {
     NoField,
     #[error("Secret {NAMESPACE}/{NAME} was sealed with another service.key than this server's")]
     ForeignSeal,
-    #[error("they replace others than this server's {using}: stop it, and copy the files *-ca.* of server/tls from another")]
+    #[error(
+        "they replace others than this server's {using}: stop it, and copy the files *-ca.* of server/tls from another"
+    )]
     OfOthers { using: String },
     #[error("the set cannot be written")]
     Unwritten(#[from] serde_json::Error),
@@ -162,8 +164,8 @@ pub(crate) mod tests {
             // Authorities of one second would have one name.
             let later = Clock::system().now().checked_add(jiff::SignedDuration::from_secs(60)).unwrap();
             let set = Authorities::load(&tls).unwrap().replaced_by(None, false, later).unwrap();
-            let sealed =
-                Replacement { replaces: vec![replaces.to_owned()], set }.seal(&service_key(dir.path()).unwrap(), &Rng::from_seed(1));
+            let sealed = Replacement { replaces: vec![replaces.to_owned()], set }
+                .seal(&service_key(dir.path()).unwrap(), &Rng::from_seed(1));
             secret_of(sealed.unwrap(), None)
         };
         assert!(keep(dir.path(), &using, &sent("others")).unwrap_err().to_string().contains("replace others"));

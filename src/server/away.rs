@@ -34,7 +34,9 @@ pub(crate) enum AwayError {
         "--etcd-s3-config-secret {name}: {key} is taken from --{key} alone, for whoever may write that Secret must not choose where the cluster goes: give the flag, and remove the key"
     )]
     NotFromSecret { name: String, key: String },
-    #[error("--etcd-s3-config-secret: the Secret cannot be read while the server does not run; give the flags themselves")]
+    #[error(
+        "--etcd-s3-config-secret: the Secret cannot be read while the server does not run; give the flags themselves"
+    )]
     NoServer,
     #[error(transparent)]
     S3(#[from] S3Error),
@@ -79,7 +81,9 @@ impl S3Flags {
         match more {
             None => Ok(settings(&self.given(), &read)?),
             Some((name, mut values)) => {
-                if let Some(key) = values.iter().find(|(key, text)| !FROM_SECRET.contains(&key.as_str()) && !text.expose().is_empty()) {
+                if let Some(key) =
+                    values.iter().find(|(key, text)| !FROM_SECRET.contains(&key.as_str()) && !text.expose().is_empty())
+                {
                     return Err(AwayError::NotFromSecret { name: name.to_owned(), key: format!("etcd-s3-{}", key.0) });
                 }
                 values.extend(self.given());
@@ -102,7 +106,11 @@ impl S3Flags {
 /// The values of the Secret.
 async fn read_secret(client: &kube::Client, name: &str) -> Result<BTreeMap<String, Secret<String>>, AwayError> {
     let api: Api<SecretObject> = Api::namespaced(client.clone(), NAMESPACE);
-    let found = api.get(name).await.map_err(|err| AwayError::Unread { kind: "Secret", name: name.to_owned(), source: Box::new(err) })?;
+    let found = api.get(name).await.map_err(|err| AwayError::Unread {
+        kind: "Secret",
+        name: name.to_owned(),
+        source: Box::new(err),
+    })?;
     let mut values = BTreeMap::new();
     for (key, value) in found.data.unwrap_or_default() {
         if let (Some(key), Ok(text)) = (key.strip_prefix("etcd-s3-"), String::from_utf8(value.0)) {
@@ -113,7 +121,14 @@ async fn read_secret(client: &kube::Client, name: &str) -> Result<BTreeMap<Strin
 }
 
 /// Puts a snapshot into the bucket and deletes the older ones of its name there; says how many.
-pub(crate) async fn take(bucket: &Bucket, file: &Path, name: &str, prefix: &str, node: &str, keep: usize) -> Result<usize, S3Error> {
+pub(crate) async fn take(
+    bucket: &Bucket,
+    file: &Path,
+    name: &str,
+    prefix: &str,
+    node: &str,
+    keep: usize,
+) -> Result<usize, S3Error> {
     bucket.put(name, file).await?;
     Ok(prune(bucket, prefix, node, keep).await?.len())
 }
@@ -121,8 +136,10 @@ pub(crate) async fn take(bucket: &Bucket, file: &Path, name: &str, prefix: &str,
 /// Deletes all but the newest snapshots of a name and node; says which.
 pub(crate) async fn prune(bucket: &Bucket, prefix: &str, node: &str, keep: usize) -> Result<Vec<String>, S3Error> {
     let all = list(bucket).await?;
-    let old: Vec<String> =
-        snapshot::surplus(all.iter().map(|entry| entry.key.as_str()), prefix, node, keep).into_iter().map(str::to_owned).collect();
+    let old: Vec<String> = snapshot::surplus(all.iter().map(|entry| entry.key.as_str()), prefix, node, keep)
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
     for name in &old {
         bucket.delete(name).await?;
     }
@@ -131,7 +148,8 @@ pub(crate) async fn prune(bucket: &Bucket, prefix: &str, node: &str, keep: usize
 
 /// The snapshots in the bucket, oldest first.
 pub(crate) async fn list(bucket: &Bucket) -> Result<Vec<Entry>, S3Error> {
-    let mut all: Vec<Entry> = bucket.list().await?.into_iter().filter(|entry| snapshot::made_at(&entry.key).is_some()).collect();
+    let mut all: Vec<Entry> =
+        bucket.list().await?.into_iter().filter(|entry| snapshot::made_at(&entry.key).is_some()).collect();
     all.sort_by_key(|entry| (snapshot::made_at(&entry.key), entry.key.clone()));
     Ok(all)
 }
@@ -190,12 +208,16 @@ mod tests {
 
     #[test]
     fn a_secret_says_who_one_is_and_not_where_snapshots_go() {
-        let more = |values: &[(&str, &str)]| values.iter().map(|(k, v)| ((*k).to_owned(), Secret::new((*v).to_owned()))).collect();
+        let more = |values: &[(&str, &str)]| {
+            values.iter().map(|(k, v)| ((*k).to_owned(), Secret::new((*v).to_owned()))).collect()
+        };
         let given = flags(&["--s3", "--s3-bucket=mine"]);
         let both = given.settings(Some(("name", more(&[("access-key", "A"), ("secret-key", "S")])))).unwrap();
         assert_eq!(both.bucket.as_str(), "mine");
         for key in ["endpoint", "endpoint-ca", "endpoint-ca-name", "skip-ssl-verify", "bucket", "folder", "proxy"] {
-            let Err(err) = given.settings(Some(("name", more(&[("access-key", "A"), ("secret-key", "S"), (key, "theirs")])))) else {
+            let Err(err) =
+                given.settings(Some(("name", more(&[("access-key", "A"), ("secret-key", "S"), (key, "theirs")]))))
+            else {
                 panic!("{key} is taken")
             };
             assert!(err.to_string().contains(&format!("etcd-s3-{key} is taken from --etcd-s3-{key} alone")), "{err}");

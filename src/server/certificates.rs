@@ -52,7 +52,8 @@ impl Kubeconfig {
         files::write_atomic(&self.path, pki.admin_kubeconfig(&self.url).as_bytes(), self.mode)?;
         match self.group {
             None => Ok(()),
-            group => std::os::unix::fs::chown(&self.path, None, group).map_err(FileError::at("cannot set the group of", &self.path)),
+            group => std::os::unix::fs::chown(&self.path, None, group)
+                .map_err(FileError::at("cannot set the group of", &self.path)),
         }
     }
 }
@@ -73,8 +74,8 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Renews each certificate at two thirds of its life, and at once one whose files are taken away; whoever shows it shows the
-    /// new one from the next handshake on.
+    /// Renews each certificate at two thirds of its life, and at once one whose files are taken away; whoever shows it
+    /// shows the new one from the next handshake on.
     pub(crate) fn start(mut self, group: &Group) {
         let recorder = Recorder::new(self.client.clone(), "kedge-certificates", &self.node_name, group);
         group.spawn("certificates", async move {
@@ -88,7 +89,8 @@ impl Keeper {
             }
             loop {
                 let Some(wait) = self.round(&recorder) else {
-                    // What the failed try wrote is a change of the folder, too: it must not be the reason for the next one.
+                    // What the failed try wrote is a change of the folder, too: it must not be the reason for the next
+                    // one.
                     tokio::time::sleep(RETRY).await;
                     continue;
                 };
@@ -145,14 +147,19 @@ impl Keeper {
             };
             if days < limit && self.told.insert(stem.to_string(), days) != Some(days) {
                 warn!(name = stem, days, "a certificate nears its end");
-                self.tell(recorder, reason, format!("{stem}.crt ends in {days} days, at {end}: see 'kedge certificate check'"));
+                self.tell(
+                    recorder,
+                    reason,
+                    format!("{stem}.crt ends in {days} days, at {end}: see 'kedge certificate check'"),
+                );
             }
         }
     }
 
     fn tell(&self, recorder: &Recorder, reason: &str, text: String) {
         let name = Some(self.node_name.clone());
-        let about = ObjectReference { kind: Some("Node".to_owned()), uid: name.clone(), name, ..ObjectReference::default() };
+        let about =
+            ObjectReference { kind: Some("Node".to_owned()), uid: name.clone(), name, ..ObjectReference::default() };
         recorder.report_ref(about, Severity::Warning, reason, text);
     }
 }

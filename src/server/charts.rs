@@ -1,4 +1,5 @@
-//! How HelmCharts are installed: with the machine's helm, as a user of its own, with a certificate for as long as one call may take.
+//! How HelmCharts are installed: with the machine's helm, as a user of its own, with a certificate for as long as one
+//! call may take.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,10 +26,15 @@ pub(crate) fn config(args: &ServerArgs, pki: &Arc<Pki>, clock: &Clock, rng: &Rng
         return None;
     }
     let (pki, now) = (Arc::clone(pki), clock.clone());
-    let subject =
-        LeafSpec { common_name: cluster::helm::USER.to_owned(), organizations: Vec::new(), sans: BTreeSet::new(), usage: Usage::Client };
+    let subject = LeafSpec {
+        common_name: cluster::helm::USER.to_owned(),
+        organizations: Vec::new(),
+        sans: BTreeSet::new(),
+        usage: Usage::Client,
+    };
     let kubeconfig = move || {
-        let issued = pki.authority(Ca::Client).issue_for(&subject, now.now(), LIFE).map_err(|err| Chain(&err).to_string())?;
+        let issued =
+            pki.authority(Ca::Client).issue_for(&subject, now.now(), LIFE).map_err(|err| Chain(&err).to_string())?;
         Ok(pki::kubeconfig::kubeconfig(&url, pki.authority(Ca::Server).bundle(), &issued.cert_pem, &issued.key_pem))
     };
     let data_dir = &args.common.state.data_dir;

@@ -1,5 +1,5 @@
-//! The API server's way to kubelets, pods and services, with its own client certificate: through a node's tunnel where it holds one
-//! open, else straight over the network.
+//! The API server's way to kubelets, pods and services, with its own client certificate: through a node's tunnel where
+//! it holds one open, else straight over the network.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +21,8 @@ use wire::{Body, proxy};
 
 /// The kubelet's port when a Node does not tell it.
 const KUBELET_PORT: u16 = base::ports::KUBELET;
-/// Address types in the order in which kubelets are tried, as k3s has it, but for `Hostname`: a name leads where its resolver says.
+/// Address types in the order in which kubelets are tried, as k3s has it, but for `Hostname`: a name leads where its
+/// resolver says.
 const ADDRESS_TYPES: [&str; 2] = ["InternalIP", "ExternalIP"];
 
 /// Dials; streams live in a task group.
@@ -55,7 +56,14 @@ impl Direct {
             config.alpn_protocols = vec![b"http/1.1".to_vec()];
             Arc::new(config)
         };
-        Direct { kubelets: h1(kubelets), unverified: h1(unverified), tunnels, relay, own: own.to_owned(), group: group.child("streams") }
+        Direct {
+            kubelets: h1(kubelets),
+            unverified: h1(unverified),
+            tunnels,
+            relay,
+            own: own.to_owned(),
+            group: group.child("streams"),
+        }
     }
 
     /// The way to a node: its tunnel to this server, else one to another server; none is the network.
@@ -70,8 +78,8 @@ impl Direct {
     }
 }
 
-/// Where the kubelet of a node listens, by the node's own word: an address of one machine is dialled, of this server's `own` node any, and
-/// no name.
+/// Where the kubelet of a node listens, by the node's own word: an address of one machine is dialled, of this server's
+/// `own` node any, and no name.
 ///
 /// Errors: 400 where the node has addresses, but none such; 500 where it has none.
 fn kubelet_host(node: &Value, own: bool) -> Result<IpAddr, Status> {
@@ -79,7 +87,8 @@ fn kubelet_host(node: &Value, own: bool) -> Result<IpAddr, Status> {
     if !addresses.iter().any(|address| ADDRESS_TYPES.contains(&address.type_.as_str())) {
         return Err(Status::internal(format!("no preferred addresses found for node {:?}", model::meta::name(node))));
     }
-    let said = Node { status: Some(NodeStatus { addresses: Some(addresses), ..NodeStatus::default() }), ..Node::default() };
+    let said =
+        Node { status: Some(NodeStatus { addresses: Some(addresses), ..NodeStatus::default() }), ..Node::default() };
     let first = |kind| if own { node::own_addresses(&said, kind).next() } else { node::addresses(&said, kind).next() };
     ADDRESS_TYPES.into_iter().find_map(first).ok_or_else(|| Status::bad_request("address not allowed"))
 }
@@ -92,7 +101,8 @@ fn kubelet_port(node: &Value) -> u16 {
 #[async_trait]
 impl Connector for Direct {
     async fn connect(&self, target: Target, request: Request<Body>) -> Result<Response<Body>, Status> {
-        let unreachable = |err: wire::dial::DialError| Status::internal(format!("error dialing backend: {}", Chain(&err)));
+        let unreachable =
+            |err: wire::dial::DialError| Status::internal(format!("error dialing backend: {}", Chain(&err)));
         match target {
             Target::Kubelet { node, path_and_query } => {
                 let name = model::meta::name(&node).to_owned();
@@ -100,11 +110,13 @@ impl Connector for Direct {
                 let host = match &via {
                     // At the end of its tunnel a kubelet is on loopback.
                     Some(_) => IpAddr::from([127, 0, 0, 1]),
-                    // This server's own node may call itself 127.0.0.1; to another one's word that would be this server.
+                    // This server's own node may call itself 127.0.0.1; to another one's word that would be this
+                    // server.
                     None => kubelet_host(&node, name == self.own)?,
                 };
                 let (host, port) = (host.to_string(), kubelet_port(&node));
-                let to = proxy::Target { host, port, tls: Some(Arc::clone(&self.kubelets)), server_name: Some(name), via };
+                let to =
+                    proxy::Target { host, port, tls: Some(Arc::clone(&self.kubelets)), server_name: Some(name), via };
                 let path = path_and_query.as_str();
                 if path.starts_with("/portForward/") {
                     port_forward::connect(request, &to, path, &self.group).await.map_err(unreachable)

@@ -1,4 +1,5 @@
-//! The store that the flags ask for: embedded, or an external etcd; its etcd face; and making this server the only member again.
+//! The store that the flags ask for: embedded, or an external etcd; its etcd face; and making this server the only
+//! member again.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -45,7 +46,9 @@ pub(crate) enum DatastoreError {
     Unreadable { flag: &'static str, source: FileError },
     #[error("--{flag} {path}", path = path.display())]
     Unusable { flag: &'static str, path: PathBuf, source: pki::error::PkiError },
-    #[error("--datastore-endpoint {0} needs --datastore-cafile: the authority that signed the certificate of the etcd server")]
+    #[error(
+        "--datastore-endpoint {0} needs --datastore-cafile: the authority that signed the certificate of the etcd server"
+    )]
     NoAuthority(String),
     #[error("--{0} is for endpoints with https://, and --datastore-endpoint names none")]
     NoTls(&'static str),
@@ -59,7 +62,9 @@ pub(crate) enum DatastoreError {
     Snapshot(#[from] SnapshotError),
     #[error("--etcd-snapshot-schedule-cron: {0}")]
     Schedule(String),
-    #[error("--etcd-s3: with --datastore-endpoint kedge takes no snapshots; an external etcd is saved by its own tools")]
+    #[error(
+        "--etcd-s3: with --datastore-endpoint kedge takes no snapshots; an external etcd is saved by its own tools"
+    )]
     NotOurs,
     #[error(transparent)]
     Away(#[from] AwayError),
@@ -87,7 +92,8 @@ impl StoreFlags {
         Places { data_dir: data_dir.to_owned(), config: config.to_owned(), dir }
     }
 
-    /// The external etcd's servers in one order, as all servers of a cluster must name them; empty for the embedded store.
+    /// The external etcd's servers in one order, as all servers of a cluster must name them; empty for the embedded
+    /// store.
     pub(crate) fn endpoints(&self) -> String {
         let mut urls: Vec<String> = self.datastore_endpoint.iter().map(Endpoint::to_string).collect();
         urls.sort();
@@ -104,8 +110,16 @@ impl StoreFlags {
         group: &Group,
     ) -> Result<Datastore, DatastoreError> {
         if self.datastore_endpoint.is_empty() {
-            let config = store::Config { dir: db.to_owned(), birth, network: Some(network), rng: rng.clone(), bounds: Bounds::SHIPPED };
-            let store = Store::open(config, group).await.map_err(|source| DatastoreError::Open { path: db.to_owned(), source })?;
+            let config = store::Config {
+                dir: db.to_owned(),
+                birth,
+                network: Some(network),
+                rng: rng.clone(),
+                bounds: Bounds::SHIPPED,
+            };
+            let store = Store::open(config, group)
+                .await
+                .map_err(|source| DatastoreError::Open { path: db.to_owned(), source })?;
             return Ok(Datastore { storage: store.clone(), embedded: Some(store) });
         }
         let tls = self.client_tls()?;
@@ -117,7 +131,8 @@ impl StoreFlags {
 
     /// The flags of TLS that are given, for an error: whichever side refused, one of them may be the reason.
     fn tls_flags(&self) -> String {
-        let files = self.tls_files().into_iter().filter_map(|(flag, path)| Some(format!("--{flag} {}", path?.display())));
+        let files =
+            self.tls_files().into_iter().filter_map(|(flag, path)| Some(format!("--{flag} {}", path?.display())));
         let files: Vec<String> = files.collect();
         if files.is_empty() { String::new() } else { format!(" with {}", files.join(" ")) }
     }
@@ -147,10 +162,14 @@ impl StoreFlags {
         };
         let (ca, cert, key) = match self.tls_files() {
             [(_, None), _, _] => return Err(DatastoreError::NoAuthority(endpoint.to_string())),
-            [_, (flag, Some(_)), (_, None)] | [_, (_, None), (flag, Some(_))] => return Err(DatastoreError::HalfPair(flag)),
-            [(ca_flag, Some(ca)), (cert_flag, cert), (key_flag, key)] => {
-                ((ca_flag, ca.as_path()), cert.map(|path| (cert_flag, path.as_path())), key.map(|path| (key_flag, path.as_path())))
+            [_, (flag, Some(_)), (_, None)] | [_, (_, None), (flag, Some(_))] => {
+                return Err(DatastoreError::HalfPair(flag));
             }
+            [(ca_flag, Some(ca)), (cert_flag, cert), (key_flag, key)] => (
+                (ca_flag, ca.as_path()),
+                cert.map(|path| (cert_flag, path.as_path())),
+                key.map(|path| (key_flag, path.as_path())),
+            ),
         };
         let authorities = Bundle::from_pem(&read(ca)?).map_err(unusable(ca.0, ca.1))?;
         let pair = match cert.zip(key) {
@@ -162,13 +181,20 @@ impl StoreFlags {
             }
             None => None,
         };
-        let mut config = rustls::ClientConfig::clone(&*pki::tls::client_config(&authorities, pair).map_err(DatastoreError::Tls)?);
+        let mut config =
+            rustls::ClientConfig::clone(&*pki::tls::client_config(&authorities, pair).map_err(DatastoreError::Tls)?);
         config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(Some(Arc::new(config)))
     }
 
-    /// `--cluster-reset`: makes this server the only one, from a snapshot if one is named, which `token` sealed. Answers with what to say.
-    pub(crate) fn reset(&self, data_dir: &Path, config: &Path, token: Option<&Secret<String>>) -> Result<String, DatastoreError> {
+    /// `--cluster-reset`: makes this server the only one, from a snapshot if one is named, which `token` sealed.
+    /// Answers with what to say.
+    pub(crate) fn reset(
+        &self,
+        data_dir: &Path,
+        config: &Path,
+        token: Option<&Secret<String>>,
+    ) -> Result<String, DatastoreError> {
         let (clock, rng) = (Clock::system(), Rng::from_os());
         let next = "Start the server again without --cluster-reset. On every other server delete the folder server/db and start it: it joins anew.";
         if let Some(archive) = &self.cluster_reset_restore_path {
@@ -176,14 +202,19 @@ impl StoreFlags {
             if self.s3.etcd_s3 && !archive.exists() {
                 life::block_on(async {
                     let (group, _reports) = Group::root("restore");
-                    got = Some(Got::new(&self.s3.bucket(None, &group).await?, &archive.to_string_lossy(), data_dir).await?);
+                    got = Some(
+                        Got::new(&self.s3.bucket(None, &group).await?, &archive.to_string_lossy(), data_dir).await?,
+                    );
                     group.shutdown().await;
                     Ok::<(), DatastoreError>(())
                 })?;
             }
             let archive = got.as_ref().map_or(archive.as_path(), Got::path);
             let restored = snapshot::restore(&self.places(data_dir, config), archive, token, &clock, &rng)?;
-            return Ok(format!("Restored the state of {} at revision {}. {next}", restored.manifest.created, restored.manifest.revision));
+            return Ok(format!(
+                "Restored the state of {} at revision {}. {next}",
+                restored.manifest.created, restored.manifest.revision
+            ));
         }
         let db = data_dir.join("server/db");
         let contents = store::backup::reset(&db, &rng).map_err(|source| DatastoreError::Open { path: db, source })?;
@@ -191,10 +222,18 @@ impl StoreFlags {
     }
 }
 
-/// Serves the store to `etcdctl` and others: on a socket for root, and on the loopback address for holders of a certificate.
-pub(crate) async fn serve_etcd(store: &Arc<Store>, pki: &Pki, db: &Path, rng: &Rng, group: &Group) -> Result<(), DatastoreError> {
+/// Serves the store to `etcdctl` and others: on a socket for root, and on the loopback address for holders of a
+/// certificate.
+pub(crate) async fn serve_etcd(
+    store: &Arc<Store>,
+    pki: &Pki,
+    db: &Path,
+    rng: &Rng,
+    group: &Group,
+) -> Result<(), DatastoreError> {
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, ETCD_PORT));
-    let face: Arc<dyn wire::Handler> = Arc::new(Face::new(Arc::clone(store), rng.clone(), &format!("https://{addr}"), group));
+    let face: Arc<dyn wire::Handler> =
+        Arc::new(Face::new(Arc::clone(store), rng.clone(), &format!("https://{addr}"), group));
     let socket = db.join(ETCD_SOCKET);
     match wire::serve::UnixServer::bind(&socket, Arc::clone(&face)) {
         Ok(server) => server.start(group),

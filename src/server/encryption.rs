@@ -1,4 +1,5 @@
-//! Where the keys of encryption at rest come from: the operator's file, what the servers share in the store, our own file, or a new one.
+//! Where the keys of encryption at rest come from: the operator's file, what the servers share in the store, our own
+//! file, or a new one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -57,7 +58,8 @@ pub(crate) async fn sealed(
     group: &Group,
 ) -> Result<(Encryption, Arc<dyn Storage>), ServerError> {
     let parse = |path: &Path, text: &str| {
-        Config::parse(text).map_err(|why| ServerError::Argument(format!("encryption configuration {}: {why}", path.display())))
+        Config::parse(text)
+            .map_err(|why| ServerError::Argument(format!("encryption configuration {}: {why}", path.display())))
     };
     let own = data_dir.join(FILE);
     let alone = |config: Config| State { config, stage: START.to_owned(), at: Revision(0) };
@@ -82,12 +84,15 @@ pub(crate) async fn sealed(
     let service_key = data_dir.join(SERVICE_KEY);
     let secret = std::fs::read_to_string(&service_key).map_err(files::FileError::at("cannot read", &service_key))?;
     let share = Share::new(&secret, own.clone());
-    let unread = |err: store::error::Error| ServerError::Argument(format!("cannot look for the configuration of encryption: {err}"));
+    let unread = |err: store::error::Error| {
+        ServerError::Argument(format!("cannot look for the configuration of encryption: {err}"))
+    };
     let shared = store.range(RangeRequest { key: KEY.into(), ..RangeRequest::default() }).await.map_err(unread)?;
     let state = match (shared.kvs.first(), files::read_if_exists(&own)?) {
         // What the servers agreed on since then is newer than the file.
         (Some(kv), _) => {
-            let bad = |why: String| ServerError::Argument(format!("the configuration of encryption in the store: {why}"));
+            let bad =
+                |why: String| ServerError::Argument(format!("the configuration of encryption in the store: {why}"));
             let state = share.open(&kv.value, kv.mod_revision).map_err(bad)?;
             share.keep(&state);
             state
@@ -105,7 +110,9 @@ pub(crate) async fn sealed(
     };
     if wanted.claimed && !seals_secrets(&state.config) {
         // Not refused: the command says of itself that it stays.
-        warn!("--secrets-encryption is given, and 'kedge secrets-encrypt disable' switched it off: Secrets are written as they are");
+        warn!(
+            "--secrets-encryption is given, and 'kedge secrets-encrypt disable' switched it off: Secrets are written as they are"
+        );
     }
     let seals = Arc::new(Seals::new(state, Some(share), rng.clone()));
     let encryption = Encryption { seals: Arc::clone(&seals), file: Some(own), turn: tokio::sync::Mutex::default() };
@@ -119,12 +126,19 @@ fn seals_secrets(config: &Config) -> bool {
 
 /// A new key beside Secrets that another one sealed would make them unreadable: the key has to come here first.
 async fn refuse_a_second_key(storage: &dyn Storage, own: &Path) -> Result<(), ServerError> {
-    let request = RangeRequest { key: SECRETS.into(), range_end: store::prefix_end(SECRETS.as_bytes()), ..RangeRequest::default() };
+    let request = RangeRequest {
+        key: SECRETS.into(),
+        range_end: store::prefix_end(SECRETS.as_bytes()),
+        ..RangeRequest::default()
+    };
     let unread = |err: store::error::Error| ServerError::Argument(format!("cannot look for encrypted Secrets: {err}"));
     let found = storage.range(request).await.map_err(unread)?;
     if !found.kvs.iter().any(|kv| kv.value.starts_with(b"k8s:enc:")) {
         return Ok(());
     }
-    let why = format!("the store holds Secrets that another server's key encrypted: copy its {FILE} to {} and start again", own.display());
+    let why = format!(
+        "the store holds Secrets that another server's key encrypted: copy its {FILE} to {} and start again",
+        own.display()
+    );
     Err(ServerError::Argument(why))
 }

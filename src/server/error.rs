@@ -16,7 +16,9 @@ use crate::server::joining::JoinError;
 /// Why the server did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServerError {
-    #[error("kedge server must run as root to start containers: run it with sudo, or with --disable-agent for an API server alone")]
+    #[error(
+        "kedge server must run as root to start containers: run it with sudo, or with --disable-agent for an API server alone"
+    )]
     NotRoot,
     #[error("--{flag}: {reason}")]
     Flag { flag: &'static str, reason: String },

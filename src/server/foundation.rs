@@ -25,7 +25,8 @@ use crate::server::listener::Front;
 use crate::server::plan::Plan;
 use crate::server::{authorities, datastore, listener};
 
-/// The tasks of the server, stopped in this order: nobody works for a store that is closed, and members talk to the last.
+/// The tasks of the server, stopped in this order: nobody works for a store that is closed, and members talk to the
+/// last.
 pub(super) struct Groups {
     pub(super) workers: Group,
     pub(super) serving: Group,
@@ -67,12 +68,21 @@ impl Base {
         let front = Front::new(pki.authority(Ca::Server).bundle().to_owned());
         let addr = SocketAddr::new(plan.bind, plan.args.https_listen_port);
         let clients = pki.client_bundle()?.and(&plan.apiserver.client_ca_pem)?;
-        let tls = pki::tls::server_config_by(&plan.apiserver.tls, Arc::clone(pki.leaf(Leaf::ServingApiserver)), Some(&clients))?;
+        let tls = pki::tls::server_config_by(
+            &plan.apiserver.tls,
+            Arc::clone(pki.leaf(Leaf::ServingApiserver)),
+            Some(&clients),
+        )?;
         let listener = wire::serve::Server::bind(addr, Some(tls), Arc::clone(&front) as Arc<dyn wire::Handler>).await;
         let mut listener = listener.map_err(|source| ServerError::Listen { addr, source })?;
         if let Some(store) = &datastore.embedded {
             let group = groups.port.child("peers");
-            listener = listener.beside(Protocol { alpn: pki::tls::ALPN_PEER, tls: peers, handler: store.peer_handler(), group });
+            listener = listener.beside(Protocol {
+                alpn: pki::tls::ALPN_PEER,
+                tls: peers,
+                handler: store.peer_handler(),
+                group,
+            });
         }
         listener.start_in(&groups.port, &groups.serving);
         info!(addr = %addr, "port is open");
@@ -105,7 +115,9 @@ fn open_pki(plan: &Plan, server_dir: &Path, clock: &Clock) -> Result<Pki, Server
     };
     let mut pki = Pki::load_or_create(&server_dir.join("tls"), options)?;
     let (signing, verifying) = plan.apiserver.accounts.read_keys().map_err(ServerError::Argument)?;
-    let unusable = |err: pki::error::PkiError| ServerError::Argument(format!("--kube-apiserver-arg=service-account-*-key-file: {err}"));
+    let unusable = |err: pki::error::PkiError| {
+        ServerError::Argument(format!("--kube-apiserver-arg=service-account-*-key-file: {err}"))
+    };
     pki.set_service_keys(signing, verifying).map_err(unusable)?;
     Ok(pki)
 }

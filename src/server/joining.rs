@@ -1,7 +1,8 @@
 //! `kedge server --server`: what makes this machine one more server of a cluster that is there already.
 //!
-//! First it is given the cluster's secrets, by a server that it knows to be the right one (the fingerprint in the token), then its
-//! empty store becomes a member. A server that is a member needs neither: it finds the others by itself.
+//! First it is given the cluster's secrets, by a server that it knows to be the right one (the fingerprint in the
+//! token), then its empty store becomes a member. A server that is a member needs neither: it finds the others by
+//! itself.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -127,13 +128,17 @@ impl Plan<'_> {
             for name in ["state.db", "state.db-wal", "state.db-shm"] {
                 let path = self.db().join(name);
                 match std::fs::remove_file(&path) {
-                    Err(err) if err.kind() != std::io::ErrorKind::NotFound => return Err(FileError::at("cannot remove", &path)(err).into()),
+                    Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
+                        return Err(FileError::at("cannot remove", &path)(err).into());
+                    }
                     _ => {}
                 }
             }
             let log = store::journal::dir_in(&self.db());
             match std::fs::remove_dir_all(&log) {
-                Err(err) if err.kind() != std::io::ErrorKind::NotFound => return Err(FileError::at("cannot remove", &log)(err).into()),
+                Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
+                    return Err(FileError::at("cannot remove", &log)(err).into());
+                }
                 _ => {}
             }
         }
@@ -172,10 +177,21 @@ impl Plan<'_> {
     }
 
     /// Has a joining store taken in, then waits until it has everything that was written before.
-    pub(crate) async fn settle(&self, role: Place, store: &Store, pki: &Pki, rng: &Rng, group: &Group) -> Result<(), JoinError> {
+    pub(crate) async fn settle(
+        &self,
+        role: Place,
+        store: &Store,
+        pki: &Pki,
+        rng: &Rng,
+        group: &Group,
+    ) -> Result<(), JoinError> {
         if let Place::Joining(servers) = role {
-            let tls = h1(&*pki::tls::client_config(&pki.server_bundle()?, Some(Arc::clone(pki.leaf(Leaf::ClientSupervisor))))?);
-            let new = NewMember { id: store.member_id(), name: self.node_name.to_owned(), address: self.address.clone() };
+            let tls = h1(&*pki::tls::client_config(
+                &pki.server_bundle()?,
+                Some(Arc::clone(pki.leaf(Leaf::ClientSupervisor))),
+            )?);
+            let new =
+                NewMember { id: store.member_id(), name: self.node_name.to_owned(), address: self.address.clone() };
             let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
             let mut told = None;
             while let Err(refusal) = members::ask(&servers, &new, &tls, group).await {
@@ -193,8 +209,11 @@ impl Plan<'_> {
                 Ok(Err(source)) => return Err(JoinError::Store { path: self.db(), source }),
                 Err(_) => {
                     let members = store.members().await.unwrap_or_default();
-                    let others: Vec<String> =
-                        members.iter().filter(|m| m.id != store.member_id()).map(|m| format!("{} ({})", m.name, m.address)).collect();
+                    let others: Vec<String> = members
+                        .iter()
+                        .filter(|m| m.id != store.member_id())
+                        .map(|m| format!("{} ({})", m.name, m.address))
+                        .collect();
                     warn!(
                         members = others.join(", "),
                         "waiting for a majority of the servers; start them, or use --cluster-reset if they are gone for good"

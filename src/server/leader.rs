@@ -1,4 +1,5 @@
-//! What must run once in a cluster: it starts when this server leads, and stops, not the process, when it leads no more.
+//! What must run once in a cluster: it starts when this server leads, and stops, not the process, when it leads no
+//! more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,13 +92,19 @@ impl Elector {
 
     /// Returns when the key, which was there at `seen`, is free.
     async fn free(&self, seen: Revision) -> Result<(), Error> {
-        let request = WatchRequest { key: KEY.into(), range_end: Default::default(), start: Revision(seen.0 + 1), prev_kv: false };
+        let request = WatchRequest {
+            key: KEY.into(),
+            range_end: Default::default(),
+            start: Revision(seen.0 + 1),
+            prev_kv: false,
+        };
         let mut changes = self.storage.watch(request).await?;
         while changes.next().await?.events.iter().all(|event| event.kind != EventKind::Delete) {}
         Ok(())
     }
 
-    /// Gives signs of life; returns when this server cannot be sure of the key any more. `sign`: the last sign that came through.
+    /// Gives signs of life; returns when this server cannot be sure of the key any more. `sign`: the last sign that
+    /// came through.
     async fn keep(&self, lease: u64, mut sign: Stopwatch) {
         loop {
             tokio::time::sleep(KEEP_EVERY.min(CERTAIN.saturating_sub(sign.elapsed()))).await;
@@ -129,7 +136,11 @@ impl Elector {
 }
 
 /// Calls `begin` with a group of its own each time this server comes to lead; the group stops when it leads no more.
-pub(crate) fn while_leading(mut leadership: watch::Receiver<Leadership>, group: &Group, begin: impl Fn(&Group) + Send + 'static) {
+pub(crate) fn while_leading(
+    mut leadership: watch::Receiver<Leadership>,
+    group: &Group,
+    begin: impl Fn(&Group) + Send + 'static,
+) {
     let own = group.clone();
     group.spawn("leader", async move {
         loop {

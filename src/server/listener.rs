@@ -1,4 +1,5 @@
-//! What answers on the API's port: the supervisor for machines that join and nodes that open tunnels, the API server for all else.
+//! What answers on the API's port: the supervisor for machines that join and nodes that open tunnels, the API server
+//! for all else.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -30,8 +31,8 @@ use crate::agent::host;
 use crate::flags::roles::ServerArgs;
 use crate::flags::token::{FrontError, Given};
 
-/// Hands each request to whom its path belongs. The port is open before they are there: the members of a store of several find each
-/// other on it first.
+/// Hands each request to whom its path belongs. The port is open before they are there: the members of a store of
+/// several find each other on it first.
 pub(crate) struct Front {
     /// The authorities to trust, PEM.
     ca: String,
@@ -91,15 +92,20 @@ pub(crate) fn passwords_of(
     rng: &Rng,
 ) -> Result<(Passwords, Option<Secret<String>>), FrontError> {
     let server = Given { flag: "token", text: args.token.as_deref(), file: args.token_file.as_deref(), own: false };
-    let agent = Given { flag: "agent-token", text: args.agent_token.as_deref(), file: args.agent_token_file.as_deref(), own: false };
+    let agent = Given {
+        flag: "agent-token",
+        text: args.agent_token.as_deref(),
+        file: args.agent_token_file.as_deref(),
+        own: false,
+    };
     passwords(&server, &agent, pki, server_dir, rng)
 }
 
-/// The passwords with which machines join: given, found, or made; written as full tokens where k3s users look for them. Beside them the
-/// servers' password as a file held it before.
+/// The passwords with which machines join: given, found, or made; written as full tokens where k3s users look for them.
+/// Beside them the servers' password as a file held it before.
 ///
-/// Agents have a password of their own, which makes no server. A cluster from before that was so gets one that all its servers derive
-/// alike; its agents go on with what they have, for the servers' password makes agents, too.
+/// Agents have a password of their own, which makes no server. A cluster from before that was so gets one that all its
+/// servers derive alike; its agents go on with what they have, for the servers' password makes agents, too.
 fn passwords(
     server: &Given<'_>,
     agent: &Given<'_>,
@@ -129,10 +135,17 @@ fn passwords(
     Ok((Passwords { agent, server: password }, known))
 }
 
-/// Writes the passwords as full tokens: `token` makes servers, `agent-token` agents. `node-token`, the name that k3s users know, is the
-/// one that is handed to nodes.
-pub(crate) fn write_tokens(ca: &str, server_dir: &Path, server: &Secret<String>, agent: &Secret<String>) -> Result<(), FrontError> {
-    let full = |user: &str, password: &Secret<String>| JoinToken::full(ca.as_bytes(), user, password.expose()).map(|text| text + "\n");
+/// Writes the passwords as full tokens: `token` makes servers, `agent-token` agents. `node-token`, the name that k3s
+/// users know, is the one that is handed to nodes.
+pub(crate) fn write_tokens(
+    ca: &str,
+    server_dir: &Path,
+    server: &Secret<String>,
+    agent: &Secret<String>,
+) -> Result<(), FrontError> {
+    let full = |user: &str, password: &Secret<String>| {
+        JoinToken::full(ca.as_bytes(), user, password.expose()).map(|text| text + "\n")
+    };
     let agent_path = server_dir.join("agent-token");
     files::write_atomic(&server_dir.join("token"), full("server", server)?.as_bytes(), 0o600)?;
     if agent_path.is_symlink() {
@@ -197,7 +210,8 @@ pub(crate) fn supervisor(parts: Parts<'_>, tunnels: Arc<Tunnels>, group: &Group)
 pub(crate) async fn own_identity(node: &str, data_dir: &Path, identities: &Identities) -> Result<(), FrontError> {
     let machine_id = host::machine_id();
     let key = NodeKey::load_or_create(&host::identity_dir(data_dir).join("key"), &machine_id)?;
-    let claim = Claim { name: node.to_owned(), public_key: key.public(), machine_id, address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
+    let claim =
+        Claim { name: node.to_owned(), public_key: key.public(), machine_id, address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
     let failed = |source| FrontError::Identity { node: node.to_owned(), source };
     if let Standing::Taken { .. } = identities.standing(&claim).await.map_err(failed)? {
         warn!(node, "another machine was this server's node before; it is this machine now");
@@ -222,8 +236,11 @@ mod tests {
     fn agents_have_a_password_of_their_own_that_stays() {
         let dir = tempfile::tempdir().unwrap();
         let pki = pki(dir.path());
-        let start =
-            |token, agent| passwords(&given("token", token), &given("agent-token", agent), &pki, dir.path(), &Rng::from_os()).unwrap().0;
+        let start = |token, agent| {
+            passwords(&given("token", token), &given("agent-token", agent), &pki, dir.path(), &Rng::from_os())
+                .unwrap()
+                .0
+        };
         let first = start(None, None);
         assert_ne!(first.server, first.agent);
         assert_eq!(start(None, None), first);
@@ -242,7 +259,9 @@ mod tests {
             std::fs::write(dir.path().join("token"), "hunter2").unwrap();
             std::os::unix::fs::symlink("token", dir.path().join("agent-token")).unwrap();
             std::os::unix::fs::symlink("token", dir.path().join("node-token")).unwrap();
-            let (made, known) = passwords(&given("token", None), &given("agent-token", None), &pki, dir.path(), &Rng::from_os()).unwrap();
+            let (made, known) =
+                passwords(&given("token", None), &given("agent-token", None), &pki, dir.path(), &Rng::from_os())
+                    .unwrap();
             assert_eq!((made.server.expose().as_str(), known), ("hunter2", Some(made.server.clone())));
             assert!(!dir.path().join("agent-token").is_symlink());
             made.agent

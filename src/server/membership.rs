@@ -83,7 +83,8 @@ pub(crate) fn keep_tunnels(
     });
 }
 
-/// Lets a member go whose Node somebody deleted. Every other server does it, for any of them may be the one that sees it.
+/// Lets a member go whose Node somebody deleted. Every other server does it, for any of them may be the one that sees
+/// it.
 pub(crate) fn follow_nodes(store: Arc<Store>, own_name: String, informers: &Informers, group: &Group) {
     let nodes = informers.get::<Node>();
     let removals = group.child("removals");
@@ -113,7 +114,8 @@ pub(crate) fn end_when_removed(store: Arc<Store>, db: PathBuf, group: &Group) {
 
 async fn remove(store: &Store, name: &str) {
     for n in 0..TRIES {
-        // A store that cannot say who its members are (a leader just went) is asked again: the Node is deleted once only.
+        // A store that cannot say who its members are (a leader just went) is asked again: the Node is deleted once
+        // only.
         let tried = match store.members().await {
             Ok(members) => match members.iter().find(|member| member.name == name && member.id != store.member_id()) {
                 Some(member) => store.remove(member.id).await,
@@ -130,7 +132,9 @@ async fn remove(store: &Store, name: &str) {
                 return warn_of_two(store).await;
             }
             Err(Error::LastMember) => return,
-            Err(err) => warn!(node = name, err = %Chain(&err), "the server of a deleted node cannot be removed from the store yet"),
+            Err(err) => {
+                warn!(node = name, err = %Chain(&err), "the server of a deleted node cannot be removed from the store yet")
+            }
         }
         tokio::time::sleep(RETRY).await;
     }

@@ -1,4 +1,5 @@
-//! `kedge server`: one build per room, in order, dependencies as arguments; then it waits, and stops in the reverse order.
+//! `kedge server`: one build per room, in order, dependencies as arguments; then it waits, and stops in the reverse
+//! order.
 
 pub(crate) mod authorities;
 pub(crate) mod away;
@@ -75,8 +76,12 @@ pub(crate) fn main(args: ServerArgs) -> Result<(), ServerError> {
 
 async fn run(plan: Plan) -> Result<(), ServerError> {
     let (root, fatal) = Group::root("kedge");
-    let groups =
-        Groups { workers: root.child("workers"), serving: root.child("api"), storage: root.child("store"), port: root.child("port") };
+    let groups = Groups {
+        workers: root.child("workers"),
+        serving: root.child("api"),
+        storage: root.child("store"),
+        port: root.child("port"),
+    };
     let order = [groups.workers.clone(), groups.serving.clone(), groups.storage.clone(), groups.port.clone(), root];
     Box::pin(life::live("kedge", build(&plan, &groups), order, fatal)).await
 }
@@ -92,8 +97,11 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     let images = images.await.map_err(LifeError::from)?;
     let names = images.as_ref().ok().map(SystemImages::names);
     // Not sooner: the store's lock keeps a second server away from the first one's containerd.
-    let node_half =
-        if plan.args.disable_agent { None } else { Some(agent::begin(agent_config(plan, images, node_ips.clone())?, workers)?) };
+    let node_half = if plan.args.disable_agent {
+        None
+    } else {
+        Some(agent::begin(agent_config(plan, images, node_ips.clone())?, workers)?)
+    };
     let (tell_servers, servers) = watch::channel(Vec::new());
     let tunnels = Arc::new(Tunnels::default());
     let relay = Relay::new(peer_tls(pki, Leaf::ClientSupervisor)?, servers.clone(), &groups.serving);
@@ -128,7 +136,12 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     authorities::follow(server_dir, using, &informers, workers);
     rotation::follow(follower(plan, &base, credentials, supervisor.clone()), &informers, workers)?;
     let (port, own) = (plan.advertise_port(), advertised.clone());
-    membership::follow_servers(tell_servers, move || SocketAddr::new(*own.borrow(), port).to_string(), &informers, workers);
+    membership::follow_servers(
+        tell_servers,
+        move || SocketAddr::new(*own.borrow(), port).to_string(),
+        &informers,
+        workers,
+    );
     if let Some(store) = &base.embedded {
         membership::follow_address(Arc::clone(store), advertised, port, &groups.port);
         membership::follow_nodes(Arc::clone(store), plan.node_name.clone(), &informers, workers);
@@ -153,7 +166,13 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
 }
 
 /// What renews this server's certificates.
-fn keeper(plan: &Plan, pki: &Arc<Pki>, client: kube::Client, clock: Clock, node_ips: watch::Receiver<Vec<IpAddr>>) -> Keeper {
+fn keeper(
+    plan: &Plan,
+    pki: &Arc<Pki>,
+    client: kube::Client,
+    clock: Clock,
+    node_ips: watch::Receiver<Vec<IpAddr>>,
+) -> Keeper {
     Keeper {
         dir: plan.args.common.state.data_dir.join("server/tls"),
         kubeconfig: plan.kubeconfig(),
@@ -181,10 +200,12 @@ fn follower(plan: &Plan, base: &Base, credentials: Credentials, client: kube::Cl
 
 /// Has controllers, scheduler and add-ons run here while this server leads.
 fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, informers: &Informers, workers: &Group) {
-    let storage_dir = plan.args.default_local_storage_path.clone().unwrap_or_else(|| plan.args.common.state.data_dir.join("storage"));
+    let storage_dir =
+        plan.args.default_local_storage_path.clone().unwrap_or_else(|| plan.args.common.state.data_dir.join("storage"));
     let local_path = images.filter(|_| plan.deploys("local-storage"));
     let config = controllers::registry::Config {
-        local_path: local_path.map(|images| LocalPath { dir: storage_dir.display().to_string(), image: images.dns.clone() }),
+        local_path: local_path
+            .map(|images| LocalPath { dir: storage_dir.display().to_string(), image: images.dns.clone() }),
         cluster_cidrs: plan.ranges.cluster.clone(),
         service_cidrs: plan.ranges.service.clone(),
         settings: plan.controllers.clone(),
@@ -199,8 +220,12 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
     let helm = charts::config(&plan.args, &base.pki, &base.clock, &base.rng, plan.kubeconfig().url);
     let schedules = !plan.args.disable_scheduler;
     let leadership = leader::leadership(base.embedded.as_ref(), &base.storage, &plan.node_name, &base.rng, workers);
-    let kept =
-        cluster::addons::keep(addon_config(plan, &storage_dir, images), clients.for_user(users::SUPERVISOR), leadership.clone(), workers);
+    let kept = cluster::addons::keep(
+        addon_config(plan, &storage_dir, images),
+        clients.for_user(users::SUPERVISOR),
+        leadership.clone(),
+        workers,
+    );
     if let Err(err) = kept {
         error!(err = %Chain(&err), "the folder of manifests cannot be used: no add-on is applied");
     }
@@ -245,8 +270,14 @@ async fn api_server(
     let argument = |why: String| ServerError::Argument(format!("--kube-apiserver-arg: {why}"));
     let parts = parts.configured(&plan.apiserver, encryption).map_err(argument)?;
     let kubelets = pki::tls::client_config(&pki.server_bundle()?, Some(Arc::clone(pki.leaf(Leaf::ClientApiserver))))?;
-    let connector =
-        Arc::new(Direct::new(kubelets, pki::tls::unverified_client_config()?, ways.tunnels, ways.relay, &plan.node_name, group));
+    let connector = Arc::new(Direct::new(
+        kubelets,
+        pki::tls::unverified_client_config()?,
+        ways.tunnels,
+        ways.relay,
+        &plan.node_name,
+        group,
+    ));
     let (first, last) = plan.args.service_node_port_range;
     let config = apiserver::Config {
         advertise_address: ways.advertised,
@@ -268,7 +299,8 @@ async fn api_server(
     Ok(ApiServer::build(config, store, group, |lookup| parts.guards(lookup, connector, group)).await?)
 }
 
-/// The folder of manifests, which is applied while this server leads; what comes with this program is written there first.
+/// The folder of manifests, which is applied while this server leads; what comes with this program is written there
+/// first.
 fn addon_config(plan: &Plan, storage_dir: &Path, images: Option<&Names>) -> cluster::addons::Config {
     let variables = Variables {
         cluster_dns: plan.ranges.dns.clone(),

@@ -50,23 +50,32 @@ impl Variables {
 
     /// The packaged manifests, but those disabled.
     pub(crate) fn packaged(&self, disabled: &BTreeSet<String>) -> Vec<Packaged> {
-        let all = [("coredns", COREDNS), ("local-storage", LOCAL_STORAGE), ("metrics-server", METRICS_SERVER), ("runtimes", RUNTIMES)];
+        let all = [
+            ("coredns", COREDNS),
+            ("local-storage", LOCAL_STORAGE),
+            ("metrics-server", METRICS_SERVER),
+            ("runtimes", RUNTIMES),
+        ];
         if self.dns_image.is_none() && !disabled.contains("coredns") {
             warn!("no DNS server is deployed: this build cannot make its image");
         }
-        let wanted = all.into_iter().filter(|(name, _)| !disabled.contains(*name) && (*name != "coredns" || self.dns_image.is_some()));
+        let wanted = all
+            .into_iter()
+            .filter(|(name, _)| !disabled.contains(*name) && (*name != "coredns" || self.dns_image.is_some()));
         wanted.map(|(name, text)| Packaged { name, text: self.expand(text) }).collect()
     }
 }
 
-/// Names that `--disable` knows: what is packaged, the parts that have no manifest, and k3s's ingress, which is never there.
+/// Names that `--disable` knows: what is packaged, the parts that have no manifest, and k3s's ingress, which is never
+/// there.
 const COMPONENTS: [&str; 6] = ["coredns", "local-storage", "metrics-server", "runtimes", "servicelb", "traefik"];
 
 /// Whether each of the names is one of a component, or of a file of the operator's own in `manifests`.
 ///
 /// Errors: a text for a person. A word that disables nothing is a mistake.
 pub(crate) fn check_disabled(names: &[String], manifests: &Path) -> Result<(), String> {
-    let of_file = |name: &str| ["yaml", "yml", "json"].iter().any(|ending| manifests.join(format!("{name}.{ending}")).exists());
+    let of_file =
+        |name: &str| ["yaml", "yml", "json"].iter().any(|ending| manifests.join(format!("{name}.{ending}")).exists());
     match names.iter().find(|name| !COMPONENTS.contains(&name.as_str()) && !of_file(name)) {
         None => Ok(()),
         Some(unknown) => Err(format!(
@@ -77,8 +86,8 @@ pub(crate) fn check_disabled(names: &[String], manifests: &Path) -> Result<(), S
     }
 }
 
-/// Marks this machine's node as one that carries the control plane (a label that nodes may not give themselves), and writes down which
-/// of the things that all servers should share it uses.
+/// Marks this machine's node as one that carries the control plane (a label that nodes may not give themselves), and
+/// writes down which of the things that all servers should share it uses.
 pub(crate) fn mark_control_plane(
     client: kube::Client,
     node_name: String,
@@ -93,14 +102,17 @@ pub(crate) fn mark_control_plane(
         loop {
             let marked = |node: &Node| {
                 let notes = node.annotations();
-                node.labels().contains_key(CONTROL_PLANE) && uses.iter().all(|(name, value)| notes.get(name) == Some(value))
+                node.labels().contains_key(CONTROL_PLANE)
+                    && uses.iter().all(|(name, value)| notes.get(name) == Some(value))
             };
             if nodes.get("", &node_name).is_some_and(|node| !marked(&node)) {
                 let patch = json!({"metadata": {"labels": {(CONTROL_PLANE): "true"}, "annotations": uses}});
                 let api: Api<Node> = Api::all(client.clone());
                 let written = api.patch(&node_name, &PatchParams::default(), &Patch::Merge(patch)).await;
                 // A lost race is no failure: the winner's write is the next change.
-                if let Some(err) = written.err().filter(|err| !matches!(err, kube::Error::Api(status) if status.code == 409)) {
+                if let Some(err) =
+                    written.err().filter(|err| !matches!(err, kube::Error::Api(status) if status.code == 409))
+                {
                     warn!(node = %node_name, err = %Chain(&err), "cannot mark the control plane's node");
                 }
             }
@@ -125,7 +137,8 @@ pub(crate) fn keep_node_hosts(client: kube::Client, cluster_domain: &str, inform
         let mut written = None;
         loop {
             // No cascade: a write of ours that changes nothing is no change of the object.
-            let now = config_map.get("kube-system", "coredns").map(|map| (map.uid(), node_hosts(&nodes.list(), &domain)));
+            let now =
+                config_map.get("kube-system", "coredns").map(|map| (map.uid(), node_hosts(&nodes.list(), &domain)));
             if let Some((_, lines)) = now.as_ref().filter(|now| written.as_ref() != Some(*now)) {
                 let api: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
                 let patch = json!({"data": {"NodeHosts": lines}});
@@ -143,10 +156,11 @@ pub(crate) fn keep_node_hosts(client: kube::Client, cluster_domain: &str, inform
     });
 }
 
-/// A line for each address. The DNS server believes every word of it, before it looks for Services. So a node says which address it
-/// has, and no more: its name is the one it joined under, and no name of the cluster's.
+/// A line for each address. The DNS server believes every word of it, before it looks for Services. So a node says
+/// which address it has, and no more: its name is the one it joined under, and no name of the cluster's.
 fn node_hosts(nodes: &[Arc<Node>], domain: &str) -> String {
-    let mut nodes: Vec<&Arc<Node>> = nodes.iter().filter(|node| node_names::is_told(&node.name_any(), domain)).collect();
+    let mut nodes: Vec<&Arc<Node>> =
+        nodes.iter().filter(|node| node_names::is_told(&node.name_any(), domain)).collect();
     // The oldest first: nodes that come in thousands take no name away.
     nodes.sort_by_key(|node| (node.metadata.creation_timestamp.as_ref().map(|time| time.0), node.name_any()));
     let (mut lines, mut bytes) = (BTreeMap::new(), 0);
@@ -176,12 +190,19 @@ mod tests {
     fn a_node_has_its_own_name_in_dns_and_no_other_one() {
         let nodes = [
             node("host.example.com", "01", &["10.0.0.1", "fd00::1"]),
-            node("n2", "02", &["10.0.0.2 vault.prod.svc.cluster.local", "10.0.0.2\n10.0.0.3 github.com", "10.0.0.4#", "10.0.0.2"]),
+            node(
+                "n2",
+                "02",
+                &["10.0.0.2 vault.prod.svc.cluster.local", "10.0.0.2\n10.0.0.3 github.com", "10.0.0.4#", "10.0.0.2"],
+            ),
             node("vault.prod.svc.cluster.local", "03", &["10.0.0.5"]),
             node("kubernetes.default.svc", "04", &["10.0.0.6"]),
             node("n5", "05", &["127.0.0.1", "169.254.169.254"]),
         ];
-        assert_eq!(node_hosts(&nodes, "cluster.local"), "10.0.0.1 host.example.com\nfd00::1 host.example.com\n10.0.0.2 n2\n");
+        assert_eq!(
+            node_hosts(&nodes, "cluster.local"),
+            "10.0.0.1 host.example.com\nfd00::1 host.example.com\n10.0.0.2 n2\n"
+        );
     }
 
     #[test]

@@ -44,10 +44,12 @@ impl Plan {
         }
         let node_name = host::full_node_name(&args.node, &args.common.state.data_dir, &Rng::from_os())?;
         let bad_range = |bad: BadRange| ServerError::Flag { flag: bad.flag, reason: bad.reason };
-        let ranges = Ranges::of(&args.cluster_cidr.join(","), &args.service_cidr.join(","), &args.cluster_dns).map_err(bad_range)?;
+        let ranges = Ranges::of(&args.cluster_cidr.join(","), &args.service_cidr.join(","), &args.cluster_dns)
+            .map_err(bad_range)?;
         let node_ips = host::node_ips(&args.node, &ranges::families(&ranges.cluster))?;
         let no_group = |reason| ServerError::Flag { flag: "write-kubeconfig-group", reason };
-        let kubeconfig_group = args.write_kubeconfig_group.as_deref().map(host::group_id).transpose().map_err(no_group)?;
+        let kubeconfig_group =
+            args.write_kubeconfig_group.as_deref().map(host::group_id).transpose().map_err(no_group)?;
         scheduler::settings::check(&args.kube_scheduler_arg).map_err(ServerError::Argument)?;
         args.store.check()?;
         claims::check(&args).map_err(|(flag, reason)| ServerError::Flag { flag, reason })?;
@@ -55,10 +57,14 @@ impl Plan {
             .map_err(|reason| ServerError::Flag { flag: "disable", reason })?;
         // Everybody who may list processes sees it.
         if let Some(flag) = environment::secret_on_command_line() {
-            warn!(flag, "a secret stands on the command line, which every user sees: put it into the configuration file");
+            warn!(
+                flag,
+                "a secret stands on the command line, which every user sees: put it into the configuration file"
+            );
         }
         Ok(Plan {
-            kubelet: host::kubelet_settings(&args.node).map_err(|reason| ServerError::Flag { flag: "kubelet-arg", reason })?,
+            kubelet: host::kubelet_settings(&args.node)
+                .map_err(|reason| ServerError::Flag { flag: "kubelet-arg", reason })?,
             node_name,
             advertise: args
                 .advertise_address
@@ -71,12 +77,14 @@ impl Plan {
             taints: host::taints(&args.node)?,
             kubeconfig_group,
             apiserver: Arguments::parse(&args.kube_apiserver_arg).map_err(ServerError::Argument)?,
-            controllers: controllers::settings::Settings::parse(&args.kube_controller_manager_arg).map_err(ServerError::Argument)?,
+            controllers: controllers::settings::Settings::parse(&args.kube_controller_manager_arg)
+                .map_err(ServerError::Argument)?,
             args,
         })
     }
 
-    /// This machine's addresses, and the one that others reach it by, from now on: those that no flag names follow the machine.
+    /// This machine's addresses, and the one that others reach it by, from now on: those that no flag names follow the
+    /// machine.
     pub(super) fn follow_ips(&self, group: &Group) -> (watch::Receiver<Vec<IpAddr>>, watch::Receiver<IpAddr>) {
         let (tell, advertised) = watch::channel(self.advertise);
         if !self.args.node.node_ip.is_empty() {
@@ -108,7 +116,12 @@ impl Plan {
     pub(super) fn joining(&self) -> joining::Plan<'_> {
         joining::Plan {
             url: self.args.server.as_deref(),
-            token: Given { flag: "token", text: self.args.token.as_deref(), file: self.args.token_file.as_deref(), own: false },
+            token: Given {
+                flag: "token",
+                text: self.args.token.as_deref(),
+                file: self.args.token_file.as_deref(),
+                own: false,
+            },
             data_dir: &self.args.common.state.data_dir,
             node_name: &self.node_name,
             node_ips: &self.node_ips,
@@ -170,6 +183,11 @@ impl Plan {
     pub(super) fn kubeconfig(&self) -> Kubeconfig {
         let host = if self.bind.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { self.bind };
         let url = format!("https://{}", SocketAddr::new(host, self.args.https_listen_port));
-        Kubeconfig { path: self.args.write_kubeconfig.clone(), mode: self.args.write_kubeconfig_mode, group: self.kubeconfig_group, url }
+        Kubeconfig {
+            path: self.args.write_kubeconfig.clone(),
+            mode: self.args.write_kubeconfig_mode,
+            group: self.kubeconfig_group,
+            url,
+        }
     }
 }

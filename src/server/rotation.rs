@@ -1,7 +1,9 @@
-//! Join tokens that were rotated: one Secret holds the passwords as `kedge token rotate` set them, and every server takes them from
-//! there at once and at each start. Nothing else hangs on them: nodes and servers that are in show keys of their own.
+//! Join tokens that were rotated: one Secret holds the passwords as `kedge token rotate` set them, and every server
+//! takes them from there at once and at each start. Nothing else hangs on them: nodes and servers that are in show keys
+//! of their own.
 //!
-//! Others may write Secrets, so the passwords in it are sealed with what servers alone have, and a server never goes back to older ones.
+//! Others may write Secrets, so the passwords in it are sealed with what servers alone have, and a server never goes
+//! back to older ones.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -103,7 +105,8 @@ pub(crate) struct Follower {
     pub(crate) server_dir: PathBuf,
     /// The authority, PEM, for the full tokens in the files.
     pub(crate) ca: String,
-    /// The servers' password as the file held it when this server started: whoever wrote a Secret with it knew it before.
+    /// The servers' password as the file held it when this server started: whoever wrote a Secret with it knew it
+    /// before.
     pub(crate) known: Option<Secret<String>>,
     /// Seals what an earlier kedge left open.
     pub(crate) client: kube::Client,
@@ -142,7 +145,9 @@ impl Follower {
     fn take(&self, rotated: &Rotated) {
         let before = self.set_at();
         if rotated.at_ms < before {
-            return warn!("Secret {NAMESPACE}/{NAME} holds join tokens from before the last rotation: they are not taken again");
+            return warn!(
+                "Secret {NAMESPACE}/{NAME} holds join tokens from before the last rotation: they are not taken again"
+            );
         }
         if rotated.at_ms == before && self.credentials.passwords() == rotated.passwords {
             return;
@@ -153,15 +158,19 @@ impl Follower {
             files::write_atomic(&self.server_dir.join(SET_AT), rotated.at_ms.to_string().as_bytes(), 0o600)
         };
         match listener::write_tokens(&self.ca, &self.server_dir, server, agent).and_then(|()| Ok(noted()?)) {
-            Ok(()) => info!("machines join with the token that 'kedge token rotate' set; what --token says here is older"),
+            Ok(()) => {
+                info!("machines join with the token that 'kedge token rotate' set; what --token says here is older")
+            }
             Err(err) => warn!(err = %Chain(&err), "cannot write the rotated join token down"),
         }
         self.credentials.replace(rotated.passwords.clone());
     }
 
-    /// An earlier kedge left passwords open. They are taken if this server knew them already, and sealed; else anybody wrote them.
+    /// An earlier kedge left passwords open. They are taken if this server knew them already, and sealed; else anybody
+    /// wrote them.
     async fn close(&self, secret: &KubeSecret, passwords: Passwords, seal: &AmongServers) {
-        let known = self.known.as_ref() == Some(&passwords.server) || self.credentials.passwords().server == passwords.server;
+        let known =
+            self.known.as_ref() == Some(&passwords.server) || self.credentials.passwords().server == passwords.server;
         if !known {
             return warn!(
                 "Secret {NAMESPACE}/{NAME} holds join tokens that no server sealed: they are not taken; see 'kedge token rotate'"

@@ -19,7 +19,13 @@ pub(crate) struct Keys {
 }
 
 impl Signer for Keys {
-    fn certificate(&self, signer_name: &str, request: &[u8], usages: &[&str], life: Option<Duration>) -> Result<String, String> {
+    fn certificate(
+        &self,
+        signer_name: &str,
+        request: &[u8],
+        usages: &[&str],
+        life: Option<Duration>,
+    ) -> Result<String, String> {
         let (profile, ca) = match signer_name {
             "kubernetes.io/kube-apiserver-client" => (Profile::Client, Ca::Client),
             "kubernetes.io/kube-apiserver-client-kubelet" => (Profile::KubeletClient, Ca::Client),
@@ -28,7 +34,10 @@ impl Signer for Keys {
         };
         let said = |err: pki::error::PkiError| Chain(&err).to_string();
         let der = csr::der_from_pem(request).map_err(said)?;
-        self.pki.authority(ca).sign_csr_for(&der, profile, usages, life, Start::Backdated(self.clock.now())).map_err(said)
+        self.pki
+            .authority(ca)
+            .sign_csr_for(&der, profile, usages, life, Start::Backdated(self.clock.now()))
+            .map_err(said)
     }
 
     fn node_of(&self, request: &[u8]) -> Option<String> {

@@ -130,8 +130,15 @@ pub(crate) fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group
 
 async fn put_away(plan: &Plan, saved: &Listed, client: &kube::Client, group: &Group) -> Result<(), AwayError> {
     let bucket = plan.s3.bucket(Some(client), group).await?;
-    let n_gone =
-        crate::server::away::take(&bucket, &saved.location, &saved.name, &plan.prefix, &plan.node, plan.s3.etcd_s3_retention).await?;
+    let n_gone = crate::server::away::take(
+        &bucket,
+        &saved.location,
+        &saved.name,
+        &plan.prefix,
+        &plan.node,
+        plan.s3.etcd_s3_retention,
+    )
+    .await?;
     info!(location = %bucket.location(&saved.name), n_gone, "snapshot put into S3");
     Ok(())
 }

@@ -46,7 +46,8 @@ pub fn copy_to(dir: &Path, to: &Path) -> Result<Contents, Error> {
     let copy = || -> Result<(), Error> {
         let applied = database::applied(&source, &path, member)?;
         // Before the database: what the log lets go meanwhile the database has.
-        let entries = salt.map_or(Ok(Vec::new()), |salt| journal::look(&journal::dir_in(dir), salt, next_index(applied.log)))?;
+        let entries =
+            salt.map_or(Ok(Vec::new()), |salt| journal::look(&journal::dir_in(dir), salt, next_index(applied.log)))?;
         copy_pages(&source, to).map_err(failed)?;
         add(entries, to, member)
     };
@@ -105,7 +106,8 @@ fn no_company(member: u64) -> Shared {
 /// Errors: `Corrupt`, `NewerSchema`, `Io`.
 pub fn look(file: &Path) -> Result<Contents, Error> {
     let failed = |err| database::sqlite(file, "cannot read the copy of the store", err);
-    let conn = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX).map_err(failed)?;
+    let conn = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+        .map_err(failed)?;
     let found: i64 = conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(failed)?;
     if found > database::SCHEMA_VERSION {
         return Err(Error::NewerSchema { path: file.to_owned(), found, known: database::SCHEMA_VERSION });
@@ -121,8 +123,8 @@ pub fn look(file: &Path) -> Result<Contents, Error> {
 
 /// Makes the store in `dir` a cluster of one member: what is in its log is kept, the other members are forgotten.
 ///
-/// The cluster gets a new number, so that members of the old one that still run are refused. The others join anew with an empty
-/// directory. Blocks. Errors: `InUse` while a server works on it, `Corrupt`, `Io`.
+/// The cluster gets a new number, so that members of the old one that still run are refused. The others join anew with
+/// an empty directory. Blocks. Errors: `InUse` while a server works on it, `Corrupt`, `Io`.
 pub fn reset(dir: &Path, rng: &Rng) -> Result<Contents, Error> {
     let _lock = database::lock_dir(dir)?;
     let path = database::path_in(dir);

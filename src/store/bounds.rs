@@ -1,5 +1,5 @@
-//! Sizes and times of the store that a test may want smaller or larger. They are parameters: the code that a test runs is the code that
-//! is shipped.
+//! Sizes and times of the store that a test may want smaller or larger. They are parameters: the code that a test runs
+//! is the code that is shipped.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! What the store does to files: a trait, so that tests can make each step of it fail. The shipped one hands all to the system.
+//! What the store does to files: a trait, so that tests can make each step of it fail. The shipped one hands all to the
+//! system.
 //!
 //! The log calls it directly. SQLite calls the system by itself: a disk of tests names a VFS of its own instead
 //! ([`Disk::vfs`]), and so the code above is the same in both cases.
@@ -36,8 +37,8 @@ pub trait Disk: std::fmt::Debug + Send + Sync + 'static {
         File::open(path)?.read_exact_at(bytes, at)
     }
 
-    /// Makes a file of so many zeros, in the place of one that may be there. They are on the disk when this returns; its name is after
-    /// [`Disk::sync_dir`].
+    /// Makes a file of so many zeros, in the place of one that may be there. They are on the disk when this returns;
+    /// its name is after [`Disk::sync_dir`].
     fn make(&self, path: &Path, bytes: usize) -> io::Result<()> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         let zeros = vec![0; bytes.min(64 * 1024)];
@@ -77,8 +78,8 @@ pub trait Disk: std::fmt::Debug + Send + Sync + 'static {
         fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect()
     }
 
-    /// Makes a folder for this user alone, if there is none; its name is on the disk after [`Disk::sync_dir`] of the folder that it is in.
-    /// True if it was made.
+    /// Makes a folder for this user alone, if there is none; its name is on the disk after [`Disk::sync_dir`] of the
+    /// folder that it is in. True if it was made.
     fn make_dir(&self, dir: &Path) -> io::Result<bool> {
         match fs::DirBuilder::new().mode(0o700).create(dir) {
             Ok(()) => Ok(true),
@@ -102,10 +103,12 @@ pub trait Disk: std::fmt::Debug + Send + Sync + 'static {
         File::open(dir)?.sync_all()
     }
 
-    /// Makes a file that another process left be what the disk holds: brings to the disk what can be brought, then drops the page cache.
+    /// Makes a file that another process left be what the disk holds: brings to the disk what can be brought, then
+    /// drops the page cache.
     ///
-    /// After a sync that failed Linux takes the pages for clean: they are read as if they were on the disk, and no later sync writes
-    /// them. So a process that comes after one that died of it believes what it reads here, and nothing else. No file is no error.
+    /// After a sync that failed Linux takes the pages for clean: they are read as if they were on the disk, and no
+    /// later sync writes them. So a process that comes after one that died of it believes what it reads here, and
+    /// nothing else. No file is no error.
     fn settle(&self, path: &Path) -> io::Result<()> {
         let file = match File::open(path) {
             Ok(file) => file,

@@ -1,4 +1,5 @@
-//! The etcd face against Debian's etcdctl, and the external store against Debian's etcd. Passed over where those are not installed.
+//! The etcd face against Debian's etcdctl, and the external store against Debian's etcd. Passed over where those are
+//! not installed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ const SOCKET: &str = "unix://etcd.sock";
 
 async fn face(dir: &Path) -> (Arc<Store>, Group, String) {
     let (group, _reports) = Group::root("test");
-    let config = Config { dir: dir.join("db"), birth: Birth::First, network: None, rng: Rng::from_os(), bounds: Bounds::TESTS };
+    let config =
+        Config { dir: dir.join("db"), birth: Birth::First, network: None, rng: Rng::from_os(), bounds: Bounds::TESTS };
     let store = Store::open(config, &group).await.unwrap();
     let face = Face::new(store.clone(), Rng::from_os(), "https://127.0.0.1:2379", &group);
     let socket = dir.join("etcd.sock");
@@ -43,7 +45,9 @@ async fn etcdctl_at(endpoint: &str, dir: &str, args: &[&str]) -> Option<(bool, S
         .args(args)
         .kill_on_drop(true);
     match command.output().await {
-        Ok(out) => Some((out.status.success(), String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).trim().to_owned())),
+        Ok(out) => {
+            Some((out.status.success(), String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).trim().to_owned()))
+        }
         Err(_) => None,
     }
 }
@@ -95,7 +99,13 @@ async fn upkeep_does_what_it_says() {
     let dir = tempfile::tempdir().unwrap();
     let (group, _reports) = Group::root("test");
     let disk = crate::faults::FaultyDisk::new(&dir.path().join("db"), 1, crate::faults::Fault::None, 0);
-    let config = Config { dir: dir.path().join("db"), birth: Birth::First, network: None, rng: Rng::from_os(), bounds: Bounds::TESTS };
+    let config = Config {
+        dir: dir.path().join("db"),
+        birth: Birth::First,
+        network: None,
+        rng: Rng::from_os(),
+        bounds: Bounds::TESTS,
+    };
     let store = Store::open_on(disk.clone(), config, &group).await.unwrap();
     let inner = Face::new(store.clone(), Rng::from_os(), "https://127.0.0.1:2379", &group).0;
     let put = |key: String| Txn {
@@ -126,7 +136,13 @@ async fn upkeep_does_what_it_says() {
     // A disk with little room: values are refused, and what leads out of it is not.
     let alarms = async |action| {
         let request = pb::AlarmRequest { action, member_id: 0, alarm: 0 };
-        maintenance::alarm(inner.clone(), request).await.unwrap().alarms.iter().map(|raised| raised.alarm).collect::<Vec<_>>()
+        maintenance::alarm(inner.clone(), request)
+            .await
+            .unwrap()
+            .alarms
+            .iter()
+            .map(|raised| raised.alarm)
+            .collect::<Vec<_>>()
     };
     assert_eq!(alarms(0).await, Vec::<i32>::new());
     store.txn(put("/one".to_owned())).await.unwrap();
@@ -188,8 +204,10 @@ async fn etcdctl_watches_elects_and_runs_transactions() {
         .spawn()
         .unwrap();
     let held = RangeRequest { key: "job/".into(), range_end: "job0".into(), ..RangeRequest::default() };
-    until("elected", async || store.range(held.clone()).await.unwrap().kvs.first().is_some_and(|kv| kv.value == "me" && kv.lease != 0))
-        .await;
+    until("elected", async || {
+        store.range(held.clone()).await.unwrap().kvs.first().is_some_and(|kv| kv.value == "me" && kv.lease != 0)
+    })
+    .await;
     elect.kill().await.unwrap();
     group.shutdown().await;
 }
@@ -200,7 +218,14 @@ fn etcd(dir: &Path, [client, peer]: &[String; 2]) -> Option<tokio::process::Chil
         .args(["--data-dir", dir.to_str().unwrap(), "--listen-client-urls", client, "--advertise-client-urls", client])
         // How long it lets a request wait follows from these: this disk may be busy.
         .args(["--heartbeat-interval", "500", "--election-timeout", "20000"])
-        .args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", &format!("default={peer}")])
+        .args([
+            "--listen-peer-urls",
+            peer,
+            "--initial-advertise-peer-urls",
+            peer,
+            "--initial-cluster",
+            &format!("default={peer}"),
+        ])
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::null())
         .kill_on_drop(true)
@@ -229,14 +254,21 @@ async fn a_real_etcd_goes_on_with_what_etcdctl_saves() {
     let dir = tempfile::tempdir().unwrap();
     let (store, group, dir_name) = face(dir.path()).await;
     store.lease_grant(7, 3600).await.unwrap();
-    let put = |key: String, value: Vec<u8>, lease| Op::Put { key: key.into(), value: value.into(), lease, prev_kv: false };
+    let put =
+        |key: String, value: Vec<u8>, lease| Op::Put { key: key.into(), value: value.into(), lease, prev_kv: false };
     let write = |ops| store.txn(Txn { success: ops, ..Txn::default() });
     for i in 0..40_u8 {
         // Values that fill pages, that go over several, and many small ones at one revision.
-        write((0..100_u8).map(|k| put(format!("/k/{k:03}/{}", i % 4), vec![i; usize::from(k)], 0)).collect()).await.unwrap();
+        write((0..100_u8).map(|k| put(format!("/k/{k:03}/{}", i % 4), vec![i; usize::from(k)], 0)).collect())
+            .await
+            .unwrap();
         write(vec![put(format!("/large/{i}"), vec![i; 30_000], if i == 3 { 7 } else { 0 })]).await.unwrap();
     }
-    let delete = |key: &str, end: &str| Op::Delete { key: key.to_owned().into(), range_end: end.to_owned().into(), prev_kv: false };
+    let delete = |key: &str, end: &str| Op::Delete {
+        key: key.to_owned().into(),
+        range_end: end.to_owned().into(),
+        prev_kv: false,
+    };
     write(vec![delete("/k/050", "/k/051")]).await.unwrap();
     store.compact(Revision(40)).await.unwrap();
     write(vec![delete("/large/1", ""), put("/last".to_owned(), b"one".to_vec(), 0)]).await.unwrap();
@@ -245,24 +277,35 @@ async fn a_real_etcd_goes_on_with_what_etcdctl_saves() {
 
     let (saved, restored, urls) = (dir.path().join("saved.db"), dir.path().join("restored"), free_urls());
     let saved = saved.to_str().unwrap();
-    let Some((ok, text)) = etcdctl(&dir_name, &["snapshot", "save", saved]).await else { return group.shutdown().await };
+    let Some((ok, text)) = etcdctl(&dir_name, &["snapshot", "save", saved]).await else {
+        return group.shutdown().await;
+    };
     assert!(ok, "{text}");
     let (ok, text) = etcdctl(&dir_name, &["snapshot", "status", saved]).await.unwrap();
     assert!(ok && text.contains(&format!(", {}, ", expected.revision.0)), "{text}");
     let cluster = format!("default={}", urls[1]);
-    let restore = ["snapshot", "restore", saved, "--data-dir", restored.to_str().unwrap(), "--initial-cluster", &cluster];
-    let (ok, text) = etcdctl(&dir_name, &[&restore[..], &["--initial-advertise-peer-urls", &urls[1]]].concat()).await.unwrap();
+    let restore =
+        ["snapshot", "restore", saved, "--data-dir", restored.to_str().unwrap(), "--initial-cluster", &cluster];
+    let (ok, text) =
+        etcdctl(&dir_name, &[&restore[..], &["--initial-advertise-peer-urls", &urls[1]]].concat()).await.unwrap();
     assert!(ok, "{text}");
     let Some(mut server) = etcd(&restored, &urls) else { return group.shutdown().await };
     let etcd = external(&urls[0], &group).await;
     let found = etcd.range(all).await.unwrap();
     assert!(found.kvs == expected.kvs, "etcd has other keys: {} instead of {}", found.kvs.len(), expected.kvs.len());
     assert_eq!(found.revision, expected.revision);
-    let old = |revision| RangeRequest { key: "/large/1".into(), revision: Some(Revision(revision)), ..RangeRequest::default() };
+    let old = |revision| RangeRequest {
+        key: "/large/1".into(),
+        revision: Some(Revision(revision)),
+        ..RangeRequest::default()
+    };
     assert!(matches!(etcd.range(old(39)).await, Err(crate::error::Error::Compacted { .. })));
     assert_eq!(etcd.range(old(41)).await.unwrap().kvs, store.range(old(41)).await.unwrap().kvs, "history goes along");
     etcd.keep_lease(7).await.unwrap();
-    let written = etcd.txn(Txn { success: vec![put("/new".to_owned(), b"by etcd".to_vec(), 0)], ..Txn::default() }).await.unwrap();
+    let written = etcd
+        .txn(Txn { success: vec![put("/new".to_owned(), b"by etcd".to_vec(), 0)], ..Txn::default() })
+        .await
+        .unwrap();
     assert_eq!(written.revision.0, expected.revision.0 + 1);
     etcd.compact(written.revision).await.unwrap();
     group.shutdown().await;
@@ -276,13 +319,20 @@ async fn a_real_etcd_serves_as_the_store() {
     let Some(mut server) = etcd(dir.path(), &urls) else { return };
     let (group, _reports) = Group::root("test");
     let store = external(&urls[0], &group).await;
-    let all = WatchRequest { key: "\0".into(), range_end: "\0".into(), start: Revision(store.current_revision().0 + 1), prev_kv: false };
+    let all = WatchRequest {
+        key: "\0".into(),
+        range_end: "\0".into(),
+        start: Revision(store.current_revision().0 + 1),
+        prev_kv: false,
+    };
     let mut watch = store.watch(all).await.unwrap();
     let put = |key: &str| Op::Put { key: key.to_owned().into(), value: "v".into(), lease: 0, prev_kv: false };
-    let reply = store.txn(Txn { success: vec![put("/registry/a"), put("/registry/b")], ..Txn::default() }).await.unwrap();
+    let reply =
+        store.txn(Txn { success: vec![put("/registry/a"), put("/registry/b")], ..Txn::default() }).await.unwrap();
     let batch = watch.next().await.unwrap();
     assert_eq!((batch.revision, batch.events.len(), batch.events[0].kind), (reply.revision, 2, EventKind::Put));
-    let range = RangeRequest { key: "/registry/".into(), range_end: "/registry0".into(), limit: 1, ..RangeRequest::default() };
+    let range =
+        RangeRequest { key: "/registry/".into(), range_end: "/registry0".into(), limit: 1, ..RangeRequest::default() };
     let page = store.range(range).await.unwrap();
     assert_eq!((page.kvs.len(), page.more, page.count), (1, true, 2));
     assert_eq!(store.read_index().await.unwrap(), reply.revision);

@@ -1,7 +1,8 @@
 //! A real etcd as the store: [`Storage`] over its protocol.
 
+use base::sync::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -18,7 +19,10 @@ use crate::error::Error;
 use crate::etcd::client::{Client, Endpoint};
 use crate::etcd::convert::{from_event, from_key_value, signed, unsigned};
 use crate::watch::{Farewell, WatchStream};
-use crate::{Compare, CompareOp, EventBatch, Op, OpReply, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply, WatchRequest};
+use crate::{
+    Compare, CompareOp, EventBatch, Op, OpReply, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply,
+    WatchRequest,
+};
 
 /// The store on somebody else's etcd.
 pub struct External {
@@ -42,7 +46,8 @@ impl External {
         bounds: Bounds,
         group: &Group,
     ) -> Result<Arc<External>, Error> {
-        let (began, servers) = (Instant::now(), endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(","));
+        let (began, servers) =
+            (Instant::now(), endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(","));
         let client = Client::new(endpoints, tls, group);
         let external = External {
             client,
@@ -54,9 +59,11 @@ impl External {
         match external.read_index().await {
             Ok(_) => Ok(Arc::new(external)),
             Err(Error::Io { why, .. }) => Err(Error::EtcdUnreachable { servers, secs: began.elapsed().as_secs(), why }),
-            Err(Error::TimedOut) => {
-                Err(Error::EtcdUnreachable { servers, secs: began.elapsed().as_secs(), why: "the call timed out".to_owned() })
-            }
+            Err(Error::TimedOut) => Err(Error::EtcdUnreachable {
+                servers,
+                secs: began.elapsed().as_secs(),
+                why: "the call timed out".to_owned(),
+            }),
             Err(other) => Err(other),
         }
     }
@@ -80,8 +87,12 @@ impl External {
 
     fn reply(&self, answer: pb::TxnResponse) -> TxnReply {
         let revision = self.seen(answer.header.as_ref());
-        let replies =
-            answer.responses.into_iter().filter_map(|response| response.response).map(|response| self.op_reply(response)).collect();
+        let replies = answer
+            .responses
+            .into_iter()
+            .filter_map(|response| response.response)
+            .map(|response| self.op_reply(response))
+            .collect();
         TxnReply { succeeded: answer.succeeded, revision, replies }
     }
 
@@ -89,9 +100,10 @@ impl External {
         use pb::response_op::Response;
         match response {
             Response::Put(put) => OpReply::Put { prev: put.prev_kv.map(from_key_value) },
-            Response::DeleteRange(delete) => {
-                OpReply::Delete { deleted: unsigned(delete.deleted), prev: delete.prev_kvs.into_iter().map(from_key_value).collect() }
-            }
+            Response::DeleteRange(delete) => OpReply::Delete {
+                deleted: unsigned(delete.deleted),
+                prev: delete.prev_kvs.into_iter().map(from_key_value).collect(),
+            },
             Response::Range(range) => OpReply::Range(self.range_reply(range)),
             Response::Txn(txn) => OpReply::Txn(Box::new(self.reply(txn))),
         }
@@ -99,7 +111,12 @@ impl External {
 
     fn range_reply(&self, range: pb::RangeResponse) -> RangeReply {
         let revision = self.seen(range.header.as_ref());
-        RangeReply { revision, kvs: range.kvs.into_iter().map(from_key_value).collect(), more: range.more, count: unsigned(range.count) }
+        RangeReply {
+            revision,
+            kvs: range.kvs.into_iter().map(from_key_value).collect(),
+            more: range.more,
+            count: unsigned(range.count),
+        }
     }
 }
 
@@ -109,7 +126,9 @@ fn error(status: &Status) -> Error {
     match status.code() {
         Code::OutOfRange if text.contains("compacted") => Error::Compacted { asked: Revision(0), floor: Revision(0) },
         Code::OutOfRange if text.contains("future") => Error::Future { asked: Revision(0), current: Revision(0) },
-        Code::Unavailable | Code::DeadlineExceeded => Error::Io { doing: "etcd is not available", why: text.to_owned() },
+        Code::Unavailable | Code::DeadlineExceeded => {
+            Error::Io { doing: "etcd is not available", why: text.to_owned() }
+        }
         Code::ResourceExhausted if text.contains("space") => Error::NoSpace { path: "the external etcd".into() },
         Code::InvalidArgument if text.contains("too large") => {
             Error::TooLarge { what: "bytes of a transaction", size: 0, max: limits::REQUEST_BODY_BYTES_MAX / 2 }
@@ -138,7 +157,11 @@ fn range_request(request: RangeRequest) -> pb::RangeRequest {
 
 fn txn_request(txn: Txn) -> pb::TxnRequest {
     let steps = |ops: Vec<Op>| ops.into_iter().map(|op| pb::RequestOp { request: Some(step(op)) }).collect();
-    pb::TxnRequest { compare: txn.compare.into_iter().map(condition).collect(), success: steps(txn.success), failure: steps(txn.failure) }
+    pb::TxnRequest {
+        compare: txn.compare.into_iter().map(condition).collect(),
+        success: steps(txn.success),
+        failure: steps(txn.failure),
+    }
 }
 
 fn step(op: Op) -> pb::request_op::Request {
@@ -147,7 +170,9 @@ fn step(op: Op) -> pb::request_op::Request {
         Op::Put { key, value, lease, prev_kv } => {
             Request::Put(pb::PutRequest { key, value, lease: signed(lease), prev_kv, ..Default::default() })
         }
-        Op::Delete { key, range_end, prev_kv } => Request::DeleteRange(pb::DeleteRangeRequest { key: first(key), range_end, prev_kv }),
+        Op::Delete { key, range_end, prev_kv } => {
+            Request::DeleteRange(pb::DeleteRangeRequest { key: first(key), range_end, prev_kv })
+        }
         Op::Range(range) => Request::Range(range_request(range)),
         Op::Txn(txn) => Request::Txn(txn_request(*txn)),
     }
@@ -157,8 +182,12 @@ fn condition(compare: Compare) -> pb::Compare {
     use pb::CompareTarget as Target;
     use pb::compare::TargetUnion;
     let (key, op, target, given) = match compare {
-        Compare::ModRevision { key, op, revision } => (key, op, Target::Mod, TargetUnion::ModRevision(signed(revision.0))),
-        Compare::CreateRevision { key, op, revision } => (key, op, Target::Create, TargetUnion::CreateRevision(signed(revision.0))),
+        Compare::ModRevision { key, op, revision } => {
+            (key, op, Target::Mod, TargetUnion::ModRevision(signed(revision.0)))
+        }
+        Compare::CreateRevision { key, op, revision } => {
+            (key, op, Target::Create, TargetUnion::CreateRevision(signed(revision.0)))
+        }
         Compare::Version { key, op, version } => (key, op, Target::Version, TargetUnion::Version(signed(version))),
         Compare::Value { key, op, value } => (key, op, Target::Value, TargetUnion::Value(value)),
         Compare::Lease { key, op, lease } => (key, op, Target::Lease, TargetUnion::Lease(signed(lease))),
@@ -169,7 +198,13 @@ fn condition(compare: Compare) -> pb::Compare {
         CompareOp::Greater => pb::CompareResult::Greater,
         CompareOp::Less => pb::CompareResult::Less,
     };
-    pb::Compare { result: result.into(), target: target.into(), key, range_end: bytes::Bytes::new(), target_union: Some(given) }
+    pb::Compare {
+        result: result.into(),
+        target: target.into(),
+        key,
+        range_end: bytes::Bytes::new(),
+        target_union: Some(given),
+    }
 }
 
 /// Follows one watch until its reader is gone or etcd ends it.
@@ -179,7 +214,7 @@ async fn follow(
     farewell: Farewell,
     _open: mpsc::Sender<pb::WatchRequest>,
 ) {
-    let end = |why: Error| *farewell.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+    let end = |why: Error| *farewell.lock() = Some(why);
     loop {
         let answer = tokio::select! {
             answer = answers.message() => answer,
@@ -229,7 +264,9 @@ impl Storage for External {
         let answer = self.call("/etcdserverpb.KV/Range", range_request(request)).await;
         answer.map(|answer| self.range_reply(answer)).map_err(|err| match err {
             Error::Compacted { floor, .. } => Error::Compacted { asked: asked.unwrap_or_default(), floor },
-            Error::Future { .. } => Error::Future { asked: asked.unwrap_or_default(), current: self.current_revision() },
+            Error::Future { .. } => {
+                Error::Future { asked: asked.unwrap_or_default(), current: self.current_revision() }
+            }
             other => other,
         })
     }
@@ -250,8 +287,11 @@ impl Storage for External {
         let (requests, queue) = mpsc::channel(limits::STORE_ETCD_STREAM);
         let first = pb::WatchRequest { request: Some(pb::watch_request::Request::Create(create)) };
         requests.try_send(first).map_err(|_| Error::Closed)?;
-        let mut answers =
-            self.client.stream("/etcdserverpb.Watch/Watch", ReceiverStream::new(queue)).await.map_err(|status| error(&status))?;
+        let mut answers = self
+            .client
+            .stream("/etcdserverpb.Watch/Watch", ReceiverStream::new(queue))
+            .await
+            .map_err(|status| error(&status))?;
         let created: Option<pb::WatchResponse> = answers.message().await.map_err(|status| error(&status))?;
         let created = created.ok_or(Error::Closed)?;
         self.seen(created.header.as_ref());
@@ -261,7 +301,7 @@ impl Storage for External {
         let (tx, rx) = mpsc::channel(limits::STORE_WATCH_BACKLOG_BATCHES);
         let farewell = Farewell::default();
         self.group.spawn_short("watch", follow(answers, tx, farewell.clone(), requests.clone()));
-        let mut watches = self.watches.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watches = self.watches.lock();
         watches.retain(|watch| !watch.is_closed());
         watches.push(requests);
         Ok(WatchStream::live(rx, farewell))
@@ -269,7 +309,7 @@ impl Storage for External {
 
     async fn progress(&self) -> Result<(), Error> {
         let ask = pb::WatchRequest { request: Some(pb::watch_request::Request::Progress(pb::Empty {})) };
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner).retain(|watch| {
+        self.watches.lock().retain(|watch| {
             let _full = watch.try_send(ask.clone());
             !watch.is_closed()
         });

@@ -1,17 +1,18 @@
 //! For tests: a disk that fails where a seed says, and loses its power.
 //!
-//! The files in the folder are what the kernel's page cache would show; beside them stands, per file, what the platter holds and what is
-//! on its way. A sync brings it there; one that fails drops it and says so once, as Linux does; a power cut keeps, loses or tears it
-//! sector by sector, and a truncation is done or not. Names are as loose: what was created, renamed or removed in a folder is so for
-//! certain after a sync of that folder, and a power cut keeps a beginning of such changes or any of them. SQLite comes by way of the VFS
-//! in `vfs`, the log by [`Disk`].
+//! The files in the folder are what the kernel's page cache would show; beside them stands, per file, what the platter
+//! holds and what is on its way. A sync brings it there; one that fails drops it and says so once, as Linux does; a
+//! power cut keeps, loses or tears it sector by sector, and a truncation is done or not. Names are as loose: what was
+//! created, renamed or removed in a folder is so for certain after a sync of that folder, and a power cut keeps a
+//! beginning of such changes or any of them. SQLite comes by way of the VFS in `vfs`, the log by [`Disk`].
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base::rng::Rng;
 
@@ -160,7 +161,7 @@ impl FaultyDisk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Whether the fault has happened.
@@ -206,7 +207,8 @@ impl FaultyDisk {
             }
         }
         // SQLite keeps the VFS, and so this disk, for as long as the process lives.
-        (state.files, state.names, state.durable, state.naming) = (Vec::new(), BTreeMap::new(), BTreeMap::new(), Vec::new());
+        (state.files, state.names, state.durable, state.naming) =
+            (Vec::new(), BTreeMap::new(), BTreeMap::new(), Vec::new());
     }
 
     /// Asks whether a step takes place; counts it.
@@ -360,7 +362,8 @@ impl State {
 
     /// The names in a folder are on the platter.
     fn settle_names(&mut self, dir: &Path) {
-        let (settled, left): (Vec<_>, _) = std::mem::take(&mut self.naming).into_iter().partition(|what| what.folder() == Some(dir));
+        let (settled, left): (Vec<_>, _) =
+            std::mem::take(&mut self.naming).into_iter().partition(|what| what.folder() == Some(dir));
         self.naming = left;
         settled.iter().for_each(|what| what.apply(&mut self.durable));
     }

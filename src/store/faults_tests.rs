@@ -21,7 +21,10 @@ const ROUNDS: u64 = 6;
 const WRITES: u64 = 40;
 
 fn put(key: String, n_bytes: usize) -> Txn {
-    Txn { success: vec![Op::Put { key: key.into(), value: vec![7; n_bytes].into(), lease: 0, prev_kv: false }], ..Txn::default() }
+    Txn {
+        success: vec![Op::Put { key: key.into(), value: vec![7; n_bytes].into(), lease: 0, prev_kv: false }],
+        ..Txn::default()
+    }
 }
 
 type Members = Vec<(Arc<Store>, Group)>;
@@ -88,9 +91,15 @@ async fn three_members_bear_one_disk_that_fails_and_lose_no_acknowledged_write()
     let everything = RangeRequest { range_end: bytes::Bytes::from_static(&[0]), ..RangeRequest::default() };
     let first = stores[0].0.range(everything.clone()).await.unwrap().kvs;
     for (store, _) in &stores {
-        assert!(store.range(everything.clone()).await.unwrap().kvs == first, "seed {seed}: two members hold different values");
+        assert!(
+            store.range(everything.clone()).await.unwrap().kvs == first,
+            "seed {seed}: two members hold different values"
+        );
         for key in &acknowledged {
-            let found = store.range(RangeRequest { key: key.clone().into(), keys_only: true, ..RangeRequest::default() }).await.unwrap();
+            let found = store
+                .range(RangeRequest { key: key.clone().into(), keys_only: true, ..RangeRequest::default() })
+                .await
+                .unwrap();
             assert_eq!(found.count, 1, "seed {seed}: {key} is lost");
         }
     }
@@ -153,7 +162,8 @@ async fn what_a_full_disk_refused_leaves_no_gap_in_the_log_whatever_happens_then
         disk.fill(true);
         let mut n_refused = 0;
         for n in 0..3 {
-            n_refused += u64::from(matches!(store.txn(put(format!("/refused/{n}"), 900)).await, Err(Error::NoSpace { .. })));
+            n_refused +=
+                u64::from(matches!(store.txn(put(format!("/refused/{n}"), 900)).await, Err(Error::NoSpace { .. })));
         }
         assert!(n_refused > 0);
         disk.fill(false);
@@ -163,7 +173,9 @@ async fn what_a_full_disk_refused_leaves_no_gap_in_the_log_whatever_happens_then
         group.shutdown().await;
         disk.lose_power(&config().dir);
         let (group, _reports) = Group::root("full");
-        let store = Store::open_on(Arc::new(SystemDisk), config(), &group).await.unwrap_or_else(|err| panic!("seed {seed}: {err}"));
+        let store = Store::open_on(Arc::new(SystemDisk), config(), &group)
+            .await
+            .unwrap_or_else(|err| panic!("seed {seed}: {err}"));
         for key in ["/before/0", "/before/5", "/after"] {
             assert_eq!(
                 store.range(RangeRequest { key: key.into(), ..RangeRequest::default() }).await.unwrap().count,
@@ -171,7 +183,10 @@ async fn what_a_full_disk_refused_leaves_no_gap_in_the_log_whatever_happens_then
                 "seed {seed}: {key}"
             );
         }
-        assert_eq!(store.range(RangeRequest { key: "/refused/0".into(), ..RangeRequest::default() }).await.unwrap().count, 0);
+        assert_eq!(
+            store.range(RangeRequest { key: "/refused/0".into(), ..RangeRequest::default() }).await.unwrap().count,
+            0
+        );
         group.shutdown().await;
     }
 }

@@ -1,6 +1,6 @@
-//! Bytes of no meaning, and bytes that nearly have one, to every decoder that others reach: calls of members, records of the log, etcd's
-//! requests, images of snapshots, and what becomes of keys and values in a bbolt file. Nothing panics, hangs or is taken for something
-//! else. Seeded: see `base::fuzz`.
+//! Bytes of no meaning, and bytes that nearly have one, to every decoder that others reach: calls of members, records
+//! of the log, etcd's requests, images of snapshots, and what becomes of keys and values in a bbolt file. Nothing
+//! panics, hangs or is taken for something else. Seeded: see `base::fuzz`.
 
 use std::path::Path;
 
@@ -16,7 +16,8 @@ use crate::mvcc::apply;
 use crate::raft::TypeConfig;
 use crate::raft::command::{Batch, Command, Origin};
 use crate::raft::rpc::{
-    Append, Ballot, Call, KeepAlive, LeaseLeft, MemberStatus, Poll, Propose, Refusal, Reshape, SnapshotHead, Yield, decode, encode,
+    Append, Ballot, Call, KeepAlive, LeaseLeft, MemberStatus, Poll, Propose, Refusal, Reshape, SnapshotHead, Yield,
+    decode, encode,
 };
 use crate::{Compare, CompareOp, Op, RangeRequest, Revision, Txn};
 
@@ -32,9 +33,16 @@ fn txn(rng: &Rng, depth: u64) -> Txn {
     let key = || some_bytes(rng, 6).into();
     let ops = || {
         let op = |_| match rng.below(if depth > 0 { 4 } else { 3 }) {
-            0 => Op::Put { key: key(), value: some_bytes(rng, 30).into(), lease: rng.below(3), prev_kv: rng.below(2) == 0 },
+            0 => Op::Put {
+                key: key(),
+                value: some_bytes(rng, 30).into(),
+                lease: rng.below(3),
+                prev_kv: rng.below(2) == 0,
+            },
             1 => Op::Delete { key: key(), range_end: key(), prev_kv: rng.below(2) == 0 },
-            2 => Op::Range(RangeRequest { key: key(), range_end: key(), limit: rng.below(9), ..RangeRequest::default() }),
+            2 => {
+                Op::Range(RangeRequest { key: key(), range_end: key(), limit: rng.below(9), ..RangeRequest::default() })
+            }
             _ => Op::Txn(Box::new(txn(rng, depth - 1))),
         };
         (0..rng.below(4)).map(op).collect()
@@ -85,11 +93,16 @@ fn calls_of_members_are_decoded_or_refused() {
 /// A transaction inside of a transaction inside …: a decoder that calls itself would end the process, not the call.
 #[test]
 fn a_call_of_transactions_in_transactions_ends_no_process() {
-    let nested = |depth| (0..depth).fold(Txn::default(), |inner, _| Txn { success: vec![Op::Txn(Box::new(inner))], ..Txn::default() });
-    let call = |txn| encode(&Propose(Batch { origin: Origin::default(), commands: vec![Command::Txn(txn)].into() })).unwrap();
+    let nested = |depth| {
+        (0..depth).fold(Txn::default(), |inner, _| Txn { success: vec![Op::Txn(Box::new(inner))], ..Txn::default() })
+    };
+    let call =
+        |txn| encode(&Propose(Batch { origin: Origin::default(), commands: vec![Command::Txn(txn)].into() })).unwrap();
     // A level more is three bytes in front and one behind.
     let shallow = call(Txn::default());
-    let deepest = move |depth: usize| [&shallow[..shallow.len() - 3], &[0, 1, 3].repeat(depth), &[0; 3], &vec![0; depth][..]].concat();
+    let deepest = move |depth: usize| {
+        [&shallow[..shallow.len() - 3], &[0, 1, 3].repeat(depth), &[0; 3], &vec![0; depth][..]].concat()
+    };
     assert_eq!(deepest(3), call(nested(3)), "it is built as the encoder builds it");
     assert!(decode::<Propose>(&deepest(3)).is_ok());
     let decoding = std::thread::Builder::new().stack_size(2 * 1024 * 1024).spawn(move || {
@@ -126,7 +139,12 @@ fn requests_of_etcd_are_converted_or_refused() {
     let kv = |rng: &Rng| some_bytes(rng, 12);
     for _ in rounds(ROUNDS) {
         let put = pb::PutRequest { key: kv(&rng).into(), value: kv(&rng).into(), ..pb::PutRequest::default() };
-        let range = pb::RangeRequest { key: kv(&rng).into(), range_end: kv(&rng).into(), limit: -1, ..pb::RangeRequest::default() };
+        let range = pb::RangeRequest {
+            key: kv(&rng).into(),
+            range_end: kv(&rng).into(),
+            limit: -1,
+            ..pb::RangeRequest::default()
+        };
         for whole in [put.encode_to_vec(), range.encode_to_vec()] {
             let bytes = if rng.below(4) == 0 { some_bytes(&rng, 60) } else { mutated(&rng, &whole) };
             if let Ok(request) = pb::RangeRequest::decode(&bytes[..]) {
@@ -135,7 +153,11 @@ fn requests_of_etcd_are_converted_or_refused() {
             if let Ok(request) = pb::TxnRequest::decode(&bytes[..]) {
                 let _converted = convert::txn(&request).map(|txn| apply::check(&txn));
             }
-            let _others = (pb::PutRequest::decode(&bytes[..]), pb::WatchRequest::decode(&bytes[..]), pb::AlarmRequest::decode(&bytes[..]));
+            let _others = (
+                pb::PutRequest::decode(&bytes[..]),
+                pb::WatchRequest::decode(&bytes[..]),
+                pb::AlarmRequest::decode(&bytes[..]),
+            );
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The lives of leases. Only the leader keeps their time; a new leader gives each its whole life again, as etcd's does.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
@@ -33,7 +34,7 @@ impl Lessor {
     }
 
     fn ends(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Instant>> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ends.lock()
     }
 }
 
@@ -57,7 +58,9 @@ impl Store {
     /// Errors: `LeaseNotFound`, `NotLeader` while there is no leader.
     pub async fn lease_keep_alive(&self, id: u64) -> Result<u64, Error> {
         match self.node().leader().0 {
-            Some(leader) if leader != self.node().id => self.node().peers.ask(leader, &KeepAlive(id)).await?.map_err(Error::from),
+            Some(leader) if leader != self.node().id => {
+                self.node().peers.ask(leader, &KeepAlive(id)).await?.map_err(Error::from)
+            }
             _ => self.lease_keep_alive_here(id),
         }
     }
@@ -67,7 +70,9 @@ impl Store {
     /// Errors: `LeaseNotFound`, `NotLeader` while there is no leader.
     pub async fn lease_left(&self, id: u64) -> Result<i64, Error> {
         match self.node().leader().0 {
-            Some(leader) if leader != self.node().id => self.node().peers.ask(leader, &LeaseLeft(id)).await?.map_err(Error::from),
+            Some(leader) if leader != self.node().id => {
+                self.node().peers.ask(leader, &LeaseLeft(id)).await?.map_err(Error::from)
+            }
             _ => self.lease_left_here(id),
         }
     }
@@ -91,20 +96,24 @@ impl Store {
         if self.node().leader().0 != Some(self.node().id) {
             return Err(Error::NotLeader { leader: None });
         }
-        self.leases().into_iter().find(|(lease, _)| *lease == id).map(|(_, ttl_secs)| ttl_secs).ok_or(Error::LeaseNotFound { id })
+        self.leases()
+            .into_iter()
+            .find(|(lease, _)| *lease == id)
+            .map(|(_, ttl_secs)| ttl_secs)
+            .ok_or(Error::LeaseNotFound { id })
     }
 
     /// The keys that hang on a lease.
     ///
     /// Errors: `LeaseNotFound`.
     pub fn lease_keys(&self, id: u64) -> Result<Vec<bytes::Bytes>, Error> {
-        let leases = self.lease_table().lock().unwrap_or_else(PoisonError::into_inner);
+        let leases = self.lease_table().lock();
         leases.get(&id).map(|lease| lease.keys.iter().cloned().collect()).ok_or(Error::LeaseNotFound { id })
     }
 
     /// The leases that live: id and whole life in seconds.
     pub fn leases(&self) -> Vec<(u64, u64)> {
-        self.lease_table().lock().unwrap_or_else(PoisonError::into_inner).iter().map(|(id, lease)| (*id, lease.ttl_secs)).collect()
+        self.lease_table().lock().iter().map(|(id, lease)| (*id, lease.ttl_secs)).collect()
     }
 }
 

@@ -196,7 +196,8 @@ pub enum Op {
 /// Transactions inside of each other that are decoded, as many as prost takes of etcd's clients.
 const TXN_DEPTH_MAX: usize = 100;
 
-/// Reads an inner transaction. The decoder calls itself for each: without a bound a few bytes each would end the process.
+/// Reads an inner transaction. The decoder calls itself for each: without a bound a few bytes each would end the
+/// process.
 fn nested<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Box<Txn>, D::Error> {
     thread_local!(static DEPTH: std::cell::Cell<usize> = const { std::cell::Cell::new(0) });
     let depth = DEPTH.get();
@@ -325,8 +326,8 @@ pub trait Storage: Send + Sync + 'static {
     /// Errors: `Compacted` if the floor is at or above `at` already, `Future` if `at` is not yet.
     async fn compact(&self, at: Revision) -> Result<(), Error>;
 
-    /// Waits until everything that was acknowledged anywhere before the call is applied here, and says where the store stands
-    /// then: a read of this member's state from there on is linearizable.
+    /// Waits until everything that was acknowledged anywhere before the call is applied here, and says where the store
+    /// stands then: a read of this member's state from there on is linearizable.
     ///
     /// Errors: `TimedOut` if no leader and majority are found in time.
     async fn read_index(&self) -> Result<Revision, Error>;
@@ -334,7 +335,8 @@ pub trait Storage: Send + Sync + 'static {
     /// The newest revision applied here.
     fn current_revision(&self) -> Revision;
 
-    /// Makes a lease, for [`Op::Put`]: keys that hang on it go when it is not kept alive for `ttl_secs`. `id` is the caller's draw.
+    /// Makes a lease, for [`Op::Put`]: keys that hang on it go when it is not kept alive for `ttl_secs`. `id` is the
+    /// caller's draw.
     ///
     /// Errors: `LeaseExists`, `TimedOut`.
     async fn grant_lease(&self, id: u64, ttl_secs: u64) -> Result<(), Error>;

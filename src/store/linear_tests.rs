@@ -1,6 +1,7 @@
 //! Clients on three members while leaders are cut off: what they saw must be one order of events.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use base::sync::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::rng::Rng;
@@ -28,8 +29,8 @@ struct Done {
     revision: u64,
 }
 
-/// A history of one register whose writes carry revisions is linearizable if the revisions are a legal order: every read shows the
-/// write of its revision, and nobody who began after another had ended saw less than that one.
+/// A history of one register whose writes carry revisions is linearizable if the revisions are a legal order: every
+/// read shows the write of its revision, and nobody who began after another had ended saw less than that one.
 fn check(history: &[Done]) -> Result<(), String> {
     for write in history.iter().filter(|done| done.write) {
         for other in history.iter().filter(|other| other.revision == write.revision) {
@@ -48,7 +49,13 @@ fn check(history: &[Done]) -> Result<(), String> {
     Ok(())
 }
 
-async fn client(store: Arc<Store>, id: u64, clock: Stopwatch, stop: tokio_util::sync::CancellationToken, history: Arc<Mutex<Vec<Done>>>) {
+async fn client(
+    store: Arc<Store>,
+    id: u64,
+    clock: Stopwatch,
+    stop: tokio_util::sync::CancellationToken,
+    history: Arc<Mutex<Vec<Done>>>,
+) {
     let (rng, mut n) = (Rng::from_seed(id), 0);
     while !stop.is_cancelled() {
         let begun = clock.elapsed();
@@ -66,7 +73,7 @@ async fn client(store: Arc<Store>, id: u64, clock: Stopwatch, stop: tokio_util::
         // Without an answer nobody knows whether it happened: then nothing is claimed of it.
         if let Some((write, value, revision)) = done {
             let done = Done { begun, ended: clock.elapsed(), write, value, revision };
-            history.lock().unwrap_or_else(PoisonError::into_inner).push(done);
+            history.lock().push(done);
         }
     }
 }
@@ -79,7 +86,11 @@ fn how_it_stands(stores: &[(Arc<Store>, Group)]) -> String {
         let data = data.borrow();
         let (log, applied, silence) = (data.last_log, data.last_applied, node.vigil.silence());
         let vote = node.raft.server_metrics().borrow().vote;
-        format!("member {}: {:?}, vote {vote}, log {log:?}, applied {applied:?}, no leader for {silence:?}", node.id, node.leadership())
+        format!(
+            "member {}: {:?}, vote {vote}, log {log:?}, applied {applied:?}, no leader for {silence:?}",
+            node.id,
+            node.leadership()
+        )
     });
     lines.collect::<Vec<_>>().join("\n")
 }
@@ -115,19 +126,23 @@ async fn histories_are_linearizable_while_leaders_are_cut_off() {
         };
         until_or("a leader", leads, || how_it_stands(&stores)).await;
         let name = format!("m{}", leader.unwrap());
-        let n_before = history.lock().unwrap().len();
+        let n_before = history.lock().len();
         net.cut(&name);
-        let others: Vec<_> =
-            stores.iter().enumerate().filter(|(idx, _)| Some(*idx) != leader).map(|(_, (store, _))| store.clone()).collect();
+        let others: Vec<_> = stores
+            .iter()
+            .enumerate()
+            .filter(|(idx, _)| Some(*idx) != leader)
+            .map(|(_, (store, _))| store.clone())
+            .collect();
         let another = async || others.iter().any(|store| store.leadership().borrow().is_me);
         until_or("another leads", another, || how_it_stands(&stores)).await;
-        let goes_on = async || history.lock().unwrap().len() > n_before + WORK_EACH;
+        let goes_on = async || history.lock().len() > n_before + WORK_EACH;
         until_or("work goes on", goes_on, || how_it_stands(&stores)).await;
         net.heal(&name);
     }
     stop.cancel();
     let _all = all_ended.recv().await;
-    let history = history.lock().unwrap().clone();
+    let history = history.lock().clone();
     assert!(history.len() > CUTS * WORK_EACH, "only {} operations", history.len());
     check(&history).unwrap();
     let same = async || {

@@ -1,7 +1,7 @@
 //! Members of the store's Raft group: who they are, how they reach each other, how the group grows and shrinks.
 //!
-//! A member is known by its number, drawn once; its address may change. A new one comes in as a learner, which counts in no
-//! majority, is brought up to date, and then becomes a voter by itself (`raft/grow`).
+//! A member is known by its number, drawn once; its address may change. A new one comes in as a learner, which counts
+//! in no majority, is brought up to date, and then becomes a voter by itself (`raft/grow`).
 
 use std::io;
 
@@ -47,7 +47,8 @@ pub fn standing(dir: &std::path::Path) -> Result<Standing, Error> {
         Err(err) => return Err(Error::io("cannot look for the store")(err)),
     }
     let conn = database::open_reader(&SystemDisk, &path)?;
-    let has_schema = conn.table_exists(None, "meta").map_err(|err| database::sqlite(&path, "cannot read the database", err))?;
+    let has_schema =
+        conn.table_exists(None, "meta").map_err(|err| database::sqlite(&path, "cannot read the database", err))?;
     if !has_schema {
         return Ok(Standing::Empty);
     }
@@ -98,7 +99,9 @@ impl Dial for MutualTls {
         let bad = || io::Error::new(io::ErrorKind::InvalidInput, format!("'{address}' is not host:port"));
         let (host, port) = address.rsplit_once(':').ok_or_else(bad)?;
         let (host, port) = (host.trim_start_matches('[').trim_end_matches(']'), port.parse().map_err(|_| bad())?);
-        wire::dial::tcp(host, port, &self.server_name, Some(std::sync::Arc::clone(&self.tls))).await.map_err(io::Error::other)
+        wire::dial::tcp(host, port, &self.server_name, Some(std::sync::Arc::clone(&self.tls)))
+            .await
+            .map_err(io::Error::other)
     }
 }
 
@@ -132,7 +135,8 @@ pub struct Member {
 pub struct Leadership {
     /// The leader's number; `None` while there is none.
     pub leader: Option<u64>,
-    /// Whether this member leads *and* has heard from a majority lately: what must run once in a cluster runs while this holds.
+    /// Whether this member leads *and* has heard from a majority lately: what must run once in a cluster runs while
+    /// this holds.
     pub is_me: bool,
     /// Counts elections.
     pub term: u64,

@@ -78,7 +78,10 @@ async fn a_store_grows_to_three_and_shrinks_to_one_without_losing_a_write() {
     for i in 0..50 {
         first.txn(put(&format!("/early/{i}"), "x")).await.unwrap();
     }
-    let mut watch = first.watch(WatchRequest { start: Revision(2), key: "/".into(), range_end: "0".into(), prev_kv: false }).await.unwrap();
+    let mut watch = first
+        .watch(WatchRequest { start: Revision(2), key: "/".into(), range_end: "0".into(), prev_kv: false })
+        .await
+        .unwrap();
     cluster.grow().await;
     cluster.grow().await;
     for (n, (store, _)) in cluster.stores.iter().enumerate() {
@@ -189,7 +192,9 @@ async fn a_member_that_was_removed_while_it_was_cut_off_is_told_so() {
     cluster.net.cut(&format!("m{away}"));
     leads.remove(cut_off.member_id()).await.unwrap();
     cluster.net.heal(&format!("m{away}"));
-    tokio::time::timeout(std::time::Duration::from_secs(120), cut_off.removed()).await.expect("it goes on as if nothing had happened");
+    tokio::time::timeout(std::time::Duration::from_secs(120), cut_off.removed())
+        .await
+        .expect("it goes on as if nothing had happened");
     cluster.end().await;
 }
 

@@ -1,9 +1,10 @@
 //! For tests: a network in memory between stores, which can be cut.
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -41,7 +42,7 @@ struct Port {
 
 impl Net {
     fn wires(&self) -> std::sync::MutexGuard<'_, Wires> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Opens a store that is reached under `name`. What it and Raft say is seen with RUST_LOG and `--nocapture`.
@@ -63,7 +64,8 @@ impl Net {
         let (group, _reports) = Group::root(name);
         let dial = Arc::new(Port { net: self.clone(), from: name.to_owned() });
         let network = Network { name: name.to_owned(), address: name.to_owned(), dial };
-        let config = Config { dir: dir.join(name), birth, network: Some(network), rng: Rng::from_os(), bounds: Bounds::TESTS };
+        let config =
+            Config { dir: dir.join(name), birth, network: Some(network), rng: Rng::from_os(), bounds: Bounds::TESTS };
         let store = match Store::open_on(disk, config, &group).await {
             Ok(store) => store,
             Err(err) => {
@@ -120,7 +122,9 @@ impl Dial for Port {
         if wires.cut.contains(&self.from) || wires.cut.contains(address) {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "cut"));
         }
-        let Some((handler, group)) = wires.handlers.get(address).cloned() else { return Err(io::ErrorKind::ConnectionRefused.into()) };
+        let Some((handler, group)) = wires.handlers.get(address).cloned() else {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        };
         let token = CancellationToken::new();
         wires.open.push((self.from.clone(), address.to_owned(), token.clone()));
         let conn = wire::ConnInfo::in_process(Arc::new(()));
@@ -154,8 +158,8 @@ pub(crate) async fn until_or(what: &str, mut holds: impl AsyncFnMut() -> bool, h
     }
 }
 
-/// Waits until each store knows that all of them vote, and no others. From then on any majority of them can elect: while the voters
-/// change, a majority of the old ones is needed as well.
+/// Waits until each store knows that all of them vote, and no others. From then on any majority of them can elect:
+/// while the voters change, a majority of the old ones is needed as well.
 pub(crate) async fn until_all_vote(stores: &[(Arc<Store>, Group)]) {
     let all = vec![stores.iter().map(|(store, _)| store.member_id()).collect::<BTreeSet<u64>>()];
     let votes = || stores.iter().map(|(store, _)| store.node().voters()).collect::<Vec<_>>();

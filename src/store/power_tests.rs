@@ -1,5 +1,5 @@
-//! One member on a disk that fails at seeded points: power cuts, EIO, ENOSPC, short and torn writes, lost flushes, bit rot. Each seed is
-//! one life: a fault, perhaps a new start of the process, a power cut, and a look at what is there.
+//! One member on a disk that fails at seeded points: power cuts, EIO, ENOSPC, short and torn writes, lost flushes, bit
+//! rot. Each seed is one life: a fault, perhaps a new start of the process, a power cut, and a look at what is there.
 //!
 //! `KEDGE_SEEDS=100000 cargo test -p store --lib power` runs more of them (`make simulate`); a failure prints its seed.
 
@@ -46,7 +46,13 @@ struct Open {
 
 async fn open(disk: Arc<dyn Disk>, dir: &Path) -> Result<Open, Error> {
     let (group, fatal) = Group::root("power");
-    let config = Config { dir: dir.to_owned(), birth: Birth::First, network: None, rng: Rng::from_seed(1), bounds: Bounds::TESTS };
+    let config = Config {
+        dir: dir.to_owned(),
+        birth: Birth::First,
+        network: None,
+        rng: Rng::from_seed(1),
+        bounds: Bounds::TESTS,
+    };
     // A disk that fails while it opens leaves a Raft that nobody answers: the process would have ended.
     let opened = tokio::time::timeout(std::time::Duration::from_secs(60), Store::open_on(disk, config, &group)).await;
     let store = opened.unwrap_or(Err(Error::TimedOut));
@@ -62,11 +68,20 @@ async fn open(disk: Arc<dyn Disk>, dir: &Path) -> Result<Open, Error> {
 /// The write that makes revision `n + 2`.
 fn write(n: u64) -> Txn {
     let value = vec![u8::try_from(n % 251).unwrap(); usize::try_from(n * 37 % 3000).unwrap()];
-    let op = |key: String, value: Vec<u8>| crate::Op::Put { key: Bytes::from(key), value: value.into(), lease: 0, prev_kv: false };
-    Txn { success: vec![op(format!("/k/{}", n % 7), value), op("/n".to_owned(), n.to_string().into_bytes())], ..Txn::default() }
+    let op = |key: String, value: Vec<u8>| crate::Op::Put {
+        key: Bytes::from(key),
+        value: value.into(),
+        lease: 0,
+        prev_kv: false,
+    };
+    Txn {
+        success: vec![op(format!("/k/{}", n % 7), value), op("/n".to_owned(), n.to_string().into_bytes())],
+        ..Txn::default()
+    }
 }
 
-/// Writes until the disk fails the store. Answers with the last revision that was acknowledged, and whether the store still lives.
+/// Writes until the disk fails the store. Answers with the last revision that was acknowledged, and whether the store
+/// still lives.
 async fn work(open: &mut Open, n_writes: u64) -> (u64, bool) {
     let mut acknowledged = open.store.current_revision().0;
     let mut tries = 0;
@@ -90,11 +105,16 @@ async fn work(open: &mut Open, n_writes: u64) -> (u64, bool) {
 /// What is there must be a state that once was, whole. `None` if the disk refuses to be read.
 async fn check(store: &Store, seed: u64) -> Option<u64> {
     let revision = store.current_revision();
-    let read = store.range(RangeRequest { range_end: Bytes::from_static(&[0]), ..RangeRequest::default() }).await.ok()?;
+    let read =
+        store.range(RangeRequest { range_end: Bytes::from_static(&[0]), ..RangeRequest::default() }).await.ok()?;
     // Revision 2 is write 0, and so on.
     let n_writes = revision.0 - 1;
     for kv in &read.kvs {
-        let last = if kv.key == "/n" { n_writes - 1 } else { (0..n_writes).rev().find(|n| kv.key == format!("/k/{}", n % 7)).unwrap() };
+        let last = if kv.key == "/n" {
+            n_writes - 1
+        } else {
+            (0..n_writes).rev().find(|n| kv.key == format!("/k/{}", n % 7)).unwrap()
+        };
         let crate::Op::Put { value, .. } = &write(last).success[usize::from(kv.key == "/n")] else { unreachable!() };
         assert_eq!(&kv.value, value, "seed {seed}: {:?}", kv.key);
     }
@@ -127,8 +147,15 @@ async fn begun(root: &Path) -> PathBuf {
     dir
 }
 
-const FAULTS: [Fault; 7] =
-    [Fault::PowerCut, Fault::SyncFails, Fault::WriteFails, Fault::ReadFails, Fault::Full(9), Fault::SyncsLie, Fault::BitRots];
+const FAULTS: [Fault; 7] = [
+    Fault::PowerCut,
+    Fault::SyncFails,
+    Fault::WriteFails,
+    Fault::ReadFails,
+    Fault::Full(9),
+    Fault::SyncsLie,
+    Fault::BitRots,
+];
 
 /// Turns a bit of the log or of the database's WAL.
 fn rot(rng: &Rng, dir: &Path) {
@@ -178,7 +205,10 @@ async fn live(seed: u64, begun: &Path, dir: &Path, tallies: &mut BTreeMap<String
         if let Ok(mut opened) = open(disk.clone(), dir).await {
             let lied = disk.was_hit() && fault == Fault::SyncsLie;
             match check(&opened.store, seed).await {
-                Some(at) => assert!(lied || at >= acknowledged, "seed {seed}, {fault:?}: {acknowledged} is lost, it stands at {at}"),
+                Some(at) => assert!(
+                    lied || at >= acknowledged,
+                    "seed {seed}, {fault:?}: {acknowledged} is lost, it stands at {at}"
+                ),
                 None => assert!(disk.was_hit(), "seed {seed}: it cannot be read"),
             }
             let before = opened.store.current_revision().0;
@@ -208,7 +238,10 @@ async fn live(seed: u64, begun: &Path, dir: &Path, tallies: &mut BTreeMap<String
     match open(Arc::new(SystemDisk), dir).await {
         Ok(opened) => {
             let revision = check(&opened.store, seed).await.expect("this disk is in order");
-            assert!(lied || revision >= acknowledged, "seed {seed}, {fault:?}: {acknowledged} is lost, it stands at {revision}");
+            assert!(
+                lied || revision >= acknowledged,
+                "seed {seed}, {fault:?}: {acknowledged} is lost, it stands at {revision}"
+            );
             let after = opened.store.txn(write(revision - 1)).await.unwrap().revision;
             assert_eq!(after.0, revision + 1, "seed {seed}");
             opened.group.shutdown().await;

@@ -1,8 +1,10 @@
 //! The embedded store: opening it, and the [`Storage`] face over Raft and the versions.
 
+use base::fnv;
+use base::sync::{Mutex, RwLock};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -45,12 +47,14 @@ use crate::raft::vigil::{self, Vigil};
 use crate::watch::WatchStream;
 use crate::{Config, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply, WatchRequest};
 
-/// Between signs of life of the leader. A call of a follower's log ends by then too, its fsync included, so a slow card needs it long.
+/// Between signs of life of the leader. A call of a follower's log ends by then too, its fsync included, so a slow card
+/// needs it long.
 const HEARTBEAT_MILLIS: u64 = 500;
 /// How often the leader looks whether it still hears a majority, and a new one whether it does yet.
 const LEADERSHIP_LOOK: Duration = Duration::from_millis(250);
 const LEADERSHIP_FIRST_LOOK: Duration = Duration::from_millis(25);
-/// Entries between two looks at what may be purged from the log, and entries kept for members that were away for a moment.
+/// Entries between two looks at what may be purged from the log, and entries kept for members that were away for a
+/// moment.
 const PURGE_ENTRIES: (u64, u64) = (5000, 5000);
 /// Keys that a fingerprint holds in memory at a time, with their values.
 const HASH_KEYS: u64 = 128;
@@ -79,10 +83,10 @@ impl std::fmt::Debug for Store {
 impl Store {
     /// Opens the store in `config.dir`, makes it if there is none.
     ///
-    /// A member that is alone leads when this returns. One of several may still wait for a leader: see [`Store::ready`].
-    /// One that is new and [`Birth::Joining`] waits to be added with [`Store::add_learner`] on another member.
-    /// It closes when `group` stops: a leader hands over, writes in flight are answered, the database is left as one file.
-    /// Errors: `InUse` if another process has it, `NewerSchema`, `Corrupt`, `Io`.
+    /// A member that is alone leads when this returns. One of several may still wait for a leader: see
+    /// [`Store::ready`]. One that is new and [`Birth::Joining`] waits to be added with [`Store::add_learner`] on
+    /// another member. It closes when `group` stops: a leader hands over, writes in flight are answered, the database
+    /// is left as one file. Errors: `InUse` if another process has it, `NewerSchema`, `Corrupt`, `Io`.
     pub async fn open(config: Config, group: &Group) -> Result<Arc<Store>, Error> {
         Store::open_on(Arc::new(SystemDisk), config, group).await
     }
@@ -137,7 +141,8 @@ impl Store {
         let (proposals, queue) = batch::queue();
         let (tell, leadership) = watch::channel(node.leadership());
         let lessor = Lessor::new(shared.leases_changed.clone());
-        let store = Arc::new(Store { disk, dir: config.dir, shared, reader, images, node, lessor, leadership, proposals });
+        let store =
+            Arc::new(Store { disk, dir: config.dir, shared, reader, images, node, lessor, leadership, proposals });
         group.spawn("store-elections", vigil::keep(store.node.clone(), config.rng));
         store.clone().start_tasks(queue, tell, group);
         // Its end before the store's is fatal for the process, also if nobody writes: the disk failed.
@@ -171,7 +176,8 @@ impl Store {
         self.node.id
     }
 
-    /// The number of the cluster, drawn when the store was made; a member that joins takes it over with its first snapshot.
+    /// The number of the cluster, drawn when the store was made; a member that joins takes it over with its first
+    /// snapshot.
     pub fn cluster_id(&self) -> u64 {
         self.shared.cluster_id.load(Ordering::Acquire)
     }
@@ -205,15 +211,16 @@ impl Store {
         self.node.members().await
     }
 
-    /// Hands the leadership to the voter that lacks least, without a pause in which nobody leads. Nothing if this member does not lead.
+    /// Hands the leadership to the voter that lacks least, without a pause in which nobody leads. Nothing if this
+    /// member does not lead.
     ///
     /// Errors: `LastMember` if there is no other voter that answers, `TimedOut`.
     pub async fn transfer_leadership(&self) -> Result<(), Error> {
         self.node.hand_over().await
     }
 
-    /// Answers the other members. To be served over HTTP/2 behind TLS that demands a certificate of the peers' authority, in a
-    /// group that stops after the store's: while it closes, the others still talk to it.
+    /// Answers the other members. To be served over HTTP/2 behind TLS that demands a certificate of the peers'
+    /// authority, in a group that stops after the store's: while it closes, the others still talk to it.
     pub fn peer_handler(self: &Arc<Self>) -> Arc<dyn wire::Handler> {
         Arc::new(Inbox::new(Arc::clone(self)))
     }
@@ -231,22 +238,34 @@ impl Store {
         Revision(self.reader.floor())
     }
 
-    /// A fingerprint of all keys and values as they were at a revision, or are now on this member, to compare members. It reads the whole
-    /// database, some keys at a time.
+    /// A fingerprint of all keys and values as they were at a revision, or are now on this member, to compare members.
+    /// It reads the whole database, some keys at a time.
     ///
     /// Errors: `Future`, `Compacted`, also if the floor passes while it looks; `Io`, `Corrupt`.
     pub async fn hash(&self, at: Option<Revision>) -> Result<(u64, Revision), Error> {
         let revision = at.filter(|at| at.0 > 0).unwrap_or_else(|| self.current_revision());
-        let (mut hash, mut key, range_end) = (FNV_BASIS, Bytes::new(), Bytes::from_static(&[0]));
+        let (mut hash, mut key, range_end) = (fnv::BASIS, Bytes::new(), Bytes::from_static(&[0]));
         loop {
-            let request =
-                RangeRequest { key, range_end: range_end.clone(), limit: HASH_KEYS, revision: Some(revision), ..RangeRequest::default() };
+            let request = RangeRequest {
+                key,
+                range_end: range_end.clone(),
+                limit: HASH_KEYS,
+                revision: Some(revision),
+                ..RangeRequest::default()
+            };
             let page = self.reader.range(request).await?;
             for kv in &page.kvs {
-                for number in [kv.create_revision.0, kv.mod_revision.0, kv.version, kv.lease, kv.key.len() as u64, kv.value.len() as u64] {
-                    hash = fnv(hash, &number.to_be_bytes());
+                for number in [
+                    kv.create_revision.0,
+                    kv.mod_revision.0,
+                    kv.version,
+                    kv.lease,
+                    kv.key.len() as u64,
+                    kv.value.len() as u64,
+                ] {
+                    hash = fnv::resume(hash, &number.to_be_bytes());
                 }
-                hash = fnv(fnv(hash, &kv.key), &kv.value);
+                hash = fnv::resume(fnv::resume(hash, &kv.key), &kv.value);
             }
             let Some(last) = page.kvs.last().filter(|_| page.more) else { return Ok((hash, revision)) };
             // The first key after it.
@@ -352,7 +371,8 @@ struct Opened {
 }
 
 fn open_files(disk: &Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
-    create_private_dir(&config.dir).map_err(|err| Error::Io { doing: "cannot open the store", why: Chain(&err).to_string() })?;
+    create_private_dir(&config.dir)
+        .map_err(|err| Error::Io { doing: "cannot open the store", why: Chain(&err).to_string() })?;
     let lock = database::lock_dir(&config.dir)?;
     remove_copies(&config.dir);
     let files = files::open(disk, &config.dir, config.birth, &config.rng, config.bounds)?;
@@ -375,14 +395,6 @@ fn open_files(disk: &Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
     Ok(Opened { lock, member, writer, shared })
 }
 
-/// Where FNV-1a begins.
-const FNV_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
-
-/// FNV-1a: the same on every machine.
-fn fnv(hash: u64, bytes: &[u8]) -> u64 {
-    bytes.iter().fold(hash, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
 /// Copies that were under way when the last process ended.
 fn remove_copies(dir: &Path) {
     let Ok(entries) = std::fs::read_dir(dir) else { return };
@@ -400,7 +412,8 @@ async fn start_raft(member: u64, birth: Birth, log: Log, ways: Ways) -> Result<R
         // Only with others: `grow::tend` turns it on.
         enable_tick: false,
         heartbeat_interval: HEARTBEAT_MILLIS,
-        // `vigil::keep` calls elections. Raft keeps to a leader for the longer of the two; a call for votes ends after the shorter.
+        // `vigil::keep` calls elections. Raft keeps to a leader for the longer of the two; a call for votes ends after
+        // the shorter.
         enable_elect: false,
         election_timeout_min: lease_millis - HEARTBEAT_MILLIS,
         election_timeout_max: lease_millis,
@@ -424,7 +437,8 @@ async fn start_raft(member: u64, birth: Birth, log: Log, ways: Ways) -> Result<R
 /// Says whether this member is the only one; then it leads when this returns.
 async fn lead_if_alone(node: &Node) -> Result<bool, Error> {
     if node.raft.is_initialized().await.map_err(Error::io("cannot start raft"))? {
-        let known = |metrics: &openraft::RaftMetrics<_, _>| metrics.membership_config.membership().nodes().next().is_some();
+        let known =
+            |metrics: &openraft::RaftMetrics<_, _>| metrics.membership_config.membership().nodes().next().is_some();
         node.raft.wait(None).metrics(known, "the membership is known").await.map_err(Error::io("cannot start raft"))?;
     }
     let only = {
@@ -439,7 +453,11 @@ async fn lead_if_alone(node: &Node) -> Result<bool, Error> {
     if node.raft.current_leader().await != Some(node.id) {
         node.raft.trigger().elect().await.map_err(Error::io("cannot start raft"))?;
     }
-    node.raft.wait(None).current_leader(node.id, "alone, this member leads").await.map_err(Error::io("cannot start raft"))?;
+    node.raft
+        .wait(None)
+        .current_leader(node.id, "alone, this member leads")
+        .await
+        .map_err(Error::io("cannot start raft"))?;
     // The first entry of its term is applied: so is everything before it.
     let term = node.leader().1;
     node.applied_term_after(term.saturating_sub(1)).await?;
@@ -457,7 +475,11 @@ async fn follow_leadership(node: Arc<Node>, tell: watch::Sender<Leadership>) {
         let alone = node.alone.load(Ordering::Acquire);
         let leads = now.leader == Some(node.id);
         let look = if now.is_me { LEADERSHIP_LOOK } else { LEADERSHIP_FIRST_LOOK };
-        let changed = if leads && !alone { tokio::time::timeout(look, server.changed()).await } else { Ok(server.changed().await) };
+        let changed = if leads && !alone {
+            tokio::time::timeout(look, server.changed()).await
+        } else {
+            Ok(server.changed().await)
+        };
         if matches!(changed, Ok(Err(_))) {
             return;
         }

@@ -12,8 +12,8 @@ use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::store::Store;
 use crate::{
-    Compare, CompareOp, Config, EventBatch, EventKind, KeyValue, Op, OpReply, RangeRequest, Revision, Storage as _, Txn, TxnReply,
-    WatchRequest, prefix_end,
+    Compare, CompareOp, Config, EventBatch, EventKind, KeyValue, Op, OpReply, RangeRequest, Revision, Storage as _,
+    Txn, TxnReply, WatchRequest, prefix_end,
 };
 
 async fn open(dir: &Path) -> (Arc<Store>, Group) {
@@ -23,7 +23,13 @@ async fn open(dir: &Path) -> (Arc<Store>, Group) {
 
 /// A store of its own below `dir`.
 fn config(dir: &Path) -> Config {
-    Config { dir: dir.to_owned(), birth: crate::member::Birth::First, network: None, rng: Rng::from_seed(1), bounds: Bounds::TESTS }
+    Config {
+        dir: dir.to_owned(),
+        birth: crate::member::Birth::First,
+        network: None,
+        rng: Rng::from_seed(1),
+        bounds: Bounds::TESTS,
+    }
 }
 
 fn put(key: &str, value: &str) -> Txn {
@@ -31,7 +37,12 @@ fn put(key: &str, value: &str) -> Txn {
 }
 
 fn op_put(key: &str, value: &str) -> Op {
-    Op::Put { key: Bytes::copy_from_slice(key.as_bytes()), value: Bytes::copy_from_slice(value.as_bytes()), lease: 0, prev_kv: false }
+    Op::Put {
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        value: Bytes::copy_from_slice(value.as_bytes()),
+        lease: 0,
+        prev_kv: false,
+    }
 }
 
 fn op_delete(key: &str, end: &str) -> Op {
@@ -40,7 +51,12 @@ fn op_delete(key: &str, end: &str) -> Op {
 }
 
 fn all_at(revision: Option<u64>) -> RangeRequest {
-    RangeRequest { key: Bytes::new(), range_end: Bytes::from_static(&[0]), revision: revision.map(Revision), ..RangeRequest::default() }
+    RangeRequest {
+        key: Bytes::new(),
+        range_end: Bytes::from_static(&[0]),
+        revision: revision.map(Revision),
+        ..RangeRequest::default()
+    }
 }
 
 fn watch_all(start: u64) -> WatchRequest {
@@ -60,7 +76,9 @@ impl Model {
     fn apply(&mut self, txn: &Txn) -> bool {
         let mut state = self.at.get(&self.revision).cloned().unwrap_or_default();
         let holds = txn.compare.iter().all(|c| match c {
-            Compare::ModRevision { key, revision, .. } => state.get(key).map_or(0, |kv| kv.mod_revision.0) == revision.0,
+            Compare::ModRevision { key, revision, .. } => {
+                state.get(key).map_or(0, |kv| kv.mod_revision.0) == revision.0
+            }
             _ => unreachable!("the test makes no other"),
         });
         let next = Revision(self.revision + 1);
@@ -68,8 +86,11 @@ impl Model {
         for op in if holds { &txn.success } else { &txn.failure } {
             match op {
                 Op::Put { key, value, .. } => {
-                    let kv = state.entry(key.clone()).or_insert_with(|| KeyValue { create_revision: next, ..KeyValue::default() });
-                    (kv.key, kv.value, kv.mod_revision, kv.version) = (key.clone(), value.clone(), next, kv.version + 1);
+                    let kv = state
+                        .entry(key.clone())
+                        .or_insert_with(|| KeyValue { create_revision: next, ..KeyValue::default() });
+                    (kv.key, kv.value, kv.mod_revision, kv.version) =
+                        (key.clone(), value.clone(), next, kv.version + 1);
                     changed = true;
                 }
                 Op::Delete { key, range_end, .. } => {
@@ -276,7 +297,11 @@ async fn what_is_behind_the_database_is_read_watched_and_found_after_a_kill() {
     let alone = tempfile::tempdir().unwrap();
     std::fs::copy(dir.path().join("state.db"), alone.path().join("state.db")).unwrap();
     let rows = rusqlite::Connection::open(alone.path().join("state.db")).unwrap();
-    assert_eq!(rows.query_row("SELECT count(*) FROM history", [], |r| r.get::<_, u64>(0)).unwrap(), 33, "one file is the state");
+    assert_eq!(
+        rows.query_row("SELECT count(*) FROM history", [], |r| r.get::<_, u64>(0)).unwrap(),
+        33,
+        "one file is the state"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -346,7 +371,10 @@ async fn limits_counts_and_inner_transactions_answer_as_etcd_does() {
         success: vec![Op::Range(RangeRequest { key: "/new".into(), ..RangeRequest::default() })],
         failure: vec![],
     };
-    let reply = store.txn(Txn { success: vec![op_put("/new", "v"), Op::Txn(Box::new(inner))], ..Txn::default() }).await.unwrap();
+    let reply = store
+        .txn(Txn { success: vec![op_put("/new", "v"), Op::Txn(Box::new(inner))], ..Txn::default() })
+        .await
+        .unwrap();
     let OpReply::Txn(inner) = &reply.replies[1] else { panic!("{reply:?}") };
     let OpReply::Range(seen) = &inner.replies[0] else { panic!("{reply:?}") };
     assert!(inner.succeeded && seen.kvs[0].value == "v" && seen.kvs[0].mod_revision.0 == 6);
@@ -354,7 +382,14 @@ async fn limits_counts_and_inner_transactions_answer_as_etcd_does() {
     assert!(matches!(store.txn(twice).await, Err(Error::Invalid { .. })));
     assert!(matches!(store.txn(put("big", &"x".repeat(2 << 20))).await, Err(Error::TooLarge { .. })));
     let nothing = store.txn(Txn { success: vec![op_delete("absent", "")], ..Txn::default() }).await.unwrap();
-    assert_eq!(nothing, TxnReply { succeeded: true, revision: Revision(6), replies: vec![OpReply::Delete { deleted: 0, prev: vec![] }] });
+    assert_eq!(
+        nothing,
+        TxnReply {
+            succeeded: true,
+            revision: Revision(6),
+            replies: vec![OpReply::Delete { deleted: 0, prev: vec![] }]
+        }
+    );
     group.shutdown().await;
 }
 
@@ -363,7 +398,10 @@ async fn revoking_a_lease_deletes_its_keys_also_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (store, group) = open(dir.path()).await;
     store.lease_grant(7, 60).await.unwrap();
-    let leased = |lease| Txn { success: vec![Op::Put { key: "l".into(), value: "v".into(), lease, prev_kv: false }], ..Txn::default() };
+    let leased = |lease| Txn {
+        success: vec![Op::Put { key: "l".into(), value: "v".into(), lease, prev_kv: false }],
+        ..Txn::default()
+    };
     assert!(matches!(store.txn(leased(8)).await, Err(Error::LeaseNotFound { id: 8 })));
     store.txn(leased(7)).await.unwrap();
     group.shutdown().await;
@@ -429,7 +467,11 @@ async fn a_members_status_looks_at_no_key() {
     store.txn(put("/k", "v")).await.unwrap();
     assert_ne!(store.hash(None).await.unwrap().0, 0);
     let status = store.status();
-    assert_eq!((status.hash, status.revision), (0, store.current_revision().0), "who wants the fingerprint asks for it");
+    assert_eq!(
+        (status.hash, status.revision),
+        (0, store.current_revision().0),
+        "who wants the fingerprint asks for it"
+    );
     group.shutdown().await;
 }
 

@@ -1,7 +1,8 @@
 //! The reader's end of a watch: first the past, page by page from the database, then what the hub sends.
 
+use base::sync::Mutex;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
@@ -78,7 +79,7 @@ impl WatchStream {
         }
         match self.live.recv().await {
             Some(batch) => Ok(batch),
-            None => Err(self.farewell.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or(Error::Closed)),
+            None => Err(self.farewell.lock().clone().unwrap_or(Error::Closed)),
         }
     }
 }

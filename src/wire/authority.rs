@@ -1,8 +1,9 @@
-//! Clients of a unix socket that name it by its path, `/var/lib/…/etcd.sock`, in `:authority`, as Go's gRPC did until 2021.
+//! Clients of a unix socket that name it by its path, `/var/lib/…/etcd.sock`, in `:authority`, as Go's gRPC did until
+//! 2021.
 //!
-//! HTTP/2 allows no slash there, and hyper ends such a stream with PROTOCOL_ERROR. Nobody looks at the name, so its slashes become
-//! dashes before hyper sees them. Both are 6 bits long in HPACK's code and one byte outside of it: nothing moves, and the
-//! table of headers that both sides keep stays the same size.
+//! HTTP/2 allows no slash there, and hyper ends such a stream with PROTOCOL_ERROR. Nobody looks at the name, so its
+//! slashes become dashes before hyper sees them. Both are 6 bits long in HPACK's code and one byte outside of it:
+//! nothing moves, and the table of headers that both sides keep stays the same size.
 
 use std::io;
 use std::pin::Pin;
@@ -23,9 +24,20 @@ const FRAME_BYTES_MAX: usize = 16 * 1024;
 /// Bytes read at once.
 const READ_BYTES: usize = 8 * 1024;
 
-/// HPACK's code (RFC 7541, appendix B) as far as text goes: the length of a symbol in bits, and the last code of that length.
-const LAST_CODES: [(usize, u32); 10] =
-    [(5, 0x09), (6, 0x2d), (7, 0x7b), (8, 0xfd), (10, 0x3fc), (11, 0x7fc), (12, 0xffb), (13, 0x1ffd), (14, 0x3ffd), (15, 0x7ffe)];
+/// HPACK's code (RFC 7541, appendix B) as far as text goes: the length of a symbol in bits, and the last code of that
+/// length.
+const LAST_CODES: [(usize, u32); 10] = [
+    (5, 0x09),
+    (6, 0x2d),
+    (7, 0x7b),
+    (8, 0xfd),
+    (10, 0x3fc),
+    (11, 0x7fc),
+    (12, 0xffb),
+    (13, 0x1ffd),
+    (14, 0x3ffd),
+    (15, 0x7ffe),
+];
 const SLASH: u32 = 0b01_1000;
 const DASH: u32 = 0b01_0110;
 
@@ -81,7 +93,9 @@ impl<S> Dashed<S> {
                         self.part = Part::Payload(n_payload);
                         FRAME_HEADER_BYTES
                     } else {
-                        let Some(frame) = self.raw.get_mut(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + n_payload) else { return };
+                        let Some(frame) = self.raw.get_mut(FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + n_payload) else {
+                            return;
+                        };
                         let _malformed_is_hypers = dash_headers(frame, flags);
                         FRAME_HEADER_BYTES + n_payload
                     }
@@ -114,7 +128,8 @@ fn dash_headers(payload: &mut [u8], flags: u8) -> Option<()> {
     let fields = payload.get_mut(start..end)?;
     let mut at = 0;
     while let Some(first) = fields.get(at).copied() {
-        // A field from the table, a change of the table's size, or a field of which the value, maybe the name too, stands here.
+        // A field from the table, a change of the table's size, or a field of which the value, maybe the name too,
+        // stands here.
         let (prefix_bits, literal) = match first {
             0x80.. => (7, false),
             0x40.. => (6, true),
@@ -170,7 +185,9 @@ fn dash_coded(value: &mut [u8]) {
     };
     let mut at = 0;
     loop {
-        let symbol = LAST_CODES.iter().find_map(|(n, last)| bits(value, at, *n).filter(|code| code <= last).map(|code| (*n, code)));
+        let symbol = LAST_CODES
+            .iter()
+            .find_map(|(n, last)| bits(value, at, *n).filter(|code| code <= last).map(|code| (*n, code)));
         let Some((n, code)) = symbol else { return };
         if (n, code) == (6, SLASH) {
             for (i, bit) in (at..at + n).enumerate() {
@@ -228,8 +245,10 @@ mod tests {
     }
 
     /// What Debian's etcdctl 3.4 sends first with `--endpoints unix:///tmp/ha/s/etcd.sock`, and the same with dashes.
-    const FIELDS: [&str; 2] =
-        ["8386459060a924882d9dcb6571af9b8b1b4754c5418e6134d6c4e3610c15", "8386459060a924882d9dcb6571af9b8b1b4754c5418e5934d6b4e3590b15"];
+    const FIELDS: [&str; 2] = [
+        "8386459060a924882d9dcb6571af9b8b1b4754c5418e6134d6c4e3610c15",
+        "8386459060a924882d9dcb6571af9b8b1b4754c5418e5934d6b4e3590b15",
+    ];
     const REST: &str = "24 91741c9d7f5f8b1d75d0620d263d4c4d65647a8b9acac8b4c7602bb2caecff40027465864d833505b11f";
 
     fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
@@ -252,8 +271,12 @@ mod tests {
         let stream = |fields: &str| {
             let fields = bytes(&format!("{fields}{}", REST.replace(' ', "")));
             let padded = [&[2, 0, 0, 0, 0, 0][..], &fields, &[0, 0]].concat();
-            let parts =
-                [frame(4, 0, &[]), frame(HEADERS, 4, &fields), frame(0, 1, b"/a/b"), frame(HEADERS, 4 | PADDED | PRIORITY, &padded)];
+            let parts = [
+                frame(4, 0, &[]),
+                frame(HEADERS, 4, &fields),
+                frame(0, 1, b"/a/b"),
+                frame(HEADERS, 4 | PADDED | PRIORITY, &padded),
+            ];
             [PREFACE, &parts.concat()].concat()
         };
         for n in [1, 2, 7, 30, 1000] {

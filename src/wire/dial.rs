@@ -58,7 +58,12 @@ pub trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
 
 /// Connects to `host:port`, with TLS when a configuration is given; `name` is what the certificate must show.
-pub async fn tcp(host: &str, port: u16, name: &str, tls: Option<Arc<rustls::ClientConfig>>) -> Result<Box<dyn Stream>, DialError> {
+pub async fn tcp(
+    host: &str,
+    port: u16,
+    name: &str,
+    tls: Option<Arc<rustls::ClientConfig>>,
+) -> Result<Box<dyn Stream>, DialError> {
     let to = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
     let connect = async {
         let socket = TcpStream::connect((host, port)).await?;
@@ -75,7 +80,11 @@ pub async fn tcp(host: &str, port: u16, name: &str, tls: Option<Arc<rustls::Clie
 }
 
 /// Speaks TLS on a connected stream; `name` is what the certificate must show.
-pub async fn tls(stream: Box<dyn Stream>, name: &str, config: Arc<rustls::ClientConfig>) -> Result<Box<dyn Stream>, DialError> {
+pub async fn tls(
+    stream: Box<dyn Stream>,
+    name: &str,
+    config: Arc<rustls::ClientConfig>,
+) -> Result<Box<dyn Stream>, DialError> {
     let failed = |source| DialError::Connect { to: name.to_owned(), source };
     let server = ServerName::try_from(name.to_owned()).map_err(|err| failed(io::Error::other(err)))?;
     let timed_out = || io::Error::new(io::ErrorKind::TimedOut, "TLS handshake timeout");
@@ -91,7 +100,8 @@ pub trait Dial: Send + Sync {
     async fn dial(&self, host: &str, port: u16) -> io::Result<Box<dyn Stream>>;
 }
 
-/// Connects to `host:port` by way of `via`, with TLS inside when a configuration is given; `name` is what the certificate must show.
+/// Connects to `host:port` by way of `via`, with TLS inside when a configuration is given; `name` is what the
+/// certificate must show.
 pub async fn through(
     via: &dyn Dial,
     host: &str,
@@ -100,8 +110,10 @@ pub async fn through(
     tls: Option<Arc<rustls::ClientConfig>>,
 ) -> Result<Box<dyn Stream>, DialError> {
     let timed_out = || io::Error::new(io::ErrorKind::TimedOut, "timed out");
-    let dialled = tokio::time::timeout(CONNECT_TIMEOUT, via.dial(host, port)).await.unwrap_or_else(|_| Err(timed_out()));
-    let stream = dialled.map_err(|source| DialError::Connect { to: format!("{host}:{port} through its tunnel"), source })?;
+    let dialled =
+        tokio::time::timeout(CONNECT_TIMEOUT, via.dial(host, port)).await.unwrap_or_else(|_| Err(timed_out()));
+    let stream =
+        dialled.map_err(|source| DialError::Connect { to: format!("{host}:{port} through its tunnel"), source })?;
     match tls {
         Some(config) => self::tls(stream, name, config).await,
         None => Ok(stream),
@@ -131,7 +143,11 @@ pub async fn request(
 }
 
 /// Starts HTTP/1.1 on `stream`; the connection lives in `group`.
-pub(crate) async fn start(stream: Box<dyn Stream>, to: &str, group: &Group) -> Result<http1::SendRequest<Body>, DialError> {
+pub(crate) async fn start(
+    stream: Box<dyn Stream>,
+    to: &str,
+    group: &Group,
+) -> Result<http1::SendRequest<Body>, DialError> {
     let failed = |source| DialError::Request { to: to.to_owned(), source };
     let (sender, conn) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     let to_owned = to.to_owned();
@@ -149,7 +165,8 @@ const HTTP2_PING: Duration = Duration::from_secs(5);
 /// A connection that has let a request go ends by then; what it ended of is waited for so long.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// An HTTP/2 connection that carries many requests at once. Clones share it; it ends when they are gone or when it breaks.
+/// An HTTP/2 connection that carries many requests at once. Clones share it; it ends when they are gone or when it
+/// breaks.
 #[derive(Clone)]
 pub struct Http2 {
     to: Arc<str>,
@@ -164,8 +181,10 @@ impl Http2 {
         let mut builder = hyper::client::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new());
         builder.timer(hyper_util::rt::TokioTimer::new()).keep_alive_interval(HTTP2_PING).keep_alive_timeout(HTTP2_PING);
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, builder.handshake(TokioIo::new(stream))).await;
-        let timed_out = |_| DialError::Connect { to: to.to_owned(), source: io::Error::new(io::ErrorKind::TimedOut, "timed out") };
-        let (sender, conn) = connected.map_err(timed_out)?.map_err(|source| DialError::Request { to: to.to_owned(), source })?;
+        let timed_out =
+            |_| DialError::Connect { to: to.to_owned(), source: io::Error::new(io::ErrorKind::TimedOut, "timed out") };
+        let (sender, conn) =
+            connected.map_err(timed_out)?.map_err(|source| DialError::Request { to: to.to_owned(), source })?;
         let to: Arc<str> = to.into();
         let other_end = Arc::clone(&to);
         let (tell, ended) = watch::channel(None);
@@ -186,7 +205,10 @@ impl Http2 {
     /// Sends a request and gives the answer, its body still to come.
     ///
     /// Cancel safety: a dropped request is reset.
-    pub fn send(&self, req: http::Request<Body>) -> Pin<Box<dyn Future<Output = Result<http::Response<Body>, DialError>> + Send>> {
+    pub fn send(
+        &self,
+        req: http::Request<Body>,
+    ) -> Pin<Box<dyn Future<Output = Result<http::Response<Body>, DialError>> + Send>> {
         let (mut sender, to, mut ended) = (self.sender.clone(), Arc::clone(&self.to), self.ended.clone());
         Box::pin(async move {
             match sender.send_request(req).await {
@@ -195,9 +217,13 @@ impl Http2 {
                     // A server that refuses our certificate says so after the handshake: hyper then calls the request
                     // cancelled, and only the connection knows why.
                     let why = tokio::time::timeout(END_TIMEOUT, ended.wait_for(Option::is_some));
-                    let told = if source.is_canceled() { why.await.ok().and_then(|why| why.ok()?.clone()) } else { None };
+                    let told =
+                        if source.is_canceled() { why.await.ok().and_then(|why| why.ok()?.clone()) } else { None };
                     let to = to.to_string();
-                    Err(told.map_or_else(|| DialError::Request { to: to.clone(), source }, |why| DialError::Ended { to: to.clone(), why }))
+                    Err(told.map_or_else(
+                        || DialError::Request { to: to.clone(), source },
+                        |why| DialError::Ended { to: to.clone(), why },
+                    ))
                 }
             }
         })

@@ -1,5 +1,5 @@
-//! Seeded fuzzing of what comes over connections: HTTP heads, SPDY and WebSocket frames, a tunnel's bytes. Nothing may panic, and a
-//! connection that speaks nonsense ends.
+//! Seeded fuzzing of what comes over connections: HTTP heads, SPDY and WebSocket frames, a tunnel's bytes. Nothing may
+//! panic, and a connection that speaks nonsense ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,10 +53,14 @@ async fn heads_of_any_bytes_are_answered_or_ended() {
 #[test]
 fn spdy_frames_of_any_bytes_are_read_or_refused() {
     let rng = fuzz::rng(2);
-    let headers = [("streamtype".to_owned(), vec!["stdin".to_owned()]), ("port".to_owned(), vec!["80".to_owned()])].into();
+    let headers =
+        [("streamtype".to_owned(), vec!["stdin".to_owned()]), ("port".to_owned(), vec!["80".to_owned()])].into();
     let mut seed = Vec::new();
     let mut codec = Codec::default();
-    for frame in [Frame::SynStream { stream: 1, fin: false, headers }, Frame::Data { stream: 1, fin: true, bytes: b"hello"[..].into() }] {
+    for frame in [
+        Frame::SynStream { stream: 1, fin: false, headers },
+        Frame::Data { stream: 1, fin: true, bytes: b"hello"[..].into() },
+    ] {
         codec.encode(&frame, &mut seed).unwrap();
     }
     for round in rounds(ROUNDS * 4) {
@@ -106,7 +110,8 @@ async fn a_tunnel_of_any_bytes_ends() {
         client.write_all(&mutated(&rng, seed)).await.unwrap();
         client.shutdown().await.unwrap();
         let mut answer = Vec::new();
-        let both = async { tokio::join!(tunnel::serve(server, Arc::new(Nowhere), &group), client.read_to_end(&mut answer)) };
+        let both =
+            async { tokio::join!(tunnel::serve(server, Arc::new(Nowhere), &group), client.read_to_end(&mut answer)) };
         assert!(tokio::time::timeout(LIMIT, both).await.is_ok(), "round {round}: a tunnel does not end");
     }
     group.shutdown().await;
@@ -115,7 +120,8 @@ async fn a_tunnel_of_any_bytes_ends() {
 #[test]
 fn packed_bodies_of_any_bytes_are_opened_within_their_limit_or_refused() {
     let rng = fuzz::rng(5);
-    let seeds = [gzip::compress(&[b"{\"a\": 1}"[..].into()]).unwrap(), gzip::compress(&[vec![b'a'; 1 << 20].into()]).unwrap()];
+    let seeds =
+        [gzip::compress(&[b"{\"a\": 1}"[..].into()]).unwrap(), gzip::compress(&[vec![b'a'; 1 << 20].into()]).unwrap()];
     for _ in rounds(ROUNDS) {
         let opened = gzip::decompress(&mutated(&rng, &seeds[fuzz::below(&rng, 2)]), 1 << 16);
         assert!(opened.is_err() || opened.is_ok_and(|plain| plain.len() <= 1 << 16));

@@ -17,7 +17,8 @@ pub fn accepted(headers: &HeaderMap) -> bool {
     headers.get_all(ACCEPT_ENCODING).iter().filter_map(|v| v.to_str().ok()).flat_map(|v| v.split(',')).any(|item| {
         let mut parts = item.split(';').map(str::trim);
         let named = parts.next().is_some_and(|coding| coding.eq_ignore_ascii_case("gzip"));
-        let refused = parts.any(|p| matches!(p.strip_prefix("q="), Some(q) if q.parse::<f32>().is_ok_and(|q| q == 0.0)));
+        let refused =
+            parts.any(|p| matches!(p.strip_prefix("q="), Some(q) if q.parse::<f32>().is_ok_and(|q| q == 0.0)));
         named && !refused
     })
 }
@@ -53,13 +54,17 @@ impl Packer {
     }
 }
 
-/// Opens gzip data, at most `limit` bytes of content: a longer one is an error, so that a small body cannot fill memory.
+/// Opens gzip data, at most `limit` bytes of content: a longer one is an error, so that a small body cannot fill
+/// memory.
 pub fn decompress(data: &[u8], limit: usize) -> io::Result<Vec<u8>> {
     let mut out = Vec::new();
     let bound = u64::try_from(limit).unwrap_or(u64::MAX);
     GzDecoder::new(data).take(bound.saturating_add(1)).read_to_end(&mut out)?;
     if out.len() > limit {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("decompressed body is longer than {limit} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("decompressed body is longer than {limit} bytes"),
+        ));
     }
     Ok(out)
 }
@@ -75,8 +80,8 @@ impl Default for Opening {
 }
 
 impl Opening {
-    /// Reads some bytes off the front of `packed`, which has some. What they hold is at most some tens of kilobytes, however well they
-    /// are packed; what is behind the end of the data is thrown away.
+    /// Reads some bytes off the front of `packed`, which has some. What they hold is at most some tens of kilobytes,
+    /// however well they are packed; what is behind the end of the data is thrown away.
     ///
     /// Errors: it is no gzip data.
     pub fn step(&mut self, packed: &mut Bytes) -> io::Result<Vec<u8>> {

@@ -1,15 +1,17 @@
-//! Answers that are kept in memory until their reader has taken them: how much of them a user may have, and for how long.
+//! Answers that are kept in memory until their reader has taken them: how much of them a user may have, and for how
+//! long.
 //!
-//! A request's seat is free again when its answer is made, and a client of HTTP/2 decides by its window when the answer leaves. So an
-//! answer that the handler keeps in memory (a list, a document, the beginning of a watch) has a [`Hold`]: its bytes are counted until they
-//! are with the kernel, and it is let go of when something was ready for a minute and
+//! A request's seat is free again when its answer is made, and a client of HTTP/2 decides by its window when the answer
+//! leaves. So an answer that the handler keeps in memory (a list, a document, the beginning of a watch) has a [`Hold`]:
+//! its bytes are counted until they are with the kernel, and it is let go of when something was ready for a minute and
 //! nothing was taken. A stream that passes the
 //! bytes of others through (a log, an exec) has none, and its reader may pause for as long as it likes.
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,7 +22,8 @@ use tokio::time::Instant;
 
 use crate::body::{Body, BodyError};
 
-/// Bytes of answers that readers have not taken yet. Beyond them more are refused; one answer may be larger, when it is the only one.
+/// Bytes of answers that readers have not taken yet. Beyond them more are refused; one answer may be larger, when it is
+/// the only one.
 const BYTES_MAX: usize = 192 << 20;
 /// The same for one user.
 const USER_BYTES_MAX: usize = 64 << 20;
@@ -37,7 +40,8 @@ struct Patience {
     look: Duration,
 }
 
-/// The first is that of other servers (nginx's `send_timeout`): the kernel hands a slow link's client hundreds of kilobytes at once.
+/// The first is that of other servers (nginx's `send_timeout`): the kernel hands a slow link's client hundreds of
+/// kilobytes at once.
 const PATIENCE: Patience = Patience {
     stalled: Duration::from_secs(60),
     crowded: Duration::from_secs(5),
@@ -45,7 +49,8 @@ const PATIENCE: Patience = Patience {
     look: Duration::from_secs(5),
 };
 
-/// Bytes that are handed on at once: a stalled reader has as much in HTTP/2's buffers, twice, whatever its answer's length.
+/// Bytes that are handed on at once: a stalled reader has as much in HTTP/2's buffers, twice, whatever its answer's
+/// length.
 const PIECE_BYTES: usize = 32 * 1024;
 /// Of a longer chunk pieces are copies: one that is stuck must not keep the whole.
 const SHARED_BYTES_MAX: usize = 128 * 1024;
@@ -99,14 +104,15 @@ impl Accounts {
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
-        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+        self.books.lock()
     }
 
     fn now(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(NOTHING)
     }
 
-    /// Room for an answer of so many bytes. `None`: the user, or all users, have taken too little of those that they have got.
+    /// Room for an answer of so many bytes. `None`: the user, or all users, have taken too little of those that they
+    /// have got.
     pub fn take(self: &Arc<Accounts>, user: &str, bytes: usize) -> Option<Arc<Hold>> {
         if !self.books().has_room(user, bytes) {
             self.make_room(user, bytes);
@@ -134,14 +140,19 @@ impl Accounts {
         hold
     }
 
-    /// Lets go of what was not taken for some seconds: of the user's own, or, where all users together have too much, of everybody's.
+    /// Lets go of what was not taken for some seconds: of the user's own, or, where all users together have too much,
+    /// of everybody's.
     fn make_room(&self, user: &str, bytes: usize) {
         // The last clone of a hold must not be dropped under the lock, which it takes.
         let mut stalled: Vec<Arc<Hold>> = {
             let mut books = self.books();
             let books = &mut *books;
             let is_of_all = books.all + bytes >= BYTES_MAX;
-            let searched = if is_of_all { &mut books.searched } else { &mut books.by_user.entry(Arc::from(user)).or_default().searched };
+            let searched = if is_of_all {
+                &mut books.searched
+            } else {
+                &mut books.by_user.entry(Arc::from(user)).or_default().searched
+            };
             if searched.is_some_and(|at| at.elapsed() < self.patience.crowded) {
                 return;
             }
@@ -151,7 +162,7 @@ impl Accounts {
         };
         stalled.retain(|hold| hold.is_stalled(self.patience.crowded));
         for hold in stalled {
-            let answer = hold.answer.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
+            let answer = hold.answer.lock().upgrade();
             if let Some(answer) = answer {
                 answer.cut();
             }
@@ -224,12 +235,12 @@ impl Answer {
         hold.is_ready(true);
         let inner = Inner { body: Some(body), rest: Bytes::new(), is_copied: false, left: len, lost_at: None };
         let answer = Arc::new(Answer { hold: Arc::clone(&hold), inner: Mutex::new(inner) });
-        *hold.answer.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&answer);
+        *hold.answer.lock() = Arc::downgrade(&answer);
         answer
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -247,7 +258,9 @@ impl Answer {
             self.hold.is_ready(frame.is_ready());
             match frame {
                 Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                    Ok(chunk) if !chunk.is_empty() => (inner.is_copied, inner.rest) = (chunk.len() > SHARED_BYTES_MAX, chunk),
+                    Ok(chunk) if !chunk.is_empty() => {
+                        (inner.is_copied, inner.rest) = (chunk.len() > SHARED_BYTES_MAX, chunk)
+                    }
                     Ok(chunk) => return Poll::Ready(Some(Ok(Frame::data(chunk)))),
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
@@ -300,7 +313,8 @@ impl Answer {
 impl Inner {
     fn piece(&mut self) -> Bytes {
         let all = self.rest.len();
-        // The last byte is a piece of its own: hyper asks for it when those before it have left, and not before it the answer has ended.
+        // The last byte is a piece of its own: hyper asks for it when those before it have left, and not before it the
+        // answer has ended.
         let len = if all > PIECE_BYTES {
             PIECE_BYTES
         } else if self.left == Some(all) && all > 1 {
@@ -347,11 +361,11 @@ impl Readers {
     }
 
     fn answers(&self) -> MutexGuard<'_, Vec<Weak<Answer>>> {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.answers.lock()
     }
 
     fn unflushed(&self) -> MutexGuard<'_, Vec<Arc<Hold>>> {
-        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unflushed.lock()
     }
 
     pub(crate) fn begins(&self, answer: &Arc<Answer>) {

@@ -1,7 +1,8 @@
-//! Connections that are kept for the next request: short questions to the same server pay one TLS handshake, not one each.
+//! Connections that are kept for the next request: short questions to the same server pay one TLS handshake, not one
+//! each.
 
+use base::sync::Mutex;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use base::task::Group;
@@ -66,7 +67,10 @@ impl Kept {
             }
         }
         let mut sender = dial::start(open.await?, key, &self.group).await?;
-        let answer = sender.send_request(copy(request)).await.map_err(|source| DialError::Request { to: key.to_owned(), source })?;
+        let answer = sender
+            .send_request(copy(request))
+            .await
+            .map_err(|source| DialError::Request { to: key.to_owned(), source })?;
         self.finish(key, sender, answer.map(body::from_http), limit).await
     }
 
@@ -80,7 +84,7 @@ impl Kept {
         let (parts, body) = answer.into_parts();
         let bytes = body::collect(body, limit).await.map_err(ExchangeError::Answer)?;
         if !sender.is_closed() {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut idle = self.idle.lock();
             let list = idle.entry(key.to_owned()).or_default();
             if list.len() < IDLE_PER_KEY {
                 list.push(Idle { sender, since: Instant::now() });
@@ -90,7 +94,7 @@ impl Kept {
     }
 
     fn take(&self, key: &str) -> Option<SendRequest<Body>> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         idle.retain(|_, list| {
             list.retain(|one| one.since.elapsed() < IDLE_MAX && !one.sender.is_closed());
             !list.is_empty()

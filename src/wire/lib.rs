@@ -1,7 +1,8 @@
-//! This room carries bytes: HTTP/1.1 and 2 over TLS, unix and plain sockets, in both directions, and the streams that ride on an
-//! upgraded connection (WebSocket, SPDY/3.1).
+//! This room carries bytes: HTTP/1.1 and 2 over TLS, unix and plain sockets, in both directions, and the streams that
+//! ride on an upgraded connection (WebSocket, SPDY/3.1).
 //!
-//! In: sockets, TLS configurations from `pki`. Out: requests for a [`Handler`], responses for a caller. It never knows what a kind is.
+//! In: sockets, TLS configurations from `pki`. Out: requests for a [`Handler`], responses for a caller. It never knows
+//! what a kind is.
 
 pub mod authority;
 pub mod body;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use base::chain::Chain;
 use base::task::Group;
-use http::header::{AUTHORIZATION, CONNECTION, COOKIE, HOST, PROXY_AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    AUTHORIZATION, CONNECTION, COOKIE, HOST, PROXY_AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL, TRANSFER_ENCODING, UPGRADE,
+};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri};
 use tracing::debug;
 
@@ -30,7 +32,11 @@ pub struct Target {
 
 impl Target {
     fn authority(&self) -> String {
-        if self.host.contains(':') { format!("[{}]:{}", self.host, self.port) } else { format!("{}:{}", self.host, self.port) }
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
     }
 
     async fn connect(&self) -> Result<Box<dyn Stream>, DialError> {
@@ -58,8 +64,8 @@ fn strip_tokens(headers: &mut HeaderMap) {
     }
 }
 
-/// Proofs of who the caller is, and claims that only this server may make: the one list of what never leaves it. Tokens among the
-/// protocols of a WebSocket belong to it, too ([`strip_tokens`]).
+/// Proofs of who the caller is, and claims that only this server may make: the one list of what never leaves it. Tokens
+/// among the protocols of a WebSocket belong to it, too ([`strip_tokens`]).
 const CREDENTIALS: [HeaderName; 3] = [AUTHORIZATION, PROXY_AUTHORIZATION, COOKIE];
 /// The same by the beginnings of their names.
 const CREDENTIALS_BEGIN: [&str; 2] = ["impersonate-", "x-remote-"];
@@ -75,7 +81,8 @@ fn strip(headers: &mut HeaderMap) {
     }
 }
 
-/// Sends `req` to `target` as `path_and_query` and gives its answer back. An upgrade is agreed on both sides and spliced in `group`.
+/// Sends `req` to `target` as `path_and_query` and gives its answer back. An upgrade is agreed on both sides and
+/// spliced in `group`.
 ///
 /// Credentials of the caller (Authorization, cookies, impersonation) are taken off.
 /// Errors: `DialError` when the target cannot be reached; whatever it answers is no error.
@@ -118,7 +125,8 @@ pub async fn forward_over(
     if let Some(client) = client {
         let to = authority.to_owned();
         group.spawn_short("proxied-upgrade", async move {
-            let joined = async { upgrade::splice(upgrade::stream(client).await?, upgrade::stream(server).await?).await };
+            let joined =
+                async { upgrade::splice(upgrade::stream(client).await?, upgrade::stream(server).await?).await };
             if let Err(err) = joined.await {
                 debug!(to = %to, err = %Chain(&err), "proxied connection ended");
             }
@@ -166,7 +174,10 @@ async fn send_over(
     body: Body,
     group: &Group,
 ) -> Result<http::Response<Body>, DialError> {
-    let invalid = |err: http::Error| DialError::Connect { to: to.to_owned(), source: io::Error::new(io::ErrorKind::InvalidInput, err) };
+    let invalid = |err: http::Error| DialError::Connect {
+        to: to.to_owned(),
+        source: io::Error::new(io::ErrorKind::InvalidInput, err),
+    };
     headers.insert(HOST, HeaderValue::from_str(to).map_err(|err| invalid(err.into()))?);
     let uri: Uri = path_and_query.parse().map_err(|err: http::uri::InvalidUri| invalid(err.into()))?;
     let mut req = http::Request::builder().method(method).uri(uri).body(body).map_err(invalid)?;

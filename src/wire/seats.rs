@@ -1,13 +1,14 @@
 //! Seats: how many connections a listener bears, from whom, and for how long.
 //!
-//! A connection is a stranger's until its client has shown who it is: by its certificate, or by a request that the handler vouches for
-//! (`ConnInfo::vouch`). Strangers have few seats, lose the oldest when there are too many, and never stay long. So nobody without
-//! credentials takes descriptors and memory from those who have some.
+//! A connection is a stranger's until its client has shown who it is: by its certificate, or by a request that the
+//! handler vouches for (`ConnInfo::vouch`). Strangers have few seats, lose the oldest when there are too many, and
+//! never stay long. So nobody without credentials takes descriptors and memory from those who have some.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -26,8 +27,12 @@ pub(crate) struct Limits {
 }
 
 /// What a listener has unless it says otherwise: 2048 strangers hold about 100 MB at the worst.
-pub(crate) const LIMITS: Limits =
-    Limits { strangers_per_peer_max: 256, strangers_max: 2048, per_peer_max: 16_384, stranger_age_max: Duration::from_secs(300) };
+pub(crate) const LIMITS: Limits = Limits {
+    strangers_per_peer_max: 256,
+    strangers_max: 2048,
+    per_peer_max: 16_384,
+    stranger_age_max: Duration::from_secs(300),
+};
 
 /// The seats of one listener.
 pub(crate) struct Seats {
@@ -64,7 +69,7 @@ impl Seats {
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut Table) -> T) -> T {
-        look(&mut self.table.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.table.lock())
     }
 
     /// A seat for a new connection, a stranger's; `None`: its address has too many connections.
@@ -174,7 +179,12 @@ pub fn who(ip: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    const FEW: Limits = Limits { strangers_per_peer_max: 2, strangers_max: 4, per_peer_max: 3, stranger_age_max: Duration::from_secs(300) };
+    const FEW: Limits = Limits {
+        strangers_per_peer_max: 2,
+        strangers_max: 4,
+        per_peer_max: 3,
+        stranger_age_max: Duration::from_secs(300),
+    };
 
     fn ip(n: u8) -> IpAddr {
         IpAddr::from([10, 0, 0, n])

@@ -30,10 +30,12 @@ use crate::{ConnInfo, Handler, body};
 
 /// A client that has not finished its TLS handshake by then is dropped.
 const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A client that has not sent its request headers by then is dropped. An HTTP/1.1 connection that waits for its next request is one of
-/// these: as long as upstream lets it be idle, for a client that thinks it is alive sends a write into its end.
+/// A client that has not sent its request headers by then is dropped. An HTTP/1.1 connection that waits for its next
+/// request is one of these: as long as upstream lets it be idle, for a client that thinks it is alive sends a write
+/// into its end.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(90);
-/// A connection without a request is closed after this, as upstream's `IdleTimeout`: HTTP/2 is told to go, and loses nothing.
+/// A connection without a request is closed after this, as upstream's `IdleTimeout`: HTTP/2 is told to go, and loses
+/// nothing.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 /// A connection that was told to go has so long for the requests that are on it.
 const GOING_TIMEOUT: Duration = Duration::from_secs(10);
@@ -68,8 +70,18 @@ pub struct Protocol {
 
 impl Server {
     /// Binds now, so that a port in use is an error at start and not a log line later.
-    pub async fn bind(addr: SocketAddr, tls: Option<Arc<rustls::ServerConfig>>, handler: Arc<dyn Handler>) -> io::Result<Server> {
-        Ok(Server { listener: TcpListener::bind(addr).await?, tls, handler, beside: None, seats: Seats::new(seats::LIMITS) })
+    pub async fn bind(
+        addr: SocketAddr,
+        tls: Option<Arc<rustls::ServerConfig>>,
+        handler: Arc<dyn Handler>,
+    ) -> io::Result<Server> {
+        Ok(Server {
+            listener: TcpListener::bind(addr).await?,
+            tls,
+            handler,
+            beside: None,
+            seats: Seats::new(seats::LIMITS),
+        })
     }
 
     /// Serves another protocol on the same port.
@@ -87,7 +99,8 @@ impl Server {
         self.start_in(group, group);
     }
 
-    /// Accepts until `accepting` stops; open connections live in `connections`, those of a protocol beside in its own group.
+    /// Accepts until `accepting` stops; open connections live in `connections`, those of a protocol beside in its own
+    /// group.
     pub fn start_in(self, accepting: &Group, connections: &Group) {
         let (shaking, group) = (accepting.clone(), connections.clone());
         accepting.spawn("accept", async move {
@@ -149,7 +162,9 @@ impl UnixServer {
                         let handler = Arc::clone(&self.handler);
                         group.spawn_short("unix-connection", async move {
                             // A unix peer has no address; the handler learns that it is this machine.
-                            if let Err(err) = serve_stream(Dashed::new(socket), ConnInfo::in_process(Arc::new(())), handler).await {
+                            if let Err(err) =
+                                serve_stream(Dashed::new(socket), ConnInfo::in_process(Arc::new(())), handler).await
+                            {
                                 debug!(err = %Chain(&err), "connection ended");
                             }
                         });
@@ -182,7 +197,8 @@ async fn sort(socket: TcpStream, from: (SocketAddr, Arc<Seat>), first: Face, bes
     let shaken = async {
         let hello = LazyConfigAcceptor::new(Acceptor::default(), socket).await?;
         let named = hello.client_hello().alpn().is_some_and(|mut names| names.any(|name| name == beside.alpn));
-        let (tls, handler, group) = if named { (beside.tls, beside.handler, beside.group) } else { (tls, handler, group) };
+        let (tls, handler, group) =
+            if named { (beside.tls, beside.handler, beside.group) } else { (tls, handler, group) };
         Ok::<_, io::Error>((hello.into_stream(tls).await?, handler, group))
     };
     let (stream, handler, group) = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, shaken).await.map_err(too_long)??;
@@ -215,7 +231,8 @@ async fn serve_tcp(
     socket.set_nodelay(true)?;
     let local = socket.local_addr()?;
     let Some(tls) = tls else {
-        return serve_stream(socket, ConnInfo { seat: Some(seat), ..ConnInfo::tcp(peer, local, Vec::new()) }, handler).await;
+        return serve_stream(socket, ConnInfo { seat: Some(seat), ..ConnInfo::tcp(peer, local, Vec::new()) }, handler)
+            .await;
     };
     let stream = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(socket))
         .await
@@ -223,7 +240,8 @@ async fn serve_tcp(
     serve_tls(stream, peer, local, seat, handler).await
 }
 
-/// Serves HTTP on any connected stream until it ends, until nothing was asked on it for a while, or until a stranger has to go.
+/// Serves HTTP on any connected stream until it ends, until nothing was asked on it for a while, or until a stranger
+/// has to go.
 pub async fn serve_stream<S>(stream: S, conn: ConnInfo, handler: Arc<dyn Handler>) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -245,7 +263,11 @@ where
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT);
-    builder.http2().timer(TokioTimer::new()).max_concurrent_streams(HTTP2_STREAMS_MAX).keep_alive_interval(HEADER_TIMEOUT);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .keep_alive_interval(HEADER_TIMEOUT);
     builder.http2().max_send_buf_size(HTTP2_STREAM_BUFFER_BYTES);
     let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(serving);
@@ -257,7 +279,10 @@ where
     serving.as_mut().graceful_shutdown();
     match tokio::time::timeout(GOING_TIMEOUT, serving).await {
         Ok(ended) => ended.map_err(io::Error::other),
-        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the connection had no place any more, and did not end by itself")),
+        Err(_) => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the connection had no place any more, and did not end by itself",
+        )),
     }
 }
 
@@ -322,7 +347,11 @@ enum Body {
     Held(Arc<Answer>, Arc<Readers>),
 }
 
-fn lasting(mut response: http::Response<body::Body>, readers: Arc<Readers>, place: UnderWay) -> http::Response<Lasting> {
+fn lasting(
+    mut response: http::Response<body::Body>,
+    readers: Arc<Readers>,
+    place: UnderWay,
+) -> http::Response<Lasting> {
     let hold = response.extensions_mut().remove::<Arc<Hold>>();
     let said = response.headers().get(http::header::CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse().ok());
     response.map(|body| {
@@ -342,7 +371,10 @@ impl http_body::Body for Lasting {
     type Data = Bytes;
     type Error = body::BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, body::BodyError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, body::BodyError>>> {
         match &mut self.body {
             Body::Passing(body) => Pin::new(body).poll_frame(context),
             Body::Held(answer, _) => answer.poll(context),
@@ -401,7 +433,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
         self.note(written)
     }
 
-    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, parts: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
         self.note(written)
     }
@@ -425,7 +461,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
     }
 }
 
-/// The answer to HEAD: as long as it says, and nothing of it. HTTP/1 would drop the body by itself, HTTP/2 would send it.
+/// The answer to HEAD: as long as it says, and nothing of it. HTTP/1 would drop the body by itself, HTTP/2 would send
+/// it.
 fn without_body(response: http::Response<body::Body>) -> http::Response<body::Body> {
     let (mut parts, full) = response.into_parts();
     if let Some(len) = full.size_hint().exact().filter(|len| *len > 0) {

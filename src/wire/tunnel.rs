@@ -1,7 +1,7 @@
 //! A tunnel: one connection that a machine behind a firewall opened outwards, over which the other end dials inwards.
 //!
-//! It is HTTP/2 with the roles turned around: whoever accepted the connection sends `CONNECT host:port` requests on it, whoever
-//! opened it answers them by dialling. Streams, flow control and the detection of a dead peer are HTTP/2's.
+//! It is HTTP/2 with the roles turned around: whoever accepted the connection sends `CONNECT host:port` requests on it,
+//! whoever opened it answers them by dialling. Streams, flow control and the detection of a dead peer are HTTP/2's.
 
 use std::convert::Infallible;
 use std::io;
@@ -40,13 +40,18 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
-    /// Speaks on a connection that the far end opened. The future resolves when the tunnel is gone; it must be driven for the tunnel to work.
+    /// Speaks on a connection that the far end opened. The future resolves when the tunnel is gone; it must be driven
+    /// for the tunnel to work.
     pub async fn accept<S>(stream: S) -> io::Result<(Tunnel, impl Future<Output = ()> + Send + 'static)>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder.timer(TokioTimer::new()).keep_alive_interval(PING_EVERY).keep_alive_timeout(PING_TIMEOUT).keep_alive_while_idle(true);
+        builder
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_EVERY)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(true);
         let (sender, conn) = builder.handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         let ended = async move {
             if let Err(err) = conn.await {
@@ -66,17 +71,25 @@ impl Tunnel {
 impl Dial for Tunnel {
     async fn dial(&self, host: &str, port: u16) -> io::Result<Box<dyn Stream>> {
         let to = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        let req = http::Request::builder().method(http::Method::CONNECT).uri(&to).body(Empty::new()).map_err(io::Error::other)?;
+        let req = http::Request::builder()
+            .method(http::Method::CONNECT)
+            .uri(&to)
+            .body(Empty::new())
+            .map_err(io::Error::other)?;
         let mut answer = self.sender.clone().send_request(req).await.map_err(io::Error::other)?.map(body::from_http);
         if answer.status() != http::StatusCode::OK {
             let why = answer.headers().get(REASON).map(|why| String::from_utf8_lossy(why.as_bytes()).into_owned());
-            return Err(io::Error::new(io::ErrorKind::ConnectionRefused, why.unwrap_or_else(|| answer.status().to_string())));
+            return Err(io::Error::new(
+                io::ErrorKind::ConnectionRefused,
+                why.unwrap_or_else(|| answer.status().to_string()),
+            ));
         }
         Ok(Box::new(upgrade::stream(upgrade::take_answer(&mut answer)).await?))
     }
 }
 
-/// The end that is dialled: answers on `stream`, which it opened, until the tunnel is gone. `dial` decides what may be reached.
+/// The end that is dialled: answers on `stream`, which it opened, until the tunnel is gone. `dial` decides what may be
+/// reached.
 pub async fn serve<S>(stream: S, dial: Arc<dyn Dial>, group: &Group) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -87,7 +100,11 @@ where
         async move { Ok::<_, Infallible>(answer(req, dial.as_ref(), &group).await) }
     });
     let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-    builder.timer(TokioTimer::new()).keep_alive_interval(PING_EVERY).keep_alive_timeout(PING_TIMEOUT).max_concurrent_streams(STREAMS_MAX);
+    builder
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .max_concurrent_streams(STREAMS_MAX);
     builder.serve_connection(TokioIo::new(stream), service).await.map_err(io::Error::other)
 }
 
@@ -106,7 +123,9 @@ async fn answer(mut req: http::Request<Incoming>, dial: &dyn Dial, group: &Group
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
     match dial.dial(host, port).await {
-        Err(err) if err.kind() == io::ErrorKind::PermissionDenied => refusal(http::StatusCode::FORBIDDEN, err.to_string()),
+        Err(err) if err.kind() == io::ErrorKind::PermissionDenied => {
+            refusal(http::StatusCode::FORBIDDEN, err.to_string())
+        }
         Err(err) => refusal(http::StatusCode::BAD_GATEWAY, format!("cannot connect to {host}:{port}: {err}")),
         Ok(target) => {
             let caller = upgrade::take(&mut req);

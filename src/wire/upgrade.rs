@@ -38,7 +38,10 @@ pub async fn stream(upgrade: OnUpgrade) -> io::Result<impl AsyncRead + AsyncWrit
 
 /// The answer that agrees to change the protocol to `to`, with further headers.
 pub fn switching(to: &str, headers: &[(HeaderName, String)]) -> http::Response<Body> {
-    let mut answer = http::Response::builder().status(StatusCode::SWITCHING_PROTOCOLS).header(CONNECTION, "Upgrade").header(UPGRADE, to);
+    let mut answer = http::Response::builder()
+        .status(StatusCode::SWITCHING_PROTOCOLS)
+        .header(CONNECTION, "Upgrade")
+        .header(UPGRADE, to);
     for (name, value) in headers {
         answer = answer.header(name, value);
     }
@@ -51,7 +54,10 @@ pub fn switching(to: &str, headers: &[(HeaderName, String)]) -> http::Response<B
 }
 
 /// Copies bytes both ways until both directions are done, or one fails.
-pub async fn splice(mut a: impl AsyncRead + AsyncWrite + Unpin, mut b: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+pub async fn splice(
+    mut a: impl AsyncRead + AsyncWrite + Unpin,
+    mut b: impl AsyncRead + AsyncWrite + Unpin,
+) -> io::Result<()> {
     tokio::io::copy_bidirectional(&mut a, &mut b).await.map(drop)
 }
 

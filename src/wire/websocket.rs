@@ -55,7 +55,8 @@ pub struct Sender<S>(SplitSink<WebSocketStream<S>, Message>);
 
 /// Speaks WebSocket as the server on an upgraded stream.
 pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(stream: S) -> (Sender<S>, Receiver<S>) {
-    let config = WebSocketConfig::default().max_message_size(Some(MESSAGE_BYTES_MAX)).max_frame_size(Some(MESSAGE_BYTES_MAX));
+    let config =
+        WebSocketConfig::default().max_message_size(Some(MESSAGE_BYTES_MAX)).max_frame_size(Some(MESSAGE_BYTES_MAX));
     let (sender, receiver) = WebSocketStream::from_raw_socket(stream, Role::Server, Some(config)).await.split();
     (Sender(sender), Receiver(receiver))
 }

@@ -1,6 +1,7 @@
 //! A second machine that joins: how long that takes, and what `kedge agent` costs there.
 //!
-//! The machine is namespaces on this one: network, mounts, processes and host name of its own, with a link to the server's.
+//! The machine is namespaces on this one: network, mounts, processes and host name of its own, with a link to the
+//! server's.
 
 use std::fs;
 use std::io::Write as _;
@@ -27,7 +28,8 @@ const WINDOW: Duration = Duration::from_secs(20);
 /// The server's end of the link, and the agent's.
 pub(crate) const LINK: [&str; 2] = ["10.98.0.1", "10.98.0.2"];
 
-/// The first process of the machine makes it, says so, waits for a word, and runs the agent. A shell stays first, which reaps orphans.
+/// The first process of the machine makes it, says so, waits for a word, and runs the agent. A shell stays first, which
+/// reaps orphans.
 const INIT: &str = concat!(
     "MACHINE_ID=43981\n",
     include_str!("../machine.sh"),
@@ -84,7 +86,10 @@ impl Machine {
         let flags = flags.map(|(flag, value)| format!("--{flag}={value}"));
         let args: Vec<String> = unshare.map(str::to_owned).into_iter().chain(command).chain(flags).collect();
         let mut first = Running::start(Path::new("/usr/bin/unshare"), &args, &bench.dir.join("agent.log"))?;
-        wait_for("the agent's machine", JOIN_LIMIT, Duration::from_millis(20), async || place.join("made").exists().then_some(())).await?;
+        wait_for("the agent's machine", JOIN_LIMIT, Duration::from_millis(20), async || {
+            place.join("made").exists().then_some(())
+        })
+        .await?;
         let init = child(first.pid).context("the machine has no first process")?;
         link(init)?;
         let clock = Stopwatch::start();
@@ -121,9 +126,11 @@ fn link(init: u32) -> Result<()> {
     ip(&["link", "add", "to-agent", "type", "veth", "peer", "name", "eth0", "netns", &init])?;
     ip(&["address", "add", &format!("{}/30", LINK[0]), "dev", "to-agent"])?;
     ip(&["link", "set", "to-agent", "up"])?;
-    for args in
-        [&["address", "add", &inside, "dev", "eth0"][..], &["link", "set", "eth0", "up"], &["route", "add", "default", "via", LINK[0]]]
-    {
+    for args in [
+        &["address", "add", &inside, "dev", "eth0"][..],
+        &["link", "set", "eth0", "up"],
+        &["route", "add", "default", "via", LINK[0]],
+    ] {
         output("nsenter", &[&["-t", &init, "-n", "ip"][..], args].concat())?;
     }
     Ok(())
@@ -148,7 +155,9 @@ pub(crate) async fn measure(bench: &mut Bench, node: &Node) -> Result<()> {
     };
     let (median, worst) = (p50(&times), times.iter().max().copied().unwrap_or_default());
     let text = format!("{:.2} s (worst of {}: {:.2} s)", median.as_secs_f64(), times.len(), worst.as_secs_f64());
-    bench.report.add(Row::of("agent: start → joined and node Ready, empty disk", text).aim("as quick as a server's own node"));
+    bench
+        .report
+        .add(Row::of("agent: start → joined and node Ready, empty disk", text).aim("as quick as a server's own node"));
     tokio::time::sleep(SETTLE).await;
     let before = cpu(machine.agent);
     tokio::time::sleep(WINDOW).await;

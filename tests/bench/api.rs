@@ -1,4 +1,5 @@
-//! A client of the API as cheap as it gets: HTTP/1.1 over TLS, one request at a time a connection, nothing parsed unasked.
+//! A client of the API as cheap as it gets: HTTP/1.1 over TLS, one request at a time a connection, nothing parsed
+//! unasked.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -52,8 +53,10 @@ impl Api {
     pub(crate) fn admin(kubeconfig: &Path, addr: SocketAddr, group: &Group) -> Result<Api> {
         let text = std::fs::read_to_string(kubeconfig)?;
         let pem = |key: &str| {
-            let line =
-                text.lines().find_map(|line| line.trim().strip_prefix(key)).with_context(|| format!("no {key} in the kubeconfig"))?;
+            let line = text
+                .lines()
+                .find_map(|line| line.trim().strip_prefix(key))
+                .with_context(|| format!("no {key} in the kubeconfig"))?;
             anyhow::Ok(String::from_utf8(STANDARD.decode(line.trim_start_matches(':').trim())?)?)
         };
         let servers = Bundle::from_pem(&pem("certificate-authority-data")?)?;
@@ -124,6 +127,11 @@ impl Connection {
 
     /// Deletes at once.
     pub(crate) async fn delete(&mut self, path: &str) -> Result<Bytes> {
-        self.call(Method::DELETE, path, Bytes::from_static(br#"{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0}"#)).await
+        self.call(
+            Method::DELETE,
+            path,
+            Bytes::from_static(br#"{"kind":"DeleteOptions","apiVersion":"v1","gracePeriodSeconds":0}"#),
+        )
+        .await
     }
 }

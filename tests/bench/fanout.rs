@@ -88,14 +88,17 @@ pub(crate) async fn measure(bench: &mut Bench, node: &mut Node) -> Result<()> {
         }
         anyhow::Ok((written_in, n_bytes))
     };
-    let Ok(all) = tokio::time::timeout(LIMIT, all).await else { bail!("not all watchers saw all events within {} s", LIMIT.as_secs()) };
+    let Ok(all) = tokio::time::timeout(LIMIT, all).await else {
+        bail!("not all watchers saw all events within {} s", LIMIT.as_secs())
+    };
     let (written_in, n_bytes) = all?;
     let (took, spent) = (clock.elapsed(), cpu(node.pid()) - before);
     node.check()?;
     let n_events = WATCHERS * UPDATES;
     let (rate, event_len) = (n_events as f64 / took.as_secs_f64(), n_bytes / n_events);
     let micros = spent.as_secs_f64() * 1e6 / n_events as f64;
-    let write = tokio::task::spawn_blocking(move || limits::write_cpu(event_len, WATCHERS, 100)).await??.as_secs_f64() * 1e6;
+    let write =
+        tokio::task::spawn_blocking(move || limits::write_cpu(event_len, WATCHERS, 100)).await??.as_secs_f64() * 1e6;
     let name = format!("watch fan-out, {WATCHERS} watchers (a TLS connection each) × {UPDATES} updates");
     let updates = UPDATES as f64 / written_in.as_secs_f64();
     bench.report.add(

@@ -49,9 +49,15 @@ pub(crate) async fn measure(bench: &mut Bench, node: &mut Node) -> Result<()> {
     let (resident, share) = (rss(kedge), pss(kedge));
     // An API server whose node never came up is not the node that the budgets speak of.
     let ready = node.ready;
-    let judge = |row: Row, text: &str, met: bool| if ready { row.budget(text, met) } else { row.aim(format!("{text}, but no node is up")) };
+    let judge = |row: Row, text: &str, met: bool| {
+        if ready { row.budget(text, met) } else { row.aim(format!("{text}, but no node is up")) }
+    };
     let name = "kedge process, idle";
-    bench.report.add(judge(Row::of(name, format!("{} RSS, {} PSS", mib(resident), mib(share))), "≤ 40 MB RSS", resident <= 40_000_000));
+    bench.report.add(judge(
+        Row::of(name, format!("{} RSS, {} PSS", mib(resident), mib(share))),
+        "≤ 40 MB RSS",
+        resident <= 40_000_000,
+    ));
     let whole: u64 = pids.iter().map(|pid| pss(*pid)).sum();
     let name = format!("whole node, idle, PSS ({} processes with containerd, shims, DNS)", pids.len());
     bench.report.add(judge(
@@ -71,7 +77,8 @@ pub(crate) async fn measure(bench: &mut Bench, node: &mut Node) -> Result<()> {
     let name = "idle disk, fsyncs a minute";
     bench.report.add(match fsyncs(&pids, kedge, &bench.dir).await {
         Ok((of_all, of_kedge)) => {
-            let row = Row::of(name, of_all.to_string()).beside(format!("kedge alone: {of_kedge}"), of_all as f64 / of_kedge as f64);
+            let row = Row::of(name, of_all.to_string())
+                .beside(format!("kedge alone: {of_kedge}"), of_all as f64 / of_kedge as f64);
             judge(row, "≤ 10", of_all <= 10)
         }
         Err(err) => Row::missing(name, &format!("{err:#}")),
@@ -79,8 +86,8 @@ pub(crate) async fn measure(bench: &mut Bench, node: &mut Node) -> Result<()> {
     Ok(())
 }
 
-/// Calls that wait for the disk in one window: of all, of kedge. They are fsync, fdatasync and their like, and writes to the store's
-/// log, whose files are opened for writes that are on the disk when they return.
+/// Calls that wait for the disk in one window: of all, of kedge. They are fsync, fdatasync and their like, and writes
+/// to the store's log, whose files are opened for writes that are on the disk when they return.
 async fn fsyncs(pids: &[u32], kedge: u32, dir: &Path) -> Result<(u64, u64)> {
     installed("strace").context("strace is not installed")?;
     let mut tracers = Vec::new();

@@ -1,4 +1,5 @@
-//! What the machine itself can do, measured beside us: one append made durable, bytes over loopback, a write(2) to a socket.
+//! What the machine itself can do, measured beside us: one append made durable, bytes over loopback, a write(2) to a
+//! socket.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -72,7 +73,8 @@ fn thread_cpu() -> Result<Duration> {
     Ok(Duration::from_micros(u64::try_from(micros)?))
 }
 
-/// CPU time of one write(2) of `n_bytes` to a loopback socket: `rounds` over `n_sockets`, a thread reading at the other ends.
+/// CPU time of one write(2) of `n_bytes` to a loopback socket: `rounds` over `n_sockets`, a thread reading at the other
+/// ends.
 pub(crate) fn write_cpu(n_bytes: usize, n_sockets: usize, rounds: usize) -> Result<Duration> {
     let pairs = (0..n_sockets).map(|_| pair()).collect::<Result<Vec<_>>>()?;
     let (mut near, mut far): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();

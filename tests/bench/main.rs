@@ -1,5 +1,5 @@
-//! `make bench`: every budget of the design that one machine can judge, each beside a peer or a physical limit measured in
-//! the same run. Bounded in time; runs in namespaces of its own (scripts/bench.sh), so it meets no other cluster.
+//! `make bench`: every budget of the design that one machine can judge, each beside a peer or a physical limit measured
+//! in the same run. Bounded in time; runs in namespaces of its own (scripts/bench.sh), so it meets no other cluster.
 //!
 //! Usage: `bench KEDGE DIR`. KEDGE_BENCH_PARTS names the parts to run, with commas between; without it all do.
 
@@ -37,7 +37,8 @@ const PART_LIMIT: Duration = Duration::from_secs(180);
 /// Budgets of the design that are not measured here, and why.
 const ELSEWHERE: [(&str, &str); 1] = [("5,000 simulated nodes", "wants a machine of its own")];
 /// The parts, in their order. All but the last need a node.
-const PARTS: [&str; 10] = ["idle", "agent", "pods", "burst", "create", "list", "creates", "fanout", "policies", "services"];
+const PARTS: [&str; 10] =
+    ["idle", "agent", "pods", "burst", "create", "list", "creates", "fanout", "policies", "services"];
 const PUTS: &str = "puts";
 
 /// What all parts share.
@@ -136,13 +137,19 @@ impl Bench {
         let mut times = Vec::new();
         for round in 0..200_u64 {
             let clock = Stopwatch::start();
-            let sum = (0..2_000_000_u64).fold(round, |sum, n| std::hint::black_box(sum ^ n).rotate_left(7).wrapping_mul(0x9e37_79b9));
+            let sum = (0..2_000_000_u64)
+                .fold(round, |sum, n| std::hint::black_box(sum ^ n).rotate_left(7).wrapping_mul(0x9e37_79b9));
             std::hint::black_box(sum);
             times.push(clock.elapsed());
         }
         let (half, most) = (p50(&times), percentile(&times, 95));
         let spread = most.as_secs_f64() / half.as_secs_f64();
-        let noise = format!("{cores} cores, load {}; fixed work p50 {}, p95 {} ({spread:.1} ×)", process::load(), ms(half), ms(most));
+        let noise = format!(
+            "{cores} cores, load {}; fixed work p50 {}, p95 {} ({spread:.1} ×)",
+            process::load(),
+            ms(half),
+            ms(most)
+        );
         self.report.add(Row::of("machine: quiet is below 1.2 ×", noise));
         Ok(())
     }
@@ -171,7 +178,11 @@ async fn start(args: &[String]) -> Result<()> {
             group.shutdown().await;
             let (met, judged) = bench.report.n_met();
             println!("\n{}", bench.report.table());
-            println!("{met} of {judged} judged budgets met; {} s, load at the end {}", clock.elapsed().as_secs(), process::load());
+            println!(
+                "{met} of {judged} judged budgets met; {} s, load at the end {}",
+                clock.elapsed().as_secs(),
+                process::load()
+            );
             Ok(())
         }
         _ => bail!("usage: bench KEDGE DIR"),

@@ -80,7 +80,8 @@ impl Node {
             ("tls-san", crate::agent::LINK[0].to_owned()),
             ("write-kubeconfig", kubeconfig.display().to_string()),
         ];
-        let args: Vec<String> = ["server".to_owned()].into_iter().chain(flags.map(|(flag, value)| format!("--{flag}={value}"))).collect();
+        let args: Vec<String> =
+            ["server".to_owned()].into_iter().chain(flags.map(|(flag, value)| format!("--{flag}={value}"))).collect();
         let clock = Stopwatch::start();
         let mut process = Running::start(&bench.kedge, &args, &bench.dir.join("kedge.log"))?;
         let addr = SocketAddr::from(([127, 0, 0, 1], API_PORT));
@@ -91,18 +92,27 @@ impl Node {
         })
         .await?;
         process.check().context("kedge server; its log is kedge.log in the bench's folder")?;
-        let api =
-            wait_for("the kubeconfig", START_LIMIT, Duration::from_millis(3), async || Api::admin(&kubeconfig, addr, &bench.group).ok())
-                .await?;
+        let api = wait_for("the kubeconfig", START_LIMIT, Duration::from_millis(3), async || {
+            Api::admin(&kubeconfig, addr, &bench.group).ok()
+        })
+        .await?;
         let node_ready = node_ready(&api, NAME, clock).await;
         let dns = match node_ready {
-            Some(_) => wait_for("DNS", START_LIMIT, Duration::from_millis(5), async || dns_answers().then(|| clock.elapsed())).await.ok(),
+            Some(_) => {
+                wait_for("DNS", START_LIMIT, Duration::from_millis(5), async || dns_answers().then(|| clock.elapsed()))
+                    .await
+                    .ok()
+            }
             None => None,
         };
-        Ok((Node { process, kedge: bench.kedge.clone(), data_dir, api, ready: node_ready.is_some() }, Times { readyz, node_ready, dns }))
+        Ok((
+            Node { process, kedge: bench.kedge.clone(), data_dir, api, ready: node_ready.is_some() },
+            Times { readyz, node_ready, dns },
+        ))
     }
 
-    /// Ends the server, takes the service proxy's rules away, and starts it again on what it has. The clock runs from the start.
+    /// Ends the server, takes the service proxy's rules away, and starts it again on what it has. The clock runs from
+    /// the start.
     pub(crate) async fn restart_without_rules(self, bench: &Bench) -> Result<(Node, Stopwatch)> {
         self.process.stop().await?;
         output("nft", &["delete", "table", "ip", "kedge-proxy"])?;
@@ -115,7 +125,8 @@ impl Node {
     pub(crate) async fn stop(self) -> Result<()> {
         let state = containerd_socket().ok();
         self.process.stop().await?;
-        let killed = output(&self.kedge.display().to_string(), &["killall", "--data-dir", &self.data_dir.display().to_string()]);
+        let killed =
+            output(&self.kedge.display().to_string(), &["killall", "--data-dir", &self.data_dir.display().to_string()]);
         if let Err(err) = killed {
             eprintln!("bench: {err:#}");
         }
@@ -131,7 +142,9 @@ impl Node {
 /// The socket of the one containerd in this network namespace.
 pub(crate) fn containerd_socket() -> Result<PathBuf> {
     let sockets = std::fs::read_to_string("/proc/net/unix")?;
-    let path = sockets.lines().find_map(|line| line.split_whitespace().last().filter(|path| path.ends_with("/containerd.sock")));
+    let path = sockets
+        .lines()
+        .find_map(|line| line.split_whitespace().last().filter(|path| path.ends_with("/containerd.sock")));
     path.map(PathBuf::from).context("no containerd listens")
 }
 
@@ -162,7 +175,8 @@ fn dns_answers() -> bool {
     }
     query.extend([0, 0, 1, 0, 1]);
     let ask = || -> std::io::Result<bool> {
-        // A socket of its own each time: a remembered connection would keep the way of a try before the rules were there.
+        // A socket of its own each time: a remembered connection would keep the way of a try before the rules were
+        // there.
         let socket = UdpSocket::bind("0.0.0.0:0")?;
         socket.set_read_timeout(Some(Duration::from_millis(50)))?;
         socket.connect(DNS)?;
@@ -180,7 +194,8 @@ fn row(name: &str, times: &[Duration], limit: f64) -> Row {
         return Row::missing(name, &format!("not within {} s", START_LIMIT.as_secs()));
     }
     let (median, worst) = (p50(times).as_secs_f64(), times.iter().max().copied().unwrap_or_default().as_secs_f64());
-    Row::of(name, format!("{median:.2} s (worst of {}: {worst:.2} s)", times.len())).budget(format!("≤ {limit} s"), median <= limit)
+    Row::of(name, format!("{median:.2} s (worst of {}: {worst:.2} s)", times.len()))
+        .budget(format!("≤ {limit} s"), median <= limit)
 }
 
 /// Measures starts and leaves the last node running.

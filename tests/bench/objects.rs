@@ -62,7 +62,9 @@ pub(crate) async fn create_one(bench: &mut Bench, node: &Node) -> Result<()> {
             }
         }
         let dir = dir.clone();
-        appends.extend(tokio::task::spawn_blocking(move || limits::append_and_sync(&dir, stored, CREATES_PER_ROUND)).await??);
+        appends.extend(
+            tokio::task::spawn_blocking(move || limits::append_and_sync(&dir, stored, CREATES_PER_ROUND)).await??,
+        );
     }
     std::fs::remove_file(dir.join("append"))?;
     connection.delete(path).await?;
@@ -97,7 +99,9 @@ pub(crate) async fn create_many(bench: &mut Bench, node: &Node) -> Result<()> {
                 if clock.elapsed() > WRITE_FOR {
                     break;
                 }
-                connection.create("/api/v1/namespaces/bench-many/configmaps", &config_map(&format!("cm-{writer}-{n}"))).await?;
+                connection
+                    .create("/api/v1/namespaces/bench-many/configmaps", &config_map(&format!("cm-{writer}-{n}")))
+                    .await?;
                 done.fetch_add(1, Ordering::Relaxed);
             }
             anyhow::Ok(())
@@ -175,7 +179,10 @@ pub(crate) async fn pods(bench: &mut Bench, node: &mut Node) -> Result<()> {
     let size = format!("{:.1} MB", n_bytes as f64 / 1e6);
     bench.report.add(
         Row::of(format!("LIST {PODS} pods ({size}), one client, p50"), ms(p50(&times)))
-            .beside(format!("the bytes alone over loopback TCP: {}", ms(limit)), p50(&times).as_secs_f64() / limit.as_secs_f64())
+            .beside(
+                format!("the bytes alone over loopback TCP: {}", ms(limit)),
+                p50(&times).as_secs_f64() / limit.as_secs_f64(),
+            )
             .budget("≤ 60 ms", p50(&times) <= Duration::from_millis(60)),
     );
     let rate = list_rate(&node.api, path).await?;

@@ -92,7 +92,8 @@ const CTR_AT_ONCE: usize = 4;
 /// The image that pods and containers run: it starts in no time.
 fn pause_image(socket: &str) -> Result<String> {
     let images = output("ctr", &["--address", socket, "--namespace", "k8s.io", "images", "ls", "-q"])?;
-    let image = images.lines().find(|image| image.contains("/pause:")).context("kedge's pause image is not in containerd")?;
+    let image =
+        images.lines().find(|image| image.contains("/pause:")).context("kedge's pause image is not in containerd")?;
     Ok(image.to_owned())
 }
 
@@ -179,17 +180,24 @@ pub(crate) async fn measure(bench: &mut Bench, node: &mut Node) -> Result<()> {
     let image = &pause_image(&socket)?;
     let mut control = node.api.connect().await?;
     let account = "/api/v1/namespaces/default/serviceaccounts/default";
-    wait_for("the default service account", POD_LIMIT, Duration::from_millis(20), async || control.get(account).await.ok()).await?;
+    wait_for("the default service account", POD_LIMIT, Duration::from_millis(20), async || {
+        control.get(account).await.ok()
+    })
+    .await?;
     let mut times = Vec::new();
     for n in 0..N {
         times.push(one_pod(node, &format!("bench-{n}"), image).await?);
     }
     node.check()?;
-    let row = Row::of(format!("pod create → Running, p50 of {N}"), format!("{} (p90 {})", ms(p50(&times)), ms(percentile(&times, 90))));
+    let row = Row::of(
+        format!("pod create → Running, p50 of {N}"),
+        format!("{} (p90 {})", ms(p50(&times)), ms(percentile(&times, 90))),
+    );
     bench.report.add(match by_ctr(bench, &socket, image) {
         Ok(containers) => {
             let ratio = p50(&times).as_secs_f64() / p50(&containers).as_secs_f64();
-            row.beside(format!("`ctr run`, same image: {}", ms(p50(&containers))), ratio).budget("≤ 2.5 × ctr run", ratio <= 2.5)
+            row.beside(format!("`ctr run`, same image: {}", ms(p50(&containers))), ratio)
+                .budget("≤ 2.5 × ctr run", ratio <= 2.5)
         }
         Err(err) => row.beside(format!("not measured: {err:#}"), f64::NAN),
     });

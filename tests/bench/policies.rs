@@ -32,7 +32,10 @@ async fn make(connection: &mut Connection, n: usize) -> Result<()> {
         "spec": { "schedulerName": "nobody", "automountServiceAccountToken": false, "containers": [{ "name": "c", "image": "kedge.local/none:1" }] } });
     connection.create(PATH, &pod).await?;
     let status = json!({ "status": { "phase": "Running", "podIP": ip(n), "podIPs": [{ "ip": ip(n) }] } });
-    connection.call(Method::PATCH, &format!("{PATH}/{name}/status"), serde_json::to_vec(&status)?.into()).await.map(drop)
+    connection
+        .call(Method::PATCH, &format!("{PATH}/{name}/status"), serde_json::to_vec(&status)?.into())
+        .await
+        .map(drop)
 }
 
 /// Waits until the kernel's table shows `n` of the addresses.

@@ -1,5 +1,5 @@
-//! Processes that the bench starts, and what the kernel accounts for them. The bench runs in a PID namespace of its own,
-//! so every process in /proc is one that it started (scripts/bench.sh).
+//! Processes that the bench starts, and what the kernel accounts for them. The bench runs in a PID namespace of its
+//! own, so every process in /proc is one that it started (scripts/bench.sh).
 
 use std::fs;
 use std::path::Path;
@@ -27,9 +27,20 @@ pub(crate) struct Running {
 impl Running {
     /// Starts `program` with its output in the file `log`.
     pub(crate) fn start(program: &Path, args: &[String], log: &Path) -> Result<Running> {
-        let log = fs::File::options().create(true).append(true).open(log).with_context(|| format!("open {}", log.display()))?;
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .with_context(|| format!("open {}", log.display()))?;
         let mut command = AsyncCommand::new(program);
-        command.args(args).env_clear().env("PATH", PATH).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log).kill_on_drop(true);
+        command
+            .args(args)
+            .env_clear()
+            .env("PATH", PATH)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .kill_on_drop(true);
         let child = command.spawn().with_context(|| format!("start {}", program.display()))?;
         let pid = child.id().context("it ended at once")?;
         Ok(Running { child, pid })
@@ -55,7 +66,12 @@ impl Running {
 
 /// Runs a tool to its end and gives what it printed.
 pub(crate) fn output(program: &str, args: &[&str]) -> Result<String> {
-    let output = Command::new(program).args(args).env_clear().env("PATH", PATH).output().with_context(|| format!("run {program}"))?;
+    let output = Command::new(program)
+        .args(args)
+        .env_clear()
+        .env("PATH", PATH)
+        .output()
+        .with_context(|| format!("run {program}"))?;
     if !output.status.success() {
         bail!("{program} {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr).trim());
     }
@@ -110,8 +126,15 @@ pub(crate) fn bytes_written(pid: u32) -> u64 {
 /// CPU time that the whole machine has spent on work so far, and on all.
 pub(crate) fn machine_cpu() -> (Duration, Duration) {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let fields: Vec<f64> =
-        stat.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8).filter_map(|n| n.parse().ok()).collect();
+    let fields: Vec<f64> = stat
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(1)
+        .take(8)
+        .filter_map(|n| n.parse().ok())
+        .collect();
     // user nice system idle iowait irq softirq steal
     let all: f64 = fields.iter().sum();
     let idle: f64 = fields.iter().skip(3).take(2).sum();
@@ -125,7 +148,12 @@ pub(crate) fn load() -> String {
 }
 
 /// Looks every `pause` until `look` gives something, or `limit` has passed.
-pub(crate) async fn wait_for<T>(what: &str, limit: Duration, pause: Duration, mut look: impl AsyncFnMut() -> Option<T>) -> Result<T> {
+pub(crate) async fn wait_for<T>(
+    what: &str,
+    limit: Duration,
+    pause: Duration,
+    mut look: impl AsyncFnMut() -> Option<T>,
+) -> Result<T> {
     let clock = Stopwatch::start();
     loop {
         if let Some(found) = look().await {

@@ -1,7 +1,8 @@
-//! Durable puts of kedge beside Debian's etcd, in etcd's gRPC by the same client: one server each, then three each that agree.
+//! Durable puts of kedge beside Debian's etcd, in etcd's gRPC by the same client: one server each, then three each that
+//! agree.
 //!
-//! Kedge is spoken to on the socket in its store's folder, etcd in clear text on the loopback address. Clients are spread over all
-//! servers, whichever of them leads.
+//! Kedge is spoken to on the socket in its store's folder, etcd in clear text on the loopback address. Clients are
+//! spread over all servers, whichever of them leads.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -168,7 +169,8 @@ impl Peer {
         let ((cpu_before, disk_before), clock) = (self.used(), Stopwatch::start());
         let mut clients = JoinSet::new();
         for client in 0..n_clients {
-            let (channel, done, rng) = (channels[client % channels.len()].clone(), Arc::clone(&done), Rng::from_seed(client as u64));
+            let (channel, done, rng) =
+                (channels[client % channels.len()].clone(), Arc::clone(&done), Rng::from_seed(client as u64));
             clients.spawn(async move {
                 while clock.elapsed() < PUT_FOR {
                     put(&channel, &rng).await?;
@@ -233,7 +235,8 @@ fn data_dir(bench: &Bench, idx: usize) -> PathBuf {
     bench.dir.join(format!("store{idx}"))
 }
 
-/// Starts one server more, without a node. Each has an address of its own. Says how long it took until a put through it was durable.
+/// Starts one server more, without a node. Each has an address of its own. Says how long it took until a put through it
+/// was durable.
 async fn start_kedge(bench: &Bench, peer: &mut Peer) -> Result<Duration> {
     let idx = peer.servers.len();
     let ip = |idx: usize| format!("10.99.0.{}", 11 + idx);
@@ -253,7 +256,10 @@ async fn start_kedge(bench: &Bench, peer: &mut Peer) -> Result<Duration> {
     ]));
     if idx > 0 {
         let token = data_dir(bench, 0).join("server/token");
-        args.extend(text_args([("server", format!("https://{}:{API_PORT}", ip(0))), ("token-file", token.display().to_string())]));
+        args.extend(text_args([
+            ("server", format!("https://{}:{API_PORT}", ip(0))),
+            ("token-file", token.display().to_string()),
+        ]));
     }
     let log = bench.dir.join(format!("store{idx}.log"));
     let clock = Stopwatch::start();
@@ -267,7 +273,9 @@ async fn start_kedge(bench: &Bench, peer: &mut Peer) -> Result<Duration> {
 async fn all_vote(peer: &Peer) -> Result<()> {
     let channel = peer.servers[0].place.connect().await?;
     wait_for("all servers to vote", START_LIMIT, Duration::from_millis(50), async || {
-        let listed = call::<_, MemberListResponse>(&channel, "/etcdserverpb.Cluster/MemberList", MemberListRequest {}).await.ok()?;
+        let listed = call::<_, MemberListResponse>(&channel, "/etcdserverpb.Cluster/MemberList", MemberListRequest {})
+            .await
+            .ok()?;
         let voters = listed.members.iter().filter(|member| !member.is_learner).count();
         (voters == peer.servers.len()).then_some(())
     })
@@ -297,7 +305,8 @@ async fn compare(bench: &mut Bench, ours: &mut Peer) -> Result<()> {
             bench.report.add(match &theirs {
                 Ok((costs, peer)) => {
                     let ratio = figure / costs[nth];
-                    let (text, met) = [("≥ 1.5 × etcd", ratio >= 1.5), ("≤ 0.5 × etcd", ratio <= 0.5), ("≤ etcd", ratio <= 1.0)][nth];
+                    let (text, met) =
+                        [("≥ 1.5 × etcd", ratio >= 1.5), ("≤ 0.5 × etcd", ratio <= 0.5), ("≤ etcd", ratio <= 1.0)][nth];
                     row.beside(format!("{peer}: {:.0}{unit}", costs[nth]), ratio).budget(text, met)
                 }
                 Err(why) => row.beside(why.clone(), f64::NAN),

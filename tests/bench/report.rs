@@ -71,7 +71,8 @@ impl Report {
 
     /// The table in markdown.
     pub(crate) fn table(&self) -> String {
-        let mut text = "| what | kedge | beside it, same run | ratio | budget | met |\n|---|---|---|---|---|---|\n".to_owned();
+        let mut text =
+            "| what | kedge | beside it, same run | ratio | budget | met |\n|---|---|---|---|---|---|\n".to_owned();
         for row in &self.rows {
             text.push_str(&format!("| {} |\n", row.cells().join(" | ")));
         }
@@ -127,6 +128,8 @@ mod tests {
         report.add(Row::missing("a", "no etcd"));
         report.add(Row::of("b", "1").beside("2", 0.5).budget("≤ 1", true));
         assert_eq!(report.n_met(), (1, 1));
-        assert!(report.table().contains("| a | not measured: no etcd | – | – | – | – |\n| b | 1 | 2 | 0.50 | ≤ 1 | yes |"));
+        assert!(
+            report.table().contains("| a | not measured: no etcd | – | – | – | – |\n| b | 1 | 2 | 0.50 | ≤ 1 | yes |")
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Ten thousand Services on one node: until the last one answers, until one change is in force, and a start with all of them.
+//! Ten thousand Services on one node: until the last one answers, until one change is in force, and a start with all of
+//! them.
 
 use std::io::Read as _;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -103,7 +104,8 @@ pub(crate) async fn measure(bench: &mut Bench, node: Node) -> Result<Node> {
     make_namespace(&node.api, "bench-services").await?;
     let mut connection = node.api.connect().await?;
     let object = connection.get(&format!("/api/v1/nodes/{NAME}")).await?;
-    let ip: IpAddr = object["status"]["addresses"][0]["address"].as_str().context("the node has no address")?.parse()?;
+    let ip: IpAddr =
+        object["status"]["addresses"][0]["address"].as_str().context("the node has no address")?.parse()?;
     let (one, two) = (greeter(ip, b'1')?, greeter(ip, b'2')?);
     let clock = Stopwatch::start();
     make_all(&node.api, ip, one).await?;
@@ -114,7 +116,10 @@ pub(crate) async fn measure(bench: &mut Bench, node: Node) -> Result<Node> {
     let behind = until("the last Service to answer", last, b'1').await?;
     bench.report.add(
         Row::of(
-            format!("{SERVICES} Services and slices made in {:.1} s: the last one answers after its create", took.as_secs_f64()),
+            format!(
+                "{SERVICES} Services and slices made in {:.1} s: the last one answers after its create",
+                took.as_secs_f64()
+            ),
             ms(behind),
         )
         .budget("≤ 1 s", behind <= Duration::from_secs(1)),
@@ -139,8 +144,11 @@ pub(crate) async fn measure(bench: &mut Bench, node: Node) -> Result<Node> {
     until("the last Service after the start", last, b'1').await?;
     let took = clock.elapsed();
     bench.report.add(
-        Row::of(format!("start with {SERVICES} Services and no rules: all of them answer"), format!("{:.2} s", took.as_secs_f64()))
-            .budget("≤ 10 s", took <= Duration::from_secs(10)),
+        Row::of(
+            format!("start with {SERVICES} Services and no rules: all of them answer"),
+            format!("{:.2} s", took.as_secs_f64()),
+        )
+        .budget("≤ 10 s", took <= Duration::from_secs(10)),
     );
     Ok(node)
 }

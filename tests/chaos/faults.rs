@@ -1,5 +1,5 @@
-//! The faults, as a table. What would not stay on this machine's side is tried in `make test-vm`: a power cut, and a clock that jumps (the
-//! kernel has no namespace for the time of day, and setting it would set everybody's).
+//! The faults, as a table. What would not stay on this machine's side is tried in `make test-vm`: a power cut, and a
+//! clock that jumps (the kernel has no namespace for the time of day, and setting it would set everybody's).
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! A network file system whose server stops answering. This kernel may have no client of NFS, so a small FUSE server stands in for one:
-//! while it holds the answers back, every caller waits as it would for a hard NFS mount.
+//! A network file system whose server stops answering. This kernel may have no client of NFS, so a small FUSE server
+//! stands in for one: while it holds the answers back, every caller waits as it would for a hard NFS mount.
 //!
 //! FUSE: the protocol of Linux, `include/uapi/linux/fuse.h` 7.31. One folder with one file, `page`; nothing is cached.
 
@@ -119,7 +119,9 @@ fn answer(opcode: u32, node: u64, rest: &[u8]) -> Option<Result<Vec<u8>, rustix:
     use rustix::io::Errno;
     Some(match opcode {
         // LOOKUP: node, generation, and how long both may be kept: not at all.
-        1 if node == ROOT_NODE && rest == b"page\0" => Ok([words(&[PAGE_NODE, 1, 0, 0, 0]), attributes(PAGE_NODE)].concat()),
+        1 if node == ROOT_NODE && rest == b"page\0" => {
+            Ok([words(&[PAGE_NODE, 1, 0, 0, 0]), attributes(PAGE_NODE)].concat())
+        }
         1 => Err(Errno::NOENT),
         // FORGET, INTERRUPT, BATCH_FORGET.
         2 | 36 | 42 => return None,

@@ -1,11 +1,17 @@
-//! Faults, one after the other, on three servers and three agents that work meanwhile: `make chaos`, and three minutes of it in `make test`.
+//! Faults, one after the other, on three servers and three agents that work meanwhile: `make chaos`, and three minutes
+//! of it in `make test`.
 //!
-//! What must hold: no acknowledged write is lost, all operations are one order, every Service answers within 30 s of a fault's end,
-//! no role ends or panics that was not killed, and nothing is left behind: links, mounts, cgroups, descriptors. Where it lasts a quarter of
-//! an hour, memory grows no more after the second third. KEDGE_CHAOS_SECS says how long, KEDGE_SEED in which order.
+//! What must hold: no acknowledged write is lost, all operations are one order, every Service answers within 30 s of a
+//! fault's end, no role ends or panics that was not killed, and nothing is left behind: links, mounts, cgroups,
+//! descriptors. Where it lasts a quarter of an hour, memory grows no more after the second third. KEDGE_CHAOS_SECS says
+//! how long, KEDGE_SEED in which order.
 //!
 //! Needs root, containerd and the static program that KEDGE_BIN names; without them it says so and does nothing.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may fail; it measures real time and reads its environment")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may fail; it measures real time and reads its environment"
+)]
 
 #[allow(dead_code, reason = "shared with tests/cluster, which uses all of it")]
 #[path = "../cluster/history.rs"]
@@ -99,7 +105,9 @@ fn faults_end_and_the_cluster_goes_on() {
     }
     world.works(&clients, "the last fault");
     let n = clients.judge(&world.kubeconfig(), &world.urls()[0]);
-    println!("{n_faults} faults; Services answered {slowest:.1?} after a fault's end at most; {n} operations are one order");
+    println!(
+        "{n_faults} faults; Services answered {slowest:.1?} after a fault's end at most; {n} operations are one order"
+    );
     world.never_panicked();
     soak.judge();
     world.settle();

@@ -1,4 +1,5 @@
-//! The memory of every role over the whole run: a sample every ten seconds, a slope for the report, a limit for what grows for ever.
+//! The memory of every role over the whole run: a sample every ten seconds, a slope for the report, a limit for what
+//! grows for ever.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -52,7 +53,9 @@ impl Soak {
         let third = length.as_secs_f64() / 3.0;
         let mut grown = Vec::new();
         for (role, samples) in &samples {
-            let of = |from: f64, until: f64| -> Vec<Sample> { samples.iter().filter(|s| s.0 >= from && s.0 < until).copied().collect() };
+            let of = |from: f64, until: f64| -> Vec<Sample> {
+                samples.iter().filter(|s| s.0 >= from && s.0 < until).copied().collect()
+            };
             let (second, last, both) = (of(third, 2.0 * third), of(2.0 * third, f64::MAX), of(third, f64::MAX));
             if second.is_empty() || last.is_empty() {
                 continue;
@@ -75,7 +78,8 @@ impl Soak {
 
 /// Process, name and memory of every role.
 fn roles(program: &Path) -> Vec<(u32, String, f64)> {
-    let pids = std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let pids =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     pids.filter_map(|pid| {
         let of = PathBuf::from(format!("/proc/{pid}"));
         let runs = std::fs::read_link(of.join("exe")).ok()? == program;
@@ -84,7 +88,13 @@ fn roles(program: &Path) -> Vec<(u32, String, f64)> {
         let dir = line.split('\0').find_map(|arg| arg.strip_prefix("--data-dir="))?.to_owned();
         let name = Path::new(&dir).parent()?.file_name()?.to_str()?.to_owned();
         let status = std::fs::read_to_string(of.join("status")).ok()?;
-        let kib = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?.trim().trim_end_matches(" kB").parse().ok()?;
+        let kib = status
+            .lines()
+            .find_map(|line| line.strip_prefix("RssAnon:"))?
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .ok()?;
         runs.then_some((pid, name, kib))
     })
     .collect()

@@ -97,7 +97,8 @@ impl Machine {
         self.host.must("ip", &["route", "replace", "default", "via", "10.210.0.1"]);
     }
 
-    /// In its namespace of processes there is one; an agent that came again has adopted it, so it is not always the agent's child.
+    /// In its namespace of processes there is one; an agent that came again has adopted it, so it is not always the
+    /// agent's child.
     pub(crate) fn kill_containerd(&mut self) {
         self.host.must("pkill", &["-KILL", "-x", "containerd"]);
     }
@@ -115,7 +116,8 @@ impl Machine {
     }
 }
 
-/// How much of the machine is used: links and mounts in all, cgroups of pods that are gone; descriptors and memory (KiB) by role.
+/// How much of the machine is used: links and mounts in all, cgroups of pods that are gone; descriptors and memory
+/// (KiB) by role.
 #[derive(Debug)]
 pub(crate) struct Footprint {
     links: usize,
@@ -129,7 +131,8 @@ pub(crate) struct World {
     pub(crate) servers: Vec<Machine>,
     pub(crate) agents: Vec<Machine>,
     service: String,
-    /// Every pod that was seen, by its uid: the hierarchy of cgroups is the whole machine's, so they are told apart by name.
+    /// Every pod that was seen, by its uid: the hierarchy of cgroups is the whole machine's, so they are told apart by
+    /// name.
     uids: BTreeSet<String>,
 }
 
@@ -217,8 +220,8 @@ impl World {
         });
     }
 
-    /// While an agent's network file system hangs: pods that wait for it come and go without an answer, and all others do as always; the
-    /// kubelet says what is used. Leaves a pod behind that cannot end, and one that cannot begin.
+    /// While an agent's network file system hangs: pods that wait for it come and go without an answer, and all others
+    /// do as always; the kubelet says what is used. Leaves a pod behind that cannot end, and one that cannot begin.
     pub(crate) fn goes_on_beside_what_hangs(&self, n: usize) {
         let node = self.agents[n].host.name;
         self.apply(n, READER, &format!("late-{node}"));
@@ -255,15 +258,19 @@ impl World {
             let (kubeconfig, data) = (server.host.dir.join("kubeconfig"), server.host.data_dir());
             std::fs::create_dir_all(&data).unwrap();
             server.host.must("mount", &["-t", "tmpfs", "-o", DISK, "tmpfs", data.to_str().unwrap()]);
-            let own =
-                ["--disable-agent".to_owned(), "--disable=coredns".to_owned(), format!("--write-kubeconfig={}", kubeconfig.display())];
+            let own = [
+                "--disable-agent".to_owned(),
+                "--disable=coredns".to_owned(),
+                format!("--write-kubeconfig={}", kubeconfig.display()),
+            ];
             let join = ["--server".to_owned(), url.clone(), "--token".to_owned(), token.clone()];
             server.args = own.into_iter().chain(if n == 0 { [].to_vec() } else { join.to_vec() }).collect();
             server.start();
             wait_for("a server", LIMIT, || {
-                let text = server
-                    .host
-                    .said(kubectl().to_str().unwrap(), &["--kubeconfig", kubeconfig.to_str().unwrap(), "get", "--raw", "/readyz"]);
+                let text = server.host.said(
+                    kubectl().to_str().unwrap(),
+                    &["--kubeconfig", kubeconfig.to_str().unwrap(), "get", "--raw", "/readyz"],
+                );
                 if text.ok { Ok(()) } else { Err(format!("{}\n{}", text.text, server.log())) }
             });
             if n == 0 {
@@ -277,7 +284,8 @@ impl World {
     fn start_agents(&mut self) {
         let (url, token) = (format!("https://{}:6443", self.servers[1].ip), self.servers[0].host.dir.join("token"));
         let tar = self.servers[0].host.dir.join("busybox.tar");
-        let made = run(Command::new("sh").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/busybox-image.sh")).arg(&tar));
+        let made =
+            run(Command::new("sh").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/busybox-image.sh")).arg(&tar));
         assert!(made.ok, "{}", made.text);
         for agent in &mut self.agents {
             agent.args = ["--server", &url, "--token-file", token.to_str().unwrap()].map(str::to_owned).to_vec();
@@ -286,8 +294,7 @@ impl World {
         for n in 0..self.agents.len() {
             let name = self.agents[n].host.name;
             self.until("a node", &["get", "node", name, "--no-headers"], |text| text.contains(" Ready"));
-            let import =
-                "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
+            let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
             self.agents[n].host.must("sh", &["-c", import, tar.to_str().unwrap()]);
         }
     }
@@ -370,12 +377,20 @@ impl World {
     pub(crate) fn heals(&self, after: &str, limit: Duration) -> Duration {
         let began = Instant::now();
         for agent in &self.agents {
-            wait_for(&format!("the Services on {} after: {after}", agent.host.name), limit.saturating_sub(began.elapsed()), || {
-                let page = agent.host.said("curl", &["-s", "-m", "3", &format!("http://{}/", self.service)]);
-                let api = agent.host.said("curl", &["-s", "-k", "-m", "3", "https://10.43.0.1/livez"]);
-                let right = page.text.trim() == "page" && api.ok;
-                if right { Ok(()) } else { Err(format!("page: {:?}, api: {:?}\n{}", page.text, api.text, self.logs())) }
-            });
+            wait_for(
+                &format!("the Services on {} after: {after}", agent.host.name),
+                limit.saturating_sub(began.elapsed()),
+                || {
+                    let page = agent.host.said("curl", &["-s", "-m", "3", &format!("http://{}/", self.service)]);
+                    let api = agent.host.said("curl", &["-s", "-k", "-m", "3", "https://10.43.0.1/livez"]);
+                    let right = page.text.trim() == "page" && api.ok;
+                    if right {
+                        Ok(())
+                    } else {
+                        Err(format!("page: {:?}, api: {:?}\n{}", page.text, api.text, self.logs()))
+                    }
+                },
+            );
         }
         let took = began.elapsed();
         assert!(took <= limit, "the Services answered {took:.1?} after: {after}, and that is more than {limit:?}");
@@ -414,7 +429,8 @@ impl World {
 
     /// What is in use now, with as many pods as at the beginning.
     pub(crate) fn footprint(&self) -> Footprint {
-        let count = |host: &Host, script: &str| -> usize { host.said("sh", &["-c", script]).text.trim().parse().unwrap() };
+        let count =
+            |host: &Host, script: &str| -> usize { host.said("sh", &["-c", script]).text.trim().parse().unwrap() };
         let sum = |script: &str| self.agents.iter().map(|agent| count(&agent.host, script)).sum();
         let role = |machine: &Machine| {
             let pid = machine.pid();
@@ -432,14 +448,19 @@ impl World {
     }
 
     fn cgroups_of_the_gone(&self) -> usize {
-        let there = self.agents[0].host.said("find", &["/sys/fs/cgroup", "-type", "d", "-name", "*pod*"]).text.replace('_', "-");
+        let there = self.agents[0]
+            .host
+            .said("find", &["/sys/fs/cgroup", "-type", "d", "-name", "*pod*"])
+            .text
+            .replace('_', "-");
         let now = self.uids_now();
         // Those that live are seen, so those that are gone would be.
         assert!(now.iter().any(|uid| there.contains(uid)), "no pod's cgroup is seen: {there}");
         self.uids.difference(&now).filter(|uid| there.contains(uid.as_str())).count()
     }
 
-    /// Links, mounts and cgroups are those of before, descriptors nearly. Memory is told; what it does over time is [`crate::soak`]'s.
+    /// Links, mounts and cgroups are those of before, descriptors nearly. Memory is told; what it does over time is
+    /// [`crate::soak`]'s.
     pub(crate) fn leaves_nothing(&self, before: &Footprint) {
         let after = wait_for("links, mounts and cgroups as before", LIMIT, || {
             let now = self.footprint();

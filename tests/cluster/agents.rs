@@ -1,4 +1,5 @@
-//! What one server and two agents must do whose inbound connections are dropped, and what every wrong way to join is told.
+//! What one server and two agents must do whose inbound connections are dropped, and what every wrong way to join is
+//! told.
 
 use std::fs;
 use std::path::Path;
@@ -26,14 +27,21 @@ pub(crate) struct Cluster {
 impl Cluster {
     pub(crate) fn kubectl(&self, args: &[&str]) -> Said {
         run_command(
-            self.server.command("timeout").arg("60").arg(kubectl()).arg("--kubeconfig").arg(self.server.dir.join("kubeconfig")).args(args),
+            self.server
+                .command("timeout")
+                .arg("60")
+                .arg(kubectl())
+                .arg("--kubeconfig")
+                .arg(self.server.dir.join("kubeconfig"))
+                .args(args),
         )
     }
 
     /// `kedge agent --check` on the first agent's machine, from a folder that never joined.
     fn check(&self, server: &str, token: &str, name: &str) -> Said {
         let fresh = self.agents[0].dir.join("fresh");
-        let mut command = self.agents[0].kedge("agent", &["--check", "--server", server, "--token", token, "--node-name", name]);
+        let mut command =
+            self.agents[0].kedge("agent", &["--check", "--server", server, "--token", token, "--node-name", name]);
         run_command(command.arg("--data-dir").arg(fresh))
     }
 
@@ -41,7 +49,11 @@ impl Cluster {
         wait_for("nodes", NODES_LIMIT, || {
             let said = self.kubectl(&["get", "nodes", "--no-headers"]);
             let ready = said.text.lines().filter(|line| line.contains(" Ready")).count();
-            if ready == n { Ok(()) } else { Err(format!("{}\n{}\n{}", said.text, self.server.log("log"), self.agents[0].log("log"))) }
+            if ready == n {
+                Ok(())
+            } else {
+                Err(format!("{}\n{}\n{}", said.text, self.server.log("log"), self.agents[0].log("log")))
+            }
         });
     }
 
@@ -67,7 +79,13 @@ pub(crate) fn run(program: &Path) {
     let started = server.start("server", &[&kubeconfig], "log");
     let token_file = server.data_dir().join("server/node-token");
     let token = wait_for("the token", NODES_LIMIT, || {
-        server.dir.join("kubeconfig").exists().then(|| std::fs::read_to_string(&token_file).ok()).flatten().ok_or_else(|| server.log("log"))
+        server
+            .dir
+            .join("kubeconfig")
+            .exists()
+            .then(|| std::fs::read_to_string(&token_file).ok())
+            .flatten()
+            .ok_or_else(|| server.log("log"))
     });
     let agents = [Host::new("a", 11, place.path(), program), Host::new("b", 12, place.path(), program)];
     let cluster = Cluster { server, agents, token: token.trim().to_owned() };
@@ -96,7 +114,8 @@ fn resident(role: &Child) -> String {
 
 fn pods_behind_a_firewall(cluster: &Cluster) {
     let tar = cluster.server.dir.join("busybox.tar");
-    let made = run_command(Command::new("sh").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/busybox-image.sh")).arg(&tar));
+    let made =
+        run_command(Command::new("sh").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/busybox-image.sh")).arg(&tar));
     assert!(made.ok, "{}", made.text);
     let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
     cluster.server.must("sh", &["-c", import, tar.to_str().unwrap()]);
@@ -106,7 +125,11 @@ fn pods_behind_a_firewall(cluster: &Cluster) {
         let pod = serde_json::json!({"apiVersion": "v1", "spec": {"nodeName": agent.name}}).to_string();
         let image = ["run", agent.name, "--image=kedge.local/busybox:1", "--image-pull-policy=Never"];
         let made = cluster.kubectl(
-            &[image.as_slice(), &["--overrides", &pod, "--command", "--", "sh", "-c", "echo I am $(hostname); sleep 1000"]].concat(),
+            &[
+                image.as_slice(),
+                &["--overrides", &pod, "--command", "--", "sh", "-c", "echo I am $(hostname); sleep 1000"],
+            ]
+            .concat(),
         );
         assert!(made.ok, "{}", made.text);
     }
@@ -115,7 +138,8 @@ fn pods_behind_a_firewall(cluster: &Cluster) {
         assert_eq!(name, agent.name);
         assert_eq!(cluster.kubectl(&["logs", agent.name]).text.trim(), format!("I am {}", agent.name));
     }
-    let inward = run_command(cluster.server.command("timeout").args(["2", "bash", "-c", "</dev/tcp/10.210.0.11/10250"]));
+    let inward =
+        run_command(cluster.server.command("timeout").args(["2", "bash", "-c", "</dev/tcp/10.210.0.11/10250"]));
     assert!(!inward.ok, "the firewall is none");
     println!("logs and exec reach pods behind a firewall");
 }
@@ -134,7 +158,12 @@ fn wrong_ways_to_join(cluster: &Cluster) {
     wrong(SERVER, &foreign, "new", &[&"0".repeat(64), pin.trim_start_matches("K10")]);
     wrong(SERVER, &format!("{pin}::server:nope"), "new", &["does not accept this token's password"]);
     wrong(SERVER, "nope", "new", &["DOES NOT SAY WHICH CLUSTER", "does not accept"]);
-    wrong(SERVER, &format!("{pin}::abcdef.0123456789abcdef"), "new", &["no bootstrap token abcdef", "kedge token create"]);
+    wrong(
+        SERVER,
+        &format!("{pin}::abcdef.0123456789abcdef"),
+        "new",
+        &["no bootstrap token abcdef", "kedge token create"],
+    );
     wrong(SERVER, token, "b", &["the node name b is taken", "10.210.0.12", "--with-node-id"]);
     wrong(SERVER, token, "s", &["the node name s is taken"]);
     wrong(SERVER, token, "Bad_Name", &["--node-name"]);
@@ -142,15 +171,17 @@ fn wrong_ways_to_join(cluster: &Cluster) {
     wrong("http://10.210.0.10:6443", token, "new", &["does not begin with https://"]);
     let server = cluster.agents[0].dir.join("server");
     let mut refused = cluster.agents[0].kedge("server", &["--disable-agent", "--token", token, "--data-dir"]);
-    let said = run_command(refused.arg(&server).arg(format!("--write-kubeconfig={}", server.join("kubeconfig").display())));
+    let said =
+        run_command(refused.arg(&server).arg(format!("--write-kubeconfig={}", server.join("kubeconfig").display())));
     assert!(!said.ok && said.text.contains("this server has its own"), "{}", said.text);
     println!("wrong ways to join are told why");
 }
 
 fn bootstrap_tokens(cluster: &Cluster, kubeconfig: &str) {
     let config = kubeconfig.replace("--write-kubeconfig", "--kubeconfig");
-    let token =
-        |args: &[&str]| run_command(cluster.server.command(std::env::var_os("KEDGE_BIN").unwrap()).arg("token").args(args).arg(&config));
+    let token = |args: &[&str]| {
+        run_command(cluster.server.command(std::env::var_os("KEDGE_BIN").unwrap()).arg("token").args(args).arg(&config))
+    };
     let create = || {
         let made = token(&["create", "--ttl=1h", "--description=edge"]);
         assert!(made.ok, "{}", made.text);
@@ -165,7 +196,9 @@ fn bootstrap_tokens(cluster: &Cluster, kubeconfig: &str) {
     assert!(cluster.check(SERVER, &text, "new").text.contains("no bootstrap token"));
     let (text, id) = create();
     let past = serde_json::json!({"stringData": {"expiration": "2026-01-01T00:00:00Z"}}).to_string();
-    assert!(cluster.kubectl(&["-n", "kube-system", "patch", "secret", &format!("bootstrap-token-{id}"), "-p", &past]).ok);
+    assert!(
+        cluster.kubectl(&["-n", "kube-system", "patch", "secret", &format!("bootstrap-token-{id}"), "-p", &past]).ok
+    );
     // A controller sweeps expired ones away at once: who asks before it is told the time.
     let late = cluster.check(SERVER, &text, "new");
     let told = late.text.contains("expired at 2026-01-01T00:00:00Z") || late.text.contains("no bootstrap token");
@@ -173,7 +206,8 @@ fn bootstrap_tokens(cluster: &Cluster, kubeconfig: &str) {
     println!("bootstrap tokens begin and end");
 }
 
-/// The server is dead: an agent starts all the same, its pod runs on, a static pod begins, and all is well when the server is back.
+/// The server is dead: an agent starts all the same, its pod runs on, a static pod begins, and all is well when the
+/// server is back.
 fn a_start_without_a_server(cluster: &Cluster, join: &[&str], kubeconfig: &str) {
     let out = cluster.agents[0].dir.join("out");
     fs::create_dir(&out).unwrap();

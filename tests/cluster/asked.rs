@@ -1,4 +1,5 @@
-//! A cluster as kubectl on one of its machines sees it, and pods that show a page: what the tests of address families share.
+//! A cluster as kubectl on one of its machines sees it, and pods that show a page: what the tests of address families
+//! share.
 
 use std::path::Path;
 use std::process::Command;
@@ -35,8 +36,8 @@ pub(crate) fn asking(ip: &str, port: u16) -> String {
     format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 3 {ip} {port}; echo asked")
 }
 
-/// Waits until the page comes, or until it did not come several times in a row though it was asked for: a question that fails for
-/// another reason shows nothing.
+/// Waits until the page comes, or until it did not come several times in a row though it was asked for: a question that
+/// fails for another reason shows nothing.
 pub(crate) fn answers(what: &str, wanted: bool, mut ask: impl FnMut() -> String) {
     let n_wanted = if wanted { 1 } else { 3 };
     let mut n_in_a_row = 0;
@@ -80,7 +81,8 @@ impl Host {
     /// Gives the machine's runtime the image of [`pod`].
     pub(crate) fn import_busybox(&self) {
         let tar = self.dir.join("busybox.tar");
-        let made = run(Command::new("sh").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/busybox-image.sh")).arg(&tar));
+        let made =
+            run(Command::new("sh").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/busybox-image.sh")).arg(&tar));
         assert!(made.ok, "{}", made.text);
         let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
         self.must("sh", &["-c", import, tar.to_str().unwrap()]);

@@ -1,9 +1,10 @@
 //! Clients that write and read through every server, what they saw, and whether it can have been one order of events.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
@@ -32,8 +33,8 @@ pub(crate) struct Done {
     version: u64,
 }
 
-/// A history of one object whose writes carry revisions is linearizable if the revisions are a legal order: every read shows the
-/// write of its revision, and nobody who began after another had ended saw less than that one.
+/// A history of one object whose writes carry revisions is linearizable if the revisions are a legal order: every read
+/// shows the write of its revision, and nobody who began after another had ended saw less than that one.
 pub(crate) fn check(history: &[Done]) -> Result<(), String> {
     let mut values: BTreeMap<u64, &str> = BTreeMap::new();
     for done in history {
@@ -80,7 +81,8 @@ fn maps(kubeconfig: &Path, server: &str, runtime: &tokio::runtime::Runtime) -> A
     let mut file = Kubeconfig::read_from(kubeconfig).unwrap();
     file.clusters[0].cluster.as_mut().unwrap().server = Some(server.to_owned());
     let _inside = runtime.enter();
-    let mut config = runtime.block_on(kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())).unwrap();
+    let mut config =
+        runtime.block_on(kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())).unwrap();
     config.connect_timeout = Some(Duration::from_secs(2));
     Api::namespaced(kube::Client::try_from(config).unwrap(), "default")
 }
@@ -130,34 +132,42 @@ impl Clients {
 
     /// Acknowledged operations through each server.
     pub(crate) fn counts(&self) -> Vec<usize> {
-        self.counts.iter().map(|count| *count.lock().unwrap()).collect()
+        self.counts.iter().map(|count| *count.lock()).collect()
     }
 
-    /// Stops and judges. `kubeconfig` and `server` lead to a server that lives. Answers how many operations were judged.
+    /// Stops and judges. `kubeconfig` and `server` lead to a server that lives. Answers how many operations were
+    /// judged.
     pub(crate) fn judge(self, kubeconfig: &Path, server: &str) -> usize {
         self.stop.store(true, Ordering::Relaxed);
         let api = maps(kubeconfig, server, &self.runtime);
         let end = wait_for("the last write", LIMIT, || {
-            self.runtime.block_on(api.replace(REGISTER, &PostParams::default(), &named(REGISTER, "end"))).map_err(|err| err.to_string())
+            self.runtime
+                .block_on(api.replace(REGISTER, &PostParams::default(), &named(REGISTER, "end")))
+                .map_err(|err| err.to_string())
         });
-        let all =
-            wait_for("the last list", LIMIT, || self.runtime.block_on(api.list(&ListParams::default())).map_err(|err| err.to_string()));
+        let all = wait_for("the last list", LIMIT, || {
+            self.runtime.block_on(api.list(&ListParams::default())).map_err(|err| err.to_string())
+        });
         let there: Vec<String> = all.items.iter().map(kube::ResourceExt::name_any).collect();
-        for name in self.created.lock().unwrap().iter() {
+        for name in self.created.lock().iter() {
             assert!(there.contains(name), "the creation of {name} was acknowledged, and it is not there");
         }
-        let history = self.history.lock().unwrap().clone();
+        let history = self.history.lock().clone();
         if let Err(why) = check(&history) {
             panic!("{why}");
         }
         for (n, seen) in self.watched.iter().enumerate() {
             wait_for("a watcher to see the end", LIMIT, || {
-                let seen = seen.lock().unwrap();
-                seen.last().filter(|last| last.0 >= version(&end)).map(drop).ok_or_else(|| format!("watcher {n}: {:?}", seen.last()))
+                let seen = seen.lock();
+                seen.last()
+                    .filter(|last| last.0 >= version(&end))
+                    .map(drop)
+                    .ok_or_else(|| format!("watcher {n}: {:?}", seen.last()))
             });
-            let seen = seen.lock().unwrap();
+            let seen = seen.lock();
             assert!(seen.is_sorted_by(|a, b| a.0 < b.0), "watcher {n} saw events twice or out of order");
-            let by_version: BTreeMap<u64, &str> = seen.iter().map(|(version, value)| (*version, value.as_str())).collect();
+            let by_version: BTreeMap<u64, &str> =
+                seen.iter().map(|(version, value)| (*version, value.as_str())).collect();
             for write in history.iter().filter(|done| done.write) {
                 assert_eq!(by_version.get(&write.version), Some(&write.value.as_str()), "watcher {n} missed {write:?}");
             }
@@ -184,10 +194,10 @@ impl Client {
             let begun = self.clock.elapsed();
             let done = tokio::time::timeout(REQUEST_LIMIT, self.once(turn)).await.ok().flatten();
             if let Some(done) = done {
-                *self.count.lock().unwrap() += 1;
+                *self.count.lock() += 1;
                 if let Some((write, value, version)) = done {
                     let done = Done { begun, ended: self.clock.elapsed(), write, value, version };
-                    self.history.lock().unwrap().push(done);
+                    self.history.lock().push(done);
                 }
             }
             tokio::time::sleep(BREATH).await;
@@ -200,7 +210,7 @@ impl Client {
             0 => {
                 let name = format!("made-{}-{turn}", self.n);
                 self.api.create(&PostParams::default(), &named(&name, "x")).await.ok()?;
-                self.created.lock().unwrap().push(name);
+                self.created.lock().push(name);
                 Some(None)
             }
             1 | 3 => {
@@ -227,7 +237,7 @@ async fn watch(api: Api<ConfigMap>, from: String, seen: Seen, stop: Arc<AtomicBo
             while let Ok(Some(event)) = events.try_next().await {
                 if let WatchEvent::Added(map) | WatchEvent::Modified(map) = event {
                     from = map.resource_version().unwrap_or(from);
-                    seen.lock().unwrap().push((version(&map), value(&map)));
+                    seen.lock().push((version(&map), value(&map)));
                 }
             }
         }

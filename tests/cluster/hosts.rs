@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// kubectl as `scripts/clients.sh` fetched it, else the one on PATH, which may be a cloud's dispatcher that waits 5 s for a name server at
-/// every call.
+/// kubectl as `scripts/clients.sh` fetched it, else the one on PATH, which may be a cloud's dispatcher that waits 5 s
+/// for a name server at every call.
 pub(crate) fn kubectl() -> PathBuf {
     let fetched = std::env::var_os("KEDGE_CLIENTS").map(|home| PathBuf::from(home).join("kubectl"));
     fetched.filter(|path| path.exists()).unwrap_or_else(|| "kubectl".into())

@@ -25,18 +25,24 @@ pub(crate) fn drained(cluster: &Cluster) {
             if said.text == n { Ok(()) } else { Err(said.text) }
         });
     };
-    let nodes = || cluster.kubectl(&["get", "pods", "-l", "app=guarded", "-o", "jsonpath={.items[*].spec.nodeName}"]).text;
+    let nodes =
+        || cluster.kubectl(&["get", "pods", "-l", "app=guarded", "-o", "jsonpath={.items[*].spec.nodeName}"]).text;
     ready("1");
     assert_eq!(nodes(), "a");
     wait_for("the budget's count", PODS_LIMIT, || {
         let said = cluster.kubectl(&["get", "pdb", "guarded", "-o", "jsonpath={.status.currentHealthy}"]);
         if said.text == "1" { Ok(()) } else { Err(said.text) }
     });
-    let drain = |secs: &str| cluster.kubectl(&["drain", "a", "--pod-selector=app=guarded", &format!("--timeout={secs}s")]);
+    let drain =
+        |secs: &str| cluster.kubectl(&["drain", "a", "--pod-selector=app=guarded", &format!("--timeout={secs}s")]);
     wait_for("a drain that is held up", PODS_LIMIT, || {
         let said = drain("8");
         assert!(!said.ok, "the budget did not hold: {}", said.text);
-        if said.text.contains("Cannot evict pod as it would violate the pod's disruption budget") { Ok(()) } else { Err(said.text) }
+        if said.text.contains("Cannot evict pod as it would violate the pod's disruption budget") {
+            Ok(())
+        } else {
+            Err(said.text)
+        }
     });
     assert_eq!(nodes(), "a", "the budget did not hold");
     assert!(cluster.kubectl(&["scale", "deployment", "guarded", "--replicas=2"]).ok);
@@ -57,7 +63,11 @@ pub(crate) fn drained(cluster: &Cluster) {
 
 /// The agent ends in good order and comes back: its pods never notice, and nothing is forgotten.
 pub(crate) fn started_again(cluster: &Cluster, role: Child, join: &[&str]) -> Child {
-    let look = || cluster.kubectl(&["get", "pod", "b", "-o", "jsonpath={.status.containerStatuses[*].containerID} {.status.podIP}"]).text;
+    let look = || {
+        cluster
+            .kubectl(&["get", "pod", "b", "-o", "jsonpath={.status.containerStatuses[*].containerID} {.status.podIP}"])
+            .text
+    };
     let before = look();
     let mut role = role;
     assert!(run_command(std::process::Command::new("kill").arg(pid_of(&role))).ok);

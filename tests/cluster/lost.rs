@@ -1,5 +1,5 @@
-//! Servers that lose what they agree by: two of three for good, after which the last goes on alone by `--cluster-reset`; and the leader
-//! among two servers over an etcd of somebody else's.
+//! Servers that lose what they agree by: two of three for good, after which the last goes on alone by
+//! `--cluster-reset`; and the leader among two servers over an etcd of somebody else's.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -25,8 +25,10 @@ fn must(server: &Server, args: &[&str]) -> String {
 pub(crate) fn reset(program: &Path) {
     let place = tempfile::Builder::new().prefix("kedge-lost-").tempdir().unwrap();
     make_lan();
-    let mut servers: Vec<Server> =
-        [("s1", 10), ("s2", 20), ("s3", 30)].into_iter().map(|(name, number)| Server::new(name, number, place.path(), program)).collect();
+    let mut servers: Vec<Server> = [("s1", 10), ("s2", 20), ("s3", 30)]
+        .into_iter()
+        .map(|(name, number)| Server::new(name, number, place.path(), program))
+        .collect();
     servers[0].start(&[]);
     servers[0].serves(1);
     let (first, token) = (servers[0].url(), token_of(&servers[0]));
@@ -59,7 +61,11 @@ pub(crate) fn reset(program: &Path) {
     servers[1].start(&["--server", &first, "--token", &token]);
     wait_for("the member of the old cluster to call", LIMIT, || {
         let log = servers[2].log();
-        if log.contains("a member of another cluster is turned away") { Ok(()) } else { Err(format!("{log}\n{}", servers[1].log())) }
+        if log.contains("a member of another cluster is turned away") {
+            Ok(())
+        } else {
+            Err(format!("{log}\n{}", servers[1].log()))
+        }
     });
     must(&servers[2], &["create", "configmap", "beside"]);
     servers[2].serves(1);
@@ -121,7 +127,14 @@ pub(crate) fn election(program: &Path) {
     let (data, peer) = (place.path().join("etcd"), "http://10.210.0.1:23800");
     let etcd = Command::new("etcd")
         .args(["--data-dir", data.to_str().unwrap(), "--listen-client-urls", ETCD, "--advertise-client-urls", ETCD])
-        .args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", &format!("default={peer}")])
+        .args([
+            "--listen-peer-urls",
+            peer,
+            "--initial-advertise-peer-urls",
+            peer,
+            "--initial-cluster",
+            &format!("default={peer}"),
+        ])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -131,8 +144,10 @@ pub(crate) fn election(program: &Path) {
         return;
     };
     let _etcd = Etcd(etcd);
-    let mut servers: Vec<Server> =
-        [("s1", 10), ("s2", 20)].into_iter().map(|(name, number)| Server::new(name, number, place.path(), program)).collect();
+    let mut servers: Vec<Server> = [("s1", 10), ("s2", 20)]
+        .into_iter()
+        .map(|(name, number)| Server::new(name, number, place.path(), program))
+        .collect();
     let store = format!("--datastore-endpoint={ETCD}");
     servers[0].start(&[&store]);
     servers[0].serves(1);

@@ -1,7 +1,11 @@
 //! Several machines on one: servers and agents, each in namespaces of its own, on one bridge.
 //!
 //! Needs root, containerd and the static program that KEDGE_BIN names; without them it says so and does nothing.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may fail; it measures real time and reads its environment")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may fail; it measures real time and reads its environment"
+)]
 
 #[allow(dead_code, reason = "shared with tests/node, which uses all of it")]
 #[path = "../node/namespaces.rs"]
@@ -19,8 +23,8 @@ mod quota;
 mod servers;
 mod six;
 
+use base::sync::Mutex;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 /// One after the other: each is many processes on two cores.
 static TURN: Mutex<()> = Mutex::new(());
@@ -30,7 +34,7 @@ fn inside(test: &str, story: impl FnOnce(&Path)) {
         story(&PathBuf::from(std::env::var_os("KEDGE_BIN").unwrap()));
         return;
     }
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = TURN.lock();
     match namespaces::what_is_missing() {
         Some(missing) => base::skips::say(&missing),
         None => namespaces::enter(test),

@@ -1,5 +1,5 @@
-//! What the network between machines must do: Services and names from everywhere, policies for every pair of pods, and a machine that
-//! gets another address.
+//! What the network between machines must do: Services and names from everywhere, policies for every pair of pods, and
+//! a machine that gets another address.
 
 use std::fmt;
 use std::io::{Read as _, Write as _};
@@ -65,20 +65,27 @@ fn move_host(host: &Host, from: &str, to: &str) {
 /// A certificate of this machine names its new address.
 fn names_address(host: &Host, cert: &str, ip: &str, log: &str) {
     wait_for("a certificate for the new address", NODES_LIMIT, || {
-        let said = host.said("openssl", &["x509", "-noout", "-ext", "subjectAltName", "-in", host.data_dir().join(cert).to_str().unwrap()]);
+        let said = host.said(
+            "openssl",
+            &["x509", "-noout", "-ext", "subjectAltName", "-in", host.data_dir().join(cert).to_str().unwrap()],
+        );
         if said.text.contains(ip) { Ok(()) } else { Err(format!("{}\n{}", said.text, host.log(log))) }
     });
 }
 
-/// The server gets another address: its Node, the service `kubernetes` and its certificates follow. Its agents were told the old one,
-/// so this is the end of the story.
+/// The server gets another address: its Node, the service `kubernetes` and its certificates follow. Its agents were
+/// told the old one, so this is the end of the story.
 pub(crate) fn server_moves(cluster: &Cluster) {
     let began = Instant::now();
     move_host(&cluster.server, "10.210.0.10", "10.210.0.30");
     let told = |what: &[&str], path: &str| {
         wait_for(&format!("the server's new address in {what:?}"), NODES_LIMIT, || {
             let said = cluster.kubectl(&[&["get"], what, &["-o", &format!("jsonpath={path}")]].concat());
-            if said.text == "10.210.0.30" { Ok(()) } else { Err(format!("{}\n{}", said.text, cluster.server.log("again"))) }
+            if said.text == "10.210.0.30" {
+                Ok(())
+            } else {
+                Err(format!("{}\n{}", said.text, cluster.server.log("again")))
+            }
         });
     };
     told(&["node", "s"], "{.status.addresses[?(@.type==\"InternalIP\")].address}");
@@ -126,7 +133,8 @@ fn page(addr: &str) -> Result<String, String> {
 impl<'a> Network<'a> {
     fn new(cluster: &'a Cluster) -> Network<'a> {
         let other = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "other" } });
-        let services = [service("web", "NodePort", 80, Some(NODE_PORT)), service("balanced", "LoadBalancer", BALANCED, None)];
+        let services =
+            [service("web", "NodePort", 80, Some(NODE_PORT)), service("balanced", "LoadBalancer", BALANCED, None)];
         let items: Vec<Value> = [other].into_iter().chain(PODS.iter().map(manifest)).chain(services).collect();
         cluster.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": items }));
         let ips = PODS.map(|pod| {
@@ -156,7 +164,8 @@ impl<'a> Network<'a> {
                 let said = self.exec(pod, &format!("nslookup {name} 2>&1"));
                 if said.contains(&ip) { Ok(()) } else { Err(said) }
             });
-            let ask = format!("for i in $(seq {REQUESTS}); do printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 3 {ip} 80; done");
+            let ask =
+                format!("for i in $(seq {REQUESTS}); do printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 3 {ip} 80; done");
             wait_for(&format!("all pods of the Service as seen by {pod}"), PODS_LIMIT, || {
                 let said = self.exec(pod, &ask);
                 let all = PODS[..3].iter().all(|server| said.contains(server.name));
@@ -199,14 +208,19 @@ impl<'a> Network<'a> {
             let others = PODS.iter().zip(&self.ips).filter(|(to, _)| **to != from);
             let targets: Vec<_> = others.flat_map(|(to, ip)| PORTS.map(|port| (*to, ip.clone(), port))).collect();
             let one = |(to, ip, port): &(Pod, String, u16)| {
-                format!("(printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {ip} {port} | grep -q '200 OK' && echo '{to} {port} open') &")
+                format!(
+                    "(printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {ip} {port} | grep -q '200 OK' && echo '{to} {port} open') &"
+                )
             };
             let script: String = targets.iter().map(one).collect::<Vec<_>>().join("\n") + "\nwait; echo asked";
             let said = self.exec(from, &script);
             if !said.contains("asked") {
                 return Err(said);
             }
-            Ok(targets.into_iter().map(|(to, _, port)| (from, to, port, said.contains(&format!("{to} {port} open")))).collect::<Vec<_>>())
+            Ok(targets
+                .into_iter()
+                .map(|(to, _, port)| (from, to, port, said.contains(&format!("{to} {port} open"))))
+                .collect::<Vec<_>>())
         };
         let asked: Result<Vec<_>, String> = std::thread::scope(|scope| {
             let asked = PODS.map(|from| scope.spawn(move || ask(from)));
@@ -220,7 +234,9 @@ impl<'a> Network<'a> {
         wait_for(what, PODS_LIMIT, || {
             let wrong: Vec<String> = (self.look()?.into_iter())
                 .filter(|(from, to, port, open)| *open != allowed(from.name, to.name, *port))
-                .map(|(from, to, port, open)| format!("{from} to {to}:{port} is {}", if open { "open" } else { "shut" }))
+                .map(|(from, to, port, open)| {
+                    format!("{from} to {to}:{port} is {}", if open { "open" } else { "shut" })
+                })
                 .collect();
             if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
         });
@@ -245,16 +261,22 @@ impl<'a> Network<'a> {
                 json!({ "podSelector": every, "ingress": [{ "from": [{ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "other" } } }] }] }),
                 &|from, to, _| !inside(to) || from == "guest",
             ),
-            ("on-b is left by one port", json!({ "podSelector": who("on-b"), "ingress": [{ "ports": tcp(80) }] }), &|_, to, port| {
-                to != "on-b" || port == 80
-            }),
+            (
+                "on-b is left by one port",
+                json!({ "podSelector": who("on-b"), "ingress": [{ "ports": tcp(80) }] }),
+                &|_, to, port| to != "on-b" || port == 80,
+            ),
             (
                 "on-b is reached by its neighbour on one port, by on-s on all",
                 json!({ "podSelector": who("on-b"), "ingress": [{ "from": [{ "namespaceSelector": every }], "ports": [{ "port": 81, "endPort": 90 }] },
                     { "from": [{ "podSelector": who("on-s") }] }] }),
                 &|from, to, port| to != "on-b" || from == "on-s" || port == 81,
             ),
-            ("nothing goes out of on-b", json!({ "podSelector": who("on-b"), "policyTypes": ["Egress"] }), &|from, _, _| from != "on-b"),
+            (
+                "nothing goes out of on-b",
+                json!({ "podSelector": who("on-b"), "policyTypes": ["Egress"] }),
+                &|from, _, _| from != "on-b",
+            ),
             (
                 "on-s goes out to on-a alone",
                 json!({ "podSelector": who("on-s"), "policyTypes": ["Egress"], "egress": [{ "to": [{ "ipBlock": { "cidr": ip_a } }] }] }),

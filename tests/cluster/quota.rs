@@ -1,4 +1,5 @@
-//! A quota of a namespace, asked through three servers at once: it lets in as many objects as it has places, and none more.
+//! A quota of a namespace, asked through three servers at once: it lets in as many objects as it has places, and none
+//! more.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -25,7 +26,8 @@ fn client(server: &Server, place: &Path, what: (&str, &str), number: usize) -> C
     let mut objects = String::new();
     for n in 0..OBJECTS {
         let name = format!("{}-{number}-{n}", server.host.name);
-        writeln!(objects, "---\napiVersion: v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: team}}\n{spec}").unwrap();
+        writeln!(objects, "---\napiVersion: v1\nkind: {kind}\nmetadata: {{name: {name}, namespace: team}}\n{spec}")
+            .unwrap();
     }
     let path = place.join(format!("{}-{number}-{kind}.yaml", server.host.name));
     std::fs::write(&path, objects).unwrap();
@@ -35,7 +37,8 @@ fn client(server: &Server, place: &Path, what: (&str, &str), number: usize) -> C
     command
 }
 
-/// All clients of all servers at once. Answers with how many objects the servers said they made, and with all that was said.
+/// All clients of all servers at once. Answers with how many objects the servers said they made, and with all that was
+/// said.
 fn at_once(servers: &[Server], place: &Path, what: (&str, &str)) -> (usize, String) {
     let clients: Vec<_> = servers
         .iter()
@@ -56,11 +59,14 @@ fn names(server: &Server, resource: &str) -> Vec<String> {
 pub(crate) fn run(program: &Path) {
     let place = tempfile::Builder::new().prefix("kedge-quota-").tempdir().unwrap();
     make_lan();
-    let mut servers: Vec<Server> =
-        [("s1", 10), ("s2", 20), ("s3", 30)].into_iter().map(|(name, number)| Server::new(name, number, place.path(), program)).collect();
+    let mut servers: Vec<Server> = [("s1", 10), ("s2", 20), ("s3", 30)]
+        .into_iter()
+        .map(|(name, number)| Server::new(name, number, place.path(), program))
+        .collect();
     servers[0].start(&[]);
     servers[0].serves(1);
-    let (first, token) = (servers[0].url(), std::fs::read_to_string(servers[0].host.data_dir().join("server/token")).unwrap());
+    let (first, token) =
+        (servers[0].url(), std::fs::read_to_string(servers[0].host.data_dir().join("server/token")).unwrap());
     for n in [1, 2] {
         servers[n].start(&["--server", &first, "--token", token.trim()]);
         servers[n].serves(n + 1);
@@ -71,7 +77,16 @@ pub(crate) fn run(program: &Path) {
     // A quota holds on a server from when that server has heard of it.
     for server in &servers {
         wait_for("the quota and what each namespace has", LIMIT, || {
-            let said = server.kubectl(&["get", "quota/few", "configmap/kube-root-ca.crt", "sa/default", "-n", "team", "-o", "name"]);
+            let said = server.kubectl(&[
+                "get",
+                "quota/few",
+                "configmap/kube-root-ca.crt",
+                "sa/default",
+                "-n",
+                "team",
+                "-o",
+                "name",
+            ]);
             if said.ok { Ok(()) } else { Err(said.text) }
         });
     }
@@ -87,7 +102,8 @@ pub(crate) fn run(program: &Path) {
         must(&servers[0], &["delete", "-n", "team", &there[0], "--grace-period=0", "--force"]);
         wait_for("the place that was given up", LIMIT, || {
             let more = client(&servers[1], place.path(), what, CLIENTS).output().unwrap();
-            let n_made = String::from_utf8_lossy(&more.stdout).lines().filter(|line| line.ends_with(" created")).count();
+            let n_made =
+                String::from_utf8_lossy(&more.stdout).lines().filter(|line| line.ends_with(" created")).count();
             if n_made == 1 { Ok(()) } else { Err(String::from_utf8_lossy(&more.stderr).into_owned()) }
         });
         assert_eq!(names(&servers[0], &resource).len(), PLACES);

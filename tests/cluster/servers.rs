@@ -1,5 +1,5 @@
-//! Three servers and an agent: joining, wrong ways to join, the first server gone for good, leaders killed, paused and cut off while
-//! clients write through all of them, and the way back to one.
+//! Three servers and an agent: joining, wrong ways to join, the first server gone for good, leaders killed, paused and
+//! cut off while clients write through all of them, and the way back to one.
 
 use std::path::Path;
 use std::process::Child;
@@ -24,7 +24,12 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new(name: &'static str, number: u8, place: &Path, program: &Path) -> Server {
-        Server { host: Host::new(name, number, place, program), ip: format!("10.210.0.{number}"), role: None, starts: 0 }
+        Server {
+            host: Host::new(name, number, place, program),
+            ip: format!("10.210.0.{number}"),
+            role: None,
+            starts: 0,
+        }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -50,18 +55,22 @@ impl Server {
 
     pub(crate) fn leads(&self) -> bool {
         let log = self.log();
-        self.role.is_some() && log.matches("this server leads:").count() > log.matches("this server leads no more").count()
+        self.role.is_some()
+            && log.matches("this server leads:").count() > log.matches("this server leads no more").count()
     }
 
     pub(crate) fn kubectl(&self, args: &[&str]) -> Said {
         let kubeconfig = self.host.dir.join("kubeconfig");
-        run_command(self.host.command("timeout").arg("60").arg(kubectl()).arg("--kubeconfig").arg(kubeconfig).args(args))
+        run_command(
+            self.host.command("timeout").arg("60").arg(kubectl()).arg("--kubeconfig").arg(kubeconfig).args(args),
+        )
     }
 
     /// Waits until this server answers and all of `n` servers are endpoints.
     pub(crate) fn serves(&self, n: usize) {
         wait_for(&format!("{} to serve beside {n}", self.host.name), LIMIT, || {
-            let said = self.kubectl(&["get", "endpointslice", "kubernetes", "-o", "jsonpath={.endpoints[*].addresses[0]}"]);
+            let said =
+                self.kubectl(&["get", "endpointslice", "kubernetes", "-o", "jsonpath={.endpoints[*].addresses[0]}"]);
             let right = said.ok && said.text.split_whitespace().count() == n;
             if right { Ok(()) } else { Err(format!("{}\n{}", said.text, self.log())) }
         });
@@ -69,15 +78,19 @@ impl Server {
 }
 
 fn leader(servers: &[Server]) -> usize {
-    let logs = || servers.iter().map(|server| format!("{}: {}", server.host.name, server.log())).collect::<Vec<_>>().join("\n");
+    let logs = || {
+        servers.iter().map(|server| format!("{}: {}", server.host.name, server.log())).collect::<Vec<_>>().join("\n")
+    };
     wait_for("a leader", LIMIT, || servers.iter().position(Server::leads).ok_or_else(logs))
 }
 
 pub(crate) fn run(program: &Path) {
     let place = tempfile::Builder::new().prefix("kedge-servers-").tempdir().unwrap();
     make_lan();
-    let mut servers: Vec<Server> =
-        [("s1", 10), ("s2", 20), ("s3", 30)].into_iter().map(|(name, number)| Server::new(name, number, place.path(), program)).collect();
+    let mut servers: Vec<Server> = [("s1", 10), ("s2", 20), ("s3", 30)]
+        .into_iter()
+        .map(|(name, number)| Server::new(name, number, place.path(), program))
+        .collect();
     servers[0].start(&[]);
     servers[0].serves(1);
     let token = std::fs::read_to_string(servers[0].host.data_dir().join("server/token")).unwrap().trim().to_owned();
@@ -101,14 +114,17 @@ pub(crate) fn run(program: &Path) {
     let _gone = (role.kill(), role.wait());
 }
 
-/// The keys of encryption change while three servers run; each reads what was sealed before, and what the others seal now.
+/// The keys of encryption change while three servers run; each reads what was sealed before, and what the others seal
+/// now.
 fn keys_change_on_all(servers: &[Server]) {
     let made = |server: &Server, name: &str| {
         let said = server.kubectl(&["create", "secret", "generic", name, "--from-literal=a=b"]);
         assert!(said.ok, "{}", said.text);
     };
     made(&servers[0], "before");
-    for (server, what) in [(&servers[1], "rotate-keys"), (&servers[2], "prepare"), (&servers[0], "rotate"), (&servers[1], "reencrypt")] {
+    for (server, what) in
+        [(&servers[1], "rotate-keys"), (&servers[2], "prepare"), (&servers[0], "rotate"), (&servers[1], "reencrypt")]
+    {
         let said = run_command(&mut server.host.kedge("secrets-encrypt", &[what]));
         assert!(said.ok && said.text.contains("All hashes match"), "{what}: {}", said.text);
     }
@@ -127,14 +143,18 @@ fn keys_change_on_all(servers: &[Server]) {
 fn another_token(servers: &[Server], agent: &Host, old: &str) -> String {
     let kubeconfig = servers[1].host.dir.join("kubeconfig");
     let data = servers[1].host.data_dir();
-    let rotate = ["token", "rotate", "--kubeconfig", kubeconfig.to_str().unwrap(), "--data-dir", data.to_str().unwrap()];
+    let rotate =
+        ["token", "rotate", "--kubeconfig", kubeconfig.to_str().unwrap(), "--data-dir", data.to_str().unwrap()];
     let said = run_command(servers[1].host.command(program_of(&servers[1])).args(rotate));
     assert!(said.ok, "{}", said.text);
     let new = said.text.trim().to_owned();
     for server in servers {
         let url = server.url();
-        let asked =
-            |token: &str| run_command(&mut agent.kedge("agent", &["--check", "--node-name=stranger", "--server", &url, "--token", token]));
+        let asked = |token: &str| {
+            run_command(
+                &mut agent.kedge("agent", &["--check", "--node-name=stranger", "--server", &url, "--token", token]),
+            )
+        };
         wait_for("the old token to be refused", LIMIT, || match asked(old) {
             said if !said.ok && said.text.contains("does not accept this token's password") => Ok(()),
             said => Err(said.text),
@@ -195,8 +215,11 @@ fn a_pod(servers: &[Server], agent: &Host) {
         if said.text.contains(" Ready") { Ok(()) } else { Err(format!("{}\n{}", said.text, agent.log("log"))) }
     });
     let tar = agent.dir.join("busybox.tar");
-    let made =
-        run_command(std::process::Command::new("sh").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/busybox-image.sh")).arg(&tar));
+    let made = run_command(
+        std::process::Command::new("sh")
+            .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/busybox-image.sh"))
+            .arg(&tar),
+    );
     assert!(made.ok, "{}", made.text);
     let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
     agent.must("sh", &["-c", import, tar.to_str().unwrap()]);
@@ -220,7 +243,11 @@ fn a_pod(servers: &[Server], agent: &Host) {
 fn reaches_the_pod(server: &Server, agent: &Host) {
     wait_for(&format!("exec through {}", server.host.name), LIMIT, || {
         let said = server.kubectl(&["exec", "web", "--", "hostname"]);
-        if said.ok && said.text.trim() == "web" { Ok(()) } else { Err(format!("{}\n{}\n{}", said.text, server.log(), agent.log("log"))) }
+        if said.ok && said.text.trim() == "web" {
+            Ok(())
+        } else {
+            Err(format!("{}\n{}\n{}", said.text, server.log(), agent.log("log")))
+        }
     });
 }
 
@@ -292,8 +319,18 @@ fn everybody_works(clients: &Clients, servers: &[Server], when: &str) {
     let before = clients.counts();
     wait_for(&format!("writes through all servers {when}"), LIMIT, || {
         let now = clients.counts();
-        let logs = || servers.iter().map(|server| format!("{}: {}", server.host.name, server.log())).collect::<Vec<_>>().join("\n");
-        if now.iter().zip(&before).all(|(now, before)| *now > before + 4) { Ok(()) } else { Err(format!("{before:?} {now:?}\n{}", logs())) }
+        let logs = || {
+            servers
+                .iter()
+                .map(|server| format!("{}: {}", server.host.name, server.log()))
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        if now.iter().zip(&before).all(|(now, before)| *now > before + 4) {
+            Ok(())
+        } else {
+            Err(format!("{before:?} {now:?}\n{}", logs()))
+        }
     });
 }
 
@@ -305,8 +342,16 @@ fn the_first_is_gone(servers: &mut [Server], agent: &Host) {
     }
     println!("without the first server its pod is reached after {:.1?}", began.elapsed());
     let made = wait_for("a write without the first server", LIMIT, || {
-        let said =
-            servers[1].kubectl(&["create", "deployment", "late", "--image=kedge.local/busybox:1", "--replicas=1", "--", "sleep", "1000"]);
+        let said = servers[1].kubectl(&[
+            "create",
+            "deployment",
+            "late",
+            "--image=kedge.local/busybox:1",
+            "--replicas=1",
+            "--",
+            "sleep",
+            "1000",
+        ]);
         if said.ok || said.text.contains("already exists") { Ok(said.text) } else { Err(said.text) }
     });
     println!("{}", made.trim());
@@ -339,7 +384,11 @@ fn let_go(servers: &mut [Server], idx: usize, by: usize) {
     if let Some(mut role) = servers[idx].role.take() {
         wait_for("the removed server to end", LIMIT, || match role.try_wait() {
             Ok(Some(_)) => Ok(()),
-            _ => Err(servers.iter().map(|server| format!("{}: {}", server.host.name, server.log())).collect::<Vec<_>>().join("\n")),
+            _ => Err(servers
+                .iter()
+                .map(|server| format!("{}: {}", server.host.name, server.log()))
+                .collect::<Vec<_>>()
+                .join("\n")),
         });
         assert!(servers[idx].log().contains("removed from the cluster"), "{}", servers[idx].log());
     }

@@ -1,4 +1,5 @@
-//! Two machines with IPv6 alone, without a tunnel between them (host-gw): pods, Services, names and policies as with IPv4.
+//! Two machines with IPv6 alone, without a tunnel between them (host-gw): pods, Services, names and policies as with
+//! IPv4.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +10,8 @@ use serde_json::{Value, json};
 use crate::asked::{self, LIMIT, answers, asking};
 use crate::hosts::{Host, kill_hard, run as run_command, wait_for};
 
-const FLAGS: [&str; 4] = ["--cluster-cidr=fd42::/56", "--service-cidr=fd43::/112", "--flannel-backend=host-gw", "--node-ip=fd77::50"];
+const FLAGS: [&str; 4] =
+    ["--cluster-cidr=fd42::/56", "--service-cidr=fd43::/112", "--flannel-backend=host-gw", "--node-ip=fd77::50"];
 const NODE_PORT: u16 = 30087;
 
 struct Two {
@@ -20,7 +22,9 @@ struct Two {
 pub(crate) fn run(program: &Path) {
     let Some(place) = asked::place("kedge-six-") else { return };
     let outside = run_command(
-        Command::new("sh").arg("-c").arg("echo 0 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ip address add fd77::1/64 dev lan nodad"),
+        Command::new("sh")
+            .arg("-c")
+            .arg("echo 0 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ip address add fd77::1/64 dev lan nodad"),
     );
     assert!(outside.ok, "{}", outside.text);
     let two = Two { server: machine("s", 50, place.path(), program), agent: machine("a", 51, place.path(), program) };
@@ -28,7 +32,8 @@ pub(crate) fn run(program: &Path) {
     let kubeconfig = format!("--write-kubeconfig={}", two.server.dir.join("kubeconfig").display());
     let serving = two.server.start("server", &[&[kubeconfig.as_str()], FLAGS.as_slice()].concat(), "log");
     let token_file = two.server.data_dir().join("server/node-token");
-    let token = wait_for("the token", LIMIT, || std::fs::read_to_string(&token_file).map_err(|_| two.server.log("log")));
+    let token =
+        wait_for("the token", LIMIT, || std::fs::read_to_string(&token_file).map_err(|_| two.server.log("log")));
     let join = ["--server=https://[fd77::50]:6443", "--token", token.trim(), "--node-ip=fd77::51"];
     let working = two.agent.start("agent", &join, "log");
     two.ready();
@@ -65,15 +70,22 @@ impl Two {
         wait_for("both nodes", LIMIT, || {
             let said = self.server.kubectl(&["get", "nodes", "--no-headers"]);
             let ready = said.text.lines().filter(|line| line.contains(" Ready")).count();
-            if ready == 2 { Ok(()) } else { Err(format!("{}\n{}\n{}", said.text, self.server.log("log"), self.agent.log("log"))) }
+            if ready == 2 {
+                Ok(())
+            } else {
+                Err(format!("{}\n{}\n{}", said.text, self.server.log("log"), self.agent.log("log")))
+            }
         });
         self.server.import_busybox();
         self.agent.import_busybox();
     }
 
     fn address(&self, pod: &str) -> String {
-        self.server.field_is(&["pod", pod], "{.status.conditions[?(@.type==\"Ready\")].status}", &|ready| ready == "True");
-        self.server.field_is(&["pod", pod], "{.status.podIPs[*].ip}", &|ip| ip.starts_with("fd42:") && !ip.contains(['.', ' ']))
+        self.server
+            .field_is(&["pod", pod], "{.status.conditions[?(@.type==\"Ready\")].status}", &|ready| ready == "True");
+        self.server.field_is(&["pod", pod], "{.status.podIPs[*].ip}", &|ip| {
+            ip.starts_with("fd42:") && !ip.contains(['.', ' '])
+        })
     }
 
     /// What a pod gets from there.

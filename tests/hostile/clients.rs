@@ -1,4 +1,5 @@
-//! Clients that send too much, too slowly, or too often: the server's memory has a bound, and others are served meanwhile.
+//! Clients that send too much, too slowly, or too often: the server's memory has a bound, and others are served
+//! meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -37,12 +38,20 @@ fn attackers_fill_no_memory_and_stop_no_honest_client() {
     server.ok(&["create", "configmap", "doubled"]);
     server.ok(&["annotate", "configmap", "doubled", "a=b"]);
     let caller = |n: u8| Arc::new(admin(&server, [127, 0, 0, n]));
-    let attacks = [empty_structs(), deep(), aliases(), empty_messages(), doubling_patches(), selectors(), unknown_fields()];
+    let attacks =
+        [empty_structs(), deep(), aliases(), empty_messages(), doubling_patches(), selectors(), unknown_fields()];
     let (n_honest, slowest) = runtime().block_on(async {
         // Alone first: each gets the refusal that it is here for, and not another one that comes before it.
         for attempt in attacks.iter().flatten() {
             let said = exchange(&caller(9), attempt).await;
-            assert!(is_as_expected(attempt, &said), "{} {}: {} {}: {said}", attempt.method, attempt.path, attempt.code, attempt.words);
+            assert!(
+                is_as_expected(attempt, &said),
+                "{} {}: {} {}: {said}",
+                attempt.method,
+                attempt.path,
+                attempt.code,
+                attempt.words
+            );
         }
         let over = Arc::new(AtomicBool::new(false));
         let mut enemies = Vec::new();
@@ -92,8 +101,10 @@ fn the_longest_lists_keep_no_probe_and_no_lease_waiting() {
     let caller = |n: u8| Arc::new(admin(&server, [127, 0, 0, n]));
     let (n_probes, slowest, n_done) = runtime().block_on(async {
         let over = Arc::new(AtomicBool::new(false));
-        let enemies: Vec<_> = (0..4).map(|n| tokio::spawn(patch_long_lists(caller(10 + n), n, Arc::clone(&over)))).collect();
-        let probe = Try { method: "GET", path: "/livez".to_owned(), media: JSON, body: Vec::new(), code: 200, words: "ok" };
+        let enemies: Vec<_> =
+            (0..4).map(|n| tokio::spawn(patch_long_lists(caller(10 + n), n, Arc::clone(&over)))).collect();
+        let probe =
+            Try { method: "GET", path: "/livez".to_owned(), media: JSON, body: Vec::new(), code: 200, words: "ok" };
         let (began, mut slowest, mut n_probes) = (Instant::now(), Duration::ZERO, 0);
         while began.elapsed() < SIEGE {
             let asked = Instant::now();
@@ -122,8 +133,11 @@ async fn patch_long_lists(caller: Arc<Caller>, n: u8, over: Arc<AtomicBool>) -> 
         Try { method: "PATCH", path, media, body: body.into_bytes(), code: 0, words: "" }
     };
     let finalizers: Vec<String> = (0..60_000).map(|i| format!(r#""{i:05x}""#)).collect();
-    let merged =
-        patch("", "application/strategic-merge-patch+json", format!(r#"{{"metadata":{{"finalizers":[{}]}}}}"#, finalizers.join(",")));
+    let merged = patch(
+        "",
+        "application/strategic-merge-patch+json",
+        format!(r#"{{"metadata":{{"finalizers":[{}]}}}}"#, finalizers.join(",")),
+    );
     let mut n_done = 0;
     while !over.load(Ordering::Relaxed) {
         let owner = |i: usize| format!(r#"{{"apiVersion":"v1","kind":"X","name":"a","uid":"u{i}-{n_done}"}}"#);
@@ -134,7 +148,8 @@ async fn patch_long_lists(caller: Arc<Caller>, n: u8, over: Arc<AtomicBool>) -> 
         );
         // Whatever is said of them: what counts is who else is served meanwhile.
         let _refused = exchange(&caller, &merged).await;
-        let _refused = exchange(&caller, &patch("?fieldManager=m&force=true", "application/apply-patch+yaml", applied)).await;
+        let _refused =
+            exchange(&caller, &patch("?fieldManager=m&force=true", "application/apply-patch+yaml", applied)).await;
         n_done += 1;
     }
     n_done
@@ -167,14 +182,19 @@ fn the_most_expensive_lists_keep_no_probe_waiting() {
             (format!("{list}?includeObject=Object"), "application/json;as=Table;v=v1;g=meta.k8s.io", "gzip"),
             (format!("{list}?pretty=true"), JSON, "gzip"),
             (list.to_owned(), "application/yaml", "identity"),
-            (format!("{list}?fieldSelector=metadata.name!=x&labelSelector=!y"), "application/vnd.kubernetes.protobuf", "gzip"),
+            (
+                format!("{list}?fieldSelector=metadata.name!=x&labelSelector=!y"),
+                "application/vnd.kubernetes.protobuf",
+                "gzip",
+            ),
         ];
         let over = Arc::new(AtomicBool::new(false));
         let mut enemies = Vec::new();
         for (n, (path, accept, encoding)) in (10..).zip(asked.iter().chain(&asked).cloned()) {
             enemies.push(tokio::spawn(lists(caller(n), path, accept, encoding, Arc::clone(&over))));
         }
-        let probe = Try { method: "GET", path: "/livez".to_owned(), media: JSON, body: Vec::new(), code: 200, words: "ok" };
+        let probe =
+            Try { method: "GET", path: "/livez".to_owned(), media: JSON, body: Vec::new(), code: 200, words: "ok" };
         let (began, mut slowest) = (Instant::now(), Duration::ZERO);
         while began.elapsed() < SIEGE {
             let asked = Instant::now();
@@ -198,9 +218,16 @@ fn the_most_expensive_lists_keep_no_probe_waiting() {
 }
 
 /// Asks for a list until it is over; how many bytes came.
-async fn lists(caller: Arc<Caller>, path: String, accept: &'static str, encoding: &'static str, over: Arc<AtomicBool>) -> usize {
-    let asked =
-        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nAccept-Encoding: {encoding}\r\nConnection: close\r\n\r\n");
+async fn lists(
+    caller: Arc<Caller>,
+    path: String,
+    accept: &'static str,
+    encoding: &'static str,
+    over: Arc<AtomicBool>,
+) -> usize {
+    let asked = format!(
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nAccept-Encoding: {encoding}\r\nConnection: close\r\n\r\n"
+    );
     let (mut n_bytes, mut piece) = (0, vec![0; 1 << 16]);
     while !over.load(Ordering::Relaxed) {
         let mut stream = caller.connect_at_last().await;
@@ -259,10 +286,15 @@ fn answers_that_nobody_takes_are_bounded_and_let_go_of_and_slow_readers_are_not(
         (slowest, slow.await.unwrap(), ended)
     });
     let peak_kb = status_kb(server.pid(), "VmHWM");
-    println!("{before_kb} kB before, {peak_kb} kB at most; ended after {ended:?}; honest {slowest:?}; read slowly {n_read} bytes");
+    println!(
+        "{before_kb} kB before, {peak_kb} kB at most; ended after {ended:?}; honest {slowest:?}; read slowly {n_read} bytes"
+    );
     assert!(peak_kb < RSS_KB_MAX, "the server held {peak_kb} kB");
     assert!(slowest < HONEST_MAX, "an honest client waited {slowest:?}");
-    assert!(!ended.is_empty() && ended.iter().all(|after| *after < STALLED_MAX), "clients that take nothing were kept {ended:?}");
+    assert!(
+        !ended.is_empty() && ended.iter().all(|after| *after < STALLED_MAX),
+        "clients that take nothing were kept {ended:?}"
+    );
     assert!(n_read > 4_000_000, "a slow reader was cut off after {n_read} bytes");
     server.kill_only();
 }
@@ -270,7 +302,8 @@ fn answers_that_nobody_takes_are_bounded_and_let_go_of_and_slow_readers_are_not(
 /// A client that takes nothing has lost its connection by then.
 const STALLED_MAX: Duration = Duration::from_secs(150);
 
-/// Asks for 250 large lists on a connection of HTTP/2, and takes none; how long the connection lasted, if one of them was given.
+/// Asks for 250 large lists on a connection of HTTP/2, and takes none; how long the connection lasted, if one of them
+/// was given.
 async fn stall(caller: Arc<Caller>) -> Option<Duration> {
     let mut stream = caller.connect_with(&[b"h2"], None).await.unwrap();
     let began = Instant::now();
@@ -318,7 +351,8 @@ async fn stall(caller: Arc<Caller>) -> Option<Duration> {
 /// Reads one list through a narrow window, some kilobytes a time; how many bytes came.
 async fn read_slowly(caller: Caller) -> usize {
     let mut stream = caller.connect_with(&[b"http/1.1"], Some(64 * 1024)).await.unwrap();
-    let ask = "GET /api/v1/configmaps HTTP/1.1\r\nHost: localhost\r\nImpersonate-User: slow\r\nConnection: close\r\n\r\n";
+    let ask =
+        "GET /api/v1/configmaps HTTP/1.1\r\nHost: localhost\r\nImpersonate-User: slow\r\nConnection: close\r\n\r\n";
     stream.write_all(ask.as_bytes()).await.unwrap();
     stream.flush().await.unwrap();
     let (mut n_read, mut piece) = (0, vec![0; 16 * 1024]);
@@ -337,7 +371,8 @@ async fn read_slowly(caller: Caller) -> usize {
 fn made_up_names_become_no_series() {
     let server = Server::start();
     let kubeconfig = std::fs::read_to_string(server.place.kubeconfig()).unwrap();
-    let url = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("server: ")).unwrap().trim_matches('"').to_owned();
+    let url =
+        kubeconfig.lines().find_map(|line| line.trim().strip_prefix("server: ")).unwrap().trim_matches('"').to_owned();
     for n in 0..5 {
         for path in [
             format!("/apis/madeup{n}.org/v1/things"),
@@ -350,7 +385,18 @@ fn made_up_names_become_no_series() {
                 for method in ["GET", "MADEUP", "PATCH"] {
                     let mut curl = std::process::Command::new("curl");
                     let said = curl
-                        .args(["-sk", "-o", "/dev/null", "-w", "%{http_code}", "-X", method, "-H", header, &format!("{url}{path}")])
+                        .args([
+                            "-sk",
+                            "-o",
+                            "/dev/null",
+                            "-w",
+                            "%{http_code}",
+                            "-X",
+                            method,
+                            "-H",
+                            header,
+                            &format!("{url}{path}"),
+                        ])
                         .output();
                     assert!(said.unwrap().stdout.starts_with(b"4"), "{method} {path}");
                 }
@@ -358,7 +404,8 @@ fn made_up_names_become_no_series() {
         }
     }
     let text = server.ok(&["get", "--raw", "/metrics"]);
-    let made_up: Vec<&str> = text.lines().filter(|line| line.to_lowercase().contains("madeup") || line.contains("th/ings")).collect();
+    let made_up: Vec<&str> =
+        text.lines().filter(|line| line.to_lowercase().contains("madeup") || line.contains("th/ings")).collect();
     assert!(made_up.is_empty(), "{made_up:#?}");
     server.kill_only();
 }
@@ -370,7 +417,8 @@ fn admin(server: &Server, from: [u8; 4]) -> Caller {
     Caller::to(server, server.place.port, from).showing(CertStore::new(pair))
 }
 
-/// Attacks until it is over; how many answers were those that are expected. Beside the others it may be sent away, or hung up on.
+/// Attacks until it is over; how many answers were those that are expected. Beside the others it may be sent away, or
+/// hung up on.
 async fn besiege(caller: Arc<Caller>, attack: Arc<Vec<Try>>, over: Arc<AtomicBool>) -> usize {
     let n_expected = AtomicUsize::new(0);
     while !over.load(Ordering::Relaxed) {
@@ -395,7 +443,9 @@ fn status_kb(pid: u32, field: &str) -> u64 {
 }
 
 fn head(method: &str, path: &str, media: &str, length: usize) -> String {
-    format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n")
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    )
 }
 
 /// One request on a connection of its own; what came back, as far as it came.
@@ -428,14 +478,18 @@ fn honest(n: usize) -> Try {
 
 /// Security L12: three bytes that become a thousand.
 fn empty_structs() -> Vec<Try> {
-    let body = format!(r#"{{"metadata":{{"name":"x"}},"spec":{{"containers":[{}{{}}]}}}}"#, "{},".repeat(BODY_MAX / 3 - 30));
+    let body =
+        format!(r#"{{"metadata":{{"name":"x"}},"spec":{{"containers":[{}{{}}]}}}}"#, "{},".repeat(BODY_MAX / 3 - 30));
     vec![post(JSON, body.into_bytes(), 400, "the object is too large once it is decoded")]
 }
 
 fn deep() -> Vec<Try> {
     let json = format!(r#"{{"metadata":{{"name":"x"}},"spec":{}"#, "[".repeat(BODY_MAX));
     let yaml = "- ".repeat(BODY_MAX / 2);
-    vec![post(JSON, json.into_bytes(), 400, "exceeded max depth"), post("application/yaml", yaml.into_bytes(), 400, "Depth")]
+    vec![
+        post(JSON, json.into_bytes(), 400, "exceeded max depth"),
+        post("application/yaml", yaml.into_bytes(), 400, "Depth"),
+    ]
 }
 
 fn aliases() -> Vec<Try> {
@@ -466,14 +520,17 @@ fn empty_messages() -> Vec<Try> {
     vec![post("application/vnd.kubernetes.protobuf", body, 400, "nested too deeply or holds too many values")]
 }
 
-/// Two copies into two keys of what holds both: each pair doubles it. Few are carried out, and refused for what came of them.
+/// Two copies into two keys of what holds both: each pair doubles it. Few are carried out, and refused for what came of
+/// them.
 fn doubling_patches() -> Vec<Try> {
     let patch = |path: &str, media, body: String, words| {
         let path = format!("/api/v1/namespaces/default/{path}?dryRun=All");
         Try { method: "PATCH", path, media, body: body.into_bytes(), code: 422, words }
     };
     let doubled = |n_pairs: usize| {
-        let copy = |key: &str| format!(r#"{{"op":"copy","from":"/metadata/annotations","path":"/metadata/annotations/{key}"}}"#);
+        let copy = |key: &str| {
+            format!(r#"{{"op":"copy","from":"/metadata/annotations","path":"/metadata/annotations/{key}"}}"#)
+        };
         format!("[{}]", vec![[copy("a"), copy("b")].join(","); n_pairs].join(","))
     };
     let wide: String = (0..150_000).map(|i| format!(r#""k{i}":"v","#)).collect();

@@ -44,8 +44,8 @@ impl Caller {
         self.connect_with(&[b"http/1.1"], None).await
     }
 
-    /// The same for an attacker, who tries again: on a busy machine a handshake may not end in its time. Whether others are let in, the
-    /// honest client says.
+    /// The same for an attacker, who tries again: on a busy machine a handshake may not end in its time. Whether others
+    /// are let in, the honest client says.
     pub(crate) async fn connect_at_last(&self) -> Box<dyn Stream> {
         for _ in 0..10 {
             if let Ok(stream) = self.connect().await {
@@ -61,7 +61,8 @@ impl Caller {
         unread.map(|bytes| socket.set_recv_buffer_size(bytes)).transpose()?;
         socket.bind((self.from, 0).into())?;
         let stream = socket.connect(([127, 0, 0, 1], self.port).into()).await?;
-        let mut config = rustls::ClientConfig::clone(&*pki::tls::client_config(&self.trust, self.shown.clone()).unwrap());
+        let mut config =
+            rustls::ClientConfig::clone(&*pki::tls::client_config(&self.trust, self.shown.clone()).unwrap());
         config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
         dial::tls(Box::new(stream), "127.0.0.1", Arc::new(config)).await.map_err(io::Error::other)
     }
@@ -191,7 +192,9 @@ fn a_stranger_reads_health_version_and_authorities_and_nothing_else() {
         let stranger = Caller::to(&server, server.place.port, [127, 0, 0, 6]);
         let ask = async |method: Method, path: &str, headers: &[(&str, &str)]| {
             let req =
-                headers.iter().fold(Request::builder().method(method).uri(path).header("host", "s"), |req, (k, v)| req.header(*k, *v));
+                headers.iter().fold(Request::builder().method(method).uri(path).header("host", "s"), |req, (k, v)| {
+                    req.header(*k, *v)
+                });
             stranger.told(req.body(wire::body::empty()).unwrap()).await.unwrap()
         };
         let read = async |path: &str| ask(Method::GET, path, &[]).await;
@@ -202,8 +205,9 @@ fn a_stranger_reads_health_version_and_authorities_and_nothing_else() {
         let (code, checks) = read("/readyz?verbose").await;
         let (lines, last) = checks.trim_end().rsplit_once('\n').unwrap();
         assert_eq!((code, last), (200, "readyz check passed"));
-        let is_check =
-            |line: &str| line.strip_prefix("[+]").and_then(|rest| rest.strip_suffix(" ok")).is_some_and(|name| !name.contains(' '));
+        let is_check = |line: &str| {
+            line.strip_prefix("[+]").and_then(|rest| rest.strip_suffix(" ok")).is_some_and(|name| !name.contains(' '))
+        };
         assert!(lines.lines().all(is_check), "{checks}");
         assert_eq!(read("/ping").await, (200, "pong".to_owned()));
         assert_eq!(read("/cacerts").await, (200, authorities));
@@ -212,10 +216,16 @@ fn a_stranger_reads_health_version_and_authorities_and_nothing_else() {
         let fields: Vec<&str> = version.as_object().unwrap().keys().map(String::as_str).collect();
         assert_eq!((code, &fields[..]), (200, &VERSION[..]));
         let (code, fingerprint) = read("/v1-kedge/authorities").await;
-        assert!(code == 200 && fingerprint.len() == 64 && fingerprint.bytes().all(|b| b.is_ascii_hexdigit()), "{fingerprint}");
+        assert!(
+            code == 200 && fingerprint.len() == 64 && fingerprint.bytes().all(|b| b.is_ascii_hexdigit()),
+            "{fingerprint}"
+        );
         // One answer for all that needs a user, so that it does not tell what there is.
         let (code, refusal) = read("/nothing-that-there-is").await;
-        assert!(code == 401 && refusal.contains(r#""reason":"Unauthorized""#) && refusal.len() < 300, "{code} {refusal}");
+        assert!(
+            code == 401 && refusal.contains(r#""reason":"Unauthorized""#) && refusal.len() < 300,
+            "{code} {refusal}"
+        );
         for path in CLOSED {
             assert_eq!(read(path).await, (401, refusal.clone()), "{path}");
         }
@@ -232,7 +242,10 @@ fn a_stranger_reads_health_version_and_authorities_and_nothing_else() {
         ] {
             assert_eq!(ask(Method::GET, "/api/v1/secrets", headers).await.0, 401, "{headers:?}");
         }
-        let code = ask(Method::GET, "/version", &[("impersonate-user", "admin"), ("impersonate-group", "system:masters")]).await.0;
+        let code =
+            ask(Method::GET, "/version", &[("impersonate-user", "admin"), ("impersonate-group", "system:masters")])
+                .await
+                .0;
         assert_eq!(code, 403, "a stranger speaks for somebody");
         // Kedge's own doors.
         for (method, path, want) in [

@@ -76,16 +76,20 @@ fn fields_are_written_by_those_whose_they_are() {
     server.stop();
 }
 
-/// Semantics H8: of 300 patches at once some got 409, though none named a version; two appliers of a new object likewise.
+/// Semantics H8: of 300 patches at once some got 409, though none named a version; two appliers of a new object
+/// likewise.
 fn writers_side_by_side_all_get_through(door: &Door) {
     door.ask("POST", &format!("{DEFAULT}/configmaps"), JSON, r#"{"metadata":{"name":"shared"}}"#);
     let path = format!("{DEFAULT}/configmaps/shared");
-    let all: Vec<_> = (0..60).map(|i| door.send("PATCH", &path, MERGE, &format!(r#"{{"data":{{"k{i}":"v"}}}}"#))).collect();
+    let all: Vec<_> =
+        (0..60).map(|i| door.send("PATCH", &path, MERGE, &format!(r#"{{"data":{{"k{i}":"v"}}}}"#))).collect();
     let codes: Vec<u16> = all.into_iter().map(|child| read(child).0).collect();
     assert!(codes.iter().all(|code| *code == 200), "patches that name no version: {codes:?}");
     let made: Vec<_> = (0..20)
         .map(|i| {
-            let config = format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"made"}},"data":{{"k{i}":"v"}}}}"#);
+            let config = format!(
+                r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"made"}},"data":{{"k{i}":"v"}}}}"#
+            );
             door.send("PATCH", &format!("{DEFAULT}/configmaps/made?fieldManager=m{i}"), APPLY, &config)
         })
         .collect();
@@ -125,8 +129,8 @@ fn a_drain_of_many_pods_of_one_budget_gets_through(server: &Server, door: &Door)
     server.ok(&["delete", "pods", "-l", "app=e", "--force", "--grace-period=0"]);
 }
 
-/// security-2 F20: what was judged while it served nobody was taken although it served by then, below its budget. Of a readiness and an
-/// eviction at once one wins: both cannot be told yes.
+/// security-2 F20: what was judged while it served nobody was taken although it served by then, below its budget. Of a
+/// readiness and an eviction at once one wins: both cannot be told yes.
 fn a_pod_that_becomes_ready_while_it_is_evicted_is_judged_anew(server: &Server, door: &Door) {
     const N: usize = 60;
     let budget = r#"{"apiVersion":"policy/v1","kind":"PodDisruptionBudget","metadata":{"name":"r"},"spec":{"minAvailable":1000,"selector":{"matchLabels":{"app":"r"}}}}"#;
@@ -167,17 +171,24 @@ fn a_status_write_leaves_the_metadata_that_is_not_its_own(server: &Server, door:
     let patch = r#"{"metadata":{"labels":{"x":"y"},"annotations":{"x":"y"}},"spec":{"paused":true,"suspend":true}}"#;
     let (code, said) = door.ask("PATCH", &format!("{APPS}/deployments/d/status"), MERGE, patch);
     assert!(
-        code == 200 && !said.contains(r#""labels":{"app":"d","x""#) && said.contains(r#""x":"y""#) && !said.contains("paused"),
+        code == 200
+            && !said.contains(r#""labels":{"app":"d","x""#)
+            && said.contains(r#""x":"y""#)
+            && !said.contains("paused"),
         "{said}"
     );
     let (code, said) = door.ask("PATCH", "/apis/batch/v1/namespaces/default/jobs/j/status", MERGE, patch);
-    assert!(code == 200 && said.contains(r#""x":"y"},"managedFields""#) && said.contains(r#""suspend":false"#), "{said}");
+    assert!(
+        code == 200 && said.contains(r#""x":"y"},"managedFields""#) && said.contains(r#""suspend":false"#),
+        "{said}"
+    );
 }
 
 /// Semantics M10, M11.
 fn every_road_takes_server_side_apply(server: &Server, door: &Door) {
     let scale = r#"{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"d"},"spec":{"replicas":0}}"#;
-    let (code, said) = door.ask("PATCH", &format!("{APPS}/deployments/d/scale?fieldManager=hpa&force=true"), APPLY, scale);
+    let (code, said) =
+        door.ask("PATCH", &format!("{APPS}/deployments/d/scale?fieldManager=hpa&force=true"), APPLY, scale);
     assert!(code == 200 && said.contains(r#""kind":"Scale""#), "{said}");
     let owners = server.ok(&["get", "deployment", "d", "--show-managed-fields", "-o", "json"]);
     let at = owners.find(r#""manager": "hpa""#).unwrap();
@@ -197,10 +208,12 @@ fn every_road_takes_server_side_apply(server: &Server, door: &Door) {
     let binding = r#"{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"few"},"spec":{"policyName":"few","validationActions":["Deny"]}}"#;
     server.ok_with(&["create", "-f", "-"], binding);
     crate::harness::wait_for("the policy to be in force", SETTLE_LIMIT, || {
-        let (code, said) = door.ask("PATCH", &format!("{APPS}/deployments/d/scale?dryRun=All"), MERGE, r#"{"spec":{"replicas":9}}"#);
+        let (code, said) =
+            door.ask("PATCH", &format!("{APPS}/deployments/d/scale?dryRun=All"), MERGE, r#"{"spec":{"replicas":9}}"#);
         if code == 422 { Ok(()) } else { Err(said) }
     });
-    let (code, said) = door.ask("PATCH", &format!("{APPS}/deployments/d/scale?dryRun=All"), MERGE, r#"{"spec":{"replicas":8}}"#);
+    let (code, said) =
+        door.ask("PATCH", &format!("{APPS}/deployments/d/scale?dryRun=All"), MERGE, r#"{"spec":{"replicas":8}}"#);
     assert_eq!(code, 200, "{said}");
 }
 
@@ -232,7 +245,15 @@ fn a_resize_keeps_the_bounds_of_the_namespace(server: &Server, door: &Door) {
 fn a_second_delete_shortens_no_time_unasked(server: &Server, door: &Door) {
     let path = format!("{DEFAULT}/pods/p");
     door.ask("DELETE", &format!("{path}?gracePeriodSeconds=600"), JSON, "");
-    let end = || server.ok(&["get", "pod", "p", "-o", "jsonpath={.metadata.deletionTimestamp} {.metadata.deletionGracePeriodSeconds}"]);
+    let end = || {
+        server.ok(&[
+            "get",
+            "pod",
+            "p",
+            "-o",
+            "jsonpath={.metadata.deletionTimestamp} {.metadata.deletionGracePeriodSeconds}",
+        ])
+    };
     let first = end();
     assert!(first.ends_with(" 600"), "{first}");
     door.ask("DELETE", &path, JSON, "");
@@ -253,14 +274,17 @@ fn a_creator_sets_nothing_of_the_servers(door: &Door) {
         assert!(!said.contains(theirs), "{theirs} in {said}");
     }
     let hpa = r#"{"metadata":{"name":"h"},"spec":{"maxReplicas":3,"scaleTargetRef":{"apiVersion":"v1","kind":"ReplicationController","name":"r"}}}"#;
-    let (code, said) = door.ask("POST", "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers?dryRun=All", JSON, hpa);
+    let (code, said) =
+        door.ask("POST", "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers?dryRun=All", JSON, hpa);
     assert_eq!(code, 201, "{said}");
     let patch = r#"{"metadata":{"labels":"invalid"}}"#;
-    let (code, said) = door.ask("PATCH", &format!("{DEFAULT}/configmaps/shared"), "application/strategic-merge-patch+json", patch);
+    let (code, said) =
+        door.ask("PATCH", &format!("{DEFAULT}/configmaps/shared"), "application/strategic-merge-patch+json", patch);
     assert!(code == 422 && said.contains("cannot restore map from string"), "{said}");
 }
 
-/// Every request for a version that its definition calls deprecated is answered with a warning; `additionalProperties: true` is taken.
+/// Every request for a version that its definition calls deprecated is answered with a warning; `additionalProperties:
+/// true` is taken.
 fn versions_that_are_deprecated_say_so(server: &Server, door: &Door) {
     let definition = r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"olds.example.com"},"spec":{"group":"example.com","scope":"Namespaced",
         "names":{"plural":"olds","kind":"Old"},"versions":[{"name":"v1","served":true,"storage":true,"deprecated":true,"deprecationWarning":"use young ones",
@@ -276,14 +300,19 @@ fn versions_that_are_deprecated_say_so(server: &Server, door: &Door) {
 /// Spec: upstream v1.36 `isPrettyPrint`.
 fn people_get_json_that_they_can_read(door: &Door) {
     let get = |agent: &str, query: &str| {
-        let out = Command::new("curl").args(["-s", "-A", agent, &door.url(&format!("{DEFAULT}{query}"))]).output().unwrap();
+        let out =
+            Command::new("curl").args(["-s", "-A", agent, &door.url(&format!("{DEFAULT}{query}"))]).output().unwrap();
         String::from_utf8(out.stdout).unwrap().starts_with("{\n  \"")
     };
-    assert_eq!((get("curl/8", ""), get("Wget/1", ""), get("Mozilla/5.0 x", ""), get("kubectl", "")), (true, true, true, false));
+    assert_eq!(
+        (get("curl/8", ""), get("Wget/1", ""), get("Mozilla/5.0 x", ""), get("kubectl", "")),
+        (true, true, true, false)
+    );
     assert_eq!((get("kubectl", "?pretty=1"), get("curl/8", "?pretty=0")), (true, false));
 }
 
-/// A client that compares what it made with what it lists sees no difference (upstream's e2e suite, "NOT be requested by client-go's List").
+/// A client that compares what it made with what it lists sees no difference (upstream's e2e suite, "NOT be requested
+/// by client-go's List").
 fn items_of_a_list_name_no_kind_of_their_own(server: &Server, door: &Door) {
     server.ok(&["create", "secret", "generic", "listed"]);
     let items = |path: &str| {
@@ -292,7 +321,11 @@ fn items_of_a_list_name_no_kind_of_their_own(server: &Server, door: &Door) {
         assert!(list["kind"].as_str().unwrap().ends_with("List"), "{list}");
         list["items"].as_array().unwrap().clone()
     };
-    for path in [format!("{DEFAULT}/secrets"), format!("{DEFAULT}/secrets?pretty=1"), "/apis/events.k8s.io/v1/events".to_owned()] {
+    for path in [
+        format!("{DEFAULT}/secrets"),
+        format!("{DEFAULT}/secrets?pretty=1"),
+        "/apis/events.k8s.io/v1/events".to_owned(),
+    ] {
         let items = items(&path);
         assert!(!items.is_empty() || path.ends_with("events"), "{path}");
         assert!(items.iter().all(|item| item["kind"].is_null() && item["apiVersion"].is_null()), "{path}: {items:?}");
@@ -300,7 +333,11 @@ fn items_of_a_list_name_no_kind_of_their_own(server: &Server, door: &Door) {
     let definitions = items("/apis/apiextensions.k8s.io/v1/customresourcedefinitions");
     assert!(definitions.iter().all(|item| item["kind"].is_null()));
     server.ok_with(&["create", "-f", "-"], r#"{"apiVersion":"example.com/v1","kind":"Old","metadata":{"name":"one"}}"#);
-    assert!(items("/apis/example.com/v1/olds").iter().all(|item| item["kind"] == "Old" && item["apiVersion"] == "example.com/v1"));
+    assert!(
+        items("/apis/example.com/v1/olds")
+            .iter()
+            .all(|item| item["kind"] == "Old" && item["apiVersion"] == "example.com/v1")
+    );
 }
 
 /// Columns come once, then null; the mark of the end is a Table of one row, whose object carries the annotation.

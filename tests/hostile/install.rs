@@ -29,7 +29,9 @@ struct Machine(tempfile::TempDir);
 
 impl Machine {
     fn new() -> Option<Machine> {
-        let tried = Command::new("unshare").args(["--mount", "--propagation=private", "mount", "-t", "tmpfs", "none", "/mnt"]).status();
+        let tried = Command::new("unshare")
+            .args(["--mount", "--propagation=private", "mount", "-t", "tmpfs", "none", "/mnt"])
+            .status();
         if !tried.is_ok_and(|status| status.success()) {
             base::skips::say("no mount namespace can be made here");
             return None;
@@ -96,11 +98,15 @@ fn no_token_lies_where_others_read_it_and_an_agents_is_forgotten() {
     );
     let unit = fs::read_to_string(machine.path("units/kedge-agent.service")).unwrap();
     assert!(!unit.contains("hun") && unit.contains("'a=b c'"), "{unit}{said:?}");
-    assert!(said.out.contains("600\n") && said.out.contains("the token is forgotten") && said.out.contains("makes servers"), "{said:?}");
+    assert!(
+        said.out.contains("600\n") && said.out.contains("the token is forgotten") && said.out.contains("makes servers"),
+        "{said:?}"
+    );
     assert!(!said.out.contains("hun ter2"), "{said:?}");
     // One that has not joined needs it still, and nobody but root reads it.
     let Some(machine) = Machine::new() else { return };
-    let said = machine.run("NEVER_JOINS=1 KEDGE_URL=https://s:6443 install agent --token=hunter2; cat /etc/kedge/kedge-agent.env");
+    let said = machine
+        .run("NEVER_JOINS=1 KEDGE_URL=https://s:6443 install agent --token=hunter2; cat /etc/kedge/kedge-agent.env");
     assert!(said.out.contains("KEDGE_TOKEN=\"hunter2\"") && said.out.contains("has not joined yet"), "{said:?}");
     assert!(!fs::read_to_string(machine.path("units/kedge-agent.service")).unwrap().contains("hunter2"));
 }
@@ -108,8 +114,13 @@ fn no_token_lies_where_others_read_it_and_an_agents_is_forgotten() {
 #[test]
 fn a_program_that_anybody_on_the_way_may_have_chosen_is_not_installed() {
     let Some(machine) = Machine::new() else { return };
-    let said = machine.run("INSTALL_KEDGE_BINARY= INSTALL_KEDGE_ARTIFACT_URL=http://127.0.0.1:9/k INSTALL_KEDGE_VERSION=v9 install server");
-    assert!(said.code != 0 && said.err.contains("INSTALL_KEDGE_SHA256") && !machine.path("bin/kedge").exists(), "{said:?}");
+    let said = machine.run(
+        "INSTALL_KEDGE_BINARY= INSTALL_KEDGE_ARTIFACT_URL=http://127.0.0.1:9/k INSTALL_KEDGE_VERSION=v9 install server",
+    );
+    assert!(
+        said.code != 0 && said.err.contains("INSTALL_KEDGE_SHA256") && !machine.path("bin/kedge").exists(),
+        "{said:?}"
+    );
     let said = machine.run(&format!("INSTALL_KEDGE_SHA256={} install server", "0".repeat(64)));
     assert!(said.code != 0 && said.err.contains("its sum is") && !machine.path("bin/kedge").exists(), "{said:?}");
     // Where programs may not be run from the folder of temporary files.

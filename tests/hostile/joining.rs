@@ -42,7 +42,14 @@ enum Outcome {
 }
 
 /// Asks a server to be let in under this name, with the key in `dir`.
-fn join(server: &Server, role: Role, token: &str, name: &str, dir: &std::path::Path, outcome: Outcome) -> Result<(), Refusal> {
+fn join(
+    server: &Server,
+    role: Role,
+    token: &str,
+    name: &str,
+    dir: &std::path::Path,
+    outcome: Outcome,
+) -> Result<(), Refusal> {
     let said = runtime().block_on(async {
         let (group, _fatal) = Group::root("joiner");
         let joiner = Joiner {
@@ -208,7 +215,14 @@ fn a_node_does_not_call_itself_like_a_server() {
     place.flags.push("--tls-san=vip.example.com".to_owned());
     let server = Server::start_in(place);
     let token = token_of(&server, "node-token");
-    for name in ["vip.example.com", "kubernetes", "localhost", "vault.prod.svc.cluster.local", "kubernetes.default.svc", "cluster.local"] {
+    for name in [
+        "vip.example.com",
+        "kubernetes",
+        "localhost",
+        "vault.prod.svc.cluster.local",
+        "kubernetes.default.svc",
+        "cluster.local",
+    ] {
         let said = join(&server, Role::Agent, &token, name, tempfile::tempdir().unwrap().path(), Outcome::Joined);
         assert!(matches!(said, Err(Refusal::Invalid { .. })), "{name}: {said:?}");
     }
@@ -220,7 +234,11 @@ fn a_node_does_not_call_itself_like_a_server() {
 
 fn rotate(server: &Server) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kedge"));
-    command.args(["token", "rotate", "--kubeconfig"]).arg(server.place.kubeconfig()).arg("--data-dir").arg(server.place.data_dir());
+    command
+        .args(["token", "rotate", "--kubeconfig"])
+        .arg(server.place.kubeconfig())
+        .arg("--data-dir")
+        .arg(server.place.data_dir());
     let said: Said = run_with(&mut command, "");
     assert_eq!(said.code, 0, "{said:?}");
     said.out.trim().to_owned()
@@ -253,7 +271,9 @@ fn who_writes_secrets_does_not_choose_the_servers_token() {
     let (_, password) = first.rsplit_once(':').unwrap();
     assert!(!kept["data"].to_string().contains(&STANDARD.encode(password)[..16]), "the password can be read");
     let second = rotate(&server);
-    wait_for("the second rotation", SETTLE_LIMIT, || ask(&server, Role::Server, &second).map_err(|why| why.to_string()));
+    wait_for("the second rotation", SETTLE_LIMIT, || {
+        ask(&server, Role::Server, &second).map_err(|why| why.to_string())
+    });
     kept["metadata"].as_object_mut().unwrap().remove("resourceVersion");
     server.ok_with(&["replace", "-f", "-"], &kept.to_string());
     told(&server, "from before the last rotation");
@@ -287,7 +307,8 @@ fn a_common_name_makes_nobody_a_server() {
         usage: Usage::Client,
     })
     .unwrap();
-    let pem = format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", STANDARD.encode(der));
+    let pem =
+        format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", STANDARD.encode(der));
     let request = json!({ "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": { "name": "s" },
         "spec": { "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"], "request": STANDARD.encode(pem) } });
     let refused = server.refused_with(&["create", "-f", "-"], &request.to_string());
@@ -298,7 +319,12 @@ fn a_common_name_makes_nobody_a_server() {
         let shown = signed(&server, "client-ca", "system:kedge-supervisor", organization);
         let answer = runtime().block_on(async {
             let caller = Caller::to(&server, server.place.port, [127, 0, 0, 1]).showing(shown);
-            let req = Request::builder().method(Method::POST).uri(MEMBERS).header("host", "s").body(wire::body::full(new.clone())).unwrap();
+            let req = Request::builder()
+                .method(Method::POST)
+                .uri(MEMBERS)
+                .header("host", "s")
+                .body(wire::body::full(new.clone()))
+                .unwrap();
             caller.ask(req).await
         });
         assert!(answer.contains(words), "{answer}");
@@ -340,15 +366,22 @@ fn slow_clients_stop_nobody_from_joining() {
         // Others are judged as if nobody were there.
         let began = Instant::now();
         for _ in 0..3 {
-            let req =
-                Request::builder().method(Method::POST).uri("/v1-kedge/join").header("host", "s").body(wire::body::full("{}")).unwrap();
+            let req = Request::builder()
+                .method(Method::POST)
+                .uri("/v1-kedge/join")
+                .header("host", "s")
+                .body(wire::body::full("{}"))
+                .unwrap();
             let answer = Caller::to(&server, port, [127, 0, 0, 3]).ask(req).await;
             assert!(answer.contains("join request cannot be read"), "{answer}");
         }
         assert!(began.elapsed() < Duration::from_secs(8), "an honest machine waited {:?}", began.elapsed());
         // Whoever is slow is told so, and let go.
         let mut told = vec![0; 4096];
-        let n = tokio::time::timeout(Duration::from_secs(30), held[0].read(&mut told)).await.expect("a slow client was kept").unwrap();
+        let n = tokio::time::timeout(Duration::from_secs(30), held[0].read(&mut told))
+            .await
+            .expect("a slow client was kept")
+            .unwrap();
         assert!(String::from_utf8_lossy(&told[..n]).contains("503"), "{}", String::from_utf8_lossy(&told[..n]));
     });
     assert_eq!(ask(&server, Role::Agent, &token_of(&server, "node-token")), Ok(()));

@@ -1,7 +1,12 @@
-//! Enemies, black-box: clients, nodes, joining machines and pods that want what is not theirs. One file per kind of enemy.
+//! Enemies, black-box: clients, nodes, joining machines and pods that want what is not theirs. One file per kind of
+//! enemy.
 //!
 //! A test here stands for an entry of a review; its name says what must hold. Needs what tests/it and tests/node need.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may fail; it measures real time and reads its environment")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may fail; it measures real time and reads its environment"
+)]
 
 #[allow(dead_code, reason = "shared with tests/it, which uses all of it")]
 #[path = "../it/harness.rs"]
@@ -57,8 +62,10 @@ fn pods_on_a_node_harm_nothing_but_themselves() {
     let only = std::env::var("KEDGE_CHAPTER").unwrap_or_default();
     // A chapter that fails does not hide the next ones.
     let mut failed = Vec::new();
-    for &(name, tell) in
-        [volumes::CHAPTERS, pods::CHAPTERS, network::CHAPTERS, joining::CHAPTERS].concat().iter().filter(|(name, _)| name.contains(&only))
+    for &(name, tell) in [volumes::CHAPTERS, pods::CHAPTERS, network::CHAPTERS, joining::CHAPTERS]
+        .concat()
+        .iter()
+        .filter(|(name, _)| name.contains(&only))
     {
         let began = Instant::now();
         if std::panic::catch_unwind(AssertUnwindSafe(|| tell(&server))).is_err() {

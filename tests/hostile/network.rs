@@ -59,8 +59,12 @@ fn a_pod_cannot_leave_its_network_policies(server: &Server) {
     let late = format!(
         "exec 2>/dev/null; trap '' TERM; n=0; while [ $n -lt 40 ]; do timeout -s KILL 1 wget -qO- http://{web}/ && echo OUT || echo shut; n=$((n+1)); done; sleep 60"
     );
-    let late = pod("walled", "late", &late, &json!({ "activeDeadlineSeconds": 25, "terminationGracePeriodSeconds": 90 }));
-    apply(server, &[pod("walled", "p", "sleep 9999", &json!({})), pod("open", "friend", "sleep 9999", &json!({})), late]);
+    let late =
+        pod("walled", "late", &late, &json!({ "activeDeadlineSeconds": 25, "terminationGracePeriodSeconds": 90 }));
+    apply(
+        server,
+        &[pod("walled", "p", "sleep 9999", &json!({})), pod("open", "friend", "sleep 9999", &json!({})), late],
+    );
     address(server, "walled", "p");
     address(server, "open", "friend");
     let ask = |ns: &str, name: &str| {
@@ -69,11 +73,18 @@ fn a_pod_cannot_leave_its_network_policies(server: &Server) {
     };
     assert_eq!(ask("open", "friend"), "page\nasked\n", "nothing keeps this one");
     assert_eq!(ask("walled", "p"), "asked\n");
-    // Nobody's uid, then the one of a pod that no policy isolates. The API takes neither; what the rules make of one that is there all
-    // the same is `network/policy/model.rs`'s to test.
+    // Nobody's uid, then the one of a pod that no policy isolates. The API takes neither; what the rules make of one
+    // that is there all the same is `network/policy/model.rs`'s to test.
     for hash in ["x", &uid] {
-        let refused =
-            server.refused(&["-n", "walled", "annotate", "--overwrite", "pod", "p", &format!("kubernetes.io/config.hash={hash}")]);
+        let refused = server.refused(&[
+            "-n",
+            "walled",
+            "annotate",
+            "--overwrite",
+            "pod",
+            "p",
+            &format!("kubernetes.io/config.hash={hash}"),
+        ]);
         assert!(refused.contains("may not add annotations of a pod's source"), "{refused}");
         server.ok(&["-n", "walled", "label", "--overwrite", "pod", "p", &format!("told={}", hash.len())]);
         assert_eq!(ask("walled", "p"), "asked\n", "config.hash={hash}");
@@ -84,7 +95,8 @@ fn a_pod_cannot_leave_its_network_policies(server: &Server) {
         if told.lines().count() >= 40 { Ok(told) } else { Err(told) }
     });
     assert!(!told.contains("OUT"), "{told}");
-    // When nobody tries any more. security.md M17: without it the kernel shows nobody what passes between pods of one node.
+    // When nobody tries any more. security.md M17: without it the kernel shows nobody what passes between pods of one
+    // node.
     let bridged = std::path::Path::new("/proc/sys/net/bridge/bridge-nf-call-iptables");
     if bridged.exists() {
         std::fs::write(bridged, "0").unwrap();
@@ -96,10 +108,14 @@ fn a_pod_cannot_leave_its_network_policies(server: &Server) {
     server.ok(&["delete", "namespace", "walled", "open", "--wait=false"]);
 }
 
-/// Pods of one node share a link, on which they have addresses that no policy names: link-local ones and those of groups.
+/// Pods of one node share a link, on which they have addresses that no policy names: link-local ones and those of
+/// groups.
 fn no_address_of_the_bridge_goes_around_a_policy(server: &Server) {
     let web = WEB.replace("-p 80", "-p [::]:80");
-    apply(server, &[namespace("link"), pod("link", "web", &web, &json!({})), pod("link", "thief", "sleep 9999", &json!({}))]);
+    apply(
+        server,
+        &[namespace("link"), pod("link", "web", &web, &json!({})), pod("link", "thief", "sleep 9999", &json!({}))],
+    );
     let ip = address(server, "link", "web");
     address(server, "link", "thief");
     let exec = |name: &str, script: &str| server.said(&["-n", "link", "exec", name, "--", "sh", "-c", script]).out;
@@ -127,15 +143,16 @@ fn no_address_of_the_bridge_goes_around_a_policy(server: &Server) {
     server.ok(&["delete", "namespace", "link", "--wait=false"]);
 }
 
-/// review security-3 F12: a policy tells peers by their source address, and a pod that takes an address of another one was let through where
-/// that one is.
+/// review security-3 F12: a policy tells peers by their source address, and a pod that takes an address of another one
+/// was let through where that one is.
 fn a_pod_sends_under_its_own_address_and_no_other(server: &Server) {
     let allow = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "web", "namespace": "source" },
         "spec": { "podSelector": { "matchLabels": { "app": "web" } }, "policyTypes": ["Ingress"],
             "ingress": [{ "from": [{ "podSelector": { "matchLabels": { "app": "friend" } } }] }] } });
     let mut thief = pod("source", "thief", "sleep 9999", &json!({}));
     thief["spec"]["containers"][0]["securityContext"] = json!({ "capabilities": { "add": ["NET_ADMIN", "NET_RAW"] } });
-    let others = ["web", "friend"].map(|name| pod("source", name, if name == "web" { WEB } else { "sleep 9999" }, &json!({})));
+    let others =
+        ["web", "friend"].map(|name| pod("source", name, if name == "web" { WEB } else { "sleep 9999" }, &json!({})));
     apply(server, &[&[namespace("source"), allow, thief], &others[..]].concat());
     let (web, friend) = (address(server, "source", "web"), address(server, "source", "friend"));
     address(server, "source", "thief");
@@ -167,7 +184,9 @@ fn a_pod_sends_under_its_own_address_and_no_other(server: &Server) {
     assert_eq!(said.code, 0, "{said:?}");
     let table = || run_with(Command::new("nft").args(["list", "table", "bridge", "kedge-source"]), "").out;
     let holds = |ip: &str| table().contains(&format!("ip saddr {ip} accept"));
-    wait_for("the addresses after a flush of all rules", MENDED_LIMIT, || if holds(&friend) { Ok(()) } else { Err(table()) });
+    wait_for("the addresses after a flush of all rules", MENDED_LIMIT, || {
+        if holds(&friend) { Ok(()) } else { Err(table()) }
+    });
     friend_reads("after a flush of all rules");
     assert_eq!(exec("thief", &tries), "asked\n", "after a flush of all rules");
     server.ok(&["-n", "source", "delete", "pod", "thief", "friend", "--wait=false"]);
@@ -198,14 +217,23 @@ fn machines_own() -> SocketAddr {
 fn a_service_does_not_take_the_machines_ports(server: &Server) {
     let own = machines_own();
     let stolen = |name: &str, port: u16| {
-        service("ports", name, &json!({ "externalIPs": [namespaces::NODE_IP], "ports": [{ "port": port, "targetPort": 80 }] }))
+        service(
+            "ports",
+            name,
+            &json!({ "externalIPs": [namespaces::NODE_IP], "ports": [{ "port": port, "targetPort": 80 }] }),
+        )
     };
     let balanced = |name: &str, port: u16, protocol: &str| {
-        service("ports", name, &json!({ "type": "LoadBalancer", "ports": [{ "port": port, "protocol": protocol, "targetPort": 80 }] }))
+        service(
+            "ports",
+            name,
+            &json!({ "type": "LoadBalancer", "ports": [{ "port": port, "protocol": protocol, "targetPort": 80 }] }),
+        )
     };
     apply(server, &[namespace("ports"), pod("ports", "web", WEB, &json!({})), balanced("fine", 8086, "TCP")]);
     address(server, "ports", "web");
-    let names = [("ssh", 22, "TCP"), ("overlay", 8472, "UDP"), ("kubelet", 10250, "TCP"), ("listener", own.port(), "TCP")];
+    let names =
+        [("ssh", 22, "TCP"), ("overlay", 8472, "UDP"), ("kubelet", 10250, "TCP"), ("listener", own.port(), "TCP")];
     let mut all: Vec<Value> = names.iter().map(|(name, port, protocol)| balanced(name, *port, protocol)).collect();
     all.push(stolen("outside", own.port()));
     apply(server, &all);
@@ -234,11 +262,17 @@ fn a_service_does_not_take_the_machines_ports(server: &Server) {
     server.ok(&["delete", "namespace", "ports", "--wait=false"]);
 }
 
-/// Agents reach their server, and whatever scrapes kubelets these, by the addresses of nodes: an external address that names one would take them.
+/// Agents reach their server, and whatever scrapes kubelets these, by the addresses of nodes: an external address that
+/// names one would take them.
 fn a_service_does_not_take_another_nodes_ports(server: &Server) {
     // A machine beyond the uplink, where nobody answers.
     let away = "192.0.2.77";
-    apply(server, &[json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "away" }, "spec": { "unschedulable": true } })]);
+    apply(
+        server,
+        &[
+            json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "away" }, "spec": { "unschedulable": true } }),
+        ],
+    );
     let status = json!({ "status": { "addresses": [{ "type": "InternalIP", "address": away }] } }).to_string();
     server.ok(&["patch", "node", "away", "--subresource=status", "--type=merge", "-p", &status]);
     let port = |port: u16| json!({ "name": format!("p{port}"), "port": port, "targetPort": 80 });
@@ -253,14 +287,26 @@ fn a_service_does_not_take_another_nodes_ports(server: &Server) {
     for port in [6443, 10250] {
         assert!(node::page(at(port)).is_err(), "{port} of another node is a pod's");
     }
-    let events = ["-n", "away", "get", "events", "--field-selector", "involvedObject.name=ported", "-o", "jsonpath={.items[*].message}"];
+    let events = [
+        "-n",
+        "away",
+        "get",
+        "events",
+        "--field-selector",
+        "involvedObject.name=ported",
+        "-o",
+        "jsonpath={.items[*].message}",
+    ];
     server.until(&events, POD_LIMIT, |out| out.contains("host port 10250/tcp is the node's own: choose another one"));
-    assert!(server.ok(&["-n", "away", "exec", "web", "--", "echo", "the kubelet answers"]).contains("the kubelet answers"));
+    assert!(
+        server.ok(&["-n", "away", "exec", "web", "--", "echo", "the kubelet answers"]).contains("the kubelet answers")
+    );
     server.ok(&["delete", "node", "away"]);
     server.ok(&["delete", "namespace", "away", "--wait=false"]);
 }
 
-/// CVE-2020-8558: a host port makes loopback addresses routable, and a pod with a network of its own asks for one over its cable.
+/// CVE-2020-8558: a host port makes loopback addresses routable, and a pod with a network of its own asks for one over
+/// its cable.
 fn a_pod_does_not_reach_the_machines_loopback(server: &Server) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -294,16 +340,22 @@ fn a_flush_of_all_rules_is_mended(server: &Server) {
         "spec": { "podSelector": { "matchLabels": { "app": "p" } }, "policyTypes": ["Egress"] } });
     let mut web = pod("flush", "web", WEB, &json!({}));
     web["spec"]["containers"][0]["ports"] = json!([{ "containerPort": 80, "hostPort": 8088 }]);
-    let exposed = service("flush", "web", &json!({ "type": "NodePort", "ports": [{ "port": 80, "targetPort": 80, "nodePort": 30088 }] }));
+    let exposed = service(
+        "flush",
+        "web",
+        &json!({ "type": "NodePort", "ports": [{ "port": 80, "targetPort": 80, "nodePort": 30088 }] }),
+    );
     apply(server, &[namespace("flush"), deny, web, pod("flush", "p", "sleep 9999", &json!({})), exposed]);
     let ip = address(server, "flush", "web");
     address(server, "flush", "p");
     let port = |port: u16| SocketAddr::new(namespaces::NODE_IP.parse().unwrap(), port);
     wait_for("the node port", POD_LIMIT, || node::page(port(30088)));
     wait_for("the host port", POD_LIMIT, || node::page(port(8088)));
-    for command in
-        [&["flush", "ruleset"][..], &["delete", "table", "inet", "kedge-policy"], &["flush", "chain", "ip", "kedge-proxy", "services"]]
-    {
+    for command in [
+        &["flush", "ruleset"][..],
+        &["delete", "table", "inet", "kedge-policy"],
+        &["flush", "chain", "ip", "kedge-proxy", "services"],
+    ] {
         let said = run_with(Command::new("nft").args(command), "");
         assert_eq!(said.code, 0, "{said:?}");
         wait_for(&format!("the node port after {command:?}"), MENDED_LIMIT, || node::page(port(30088)));
@@ -326,9 +378,16 @@ fn an_uplink_that_carries_less_is_heard_of(server: &Server) {
     let until = |wanted: &str| {
         wait_for("the tunnel and the pods to be", SETTLE_LIMIT, || {
             let conf = server.place.data_dir().join("agent/etc/cni/net.d/10-kedge.conflist");
-            let (tunnel, conf) = (std::fs::read_to_string("/sys/class/net/kedge.1/mtu").unwrap(), std::fs::read_to_string(conf).unwrap());
+            let (tunnel, conf) = (
+                std::fs::read_to_string("/sys/class/net/kedge.1/mtu").unwrap(),
+                std::fs::read_to_string(conf).unwrap(),
+            );
             let of_pods = serde_json::from_str::<Value>(&conf).unwrap()["plugins"][0]["mtu"].to_string();
-            if tunnel.trim() == wanted && of_pods == wanted { Ok(()) } else { Err(format!("{tunnel} {of_pods}, want {wanted}")) }
+            if tunnel.trim() == wanted && of_pods == wanted {
+                Ok(())
+            } else {
+                Err(format!("{tunnel} {of_pods}, want {wanted}"))
+            }
         });
     };
     until("1450");
@@ -342,8 +401,8 @@ fn an_uplink_that_carries_less_is_heard_of(server: &Server) {
     server.ok(&["delete", "namespace", "narrow", "--wait=false"]);
 }
 
-/// The plugins run `nft` and `conntrack` with words of their own alone: what a pod's author writes arrives as parsed addresses and numbers in
-/// nft's script, or is refused.
+/// The plugins run `nft` and `conntrack` with words of their own alone: what a pod's author writes arrives as parsed
+/// addresses and numbers in nft's script, or is refused.
 #[test]
 fn programs_that_plugins_call_get_no_words_of_a_pod() {
     let dir = tempfile::tempdir().unwrap();
@@ -368,8 +427,14 @@ fn programs_that_plugins_call_get_no_words_of_a_pod() {
                 "ips": [{ "interface": 1, "address": "10.42.0.5/24" }] } });
         let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
         let mut command = Command::new(&link);
-        command.env("PATH", path).env("CNI_COMMAND", "ADD").env("CNI_CONTAINERID", "abc").env("CNI_NETNS", "/run/netns/x");
-        command.env("CNI_IFNAME", "eth0").env("CNI_ARGS", format!("K8S_POD_NAMESPACE=a;K8S_POD_NAME={}", evil.replace(';', "")));
+        command
+            .env("PATH", path)
+            .env("CNI_COMMAND", "ADD")
+            .env("CNI_CONTAINERID", "abc")
+            .env("CNI_NETNS", "/run/netns/x");
+        command
+            .env("CNI_IFNAME", "eth0")
+            .env("CNI_ARGS", format!("K8S_POD_NAMESPACE=a;K8S_POD_NAME={}", evil.replace(';', "")));
         run_with(&mut command, &config.to_string())
     };
     let mapping = |port: &Value, protocol: &str, ip: &str| json!({ "portMappings": [{ "hostPort": port, "containerPort": 80, "protocol": protocol, "hostIP": ip }] });
@@ -384,15 +449,19 @@ fn programs_that_plugins_call_get_no_words_of_a_pod() {
         let said = call(plugin, runtime, "cni0");
         assert!(said.code == 1 && !log.exists(), "{plugin} {runtime}: {said:?}");
     }
-    for (plugin, runtime) in
-        [("portmap", mapping(&json!(8080), "UDP", "10.0.0.1")), ("bandwidth", json!({ "bandwidth": { "ingressRate": 8_000_000 } }))]
-    {
+    for (plugin, runtime) in [
+        ("portmap", mapping(&json!(8080), "UDP", "10.0.0.1")),
+        ("bandwidth", json!({ "bandwidth": { "ingressRate": 8_000_000 } })),
+    ] {
         // An interface's name is part of a path.
         let said = call(plugin, &runtime, "../../../../../../../tmp/evil");
         assert_eq!(said.code, 0, "{plugin}: {said:?}");
     }
     let told = std::fs::read_to_string(&log).unwrap();
-    assert!(told.contains("10.0.0.1 . udp . 8080 comment \"abc\" : 10.42.0.5 . 80") && !told.contains("evil"), "{told}");
+    assert!(
+        told.contains("10.0.0.1 . udp . 8080 comment \"abc\" : 10.42.0.5 . 80") && !told.contains("evil"),
+        "{told}"
+    );
     // review node.md E9: each pod's start and end listed the ports of all pods.
     assert!(!told.contains("arg list"), "{told}");
     let known = [

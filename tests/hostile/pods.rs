@@ -1,12 +1,13 @@
 //! Pods that outlive, outgrow or outwit the kubelet.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
 use std::net::TcpListener;
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -28,7 +29,8 @@ pub(crate) const CHAPTERS: &[Chapter] = &[
 
 /// A pod of one container that runs `script`, with `more` in its spec.
 fn pod(name: &str, script: &str, more: &Value) -> Value {
-    let container = json!({ "name": "c", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script] });
+    let container =
+        json!({ "name": "c", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script] });
     let mut pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
         "spec": { "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false, "containers": [container] } });
     pod["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -54,10 +56,15 @@ fn gone(words: &[&str]) {
 // review node.md N3
 fn a_pod_ends_for_others_only_when_it_has_ended(server: &Server) {
     let script = "trap '' TERM; i=0; while [ $i -lt 99999 ]; do sleep 1; i=$((i+1)); done # outliver";
-    apply(server, &pod("outliver", script, &json!({ "activeDeadlineSeconds": 15, "terminationGracePeriodSeconds": 12 })));
+    apply(
+        server,
+        &pod("outliver", script, &json!({ "activeDeadlineSeconds": 15, "terminationGracePeriodSeconds": 12 })),
+    );
     running(server, "outliver");
     let over = |text: &str| text.starts_with("Failed");
-    server.until(&["get", "events", "--field-selector=reason=DeadlineExceeded", "-o", "name"], POD_LIMIT, |out| !out.is_empty());
+    server.until(&["get", "events", "--field-selector=reason=DeadlineExceeded", "-o", "name"], POD_LIMIT, |out| {
+        !out.is_empty()
+    });
     let mut looks = 0;
     wait_for("the pod to fail", POD_LIMIT, || {
         // The phase first: a process that ends between the two looks is no lie.
@@ -71,13 +78,16 @@ fn a_pod_ends_for_others_only_when_it_has_ended(server: &Server) {
     server.ok(&["delete", "pod", "outliver"]);
 }
 
-/// The scheduler gives a pod's share to the next as soon as it reads that the pod has ended: by then the kubelet must have let go of it,
-/// however much there is to tidy (upstream's e2e spec "validates basic preemption works").
+/// The scheduler gives a pod's share to the next as soon as it reads that the pod has ended: by then the kubelet must
+/// have let go of it, however much there is to tidy (upstream's e2e spec "validates basic preemption works").
 fn pods_that_take_turns_are_not_refused(server: &Server) {
     let capacity = r#"[{"op":"add","path":"/status/capacity/example.com~1turn","value":"2"}]"#;
     let node = server.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
     server.ok(&["patch", "node", &node, "--subresource=status", "--type=json", "-p", capacity]);
-    let volumes = [json!({ "name": "a", "emptyDir": { "medium": "Memory" } }), json!({ "name": "b", "emptyDir": { "medium": "Memory" } })];
+    let volumes = [
+        json!({ "name": "a", "emptyDir": { "medium": "Memory" } }),
+        json!({ "name": "b", "emptyDir": { "medium": "Memory" } }),
+    ];
     for n in 0..12 {
         let mut pod = pod(&format!("turn-{n}"), "true", &json!({ "restartPolicy": "Never", "volumes": volumes }));
         pod["metadata"]["labels"] = json!({ "takes": "turns" });
@@ -86,9 +96,11 @@ fn pods_that_take_turns_are_not_refused(server: &Server) {
         container["volumeMounts"] = json!([{ "name": "a", "mountPath": "/a" }, { "name": "b", "mountPath": "/b" }]);
         apply(server, &pod);
     }
-    let look = ["get", "pods", "-l", "takes=turns", "-o", "jsonpath={range .items[*]}{.status.phase}/{.status.reason} {end}"];
+    let look =
+        ["get", "pods", "-l", "takes=turns", "-o", "jsonpath={range .items[*]}{.status.phase}/{.status.reason} {end}"];
     // Six turns, one after the other.
-    let said = server.until(&look, POD_LIMIT * 3, |said| said.contains("OutOf") || said.matches("Succeeded/").count() == 12);
+    let said =
+        server.until(&look, POD_LIMIT * 3, |said| said.contains("OutOf") || said.matches("Succeeded/").count() == 12);
     assert!(!said.contains("OutOf"), "{said}");
     server.ok(&["delete", "pods", "-l", "takes=turns", "--wait=false"]);
 }
@@ -102,9 +114,11 @@ fn a_pod_cannot_become_nobodys(server: &Server) {
         let _refused_is_fine = server.said(&["annotate", "--overwrite", "pod", "ghost", &format!("{note}={value}")]);
     }
     let object = || server.said(&["get", "pod", "ghost", "-o", "name"]).code == 0;
-    wait_for("the pod to be there, or gone altogether", POD_LIMIT, || match (object(), node::processes(&["sleep", "7777"]).is_empty()) {
-        (true, false) | (false, true) => Ok(()),
-        other => Err(format!("object, no process: {other:?}")),
+    wait_for("the pod to be there, or gone altogether", POD_LIMIT, || {
+        match (object(), node::processes(&["sleep", "7777"]).is_empty()) {
+            (true, false) | (false, true) => Ok(()),
+            other => Err(format!("object, no process: {other:?}")),
+        }
     });
     server.said(&["delete", "pod", "ghost", "--wait=true"]);
     gone(&["sleep", "7777"]);
@@ -138,12 +152,12 @@ fn a_sidecar_may_say_farewell(server: &Server) {
 // review node.md N14
 fn a_pod_that_is_busy_is_unready_at_once(server: &Server) {
     let of = |name: &str, script: &str, more: &Value| {
-        let mut container = json!({ "name": name, "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script] });
+        let mut container =
+            json!({ "name": name, "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script] });
         container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         container
     };
-    let probe =
-        json!({ "readinessProbe": { "exec": { "command": ["test", "-f", "/tmp/ok"] }, "periodSeconds": 1, "failureThreshold": 1 } });
+    let probe = json!({ "readinessProbe": { "exec": { "command": ["test", "-f", "/tmp/ok"] }, "periodSeconds": 1, "failureThreshold": 1 } });
     let hook = json!({ "lifecycle": { "postStart": { "exec": { "command": ["sleep", "120"] } } } });
     let more = json!({ "containers": [of("a", "touch /tmp/ok; sleep 4444", &probe), of("b", "sleep 4443", &hook)] });
     apply(server, &pod("busy", "", &more));
@@ -209,15 +223,18 @@ fn silent_registry() -> (u16, Arc<Mutex<BTreeMap<String, usize>>>, Arc<AtomicUsi
                 let mut head = [0; 4096];
                 let n = stream.read(&mut head).unwrap_or(0);
                 let text = String::from_utf8_lossy(&head[..n]).into_owned();
-                let Some(image) = text.split("/v2/").nth(1).and_then(|rest| rest.split('/').next()).map(str::to_owned) else { return };
+                let Some(image) = text.split("/v2/").nth(1).and_then(|rest| rest.split('/').next()).map(str::to_owned)
+                else {
+                    return;
+                };
                 {
-                    let mut open = open.lock().unwrap();
+                    let mut open = open.lock();
                     *open.entry(image.clone()).or_default() += 1;
                     peak.fetch_max(open.len(), Ordering::Relaxed);
                 }
                 // Until it hangs up.
                 while stream.read(&mut head).is_ok_and(|n| n > 0) {}
-                let mut open = open.lock().unwrap();
+                let mut open = open.lock();
                 let left = open.get_mut(&image).unwrap();
                 *left -= 1;
                 if *left == 0 {
@@ -234,10 +251,11 @@ fn a_registry_that_is_silent_holds_no_pod_up(server: &Server) {
     let (port, open, most) = silent_registry();
     let names: Vec<String> = (0..5).map(|n| format!("pulls{n}")).collect();
     for name in &names {
-        let image = json!([{ "name": "c", "image": format!("localhost:{port}/{name}:1"), "imagePullPolicy": "Always" }]);
+        let image =
+            json!([{ "name": "c", "image": format!("localhost:{port}/{name}:1"), "imagePullPolicy": "Always" }]);
         apply(server, &pod(name, "", &json!({ "activeDeadlineSeconds": 20, "containers": image })));
     }
-    wait_for("as many pulls as there may be", POD_LIMIT, || match open.lock().unwrap().len() {
+    wait_for("as many pulls as there may be", POD_LIMIT, || match open.lock().len() {
         3 => Ok(()),
         n => Err(format!("{n} pulls")),
     });
@@ -246,7 +264,7 @@ fn a_registry_that_is_silent_holds_no_pod_up(server: &Server) {
         server.until(&status, POD_LIMIT, |status| status == "Failed DeadlineExceeded");
     }
     assert_eq!(most.load(Ordering::Relaxed), 3, "images that were asked for at one time");
-    wait_for("the pulls to end", POD_LIMIT, || match open.lock().unwrap().len() {
+    wait_for("the pulls to end", POD_LIMIT, || match open.lock().len() {
         0 => Ok(()),
         n => Err(format!("{n} pulls go on")),
     });

@@ -1,6 +1,7 @@
 //! Users, nodes and service accounts that ask for more than they may.
 //!
-//! One server for all of them, without a node. Whoever asks is impersonated by the admin: what follows authentication is the same.
+//! One server for all of them, without a node. Whoever asks is impersonated by the admin: what follows authentication
+//! is the same.
 
 use std::panic::AssertUnwindSafe;
 use std::time::{Duration, Instant};
@@ -52,7 +53,10 @@ fn request(common_name: &str, organization: &str) -> String {
     };
     let der = STANDARD.encode(pki::csr::create(&spec).unwrap().1);
     let lines: Vec<&str> = der.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
-    STANDARD.encode(format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", lines.join("\n")))
+    STANDARD.encode(format!(
+        "-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n",
+        lines.join("\n")
+    ))
 }
 
 fn signing_request(name: &str, signer: &str, request: &str) -> Value {
@@ -66,7 +70,8 @@ fn nobody_gets_more_than_they_may() {
     let server = Server::start();
     server.ok(&["create", "namespace", "a"]);
     server.until(&["-n", "a", "get", "serviceaccount", "default"], SETTLE_LIMIT, |_| true);
-    // A check that fails does not hide the next ones. KEDGE_CHAPTER names the only ones to make, by a part of their names.
+    // A check that fails does not hide the next ones. KEDGE_CHAPTER names the only ones to make, by a part of their
+    // names.
     let only = std::env::var("KEDGE_CHAPTER").unwrap_or_default();
     let mut failed = Vec::new();
     for &(name, check) in CHECKS.iter().filter(|(name, _)| name.contains(&only)) {
@@ -105,20 +110,41 @@ const CHECKS: &[Check] = &[
 
 // issue 12: the client's word for who asks was kept.
 fn requestors(server: &Server) {
-    server.ok(&["create", "clusterrole", "asks", "--verb=create,get,update,patch", "--resource=certificatesigningrequests"]);
+    server.ok(&[
+        "create",
+        "clusterrole",
+        "asks",
+        "--verb=create,get,update,patch",
+        "--resource=certificatesigningrequests",
+    ]);
     server.ok(&["create", "clusterrolebinding", "asks", "--clusterrole=asks", "--user=bob"]);
-    let theirs = signing_request("theirs", "kubernetes.io/kube-apiserver-client-kubelet", &request("system:node:n1", "system:nodes"));
+    let theirs = signing_request(
+        "theirs",
+        "kubernetes.io/kube-apiserver-client-kubelet",
+        &request("system:node:n1", "system:nodes"),
+    );
     for args in [&["create"][..], &["apply", "--server-side", "--force-conflicts"]] {
         let said = sends(server, &BOB, args, &theirs);
         assert_eq!(said.code, 0, "{said:?}");
-        let spec = server.ok(&["get", "csr", "theirs", "-o", "jsonpath={.spec.username} {.spec.groups} {.spec.uid} {.spec.extra}"]);
+        let spec = server.ok(&[
+            "get",
+            "csr",
+            "theirs",
+            "-o",
+            "jsonpath={.spec.username} {.spec.groups} {.spec.uid} {.spec.extra}",
+        ]);
         assert_eq!(spec.trim(), r#"bob ["system:authenticated"]"#);
     }
-    server.ok(&with(&BOB, &["patch", "csr", "theirs", "--type=merge", "-p", r#"{"spec":{"username":"system:node:n1"}}"#]));
+    server.ok(&with(
+        &BOB,
+        &["patch", "csr", "theirs", "--type=merge", "-p", r#"{"spec":{"username":"system:node:n1"}}"#],
+    ));
     assert!(server.ok(&["get", "csr", "theirs"]).contains(" bob "), "the requestor is printed");
     assert_eq!(server.ok(&["get", "csr", "theirs", "-o", "jsonpath={.spec.username}{.status.conditions}"]), "bob");
     server.ok(&["delete", "csr", "theirs"]);
-    for (name, why) in [("system:kedge-supervisor", "common name of the system's own parts"), ("system:kedge-helm", "own parts")] {
+    for (name, why) in
+        [("system:kedge-supervisor", "common name of the system's own parts"), ("system:kedge-helm", "own parts")]
+    {
         let own = signing_request("own", "kubernetes.io/kube-apiserver-client", &request(name, "dev"));
         refused(&sends(server, &BOB, &["create"], &own), why);
     }
@@ -126,13 +152,21 @@ fn requestors(server: &Server) {
 
 // security.md H5.
 fn bootstrap(server: &Server) {
-    let token =
-        ["--as=system:bootstrap:abcdef", "--as-group=system:bootstrappers:kedge:default-node-token", "--as-group=system:bootstrappers"];
+    let token = [
+        "--as=system:bootstrap:abcdef",
+        "--as-group=system:bootstrappers:kedge:default-node-token",
+        "--as-group=system:bootstrappers",
+    ];
     let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "s1"}});
     assert_eq!(sends(server, &[], &["create"], &node).code, 0);
     let ask = |name: &str, node: &str| {
         let request = request(&format!("system:node:{node}"), "system:nodes");
-        let said = sends(server, &token, &["create"], &signing_request(name, "kubernetes.io/kube-apiserver-client-kubelet", &request));
+        let said = sends(
+            server,
+            &token,
+            &["create"],
+            &signing_request(name, "kubernetes.io/kube-apiserver-client-kubelet", &request),
+        );
         assert_eq!(said.code, 0, "{said:?}");
     };
     ask("taken", "s1");
@@ -146,7 +180,12 @@ fn bootstrap(server: &Server) {
 
 // security.md H1.
 fn creations(server: &Server) {
-    grant(server, "a", "get,patch,update", "pods,leases.coordination.k8s.io,roles.rbac.authorization.k8s.io,configmaps");
+    grant(
+        server,
+        "a",
+        "get,patch,update",
+        "pods,leases.coordination.k8s.io,roles.rbac.authorization.k8s.io,configmaps",
+    );
     let apply = &["apply", "--server-side"][..];
     refused(&sends(server, &BOB, apply, &pod("new")), "cannot create resource \"pods\"");
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "new", "namespace": "a"}, "spec": {}});
@@ -159,7 +198,8 @@ fn creations(server: &Server) {
     // A WebSocket opens with GET: to read `pods/exec` is not to run something there.
     grant(server, "a", "get", "pods/exec,pods/attach,pods/portforward");
     for sub in ["exec", "attach", "portforward"] {
-        let said = server.said(&with(&BOB, &["get", "--raw", &format!("/api/v1/namespaces/a/pods/p/{sub}?command=id")]));
+        let said =
+            server.said(&with(&BOB, &["get", "--raw", &format!("/api/v1/namespaces/a/pods/p/{sub}?command=id")]));
         refused(&said, &format!("cannot create resource \"pods/{sub}\""));
     }
     // An object that is there is changed as before.
@@ -197,7 +237,10 @@ fn mirrors(server: &Server) {
     refused(&sends(server, &[], &["create"], &mirror), "may only be set by the kubelet of the pod's node");
     assert_eq!(sends(server, &BOB, &["create"], &pod("p")).code, 0);
     let add = r#"{"metadata":{"annotations":{"kubernetes.io/config.mirror":"x"}}}"#;
-    refused(&server.said(&with(&BOB, &["-n", "a", "patch", "pod", "p", "--type=merge", "-p", add])), "may not add mirror pod annotation");
+    refused(
+        &server.said(&with(&BOB, &["-n", "a", "patch", "pod", "p", "--type=merge", "-p", add])),
+        "may not add mirror pod annotation",
+    );
     let hash = add.replace("mirror", "hash");
     refused(&server.said(&with(&BOB, &["-n", "a", "patch", "pod", "p", "--type=merge", "-p", &hash])), "may not add");
     for who in [&BOB[..], &[]] {
@@ -220,12 +263,16 @@ fn nodes(server: &Server) {
     );
     assert_eq!(sends(server, &NODE, &["create"], &node(json!({}))).code, 0);
     let owner = r#"{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"u"}]}}"#;
-    refused(&server.said(&with(&NODE, &["patch", "node", "n1", "--type=merge", "-p", owner])), "not allowed to modify ownerReferences");
+    refused(
+        &server.said(&with(&NODE, &["patch", "node", "n1", "--type=merge", "-p", owner])),
+        "not allowed to modify ownerReferences",
+    );
     let uid = server.ok(&["get", "node", "n1", "-o", "jsonpath={.metadata.uid}"]);
     server.ok(&["-n", "a", "create", "secret", "generic", "target", "--from-literal=k=v"]);
     let mut mirror = pod("static");
     mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x", "kubernetes.io/config.hash": "x"});
-    mirror["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": uid, "controller": true}]);
+    mirror["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": uid, "controller": true}]);
     mirror["spec"]["nodeName"] = json!("n1");
     for volume in [
         json!({"name": "v", "csi": {"driver": "d.x", "nodePublishSecretRef": {"name": "target"}}}),
@@ -238,11 +285,15 @@ fn nodes(server: &Server) {
     }
     let said = sends(server, &NODE, &["create"], &mirror);
     assert_eq!(said.code, 0, "{said:?}");
-    let mut dropped: Value = serde_json::from_str(&server.ok(&with(&NODE, &["-n", "a", "get", "pod", "static", "-o", "json"]))).unwrap();
+    let mut dropped: Value =
+        serde_json::from_str(&server.ok(&with(&NODE, &["-n", "a", "get", "pod", "static", "-o", "json"]))).unwrap();
     dropped["metadata"]["annotations"].as_object_mut().unwrap().remove("kubernetes.io/config.mirror");
     let put = ["replace", "--raw", "/api/v1/namespaces/a/pods/static/status"];
     refused(&sends(server, &NODE, &put, &dropped), "may not remove or update mirror pod annotation");
-    refused(&server.said(&with(&NODE, &["-n", "a", "get", "secret", "target"])), "no relationship found between node 'n1' and this object");
+    refused(
+        &server.said(&with(&NODE, &["-n", "a", "get", "secret", "target"])),
+        "no relationship found between node 'n1' and this object",
+    );
     server.ok(&with(&NODE, &["-n", "a", "delete", "pod", "static", "--force", "--grace-period=0", "--wait=false"]));
     // A pod of the node, and tokens of its account.
     let mut own = pod("own");
@@ -280,7 +331,10 @@ fn words(server: &Server) {
         refused(&status(&NODE, "n1", &[("InternalIP", text)]), "which is none");
     }
     let many: Vec<String> = (1..=33).map(|n| format!("10.9.0.{n}")).collect();
-    refused(&status(&NODE, "n1", &many.iter().map(|ip| ("InternalIP", ip.as_str())).collect::<Vec<_>>()), "more than 32 addresses");
+    refused(
+        &status(&NODE, "n1", &many.iter().map(|ip| ("InternalIP", ip.as_str())).collect::<Vec<_>>()),
+        "more than 32 addresses",
+    );
     // Names: what is there by another's hand is no better.
     server.ok(&["-n", "kube-system", "create", "configmap", "coredns", "--from-literal=Corefile=x"]);
     for name in ["host.example.com", "vault.prod.svc.cluster.local"] {
@@ -315,7 +369,16 @@ fn watches(server: &Server) {
     for name in ["mine", "theirs"] {
         server.ok(&["-n", "a", "create", "configmap", name]);
     }
-    server.ok(&["-n", "a", "create", "role", "watches", "--verb=watch", "--resource=configmaps", "--resource-name=mine"]);
+    server.ok(&[
+        "-n",
+        "a",
+        "create",
+        "role",
+        "watches",
+        "--verb=watch",
+        "--resource=configmaps",
+        "--resource-name=mine",
+    ]);
     server.ok(&["-n", "a", "create", "rolebinding", "watches", "--role=watches", "--user=eve"]);
     let watch = |query: &str| {
         server.said(&[
@@ -329,7 +392,11 @@ fn watches(server: &Server) {
         let said = watch(query);
         assert!(said.out.contains("\"mine\"") && !said.out.contains("\"theirs\""), "{said:?}");
     }
-    for query in ["&fieldSelector=metadata.name!%3Dzzz", "&fieldSelector=metadata.name%3Dtheirs", "&fieldSelector=metadata.namespace%3Da"] {
+    for query in [
+        "&fieldSelector=metadata.name!%3Dzzz",
+        "&fieldSelector=metadata.name%3Dtheirs",
+        "&fieldSelector=metadata.namespace%3Da",
+    ] {
         refused(&watch(query), "fieldSelector metadata.name doesn't match requested name");
     }
 }
@@ -346,7 +413,13 @@ fn network(server: &Server) {
     let all = "/api/v1/pods";
     let table = "/api/v1/namespaces/a/pods?includeObject=Object";
     let watch = "/api/v1/pods?watch=1&timeoutSeconds=2&resourceVersion=0";
-    for path in [all, table, watch, "/api/v1/watch/pods?timeoutSeconds=2&resourceVersion=0", "/api/v1/namespaces/a/pods?limit=1"] {
+    for path in [
+        all,
+        table,
+        watch,
+        "/api/v1/watch/pods?timeoutSeconds=2&resourceVersion=0",
+        "/api/v1/namespaces/a/pods?limit=1",
+    ] {
         let said = server.ok(&with(&network, &["get", "--raw", path]));
         assert!(said.contains("\"hides\"") && !said.contains("hunter2"), "{path}: {said}");
     }
@@ -377,14 +450,23 @@ fn paths(server: &Server) {
     let admin = || Caller::to(server, server.place.port, [127, 0, 0, 1]).showing(admin_certificate(server));
     for path in ["pods/p%2Fstatus", "pods/p%2Flog", "pods/..%2Fsecrets", "pods/%2e%2e/secrets", "pods//p"] {
         let uri = format!("/api/v1/namespaces/a/{path}");
-        let req =
-            http::Request::builder().uri(uri).header("host", "s").header("impersonate-user", "eve").body(wire::body::empty()).unwrap();
+        let req = http::Request::builder()
+            .uri(uri)
+            .header("host", "s")
+            .header("impersonate-user", "eve")
+            .body(wire::body::empty())
+            .unwrap();
         let answer = runtime().block_on(admin().ask(req));
         assert!(answer.contains("the path of the request is ambiguous"), "{path}: {answer}");
     }
     // What looks like a subresource in a name, or behind the proxy, is none: the service of that name is looked for.
     for name in ["https%3Aproxy%3A443", "proxy", "proxy:443"] {
-        let said = server.said(&["--as=eve", "get", "--raw", &format!("/api/v1/namespaces/a/services/{name}/proxy/name/proxy/x")]);
+        let said = server.said(&[
+            "--as=eve",
+            "get",
+            "--raw",
+            &format!("/api/v1/namespaces/a/services/{name}/proxy/name/proxy/x"),
+        ]);
         refused(&said, "services \"proxy\" not found");
     }
 }
@@ -404,7 +486,10 @@ fn proxies(server: &Server) {
     assert_eq!(sends(server, &[], &["create"], &node).code, 0);
     let address = r#"{"status":{"addresses":[{"type":"InternalIP","address":"127.0.0.1"}]}}"#;
     server.ok(&["patch", "node", "n9", "--subresource=status", "--type=merge", "-p", address]);
-    refused(&server.said(&["get", "--raw", &format!("/api/v1/nodes/n9:{}/proxy/", server.place.port)]), "address not allowed");
+    refused(
+        &server.said(&["get", "--raw", &format!("/api/v1/nodes/n9:{}/proxy/", server.place.port)]),
+        "address not allowed",
+    );
     server.ok(&["delete", "node", "n9"]);
 }
 
@@ -420,8 +505,7 @@ fn streams(server: &Server) {
     let Some(address) = own_address() else { return println!("skipped: this machine has no address but loopback") };
     let backend = std::net::TcpListener::bind((address, 0)).unwrap();
     let port = backend.local_addr().unwrap().port();
-    let service =
-        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "ws", "namespace": "a"}, "spec": {"ports": [{"port": 80}]}});
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "ws", "namespace": "a"}, "spec": {"ports": [{"port": 80}]}});
     assert_eq!(sends(server, &[], &["create"], &service).code, 0);
     let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [{"port": port}],
         "metadata": {"name": "ws", "namespace": "a", "labels": {"kubernetes.io/service-name": "ws"}},
@@ -461,7 +545,8 @@ fn streams(server: &Server) {
     server.ok(&["-n", "a", "delete", "service/ws", "endpointslice/ws"]);
 }
 
-// security.md M5: the raw subject is what is signed, so an attribute that a reader of UTF-8 passes over must not be in it.
+// security.md M5: the raw subject is what is signed, so an attribute that a reader of UTF-8 passes over must not be in
+// it.
 fn subjects(server: &Server) {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
@@ -471,7 +556,17 @@ fn subjects(server: &Server) {
     )
     .unwrap();
     let mut openssl = std::process::Command::new("openssl");
-    openssl.args(["req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-config", &path("cnf")]);
+    openssl.args([
+        "req",
+        "-new",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-config",
+        &path("cnf"),
+    ]);
     openssl.args(["-keyout", &path("key"), "-out", &path("csr")]);
     let made = crate::harness::run_with(&mut openssl, "");
     assert_eq!(made.code, 0, "{made:?}");
@@ -483,10 +578,25 @@ fn subjects(server: &Server) {
 
 // The old prefixes of paths: what was authorized is what is executed.
 fn prefixes(server: &Server) {
-    server.ok(&["-n", "a", "create", "role", "old", "--verb=watch,proxy", "--resource=services/proxy,pods/log,pods/exec"]);
+    server.ok(&[
+        "-n",
+        "a",
+        "create",
+        "role",
+        "old",
+        "--verb=watch,proxy",
+        "--resource=services/proxy,pods/log,pods/exec",
+    ]);
     server.ok(&["-n", "a", "create", "rolebinding", "old", "--role=old", "--user=eve"]);
-    for path in ["watch/namespaces/a/services/s/proxy/x", "proxy/namespaces/a/services/s/proxy/x", "watch/namespaces/a/pods/p/log"] {
-        refused(&server.said(&["--as=eve", "get", "--raw", &format!("/api/v1/{path}")]), "the server does not allow this method");
+    for path in [
+        "watch/namespaces/a/services/s/proxy/x",
+        "proxy/namespaces/a/services/s/proxy/x",
+        "watch/namespaces/a/pods/p/log",
+    ] {
+        refused(
+            &server.said(&["--as=eve", "get", "--raw", &format!("/api/v1/{path}")]),
+            "the server does not allow this method",
+        );
     }
 }
 
@@ -498,7 +608,10 @@ fn roles(server: &Server) {
     let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "huge", "namespace": "a"},
         "rules": [{"verbs": many("v"), "apiGroups": many("g"), "resources": many("r"), "resourceNames": many("n")}]});
     let began = Instant::now();
-    refused(&sends(server, &["--as=chief"], &["create"], &role), "is attempting to grant RBAC permissions not currently held");
+    refused(
+        &sends(server, &["--as=chief"], &["create"], &role),
+        "is attempting to grant RBAC permissions not currently held",
+    );
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     // A right for the object named `*` is none for every object.
     let widget = |role: &str, name: &str| {
@@ -513,7 +626,13 @@ fn roles(server: &Server) {
 
 // issue 12: labels decide which roles gather a role's rules, and who might patch a role could set any.
 fn gathered(server: &Server) {
-    server.ok(&["create", "clusterrole", "patches", "--verb=get,list,patch,update", "--resource=clusterroles,clusterrolebindings"]);
+    server.ok(&[
+        "create",
+        "clusterrole",
+        "patches",
+        "--verb=get,list,patch,update",
+        "--resource=clusterroles,clusterrolebindings",
+    ]);
     server.ok(&["create", "clusterrolebinding", "patches", "--clusterrole=patches", "--user=dan"]);
     server.ok(&["create", "clusterrolebinding", "views", "--clusterrole=view", "--user=dan"]);
     let dan = ["--as=dan"];
@@ -528,7 +647,8 @@ fn gathered(server: &Server) {
     let own = "rbac.authorization.k8s.io/aggregate-to-view";
     server.ok(&with(&dan, &["label", "clusterrole", "patches", &format!("{own}=true")]));
     server.ok(&["label", "clusterrole", "patches", &format!("{own}-")]);
-    let held = ["patch", "clusterrole", "cluster-admin", "--type=merge", "-p", r#"{"metadata":{"finalizers":["a.b/c"]}}"#];
+    let held =
+        ["patch", "clusterrole", "cluster-admin", "--type=merge", "-p", r#"{"metadata":{"finalizers":["a.b/c"]}}"#];
     server.ok(&with(&dan, &held));
     server.ok(&["patch", "clusterrole", "cluster-admin", "--type=merge", "-p", r#"{"metadata":{"finalizers":null}}"#]);
     assert_eq!(server.said(&with(&dan, &["auth", "can-i", "delete", "nodes"])).out.trim(), "no");
@@ -549,23 +669,35 @@ fn definitions(server: &Server) {
     let condition = r#"jsonpath={.status.conditions[?(@.type=="NamesAccepted")].status}"#;
     server.until(&["get", "crd", name, "-o", condition], SETTLE_LIMIT, |out| out == "False");
     server.ok(&["delete", "crd", name]);
-    assert_eq!(server.ok(&["-n", "a", "get", "networkpolicy", "-o", "name"]), "networkpolicy.networking.k8s.io/stays\n");
+    assert_eq!(
+        server.ok(&["-n", "a", "get", "networkpolicy", "-o", "name"]),
+        "networkpolicy.networking.k8s.io/stays\n"
+    );
 }
 
 // security-2.md F11.
 fn parameters(server: &Server) {
     server.ok(&["create", "clusterrole", "policies", "--verb=create", "--resource=validatingadmissionpolicies.admissionregistration.k8s.io,validatingadmissionpolicybindings.admissionregistration.k8s.io"]);
     server.ok(&["create", "clusterrolebinding", "policies", "--clusterrole=policies", "--user=bob"]);
-    server.until(&with(&BOB, &["auth", "can-i", "create", "validatingadmissionpolicies"]), SETTLE_LIMIT, |out| out == "yes\n");
-    let rules = json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}]);
+    server.until(&with(&BOB, &["auth", "can-i", "create", "validatingadmissionpolicies"]), SETTLE_LIMIT, |out| {
+        out == "yes\n"
+    });
+    let rules =
+        json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}]);
     let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "reads"},
         "spec": {"paramKind": {"apiVersion": "v1", "kind": "Secret"}, "matchConstraints": {"resourceRules": rules},
             "validations": [{"expression": "false", "messageExpression": "string(params.data.token)"}]}});
-    refused(&sends(server, &BOB, &["create"], &policy), "must have \"get\" permission on all objects of the referenced paramKind");
+    refused(
+        &sends(server, &BOB, &["create"], &policy),
+        "must have \"get\" permission on all objects of the referenced paramKind",
+    );
     assert_eq!(sends(server, &[], &["create"], &policy).code, 0);
     let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "reads"},
         "spec": {"policyName": "reads", "validationActions": ["Deny"],
             "paramRef": {"name": "x", "namespace": "kube-system", "parameterNotFoundAction": "Deny"}}});
-    refused(&sends(server, &BOB, &["create"], &binding), "does not have \"get\" permission on the object referenced by paramRef");
+    refused(
+        &sends(server, &BOB, &["create"], &binding),
+        "does not have \"get\" permission on the object referenced by paramRef",
+    );
     server.ok(&["delete", "validatingadmissionpolicy", "reads"]);
 }

@@ -96,7 +96,8 @@ fn planted_data_link(server: &Server) {
     gone(server, "config");
 }
 
-// node.md N1. On old code a terabyte cannot be allocated, so the message is empty; a size that can be would end the server.
+// node.md N1. On old code a terabyte cannot be allocated, so the message is empty; a size that can be would end the
+// server.
 fn last_words(server: &Server) {
     pod(
         server,
@@ -107,7 +108,10 @@ fn last_words(server: &Server) {
     let message = ["get", "pod", "words", "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"];
     server.until(&message, POD_LIMIT, |out| out == "3");
     let told: Value = serde_json::from_str(&server.ok(&["get", "pod", "words", "-o", "json"])).unwrap();
-    let message = told.pointer("/status/containerStatuses/0/state/terminated/message").and_then(Value::as_str).unwrap_or_default();
+    let message = told
+        .pointer("/status/containerStatuses/0/state/terminated/message")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     assert_eq!(message.len(), 4096);
     gone(server, "words");
 }

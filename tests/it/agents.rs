@@ -1,5 +1,5 @@
-//! Bad input to `kedge agent`: exit code 1, a text that names the flag, key or file, and nothing half-written; and what a server
-//! tells a machine that only asks.
+//! Bad input to `kedge agent`: exit code 1, a text that names the flag, key or file, and nothing half-written; and what
+//! a server tells a machine that only asks.
 
 use std::fs;
 use std::io::Write as _;
@@ -23,7 +23,12 @@ fn check(args: &[&str], config: &str) -> Said {
     let (file, data) = (place.path().join("config.yaml"), place.path().join("data"));
     fs::write(&file, config).unwrap();
     let mut command = Command::new(env!("CARGO_BIN_EXE_kedge"));
-    command.arg("agent").arg("--check").arg(format!("--data-dir={}", data.display())).args(args).env("KEDGE_CONFIG_FILE", &file);
+    command
+        .arg("agent")
+        .arg("--check")
+        .arg(format!("--data-dir={}", data.display()))
+        .args(args)
+        .env("KEDGE_CONFIG_FILE", &file);
     let said = run_with(&mut command, "");
     assert!(!data.join("agent/membership.json").exists(), "a check left a membership");
     said
@@ -101,8 +106,10 @@ fn a_server_tells_a_machine_that_only_asks() {
     let token = fs::read_to_string(server.place.data_dir().join("server/node-token")).unwrap();
     let (pin, _) = token.trim().split_once("::").unwrap();
     let ask = |token: &str, more: &[&str]| {
-        let args: Vec<&str> =
-            ["--server", &url, "--node-ip=192.0.2.9", "--node-name=edge"].into_iter().chain(more.iter().copied()).collect();
+        let args: Vec<&str> = ["--server", &url, "--node-ip=192.0.2.9", "--node-name=edge"]
+            .into_iter()
+            .chain(more.iter().copied())
+            .collect();
         check(&args, &format!("token: {token}\n"))
     };
     let fine = ask(token.trim(), &[]);

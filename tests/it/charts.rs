@@ -46,9 +46,11 @@ fn place(notes: &Path) -> Place {
 }
 
 fn condition(server: &Server, kind: &str) -> String {
-    let path =
-        format!("jsonpath={{.status.conditions[?(@.type==\"{kind}\")].status}} {{.status.conditions[?(@.type==\"{kind}\")].message}}");
-    server.until(&["get", "helmchart", "web", "-n", "kube-system", "-o", &path], SETTLE_LIMIT * 2, |said| said.len() > 1)
+    let path = format!(
+        "jsonpath={{.status.conditions[?(@.type==\"{kind}\")].status}} {{.status.conditions[?(@.type==\"{kind}\")].message}}"
+    );
+    server
+        .until(&["get", "helmchart", "web", "-n", "kube-system", "-o", &path], SETTLE_LIMIT * 2, |said| said.len() > 1)
 }
 
 #[test]
@@ -65,7 +67,10 @@ fn a_helm_chart_is_installed_upgraded_and_uninstalled_by_the_machines_helm() {
     assert!(calls.contains("-- web ./chart.tgz") && !calls.contains("hunter2"), "{calls}");
     assert_eq!(note("values"), "a: 1hunter2");
     let given = format!("--kubeconfig={}", notes.path().join("kubeconfig").display());
-    assert_eq!(server.ok(&[&given, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]), "system:kedge-helm");
+    assert_eq!(
+        server.ok(&[&given, "auth", "whoami", "-o", "jsonpath={.status.userInfo.username}"]),
+        "system:kedge-helm"
+    );
     assert_eq!(server.ok(&[&given, "auth", "can-i", "*", "*", "-A"]).trim(), "yes");
     assert!(note("modes").lines().all(|line| line.ends_with(" 600") || line.ends_with(" 700")), "{}", note("modes"));
     // Of whoever started the server helm sees nothing.
@@ -102,13 +107,24 @@ fn a_chart_that_fails_says_why_and_a_field_without_effect_is_told() {
     server.until(&["get", "helmcharts", "-A"], SETTLE_LIMIT * 2, |_| true);
     server.ok_with(&["apply", "-f", "-"], &format!("{CHART}  jobImage: x\n"));
     assert_eq!(condition(&server, "Failed"), "True helm upgrade failed: Error: INSTALLATION FAILED: no room");
-    let events =
-        |reason: &str| server.until(&["get", "events", "-n", "kube-system", "-o", "json"], SETTLE_LIMIT * 2, |out| out.contains(reason));
+    let events = |reason: &str| {
+        server
+            .until(&["get", "events", "-n", "kube-system", "-o", "json"], SETTLE_LIMIT * 2, |out| out.contains(reason))
+    };
     assert!(events("FieldWithoutEffect").contains("spec.jobImage has no effect"));
     events("HelmFailed");
     // What was broken is mended; a change of the chart is looked at at once.
     fs::remove_file(notes.path().join("broken")).unwrap();
-    server.ok(&["patch", "helmchart", "web", "-n", "kube-system", "--type=merge", "-p", r#"{"spec":{"valuesContent":"a: 2"}}"#]);
+    server.ok(&[
+        "patch",
+        "helmchart",
+        "web",
+        "-n",
+        "kube-system",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"valuesContent":"a: 2"}}"#,
+    ]);
     server.ok(&["wait", "helmchart/web", "-n", "kube-system", "--for=condition=Ready", "--timeout=90s"]);
     server.ok_with(&["apply", "-f", "-"], &CHART.replace("aGVsbG8=", "'%'"));
     server.until(&["get", "helmchart", "web", "-n", "kube-system", "-o", "json"], SETTLE_LIMIT * 2, |out| {
@@ -129,8 +145,12 @@ fn a_machine_without_helm_says_so_and_one_without_the_controller_has_no_such_kin
     server.until(&["get", "helmcharts", "-A"], SETTLE_LIMIT * 2, |_| true);
     server.ok_with(&["apply", "-f", "-"], CHART);
     assert!(condition(&server, "Ready").starts_with("False there is no program"));
-    let chart: Value = serde_json::from_str(&server.ok(&["get", "helmchart", "web", "-n", "kube-system", "-o", "json"])).unwrap();
-    assert_eq!((&chart["status"]["conditions"][0]["reason"], &chart["metadata"]["finalizers"]), (&Value::from("NoHelm"), &Value::Null));
+    let chart: Value =
+        serde_json::from_str(&server.ok(&["get", "helmchart", "web", "-n", "kube-system", "-o", "json"])).unwrap();
+    assert_eq!(
+        (&chart["status"]["conditions"][0]["reason"], &chart["metadata"]["finalizers"]),
+        (&Value::from("NoHelm"), &Value::Null)
+    );
     // Nothing was installed: nothing keeps it.
     server.ok(&["delete", "helmchart", "web", "-n", "kube-system", "--timeout=60s"]);
     server.stop();

@@ -12,11 +12,14 @@ const KILLS: [usize; 3] = [7, 61, 150];
 /// Creates ConfigMaps until the server is gone. Returns the names that were acknowledged.
 fn write_until_killed(server: Server, round: usize, after: usize) -> (Place, BTreeSet<String>) {
     let mut command = server.place.kubectl(&["create", "-f", "-", "--validate=false"]);
-    let mut writer = Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
+    let mut writer =
+        Running(command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap());
     let mut stdin = writer.0.stdin.take().unwrap();
     let feeding = std::thread::spawn(move || {
         for n in 0..2000 {
-            let object = format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: r{round}-{n}}}\ndata: {{number: \"{n}\"}}\n---\n");
+            let object = format!(
+                "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: r{round}-{n}}}\ndata: {{number: \"{n}\"}}\n---\n"
+            );
             if stdin.write_all(object.as_bytes()).is_err() {
                 return;
             }
@@ -24,7 +27,9 @@ fn write_until_killed(server: Server, round: usize, after: usize) -> (Place, BTr
     });
     let mut acknowledged = BTreeSet::new();
     let mut lines = BufReader::new(writer.0.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let name_of = |line: String| line.strip_prefix("configmap/").and_then(|rest| rest.strip_suffix(" created")).map(str::to_owned);
+    let name_of = |line: String| {
+        line.strip_prefix("configmap/").and_then(|rest| rest.strip_suffix(" created")).map(str::to_owned)
+    };
     acknowledged.extend(lines.by_ref().take(after).filter_map(name_of));
     assert_eq!(acknowledged.len(), after, "kubectl ended early");
     let place = server.kill();
@@ -45,8 +50,11 @@ fn no_acknowledged_write_is_lost_to_a_kill() {
         place = left;
     }
     let server = Server::start_in(place);
-    let found: BTreeSet<String> =
-        server.ok(&["get", "cm", "-o", "name"]).lines().map(|line| line.trim_start_matches("configmap/").to_owned()).collect();
+    let found: BTreeSet<String> = server
+        .ok(&["get", "cm", "-o", "name"])
+        .lines()
+        .map(|line| line.trim_start_matches("configmap/").to_owned())
+        .collect();
     let lost: Vec<&String> = acknowledged.difference(&found).collect();
     assert!(lost.is_empty(), "lost {} of {} acknowledged writes: {lost:?}", lost.len(), acknowledged.len());
     let whole = server.ok(&["get", "cm", "r0-0", "-o", "jsonpath={.data.number}"]);

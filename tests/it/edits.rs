@@ -14,7 +14,8 @@ fn kedge(place: &Place, args: &[&str]) -> Said {
 fn a_manifest_is_applied_followed_and_taken_back() {
     let mut server = Server::start();
     let dir = server.place.data_dir().join("server/manifests");
-    let config_map = |name: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{a: b}}\n");
+    let config_map =
+        |name: &str| format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{a: b}}\n");
     fs::create_dir(dir.join("team")).unwrap();
     fs::write(dir.join("team/web.yaml"), config_map("one") + "---\n" + &config_map("two")).unwrap();
     server.until(&["get", "configmaps", "-o", "name"], SETTLE_LIMIT, |out| out.contains("one") && out.contains("two"));
@@ -51,7 +52,11 @@ fn certificates_are_rotated_under_a_running_server() {
     let said = kedge(&server.place, &["certificate", "check", "--output=json"]);
     let list: serde_json::Value = serde_json::from_str(&said.out).unwrap();
     assert!(said.code == 0 && list.as_array().unwrap().iter().all(|one| one["status"] == "OK"), "{said:?}");
-    assert!(server.ok(&["get", "--raw", "/metrics"]).contains("kedge_certificate_expiration_seconds{name=\"client-admin\"}"));
+    assert!(
+        server
+            .ok(&["get", "--raw", "/metrics"])
+            .contains("kedge_certificate_expiration_seconds{name=\"client-admin\"}")
+    );
 }
 
 #[test]
@@ -65,8 +70,14 @@ fn certificates_that_cannot_be_renewed_are_told_of_in_an_event() {
         let _gone_already = fs::remove_file(&key);
         fs::create_dir(&key).map_err(|err| err.to_string())
     });
-    let events =
-        ["get", "events", "--all-namespaces", "--field-selector=reason=CertificateRenewalFailed", "-o", "jsonpath={.items[*].message}"];
+    let events = [
+        "get",
+        "events",
+        "--all-namespaces",
+        "--field-selector=reason=CertificateRenewalFailed",
+        "-o",
+        "jsonpath={.items[*].message}",
+    ];
     wait_for("an event", SETTLE_LIMIT * 4, || {
         // A renewal that was under way may write it once more.
         let _gone_already = fs::remove_file(&cert);
@@ -74,7 +85,9 @@ fn certificates_that_cannot_be_renewed_are_told_of_in_an_event() {
         if said.contains("client-scheduler.key: Is a directory") { Ok(()) } else { Err(said) }
     });
     fs::remove_dir(&key).unwrap();
-    wait_for("the certificate", SETTLE_LIMIT * 4, || if cert.exists() && key.is_file() { Ok(()) } else { Err("none".to_owned()) });
+    wait_for("the certificate", SETTLE_LIMIT * 4, || {
+        if cert.exists() && key.is_file() { Ok(()) } else { Err("none".to_owned()) }
+    });
     server.ok(&["get", "--raw", "/readyz"]);
     server.stop();
 }
@@ -92,12 +105,15 @@ fn authorities_are_replaced_and_the_old_ones_trusted_until_they_are_dropped() {
     };
     let wrong = rotate(&server, &[&format!("--path={}", server.place.path("none").display())]);
     assert!(wrong.code != 0 && wrong.err.contains("none: there is no such folder"), "{wrong:?}");
-    let authority = |server: &Server| fs::read_to_string(server.place.data_dir().join("server/tls/server-ca.crt")).unwrap();
+    let authority =
+        |server: &Server| fs::read_to_string(server.place.data_dir().join("server/tls/server-ca.crt")).unwrap();
     for (more, old_is_good, authorities) in [(&[][..], true, 3), (&["--drop-old"][..], false, 1)] {
         let said = rotate(&server, more);
         assert!(said.code == 0 && said.out.contains("Restart kedge"), "{said:?}");
         let next = server.place.data_dir().join("server/cred/authorities-next.json");
-        wait_for("the new set beside the one in use", SETTLE_LIMIT, || if next.exists() { Ok(()) } else { Err("none".to_owned()) });
+        wait_for("the new set beside the one in use", SETTLE_LIMIT, || {
+            if next.exists() { Ok(()) } else { Err("none".to_owned()) }
+        });
         server.ok(&["get", "--raw", "/readyz"]);
         server = Server::start_in(server.stop());
         // The log is that of all starts.
@@ -113,8 +129,9 @@ fn authorities_are_replaced_and_the_old_ones_trusted_until_they_are_dropped() {
     server.stop();
 }
 
-/// Authorities as a person brings them, in the folder $1; $2 is server/tls. Servers' is below a root of their own; clients' is made
-/// as k3s's users do it: signed by itself, the same signed by the one in use, and that one; requestheader's ends in a month.
+/// Authorities as a person brings them, in the folder $1; $2 is server/tls. Servers' is below a root of their own;
+/// clients' is made as k3s's users do it: signed by itself, the same signed by the one in use, and that one;
+/// requestheader's ends in a month.
 const OWN_AUTHORITIES: &str = r#"
 set -e
 mkdir "$1"; cd "$1"
@@ -137,25 +154,30 @@ fn authorities_of_ones_own_are_taken_from_a_folder() {
     server.announce("new authorities are here");
     // One that ends in a month is told of at every start.
     server.announce("a certificate nears its end");
-    let (tls, own, old) = (server.place.data_dir().join("server/tls"), server.place.path("own"), server.place.path("old-kubeconfig"));
+    let (tls, own, old) =
+        (server.place.data_dir().join("server/tls"), server.place.path("own"), server.place.path("old-kubeconfig"));
     let made = Command::new("sh").args(["-c", OWN_AUTHORITIES, "sh"]).args([&own, &tls]).output().unwrap();
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
     fs::copy(server.place.kubeconfig(), &old).unwrap();
     let rotate = |server: &Server, more: &[&str]| {
-        let flags =
-            [("--kubeconfig", server.place.kubeconfig()), ("--path", own.clone())].map(|(flag, path)| format!("{flag}={}", path.display()));
+        let flags = [("--kubeconfig", server.place.kubeconfig()), ("--path", own.clone())]
+            .map(|(flag, path)| format!("{flag}={}", path.display()));
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         kedge(&server.place, &[&["certificate", "rotate-ca"], &flags[..], more].concat())
     };
     let short = rotate(&server, &[]);
     assert!(
-        short.code != 0 && short.err.contains("request-header-ca: ") && short.err.contains("--force takes it nevertheless"),
+        short.code != 0
+            && short.err.contains("request-header-ca: ")
+            && short.err.contains("--force takes it nevertheless"),
         "{short:?}"
     );
     let said = rotate(&server, &["--force"]);
     assert!(said.code == 0 && said.out.contains("Restart kedge"), "{said:?}");
     let next = server.place.data_dir().join("server/cred/authorities-next.json");
-    wait_for("the new set beside the one in use", SETTLE_LIMIT, || if next.exists() { Ok(()) } else { Err("none".to_owned()) });
+    wait_for("the new set beside the one in use", SETTLE_LIMIT, || {
+        if next.exists() { Ok(()) } else { Err("none".to_owned()) }
+    });
     server = Server::start_in(server.stop());
     server.announce("new authorities are here");
     server.announce("a certificate nears its end");
@@ -179,8 +201,10 @@ fn the_server_answers_for_metrics_unless_it_is_told_not_to() {
     let mut place = server.stop();
     place.flags.push("--disable=metrics-server".to_owned());
     let server = Server::start_in(place);
-    wait_for("no APIService", SETTLE_LIMIT, || match server.said(&["get", "apiservice", "v1beta1.metrics.k8s.io"]).code {
-        0 => Err("it is there".to_owned()),
-        _ => Ok(()),
+    wait_for("no APIService", SETTLE_LIMIT, || {
+        match server.said(&["get", "apiservice", "v1beta1.metrics.k8s.io"]).code {
+            0 => Err("it is there".to_owned()),
+            _ => Ok(()),
+        }
     });
 }

@@ -1,5 +1,5 @@
-//! A disk that fails under the real program: strace gives EIO to its writes and syncs. The process ends and says why, lets no log go, and
-//! the next one has everything that was acknowledged.
+//! A disk that fails under the real program: strace gives EIO to its writes and syncs. The process ends and says why,
+//! lets no log go, and the next one has everything that was acknowledged.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -101,11 +101,16 @@ fn story(calls: &str, files: impl Fn(&Place) -> Vec<PathBuf>, says: &[&str]) {
 
 #[test]
 fn a_log_that_cannot_be_written_ends_the_server_and_costs_nothing_acknowledged() {
-    story("pwrite64,fdatasync,fsync", |place| segments(place).into_iter().collect(), &["cannot write the log", "os error 5"]);
+    story(
+        "pwrite64,fdatasync,fsync",
+        |place| segments(place).into_iter().collect(),
+        &["cannot write the log", "os error 5"],
+    );
 }
 
 #[test]
 fn a_database_that_cannot_be_synced_ends_the_server_and_its_log_stays() {
-    let database = |place: &Place| ["state.db", "state.db-wal"].map(|name| place.data_dir().join("server/db").join(name)).to_vec();
+    let database =
+        |place: &Place| ["state.db", "state.db-wal"].map(|name| place.data_dir().join("server/db").join(name)).to_vec();
     story("fdatasync,fsync", database, &["disk I/O error"]);
 }

@@ -1,4 +1,5 @@
-//! A disk that fills up under a running server: it says so, keeps what it has, and goes on by itself when there is room.
+//! A disk that fills up under a running server: it says so, keeps what it has, and goes on by itself when there is
+//! room.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +23,8 @@ impl SmallDisk {
     /// Takes all the room that is left.
     fn fill(&self) {
         let filler = self.0.join("filler");
-        let said = run_with(Command::new("dd").args(["if=/dev/zero", "bs=64k"]).arg(format!("of={}", filler.display())), "");
+        let said =
+            run_with(Command::new("dd").args(["if=/dev/zero", "bs=64k"]).arg(format!("of={}", filler.display())), "");
         assert!(said.err.contains("No space left"), "{said:?}");
     }
 
@@ -79,7 +81,9 @@ fn a_full_disk_is_told_and_the_server_goes_on_when_there_is_room() {
     });
     assert!(refusal.contains("no space left on the device that holds"), "a refusal that says why: {refusal}");
     // The alarm, for whoever watches machines, and a line for whoever reads logs.
-    wait_for("the alarm", SETTLE_LIMIT, || if alarms(&server.place).contains("NOSPACE") { Ok(()) } else { Err("none".to_owned()) });
+    wait_for("the alarm", SETTLE_LIMIT, || {
+        if alarms(&server.place).contains("NOSPACE") { Ok(()) } else { Err("none".to_owned()) }
+    });
     let log = fs::read_to_string(server.place.path("log")).unwrap();
     assert!(log.contains("alarm NOSPACE: new values are refused until there is room"), "{log}");
     // Reading goes on.
@@ -90,11 +94,9 @@ fn a_full_disk_is_told_and_the_server_goes_on_when_there_is_room() {
         if said.code == 0 || said.err.contains("AlreadyExists") { Ok(()) } else { Err(said.err) }
     });
     kept.push("configmap/after".to_owned());
-    wait_for(
-        "the alarm to end",
-        SETTLE_LIMIT,
-        || if alarms(&server.place).contains("NOSPACE") { Err("it stays".to_owned()) } else { Ok(()) },
-    );
+    wait_for("the alarm to end", SETTLE_LIMIT, || {
+        if alarms(&server.place).contains("NOSPACE") { Err("it stays".to_owned()) } else { Ok(()) }
+    });
     // What was acknowledged is there, also for the next process.
     let all = |server: &Server| server.ok(&["get", "configmaps", "-o", "name"]);
     let place = {

@@ -1,4 +1,5 @@
-//! A real server in a folder of its own, a real kubectl that talks to it, and waiting for things with a limit and a name.
+//! A real server in a folder of its own, a real kubectl that talks to it, and waiting for things with a limit and a
+//! name.
 
 use std::fs;
 use std::io::Write as _;
@@ -91,7 +92,8 @@ pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-/// Where a server keeps its things, and with which flags it is started. Outlives the server, so that it can be started again.
+/// Where a server keeps its things, and with which flags it is started. Outlives the server, so that it can be started
+/// again.
 pub(crate) struct Place {
     pub(crate) dir: TempDir,
     pub(crate) port: u16,
@@ -104,7 +106,8 @@ impl Place {
     pub(crate) fn new(flags: &[&str]) -> Place {
         // Pods reach no loopback address, so it cannot be an endpoint; a documentation address (RFC 5737) stands in.
         let addresses = ["--bind-address=127.0.0.1", "--node-ip=127.0.0.1", "--advertise-address=192.0.2.1"];
-        let mut all: Vec<String> = ["--disable-agent", "--node-name=test"].into_iter().chain(addresses).map(str::to_owned).collect();
+        let mut all: Vec<String> =
+            ["--disable-agent", "--node-name=test"].into_iter().chain(addresses).map(str::to_owned).collect();
         all.extend(flags.iter().map(|flag| (*flag).to_owned()));
         Place {
             dir: tempfile::Builder::new().prefix("kedge-it-").tempdir().unwrap(),
@@ -169,7 +172,11 @@ impl Place {
     /// kubectl as the cluster's admin.
     pub(crate) fn kubectl(&self, args: &[&str]) -> Command {
         let mut command = Command::new("kubectl");
-        command.args(args).env("KUBECONFIG", self.kubeconfig()).env("KUBECACHEDIR", self.path("kube-cache")).env("HOME", self.dir.path());
+        command
+            .args(args)
+            .env("KUBECONFIG", self.kubeconfig())
+            .env("KUBECACHEDIR", self.path("kube-cache"))
+            .env("HOME", self.dir.path());
         command.stdin(Stdio::null());
         command
     }
@@ -213,7 +220,8 @@ impl Server {
         // A kubeconfig of an earlier run must not be taken for this one's.
         let _absent = fs::remove_file(place.kubeconfig());
         let log = fs::File::options().create(true).append(true).open(place.path("log")).unwrap();
-        let process = place.command().stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
+        let process =
+            place.command().stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap();
         Server { _tells: TellOnPanic(place.path("log")), place, process: Running(process), announced: Vec::new() }
     }
 

@@ -76,7 +76,9 @@ fn a_plugin_guards_secrets_and_they_are_read_again_after_a_restart() {
         socket.display()
     );
     fs::write(place.path("encryption.yaml"), config).unwrap();
-    place.flags.push(format!("--kube-apiserver-arg=encryption-provider-config={}", place.path("encryption.yaml").display()));
+    place
+        .flags
+        .push(format!("--kube-apiserver-arg=encryption-provider-config={}", place.path("encryption.yaml").display()));
     let _plugin = plugin(&socket);
     let server = Server::start_in(place);
     server.ok(&["create", "secret", "generic", "s", "--from-literal=password=correct-horse"]);

@@ -1,5 +1,9 @@
 //! Black-box tests of the half that needs no containers: the real program, driven by the real kubectl.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may fail; it measures real time and reads its environment")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may fail; it measures real time and reads its environment"
+)]
 
 mod access;
 mod agents;

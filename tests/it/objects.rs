@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 
 use crate::harness::{SETTLE_LIMIT, Server};
 
-const CONFIG: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web, labels: {app: web, tier: front}}\ndata: {colour: blue}\n";
+const CONFIG: &str =
+    "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web, labels: {app: web, tier: front}}\ndata: {colour: blue}\n";
 
 #[test]
 fn an_object_is_read_in_every_output_form() {
@@ -22,12 +23,16 @@ fn an_object_is_read_in_every_output_form() {
     let table = server.ok(&["get", "cm", "web", "--show-labels"]);
     assert_eq!(table.lines().next().unwrap().split_whitespace().collect::<Vec<_>>(), ["NAME", "DATA", "AGE", "LABELS"]);
     assert!(table.contains("app=web,tier=front"), "{table}");
-    let columns = server.ok(&["get", "cm", "web", "-o", "custom-columns=N:.metadata.name,C:.data.colour", "--no-headers"]);
+    let columns =
+        server.ok(&["get", "cm", "web", "-o", "custom-columns=N:.metadata.name,C:.data.colour", "--no-headers"]);
     assert_eq!(columns.split_whitespace().collect::<Vec<_>>(), ["web", "blue"]);
     assert!(server.ok(&["describe", "cm", "web"]).contains("colour:\n----\nblue"));
     assert_eq!(server.refused(&["get", "cm", "gone"]), "Error from server (NotFound): configmaps \"gone\" not found\n");
     let again = server.refused_with(&["create", "-f", "-"], CONFIG);
-    assert!(again.contains("Error from server (AlreadyExists)") && again.contains("configmaps \"web\" already exists"), "{again}");
+    assert!(
+        again.contains("Error from server (AlreadyExists)") && again.contains("configmaps \"web\" already exists"),
+        "{again}"
+    );
     server.stop();
 }
 
@@ -53,9 +58,19 @@ fn a_patch_changes_what_it_names() {
 
     // Strategic merge joins containers by name; a merge patch would replace the list.
     server.ok(&["create", "deployment", "two", "--image=a:1", "--replicas=0"]);
-    server.ok(&["patch", "deployment", "two", "-p", r#"{"spec":{"template":{"spec":{"containers":[{"name":"side","image":"b:1"}]}}}}"#]);
-    assert_eq!(server.ok(&["get", "deployment", "two", "-o", "jsonpath={.spec.template.spec.containers[*].name}"]), "side a");
-    let missing = server.refused(&["patch", "cm", "web", "--type=json", "-p", r#"[{"op":"remove","path":"/data/none"}]"#]);
+    server.ok(&[
+        "patch",
+        "deployment",
+        "two",
+        "-p",
+        r#"{"spec":{"template":{"spec":{"containers":[{"name":"side","image":"b:1"}]}}}}"#,
+    ]);
+    assert_eq!(
+        server.ok(&["get", "deployment", "two", "-o", "jsonpath={.spec.template.spec.containers[*].name}"]),
+        "side a"
+    );
+    let missing =
+        server.refused(&["patch", "cm", "web", "--type=json", "-p", r#"[{"op":"remove","path":"/data/none"}]"#]);
     assert!(missing.contains("the server rejected our request due to an error in our request"), "{missing}");
     server.stop();
 }
@@ -84,7 +99,14 @@ fn server_side_apply_defends_what_others_own() {
     assert!(conflict.contains("Apply failed with 1 conflict: conflict with \"one\": .data.colour"), "{conflict}");
     assert_eq!(server.ok(&["get", "cm", "web", "-o", "jsonpath={.data.colour}"]), "blue");
     server.ok_with(&[&other[..], &["--force-conflicts"]].concat(), &red);
-    let owners = server.ok(&["get", "cm", "web", "--show-managed-fields", "-o", "jsonpath={.metadata.managedFields[*].manager}"]);
+    let owners = server.ok(&[
+        "get",
+        "cm",
+        "web",
+        "--show-managed-fields",
+        "-o",
+        "jsonpath={.metadata.managedFields[*].manager}",
+    ]);
     assert_eq!(server.ok(&["get", "cm", "web", "-o", "jsonpath={.data.colour}"]), "red");
     assert_eq!(owners, "one two");
     server.stop();
@@ -92,7 +114,8 @@ fn server_side_apply_defends_what_others_own() {
 
 /// Managers of fields below `spec` of an object, each with its version and these fields.
 fn managers(server: &Server, what: &str) -> Vec<(String, String, String)> {
-    let object: Value = serde_json::from_str(&server.ok(&["get", what, "--show-managed-fields", "-o", "json"])).unwrap();
+    let object: Value =
+        serde_json::from_str(&server.ok(&["get", what, "--show-managed-fields", "-o", "json"])).unwrap();
     let text = |entry: &Value, key: &str| entry[key].as_str().unwrap_or_default().to_owned();
     let entries = object["metadata"]["managedFields"].as_array().unwrap().iter();
     // Its controller owns fields of the status.
@@ -108,7 +131,8 @@ fn fields_are_owned_in_the_version_in_which_they_were_written() {
     let scaled = |version: &str, rest: Value| {
         let mut spec = json!({ "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "d" }, "maxReplicas": 3 });
         spec.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
-        json!({ "apiVersion": version, "kind": "HorizontalPodAutoscaler", "metadata": { "name": "h" }, "spec": spec }).to_string()
+        json!({ "apiVersion": version, "kind": "HorizontalPodAutoscaler", "metadata": { "name": "h" }, "spec": spec })
+            .to_string()
     };
     let apply = |manager: &str, object: &str| {
         server.said_with(&["apply", "--server-side", "-f", "-", &format!("--field-manager={manager}")], object)
@@ -117,15 +141,13 @@ fn fields_are_owned_in_the_version_in_which_they_were_written() {
     assert_eq!(apply("one", &old).code, 0);
     let of_one = json!({ "f:maxReplicas": {}, "f:scaleTargetRef": {}, "f:targetCPUUtilizationPercentage": {} });
     assert_eq!(managers(&server, "hpa/h"), [is("one", "autoscaling/v1", of_one)]);
-    let metrics =
-        json!([{ "type": "Resource", "resource": { "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 60 } } }]);
+    let metrics = json!([{ "type": "Resource", "resource": { "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 60 } } }]);
     let refused = apply("two", &scaled("autoscaling/v2", json!({ "metrics": metrics })));
     assert!(refused.err.contains("conflict with \"one\": .spec.targetCPUUtilizationPercentage"), "{refused:?}");
     // What its owner no longer wants goes, though it says so in the other version.
     assert_eq!(apply("one", &scaled("autoscaling/v2", json!({ "minReplicas": 2 }))).code, 0);
     // What is one field to v1 is three to v2.
-    let of_one =
-        json!({ "f:maxReplicas": {}, "f:minReplicas": {}, "f:scaleTargetRef": { "f:apiVersion": {}, "f:kind": {}, "f:name": {} } });
+    let of_one = json!({ "f:maxReplicas": {}, "f:minReplicas": {}, "f:scaleTargetRef": { "f:apiVersion": {}, "f:kind": {}, "f:name": {} } });
     assert_eq!(managers(&server, "hpa/h"), [is("one", "autoscaling/v2", of_one)]);
 
     let versions: Vec<Value> = ["v1", "v2"].iter().map(|name| json!({ "name": name, "served": true, "storage": *name == "v2",
@@ -141,7 +163,10 @@ fn fields_are_owned_in_the_version_in_which_they_were_written() {
     assert_eq!(managers(&server, "twos/t"), [is("one", "it.example.com/v1", json!({ ".": {}, "f:a": {}, "f:b": {} }))]);
     let forced = ["apply", "--server-side", "-f", "-", "--field-manager=two", "--force-conflicts"];
     server.ok_with(&forced, &two("v2", json!({ "b": 2 })));
-    let both = [is("two", "it.example.com/v2", json!({ "f:b": {} })), is("one", "it.example.com/v1", json!({ ".": {}, "f:a": {} }))];
+    let both = [
+        is("two", "it.example.com/v2", json!({ "f:b": {} })),
+        is("one", "it.example.com/v1", json!({ ".": {}, "f:a": {} })),
+    ];
     assert_eq!(managers(&server, "twos/t"), both);
     server.stop();
 }
@@ -184,8 +209,12 @@ fn selectors_and_pages_find_the_same_objects() {
     assert_eq!(count(&["-l", "quarter notin (0),all"]), 30);
     assert_eq!(count(&["-l", "quarter!=0,all"]), 30);
     assert_eq!(count(&["--field-selector", "metadata.name=c07"]), 1);
-    let page: serde_json::Value =
-        serde_json::from_str(&server.ok(&["get", "--raw", "/api/v1/namespaces/default/configmaps?limit=7&labelSelector=all"])).unwrap();
+    let page: serde_json::Value = serde_json::from_str(&server.ok(&[
+        "get",
+        "--raw",
+        "/api/v1/namespaces/default/configmaps?limit=7&labelSelector=all",
+    ]))
+    .unwrap();
     assert_eq!(page["items"].as_array().unwrap().len(), 7);
     assert!(!page["metadata"]["continue"].as_str().unwrap().is_empty(), "{}", page["metadata"]);
     let bad = server.refused(&["get", "cm", "--field-selector", "data.x=1"]);
@@ -208,7 +237,8 @@ fn what_upstream_refuses_is_refused_in_its_words() {
         "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  selector: {matchLabels: {app: a}}\n  template:\n    metadata: {labels: {app: b}}\n    spec: {containers: [{name: c, image: i}]}\n",
     );
     assert!(
-        labels.contains("spec.template.metadata.labels: Invalid value:") && labels.contains("`selector` does not match template `labels`"),
+        labels.contains("spec.template.metadata.labels: Invalid value:")
+            && labels.contains("`selector` does not match template `labels`"),
         "{labels}"
     );
     let unknown = refused("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: u}\ndatum: {a: b}\n");
@@ -223,7 +253,10 @@ fn what_upstream_refuses_is_refused_in_its_words() {
 #[test]
 fn a_dry_run_leaves_nothing() {
     let server = Server::start();
-    assert_eq!(server.ok_with(&["apply", "--dry-run=server", "-f", "-"], CONFIG), "configmap/web created (server dry run)\n");
+    assert_eq!(
+        server.ok_with(&["apply", "--dry-run=server", "-f", "-"], CONFIG),
+        "configmap/web created (server dry run)\n"
+    );
     assert!(server.refused(&["get", "cm", "web"]).contains("(NotFound)"));
     server.stop();
 }
@@ -244,8 +277,13 @@ fn the_server_describes_itself() {
         assert_eq!(server.ok(&["get", "--raw", path]), "ok");
     }
     let checks = server.ok(&["get", "--raw", "/readyz?verbose&exclude=etcd"]);
-    for line in ["[+]ping ok", "[+]etcd excluded: ok", "[+]poststarthook/rbac/bootstrap-roles ok", "[+]shutdown ok", "readyz check passed"]
-    {
+    for line in [
+        "[+]ping ok",
+        "[+]etcd excluded: ok",
+        "[+]poststarthook/rbac/bootstrap-roles ok",
+        "[+]shutdown ok",
+        "readyz check passed",
+    ] {
         assert!(checks.lines().any(|l| l == line), "{line} in\n{checks}");
     }
     assert_eq!(server.ok(&["get", "--raw", "/livez/poststarthook/start-apiextensions-controllers"]), "ok");

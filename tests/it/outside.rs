@@ -56,7 +56,10 @@ fn outside(answer: Answer) -> Outside {
         let (group, fatal) = Group::root("outside");
         // Nobody listens for it here; it lives as long as the program.
         std::mem::forget(fatal);
-        let server = wire::serve::Server::bind(SocketAddr::from(([127, 0, 0, 1], 0)), Some(tls), Arc::new(Answers(answer))).await.unwrap();
+        let server =
+            wire::serve::Server::bind(SocketAddr::from(([127, 0, 0, 1], 0)), Some(tls), Arc::new(Answers(answer)))
+                .await
+                .unwrap();
         let port = server.local_addr().unwrap().port();
         server.start(&group);
         std::mem::forget(group);
@@ -71,7 +74,9 @@ fn judge(path: &str, _headers: &http::HeaderMap, review: &Value) -> Value {
     let mut response = json!({ "uid": review["request"]["uid"], "allowed": true });
     match path {
         "/mutate" => {
-            let patch = json!([{ "op": "add", "path": "/data/added", "value": review["request"]["userInfo"]["username"] }]).to_string();
+            let patch =
+                json!([{ "op": "add", "path": "/data/added", "value": review["request"]["userInfo"]["username"] }])
+                    .to_string();
             response["patchType"] = "JSONPatch".into();
             response["patch"] = wire::websocket::to_base64(patch.as_bytes()).into();
             response["warnings"] = json!(["something was added"]);
@@ -110,7 +115,9 @@ fn webhooks_change_and_judge() {
     let refused = server.refused_with(&["create", "-f-"], &map("bad", "yes"));
     assert!(refused.contains(r#"admission webhook "w.example.com" denied the request: no bad ones"#), "{refused}");
     let metrics = server.ok(&["get", "--raw", "/metrics"]);
-    let line = |name: &str, has: &[&str]| metrics.lines().any(|line| line.starts_with(name) && has.iter().all(|part| line.contains(part)));
+    let line = |name: &str, has: &[&str]| {
+        metrics.lines().any(|line| line.starts_with(name) && has.iter().all(|part| line.contains(part)))
+    };
     let count = "apiserver_admission_webhook_admission_duration_seconds_count";
     assert!(line(count, &["name=\"w.example.com\"", "type=\"admit\"", "operation=\"CREATE\""]), "{metrics}");
     assert!(line(count, &["type=\"validating\"", "rejected=\"true\""]), "{metrics}");
@@ -129,13 +136,20 @@ fn a_webhook_that_is_not_there_fails_as_its_policy_says() {
     let mut server = Server::start();
     server.announce("failing open");
     let map = |name: &str| {
-        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "labels": { "judged": "yes" } } }).to_string()
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "labels": { "judged": "yes" } } })
+            .to_string()
     };
     server.ok_with(&["create", "-f-"], &configuration("ValidatingWebhookConfiguration", "x", &closed, ""));
     let refused = server.refused_with(&["create", "-f-"], &map("a"));
-    assert!(refused.contains(r#"failed calling webhook "w.example.com": failed to call webhook: Post "https://127.0.0.1:"#), "{refused}");
+    assert!(
+        refused.contains(r#"failed calling webhook "w.example.com": failed to call webhook: Post "https://127.0.0.1:"#),
+        "{refused}"
+    );
     server.ok(&["delete", "validatingwebhookconfiguration", "hooks"]);
-    server.ok_with(&["create", "-f-"], &configuration("ValidatingWebhookConfiguration", "x", &closed, r#""failurePolicy":"Ignore","#));
+    server.ok_with(
+        &["create", "-f-"],
+        &configuration("ValidatingWebhookConfiguration", "x", &closed, r#""failurePolicy":"Ignore","#),
+    );
     server.ok_with(&["create", "-f-"], &map("a"));
     server.stop();
 }
@@ -154,7 +168,11 @@ fn aggregated(path: &str, headers: &http::HeaderMap, sent: &Value) -> Value {
             "groups": headers.get_all("x-remote-group").iter().map(|v| String::from_utf8_lossy(v.as_bytes())).collect::<Vec<_>>(),
         }),
         "/tokens" => {
-            let groups = if sent["spec"]["token"] == "broken" { json!(["watched", "two\nlines"]) } else { json!(["g\u{e4}ste"]) };
+            let groups = if sent["spec"]["token"] == "broken" {
+                json!(["watched", "two\nlines"])
+            } else {
+                json!(["g\u{e4}ste"])
+            };
             let known = json!({ "authenticated": true, "user": { "username": "guest", "groups": groups } });
             json!({ "kind": "TokenReview", "apiVersion": "authentication.k8s.io/v1", "status": known })
         }
@@ -172,7 +190,9 @@ fn tells_all_of_a_user_or_nothing(server: &Server) {
         let base = ["--kubeconfig=/dev/null", "--insecure-skip-tls-verify", "--server", &url, "--token", token];
         server.said(&[&base[..], &["get", "--raw", path]].concat())
     };
-    server.until(&["auth", "can-i", "get", "things.outside.example.com", "--as=guest"], SETTLE_LIMIT, |out| out == "yes\n");
+    server.until(&["auth", "can-i", "get", "things.outside.example.com", "--as=guest"], SETTLE_LIMIT, |out| {
+        out == "yes\n"
+    });
     let who: Value = serde_json::from_str(&asks("good").out).unwrap();
     assert_eq!(who["groups"], json!(["g\u{e4}ste", "system:authenticated"]));
     let refused = asks("broken");
@@ -187,7 +207,10 @@ fn an_aggregated_api_is_part_of_the_whole() {
         "clusters": [{ "name": "c", "cluster": { "server": format!("https://127.0.0.1:{}/tokens", outside.port), "certificate-authority-data": outside.ca_bundle } }],
         "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }] });
     std::fs::write(place.path("webhook"), webhook.to_string()).unwrap();
-    place.flags.push(format!("--kube-apiserver-arg=authentication-token-webhook-config-file={}", place.path("webhook").display()));
+    place.flags.push(format!(
+        "--kube-apiserver-arg=authentication-token-webhook-config-file={}",
+        place.path("webhook").display()
+    ));
     let server = Server::start_in(place);
     let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "api" }, "spec": { "type": "ExternalName", "externalName": "localhost" } });
     server.ok_with(&["create", "-f-"], &service.to_string());
@@ -197,14 +220,20 @@ fn an_aggregated_api_is_part_of_the_whole() {
                   "service": { "namespace": "default", "name": "api", "port": outside.port } },
     });
     server.ok_with(&["create", "-f-"], &registration.to_string());
-    server.until(&["get", "apiservice", "v1.outside.example.com", "-o", "jsonpath={.status.conditions[0].reason}"], SETTLE_LIMIT, |out| {
-        out == "Passed"
-    });
+    server.until(
+        &["get", "apiservice", "v1.outside.example.com", "-o", "jsonpath={.status.conditions[0].reason}"],
+        SETTLE_LIMIT,
+        |out| out == "Passed",
+    );
     assert!(server.ok(&["api-resources", "--api-group=outside.example.com"]).contains("things"));
     let who: Value = serde_json::from_str(&server.ok(&["get", "th", "who", "-o", "json"])).unwrap();
     assert_eq!((who["user"].as_str(), who["token"].as_str()), (Some("system:admin"), Some("")));
     tells_all_of_a_user_or_nothing(&server);
-    assert!(server.ok(&["get", "--raw", "/metrics"]).contains("aggregator_unavailable_apiservice{name=\"v1.outside.example.com\"} 0"));
+    assert!(
+        server
+            .ok(&["get", "--raw", "/metrics"])
+            .contains("aggregator_unavailable_apiservice{name=\"v1.outside.example.com\"} 0")
+    );
     let local = server.ok(&["get", "apiservice", "v1.apps", "-o", "jsonpath={.status.conditions[0].message}"]);
     assert_eq!(local, "Local APIServices are always available");
     server.ok(&["delete", "apiservice", "v1.outside.example.com"]);

@@ -142,9 +142,11 @@ fn secrets_are_for_their_owner_alone() {
 
 #[test]
 fn help_and_version_end_well() {
-    for (args, word) in
-        [(&["--version"][..], "Kubernetes v1.36"), (&["server", "--help"], "--https-listen-port"), (&["completion", "bash"], "complete")]
-    {
+    for (args, word) in [
+        (&["--version"][..], "Kubernetes v1.36"),
+        (&["server", "--help"], "--https-listen-port"),
+        (&["completion", "bash"], "complete"),
+    ] {
         let said = run_with(Command::new(env!("CARGO_BIN_EXE_kedge")).args(args), "");
         assert_eq!((said.code, said.out.contains(word)), (0, true), "{said:?}");
     }
@@ -152,7 +154,9 @@ fn help_and_version_end_well() {
 
 #[test]
 fn every_command_names_what_it_does_not_know() {
-    let said = |args: &[&str]| run_with(Command::new(env!("CARGO_BIN_EXE_kedge")).args(args).env("KEDGE_CONFIG_FILE", "/dev/null"), "");
+    let said = |args: &[&str]| {
+        run_with(Command::new(env!("CARGO_BIN_EXE_kedge")).args(args).env("KEDGE_CONFIG_FILE", "/dev/null"), "")
+    };
     let commands = "server|agent|token|token create|token list|token delete|snapshot save|snapshot ls|snapshot restore|snapshot prune|\
         secrets-encrypt|certificate check|certificate rotate|status|why|check-config|images|ps|logs|killall|uninstall|completion";
     for command in commands.split('|') {
@@ -179,9 +183,12 @@ fn every_command_names_what_it_does_not_know() {
 
 #[test]
 fn every_shell_gets_its_completion() {
-    for (shell, word) in
-        [("bash", "complete -F"), ("zsh", "#compdef kedge"), ("fish", "complete -c kedge"), ("powershell", "Register-ArgumentCompleter")]
-    {
+    for (shell, word) in [
+        ("bash", "complete -F"),
+        ("zsh", "#compdef kedge"),
+        ("fish", "complete -c kedge"),
+        ("powershell", "Register-ArgumentCompleter"),
+    ] {
         let said = run_with(Command::new(env!("CARGO_BIN_EXE_kedge")).args(["completion", shell]), "");
         assert!(said.code == 0 && said.out.contains(word) && said.out.contains("certificate"), "{shell}: {}", said.err);
     }

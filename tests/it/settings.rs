@@ -68,7 +68,12 @@ fn a_servers_own_flags_do_what_they_do_in_k3s() {
 
     // One page has the metrics of all parts of a server.
     let page = server.ok(&["get", "--raw", "/metrics"]);
-    for name in ["kedge_certificate_expiration_seconds{", "apiserver_request_total{", "workqueue_depth{", "rest_client_requests_total{"] {
+    for name in [
+        "kedge_certificate_expiration_seconds{",
+        "apiserver_request_total{",
+        "workqueue_depth{",
+        "rest_client_requests_total{",
+    ] {
         assert!(page.contains(name), "no {name}");
     }
     // A Node that waits for a cloud is left to whoever brings one.
@@ -81,7 +86,10 @@ fn a_servers_own_flags_do_what_they_do_in_k3s() {
 
     // A snapshot of what repeats itself is small.
     let long = "a".repeat(500_000);
-    server.ok_with(&["create", "-f", "-"], &format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: long}}\ndata: {{k: {long}}}\n"));
+    server.ok_with(
+        &["create", "-f", "-"],
+        &format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: long}}\ndata: {{k: {long}}}\n"),
+    );
     let mut save = Command::new(env!("CARGO_BIN_EXE_kedge"));
     let said = run_with(save.args(["snapshot", "save", "--data-dir"]).arg(server.place.data_dir()), "");
     assert_eq!(said.code, 0, "{said:?}");
@@ -94,7 +102,11 @@ fn a_servers_own_flags_do_what_they_do_in_k3s() {
 #[test]
 fn static_tokens_and_abac_let_in_who_they_name() {
     let policy = r#"{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"bob","namespace":"*","resource":"configmaps","apiGroup":"*","readonly":true}}"#;
-    let args = [("token-auth-file", "DIR/tokens"), ("authorization-mode", "Node,RBAC,ABAC"), ("authorization-policy-file", "DIR/policy")];
+    let args = [
+        ("token-auth-file", "DIR/tokens"),
+        ("authorization-mode", "Node,RBAC,ABAC"),
+        ("authorization-policy-file", "DIR/policy"),
+    ];
     let server = Server::start_in(place_with(&args, &[("tokens", "bobs-token,bob,7,\"dev\"\n"), ("policy", policy)]));
     let url = format!("https://127.0.0.1:{}", server.place.port);
     let as_bob = |args: &[&str]| {
@@ -104,7 +116,10 @@ fn static_tokens_and_abac_let_in_who_they_name() {
     server.until(&["get", "configmaps", "-o", "name"], SETTLE_LIMIT, |out| out == "configmap/kube-root-ca.crt\n");
     assert_eq!(as_bob(&["get", "configmaps", "-o", "name"]).out, "configmap/kube-root-ca.crt\n");
     let refused = as_bob(&["create", "configmap", "x"]);
-    assert!(refused.err.contains("cannot create resource \"configmaps\"") && refused.err.contains("No policy matched."), "{refused:?}");
+    assert!(
+        refused.err.contains("cannot create resource \"configmaps\"") && refused.err.contains("No policy matched."),
+        "{refused:?}"
+    );
     server.stop();
 }
 
@@ -119,7 +134,10 @@ fn the_audit_log_says_who_did_what() {
     server.ok(&["get", "configmaps"]);
     let log = fs::read_to_string(server.place.path("audit.log")).unwrap();
     let events: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let event = events.iter().find(|e| e["objectRef"]["name"] == "seen" || e["requestObject"]["metadata"]["name"] == "seen").unwrap();
+    let event = events
+        .iter()
+        .find(|e| e["objectRef"]["name"] == "seen" || e["requestObject"]["metadata"]["name"] == "seen")
+        .unwrap();
     assert_eq!(event["user"]["username"], "system:admin");
     assert_eq!(event["stage"], "ResponseComplete");
     assert_eq!(event["responseStatus"]["code"], 201);
@@ -166,7 +184,10 @@ fn secrets_are_sealed_on_the_disk_and_keys_are_rotated_while_the_server_runs() {
     assert!(encrypt("rotate-keys").contains("Objects written anew"));
     for (step, stage) in [("prepare", "prepare"), ("rotate", "rotate"), ("reencrypt", "reencrypt_finished")] {
         let text = encrypt(step);
-        assert!(text.contains(&format!("Current Rotation Stage: {stage}\nServer Encryption Hashes: All hashes match")), "{text}");
+        assert!(
+            text.contains(&format!("Current Rotation Stage: {stage}\nServer Encryption Hashes: All hashes match")),
+            "{text}"
+        );
     }
     let after = fs::read_to_string(&file).unwrap();
     assert_ne!(before, after);
@@ -179,11 +200,10 @@ fn secrets_are_sealed_on_the_disk_and_keys_are_rotated_while_the_server_runs() {
 
 #[test]
 fn admission_plugins_that_are_off_by_default_do_their_work_when_they_are_enabled() {
-    let limits =
-        "apiVersion: eventratelimit.admission.k8s.io/v1alpha1\nkind: Configuration\nlimits: [{type: SourceAndObject, qps: 1, burst: 1}]\n";
-    let config =
-        "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins: [{name: EventRateLimit, path: limits.yaml}]\n";
-    let enabled = "NodeRestriction,AlwaysPullImages,DenyServiceExternalIPs,EventRateLimit,OwnerReferencesPermissionEnforcement";
+    let limits = "apiVersion: eventratelimit.admission.k8s.io/v1alpha1\nkind: Configuration\nlimits: [{type: SourceAndObject, qps: 1, burst: 1}]\n";
+    let config = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins: [{name: EventRateLimit, path: limits.yaml}]\n";
+    let enabled =
+        "NodeRestriction,AlwaysPullImages,DenyServiceExternalIPs,EventRateLimit,OwnerReferencesPermissionEnforcement";
     let args = [("enable-admission-plugins", enabled), ("admission-control-config-file", "DIR/admission.yaml")];
     let mut server = Server::start_in(place_with(&args, &[("admission.yaml", config), ("limits.yaml", limits)]));
     // Our own parts write events, too.
@@ -191,10 +211,12 @@ fn admission_plugins_that_are_off_by_default_do_their_work_when_they_are_enabled
     server.until(&["get", "serviceaccounts", "-o", "name"], SETTLE_LIMIT, |out| out.contains("serviceaccount/default"));
     server.ok(&["run", "p", "--image=a:1"]);
     assert_eq!(server.ok(&["get", "pod", "p", "-o", "jsonpath={.spec.containers[0].imagePullPolicy}"]), "Always");
-    let service =
-        r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"s"},"spec":{"ports":[{"port":80}],"externalIPs":["192.0.2.1"]}}"#;
+    let service = r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"s"},"spec":{"ports":[{"port":80}],"externalIPs":["192.0.2.1"]}}"#;
     let said = server.refused_with(&["create", "-f", "-"], service);
-    assert!(said.contains("services \"s\" is forbidden: Use of external IPs is denied by admission control."), "{said}");
+    assert!(
+        said.contains("services \"s\" is forbidden: Use of external IPs is denied by admission control."),
+        "{said}"
+    );
     let event = |n: usize| {
         format!(
             r#"{{"apiVersion":"v1","kind":"Event","metadata":{{"name":"e{n}"}},"involvedObject":{{"namespace":"default"}},"reason":"r"}}"#
@@ -216,7 +238,8 @@ fn tokens_come_from_the_issuer_that_a_flag_names_and_live_as_long_as_another_say
         ("service-account-max-token-expiration", "2h"),
     ];
     let server = Server::start_in(place_with(&args, &[]));
-    let document: Value = serde_json::from_str(&server.ok(&["get", "--raw", "/.well-known/openid-configuration"])).unwrap();
+    let document: Value =
+        serde_json::from_str(&server.ok(&["get", "--raw", "/.well-known/openid-configuration"])).unwrap();
     assert_eq!(document["issuer"], "https://issuer.example.com");
     assert_eq!(document["jwks_uri"], "https://issuer.example.com/keys");
     server.until(&["get", "serviceaccounts", "-o", "name"], SETTLE_LIMIT, |out| out.contains("serviceaccount/default"));
@@ -224,7 +247,8 @@ fn tokens_come_from_the_issuer_that_a_flag_names_and_live_as_long_as_another_say
     assert!(said.err.contains("requested expiration of 86400 seconds shortened to 7200 seconds"), "{said:?}");
     let url = format!("https://127.0.0.1:{}", server.place.port);
     let token = said.out.trim();
-    let who = ["--kubeconfig=/dev/null", "--insecure-skip-tls-verify", "--server", &url, "--token", token, "auth", "whoami"];
+    let who =
+        ["--kubeconfig=/dev/null", "--insecure-skip-tls-verify", "--server", &url, "--token", token, "auth", "whoami"];
     assert!(server.ok(&who).contains("system:serviceaccount:default:default"));
     server.stop();
 }
@@ -239,7 +263,8 @@ fn whom_flow_control_refuses_is_told_by_which_objects_and_when_to_come_back() {
         "resourceRules":[{"verbs":["*"],"apiGroups":["*"],"resources":["*"],"clusterScope":true,"namespaces":["*"]}]}]}}"#;
     server.ok_with(&["create", "-f", "-"], level);
     server.ok_with(&["create", "-f", "-"], schema);
-    let uid = |kind: &str, name: &str| server.ok(&["get", kind, name, "-o", "jsonpath={.metadata.uid}"]).to_ascii_lowercase();
+    let uid =
+        |kind: &str, name: &str| server.ok(&["get", kind, name, "-o", "jsonpath={.metadata.uid}"]).to_ascii_lowercase();
     let said = server.said(&["--as=bob", "-v=8", "--request-timeout=20s", "get", "--raw", "/api/v1/namespaces"]);
     let log = said.err.to_ascii_lowercase();
     for part in [

@@ -1,4 +1,5 @@
-//! What the program says of itself is so: `kedge status`, `/version`, `kedge snapshot ls`, and flags that name what there is not.
+//! What the program says of itself is so: `kedge status`, `/version`, `kedge snapshot ls`, and flags that name what
+//! there is not.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +10,10 @@ use crate::harness::{Place, Said, Server, run_with};
 
 fn kedge(args: &[&str], place: &Place) -> Said {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kedge"));
-    command.args(args).arg(format!("--data-dir={}", place.data_dir().display())).env("KEDGE_CONFIG_FILE", place.path("config.yaml"));
+    command
+        .args(args)
+        .arg(format!("--data-dir={}", place.data_dir().display()))
+        .env("KEDGE_CONFIG_FILE", place.path("config.yaml"));
     run_with(&mut command, "")
 }
 

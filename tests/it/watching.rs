@@ -78,11 +78,14 @@ fn a_watch_resumes_where_it_was_told_to() {
     let rv = server.ok(&["get", "cm", "a", "-o", "jsonpath={.metadata.resourceVersion}"]);
     server.ok(&["label", "cm", "a", "step=1"]);
     server.ok(&["delete", "cm", "a"]);
-    let path =
-        format!("/api/v1/namespaces/default/configmaps?watch=true&fieldSelector=metadata.name%3Da&resourceVersion={rv}&timeoutSeconds=1");
+    let path = format!(
+        "/api/v1/namespaces/default/configmaps?watch=true&fieldSelector=metadata.name%3Da&resourceVersion={rv}&timeoutSeconds=1"
+    );
     let text = server.ok(&["get", "--raw", &path]);
-    let kinds: Vec<String> =
-        text.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["type"].as_str().unwrap().to_owned()).collect();
+    let kinds: Vec<String> = text
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["type"].as_str().unwrap().to_owned())
+        .collect();
     assert_eq!(kinds, ["MODIFIED", "DELETED"]);
     server.stop();
 }
@@ -91,10 +94,19 @@ fn a_watch_resumes_where_it_was_told_to() {
 fn kubectl_wait_sees_conditions_and_deletions() {
     let server = Server::start();
     server.ok(&["create", "cm", "a"]);
-    let waiting = server.place.kubectl(&["wait", "cm/a", "--for=delete", "--timeout=20s"]).stdout(Stdio::piped()).spawn().unwrap();
+    let waiting = server
+        .place
+        .kubectl(&["wait", "cm/a", "--for=delete", "--timeout=20s"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut waiting = Running(waiting);
-    let value =
-        server.place.kubectl(&["wait", "cm/a", "--for=jsonpath={.data.k}=v", "--timeout=20s"]).stdout(Stdio::piped()).spawn().unwrap();
+    let value = server
+        .place
+        .kubectl(&["wait", "cm/a", "--for=jsonpath={.data.k}=v", "--timeout=20s"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut value = Running(value);
     server.ok(&["patch", "cm", "a", "-p", r#"{"data":{"k":"v"}}"#]);
     assert_eq!(value.ended("kubectl wait for a value", EVENT_LIMIT), 0);
@@ -106,10 +118,13 @@ fn kubectl_wait_sees_conditions_and_deletions() {
 #[test]
 fn a_watch_ends_when_the_server_stops() {
     let server = Server::start();
-    let mut watch = Running(server.place.kubectl(&["get", "cm", "-w", "-o", "name"]).stdout(Stdio::piped()).spawn().unwrap());
+    let mut watch =
+        Running(server.place.kubectl(&["get", "cm", "-w", "-o", "name"]).stdout(Stdio::piped()).spawn().unwrap());
     let mut first = String::new();
     BufReader::new(watch.0.stdout.take().unwrap()).read_line(&mut first).unwrap();
     assert!(first.starts_with("configmap/"), "{first}");
     server.stop();
-    wait_for("the watch to end", EVENT_LIMIT, || watch.0.try_wait().unwrap().ok_or_else(|| "still watching".to_owned()));
+    wait_for("the watch to end", EVENT_LIMIT, || {
+        watch.0.try_wait().unwrap().ok_or_else(|| "still watching".to_owned())
+    });
 }

@@ -6,13 +6,23 @@ use crate::harness::{SETTLE_LIMIT, Said, Server, wait_for};
 
 fn why(server: &Server, args: &[&str]) -> Said {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kedge"));
-    command.arg("why").args(args).arg(format!("--kubeconfig={}", server.place.kubeconfig().display())).output().unwrap().into()
+    command
+        .arg("why")
+        .args(args)
+        .arg(format!("--kubeconfig={}", server.place.kubeconfig().display()))
+        .output()
+        .unwrap()
+        .into()
 }
 
 fn until(server: &Server, args: &[&str], words: &[&str]) {
     wait_for(&format!("kedge why {args:?}"), SETTLE_LIMIT * 2, || {
         let said = why(server, args);
-        if said.code == 1 && words.iter().all(|word| said.out.contains(word)) { Ok(()) } else { Err(format!("{said:?}")) }
+        if said.code == 1 && words.iter().all(|word| said.out.contains(word)) {
+            Ok(())
+        } else {
+            Err(format!("{said:?}"))
+        }
     });
 }
 
@@ -31,7 +41,11 @@ fn what_waits_says_for_what_and_what_to_do() {
     until(&server, &["pvc/data"], &["there is no StorageClass fast"]);
     server.ok(&["create", "namespace", "small"]);
     server.ok(&["create", "quota", "none", "-n", "small", "--hard=pods=0"]);
-    server.until(&["get", "quota", "none", "-n", "small", "-o", "jsonpath={.status.hard.pods}"], SETTLE_LIMIT * 2, |said| said == "0");
+    server.until(
+        &["get", "quota", "none", "-n", "small", "-o", "jsonpath={.status.hard.pods}"],
+        SETTLE_LIMIT * 2,
+        |said| said == "0",
+    );
     server.ok(&["create", "deployment", "app", "-n", "small", "--image=x"]);
     until(&server, &["deployment/app", "-n", "small"], &["exceeded quota: none", "raise the ResourceQuota"]);
 

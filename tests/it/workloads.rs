@@ -7,7 +7,8 @@ fn a_deployment_becomes_a_set_and_pods_and_takes_them_along() {
     let server = Server::start();
     server.ok(&["create", "deployment", "web", "--image=web:1", "--replicas=3"]);
     server.until(&["get", "pods", "-l", "app=web", "-o", "name"], SETTLE_LIMIT, |out| out.lines().count() == 3);
-    let owner = server.ok(&["get", "rs", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.ownerReferences[0].name}"]);
+    let owner =
+        server.ok(&["get", "rs", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.ownerReferences[0].name}"]);
     assert_eq!(owner, "web");
     let line = server.until(&["get", "deployment", "web", "--no-headers"], SETTLE_LIMIT, |out| out.contains("0/3"));
     assert_eq!(line.split_whitespace().take(4).collect::<Vec<_>>(), ["web", "0/3", "3", "0"]);
@@ -31,8 +32,13 @@ fn a_rollout_has_a_history_and_a_way_back() {
     server.until(&["rollout", "history", "deployment/web"], SETTLE_LIMIT, |out| out.contains("\n2 "));
     assert!(server.ok(&["rollout", "history", "deployment/web", "--revision=1"]).contains("web:1"));
     server.ok(&["rollout", "undo", "deployment/web"]);
-    server.until(&["rollout", "history", "deployment/web"], SETTLE_LIMIT, |out| out.contains("\n3 ") && !out.contains("\n1 "));
-    assert_eq!(server.ok(&["get", "deployment", "web", "-o", "jsonpath={.spec.template.spec.containers[0].image}"]), "web:1");
+    server.until(&["rollout", "history", "deployment/web"], SETTLE_LIMIT, |out| {
+        out.contains("\n3 ") && !out.contains("\n1 ")
+    });
+    assert_eq!(
+        server.ok(&["get", "deployment", "web", "-o", "jsonpath={.spec.template.spec.containers[0].image}"]),
+        "web:1"
+    );
     server.ok(&["rollout", "pause", "deployment/web"]);
     assert!(server.refused(&["rollout", "restart", "deployment/web"]).contains("can't restart paused deployment"));
     server.ok(&["set", "env", "deployment/web", "A=b"]);
@@ -44,7 +50,10 @@ fn a_rollout_has_a_history_and_a_way_back() {
     server.ok(&["rollout", "restart", "deployment/web"]);
     server.until(&["get", "rs", "-o", "name"], SETTLE_LIMIT, |out| out.lines().count() == 4);
     let waiting = server.refused(&["rollout", "status", "deployment/web", "--timeout=1s"]);
-    assert!(waiting.contains("timed out waiting for the condition") || waiting.contains("context deadline exceeded"), "{waiting}");
+    assert!(
+        waiting.contains("timed out waiting for the condition") || waiting.contains("context deadline exceeded"),
+        "{waiting}"
+    );
     server.stop();
 }
 
@@ -72,12 +81,19 @@ fn services_get_addresses_of_their_range_and_slices_of_their_pods() {
     assert!(ip.starts_with("10.43."), "{ip}");
     let port: u16 = server.ok(&["get", "svc", "web", "-o", "jsonpath={.spec.ports[0].nodePort}"]).parse().unwrap();
     assert!((30000..=32767).contains(&port), "{port}");
-    server.until(&["get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o", "name"], SETTLE_LIMIT, |out| {
-        out.lines().count() == 1
-    });
-    let taken = format!("apiVersion: v1\nkind: Service\nmetadata: {{name: other}}\nspec: {{clusterIP: {ip}, ports: [{{port: 80}}]}}\n");
+    server.until(
+        &["get", "endpointslices", "-l", "kubernetes.io/service-name=web", "-o", "name"],
+        SETTLE_LIMIT,
+        |out| out.lines().count() == 1,
+    );
+    let taken = format!(
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: other}}\nspec: {{clusterIP: {ip}, ports: [{{port: 80}}]}}\n"
+    );
     let refused = server.refused_with(&["create", "-f", "-"], &taken);
-    assert!(refused.contains("spec.clusterIPs: Invalid value") && refused.contains("provided IP is already allocated"), "{refused}");
+    assert!(
+        refused.contains("spec.clusterIPs: Invalid value") && refused.contains("provided IP is already allocated"),
+        "{refused}"
+    );
     assert_eq!(server.ok(&["get", "svc", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"]), "10.43.0.1");
     server.stop();
 }

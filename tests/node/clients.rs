@@ -1,4 +1,5 @@
-//! Clients that people program with, each doing the same: create a pod, list, watch it run, exec. And kubectl of the newest minor.
+//! Clients that people program with, each doing the same: create a pod, list, watch it run, exec. And kubectl of the
+//! newest minor.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,13 +27,21 @@ pub(crate) fn clients(server: &Server) {
     let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
     let python = home.join("python/bin/python3");
     run(server, &home, &python, &python, &scripts.join("client.py"));
-    run(server, &home, Path::new("node"), &home.join("node_modules/@kubernetes/client-node"), &scripts.join("client.mjs"));
+    run(
+        server,
+        &home,
+        Path::new("node"),
+        &home.join("node_modules/@kubernetes/client-node"),
+        &scripts.join("client.mjs"),
+    );
 }
 
-/// Every command of kubectl: of the one on PATH, and of the newest and an old minor where `scripts/clients.sh` has put them.
+/// Every command of kubectl: of the one on PATH, and of the newest and an old minor where `scripts/clients.sh` has put
+/// them.
 pub(crate) fn kubectl(server: &Server) {
     let home = std::env::var_os("KEDGE_CLIENTS").map(PathBuf::from);
-    let fetched = ["kubectl", "kubectl31"].map(|name| home.as_ref().map(|home| home.join(name)).filter(|path| path.exists()));
+    let fetched =
+        ["kubectl", "kubectl31"].map(|name| home.as_ref().map(|home| home.join(name)).filter(|path| path.exists()));
     if fetched.contains(&None) {
         base::skips::say("kubectl 1.36 or 1.31 (KEDGE_CLIENTS names no folder with both; make test sets it)");
     }
@@ -96,7 +105,8 @@ async fn kube_rs(kubeconfig: &Path) {
     }
     let listed = pods.list(&ListParams::default().labels(ours)).await.unwrap();
     assert_eq!(listed.items.len(), 1);
-    let mut exec = pods.exec("from-kube-rs", ["echo", "hello from a pod"], &AttachParams::default().stderr(false)).await.unwrap();
+    let mut exec =
+        pods.exec("from-kube-rs", ["echo", "hello from a pod"], &AttachParams::default().stderr(false)).await.unwrap();
     let mut said = String::new();
     exec.stdout().unwrap().read_to_string(&mut said).await.unwrap();
     exec.join().await.unwrap();

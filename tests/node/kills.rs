@@ -1,4 +1,5 @@
-//! SIGKILL at random moments, in turn of kedge and of containerd, while a client writes and another reads a page through a Service.
+//! SIGKILL at random moments, in turn of kedge and of containerd, while a client writes and another reads a page
+//! through a Service.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -79,8 +80,11 @@ fn kill_containerd() {
 
 /// kedge may have been killed a moment ago: then its next containerd is only just coming.
 fn daemon_of_containerd() -> u32 {
-    let daemon = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "containerd\n");
-    wait_for("containerd's process", HEAL_LIMIT, || processes(&["containerd"]).into_iter().find(daemon).ok_or_else(|| "none".to_owned()))
+    let daemon =
+        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "containerd\n");
+    wait_for("containerd's process", HEAL_LIMIT, || {
+        processes(&["containerd"]).into_iter().find(daemon).ok_or_else(|| "none".to_owned())
+    })
 }
 
 fn await_containerd() {

@@ -1,4 +1,5 @@
-//! Networks of sandboxes that a power cut, or the end of containerd, left half made: kedge ends them at its next start, and killall does.
+//! Networks of sandboxes that a power cut, or the end of containerd, left half made: kedge ends them at its next start,
+//! and killall does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,11 +43,9 @@ fn tell(program: &Path) {
 
     let place = server.kill_only();
     processes(&["containerd", "--config"]).into_iter().for_each(|pid| signal(pid, "KILL"));
-    wait_for(
-        "containerd's end",
-        HEAL_LIMIT,
-        || if processes(&["containerd", "--config"]).is_empty() { Ok(()) } else { Err(String::new()) },
-    );
+    wait_for("containerd's end", HEAL_LIMIT, || {
+        if processes(&["containerd", "--config"]).is_empty() { Ok(()) } else { Err(String::new()) }
+    });
     let dead = Leftover::make(&place, "dead");
     let foreign = dead.copy_of_another_network();
     let server = Server::start_in(place);
@@ -97,13 +96,17 @@ struct Leftover {
 impl Leftover {
     fn make(place: &Place, sandbox: &str) -> Leftover {
         let data = place.data_dir();
-        let network: Value = serde_json::from_slice(&fs::read(data.join("agent/etc/cni/net.d/10-kedge.conflist")).unwrap()).unwrap();
+        let network: Value =
+            serde_json::from_slice(&fs::read(data.join("agent/etc/cni/net.d/10-kedge.conflist")).unwrap()).unwrap();
         let mut plugin = network["plugins"][0].clone();
         plugin["name"] = network["name"].clone();
         plugin["cniVersion"] = network["cniVersion"].clone();
         let netns = namespace(sandbox);
         let mut add = Command::new(data.join("data/cni/bridge"));
-        add.env("CNI_COMMAND", "ADD").env("CNI_CONTAINERID", sandbox).env("CNI_NETNS", &netns).env("CNI_IFNAME", "eth0");
+        add.env("CNI_COMMAND", "ADD")
+            .env("CNI_CONTAINERID", sandbox)
+            .env("CNI_NETNS", &netns)
+            .env("CNI_IFNAME", "eth0");
         let said = run_with(add.env("CNI_PATH", data.join("data/cni")), &plugin.to_string());
         assert_eq!(said.code, 0, "{}{}", said.out, said.err);
         let result: Value = serde_json::from_str(&said.out).unwrap();
@@ -117,7 +120,12 @@ impl Leftover {
         };
         assert!(leftover.lease.exists() && leftover.link.starts_with("veth"), "{result}");
         leftover.record("kedge", "eth0", &leftover.network, &result);
-        leftover.record("cni-loopback", "lo", &json!({"name": "cni-loopback", "plugins": [{"type": "loopback"}]}), &json!({}));
+        leftover.record(
+            "cni-loopback",
+            "lo",
+            &json!({"name": "cni-loopback", "plugins": [{"type": "loopback"}]}),
+            &json!({}),
+        );
         leftover
     }
 
@@ -135,8 +143,13 @@ impl Leftover {
     fn copy_of_another_network(&self) -> PathBuf {
         let mut conf = self.network.clone();
         conf["plugins"][0]["ipam"]["dataDir"] = json!("/var/lib/other/agent/cni/networks");
-        let theirs =
-            Leftover { sandbox: "theirs".to_owned(), link: String::new(), lease: PathBuf::new(), netns: PathBuf::new(), network: conf };
+        let theirs = Leftover {
+            sandbox: "theirs".to_owned(),
+            link: String::new(),
+            lease: PathBuf::new(),
+            netns: PathBuf::new(),
+            network: conf,
+        };
         theirs.record("kedge", "eth0", &theirs.network, &json!({}))
     }
 
@@ -144,7 +157,9 @@ impl Leftover {
         let records = ["kedge", "cni-loopback"].map(|network| format!("{network}-{}-", self.sandbox));
         let left = fs::read_dir(RECORDS).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut left: Vec<String> = left.filter(|name| records.iter().any(|start| name.starts_with(start))).collect();
-        left.extend([&self.netns, &self.lease].into_iter().filter(|path| path.exists()).map(|path| path.display().to_string()));
+        left.extend(
+            [&self.netns, &self.lease].into_iter().filter(|path| path.exists()).map(|path| path.display().to_string()),
+        );
         let links = run_with(Command::new("ip").args(["-o", "link"]), "").out;
         left.extend(links.contains(&self.link).then(|| self.link.clone()));
         if left.is_empty() { Ok(()) } else { Err(format!("left: {left:?}")) }

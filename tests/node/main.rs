@@ -1,7 +1,12 @@
-//! A whole node with real containers, in namespaces of its own: network, mounts, processes. What it leaves behind, the kernel takes away.
+//! A whole node with real containers, in namespaces of its own: network, mounts, processes. What it leaves behind, the
+//! kernel takes away.
 //!
 //! Needs root, containerd and the static program that KEDGE_BIN names; without them it says so and does nothing.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test may fail; it measures real time and reads its environment")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "a test may fail; it measures real time and reads its environment"
+)]
 
 #[allow(dead_code, reason = "shared with tests/it, which uses all of it")]
 #[path = "../it/harness.rs"]

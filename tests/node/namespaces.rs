@@ -9,7 +9,8 @@ pub(crate) const INSIDE: &str = "KEDGE_TEST_INSIDE";
 /// The node's address inside.
 pub(crate) const NODE_IP: &str = "10.200.0.2";
 
-/// Makes the inside, and runs this program there. Not by exec: the first process of the namespace stays a shell, which reaps orphans.
+/// Makes the inside, and runs this program there. Not by exec: the first process of the namespace stays a shell, which
+/// reaps orphans.
 const ENTER: &str = concat!(
     include_str!("../machine.sh"),
     r#"
@@ -35,7 +36,12 @@ pub(crate) fn what_is_missing() -> Option<String> {
         return Some("a node needs root".to_owned());
     }
     let lacking = |tool: &&&str| {
-        !Command::new(tool).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+        !Command::new(tool)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success())
     };
     ["containerd", "runc", "nft"].iter().find(lacking).map(|tool| format!("no {tool} on PATH"))
 }
@@ -44,7 +50,18 @@ pub(crate) fn what_is_missing() -> Option<String> {
 pub(crate) fn enter(test: &str) {
     let script = ENTER.replace("NODE_IP", NODE_IP);
     let status = Command::new("unshare")
-        .args(["--mount", "--propagation=private", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", &script])
+        .args([
+            "--mount",
+            "--propagation=private",
+            "--net",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            "sh",
+            "-c",
+            &script,
+        ])
         .arg(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
         .env(INSIDE, "1")

@@ -23,13 +23,16 @@ pub(crate) fn page(addr: SocketAddr) -> Result<String, String> {
         let mut text = String::new();
         match stream.read_to_string(&mut text) {
             Err(err) if text.is_empty() => Err(err),
-            // A forwarder may reset the connection after the last byte; what counts is that the page is whole, which the caller checks.
+            // A forwarder may reset the connection after the last byte; what counts is that the page is whole, which
+            // the caller checks.
             _ => Ok(text),
         }
     };
     let text = fetch().map_err(|err| format!("{addr}: {err}"))?;
     match text.split_once("\r\n\r\n") {
-        Some((head, body)) if head.starts_with("HTTP/1.0 200") || head.starts_with("HTTP/1.1 200") => Ok(body.to_owned()),
+        Some((head, body)) if head.starts_with("HTTP/1.0 200") || head.starts_with("HTTP/1.1 200") => {
+            Ok(body.to_owned())
+        }
         _ => Err(format!("{addr} answered: {text}")),
     }
 }
@@ -65,7 +68,13 @@ impl Load {
         self.stop.store(true, Ordering::Relaxed);
         let lost = self.thread.take().unwrap().join().unwrap();
         let answered = self.answered.load(Ordering::Relaxed);
-        assert!(lost.is_empty(), "{during}: {} requests of {} lost, first: {}", lost.len(), answered + lost.len(), lost[0]);
+        assert!(
+            lost.is_empty(),
+            "{during}: {} requests of {} lost, first: {}",
+            lost.len(),
+            answered + lost.len(),
+            lost[0]
+        );
         answered
     }
 }
@@ -90,7 +99,10 @@ pub(crate) fn import_busybox(place: &Place) {
     let made = run_with(Command::new("sh").arg(script).arg(&tar), "");
     assert_eq!(made.code, 0, "{made:?}");
     let socket = containerd_socket().expect("the node is ready, so its containerd has a socket");
-    let imported = run_with(Command::new("ctr").arg("--address").arg(socket).args(["-n", "k8s.io", "images", "import"]).arg(&tar), "");
+    let imported = run_with(
+        Command::new("ctr").arg("--address").arg(socket).args(["-n", "k8s.io", "images", "import"]).arg(&tar),
+        "",
+    );
     assert_eq!(imported.code, 0, "{imported:?}");
 }
 

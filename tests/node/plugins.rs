@@ -1,9 +1,10 @@
 //! A driver of volumes and a plugin of devices, both of our own, speaking the real protocols over unix sockets.
 
+use base::sync::Mutex;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use base::task::Group;
 use futures_util::StreamExt as _;
@@ -27,11 +28,11 @@ struct Plugin {
 
 impl Plugin {
     fn note(&self, call: &str) {
-        self.calls.lock().unwrap().push(call.to_owned());
+        self.calls.lock().push(call.to_owned());
     }
 
     fn calls(&self, call: &str) -> usize {
-        self.calls.lock().unwrap().iter().filter(|made| *made == call).count()
+        self.calls.lock().iter().filter(|made| *made == call).count()
     }
 
     fn answer(&self, path: &str, sent: &[u8]) -> Vec<u8> {
@@ -45,7 +46,8 @@ impl Plugin {
             }
             .encode_to_vec(),
             csi::NODE_GET_INFO => {
-                csi::NodeInfo { node_id: "machine-1".to_owned(), max_volumes_per_node: 7, accessible_topology: None }.encode_to_vec()
+                csi::NodeInfo { node_id: "machine-1".to_owned(), max_volumes_per_node: 7, accessible_topology: None }
+                    .encode_to_vec()
             }
             csi::NODE_GET_CAPABILITIES => {
                 let can = csi::NodeCapability { rpc: Some(csi::NodeRpc { kind: csi::STAGE_UNSTAGE_VOLUME }) };
@@ -78,8 +80,11 @@ impl Plugin {
                     host_path: "/dev/null".to_owned(),
                     permissions: "rw".to_owned(),
                 };
-                let needs =
-                    plugins::ContainerAllocation { envs: [("LAMPS".to_owned(), ids)].into(), devices: vec![lamp], ..Default::default() };
+                let needs = plugins::ContainerAllocation {
+                    envs: [("LAMPS".to_owned(), ids)].into(),
+                    devices: vec![lamp],
+                    ..Default::default()
+                };
                 plugins::AllocateResponse { container_responses: vec![needs] }.encode_to_vec()
             }
             _ => Vec::new(),
@@ -167,8 +172,10 @@ spec: {accessModes: [ReadWriteOnce], storageClassName: "", volumeName: driven, r
 /// A volume goes from pod to pod, and nothing is left of it.
 pub(crate) fn volumes(server: &Server) {
     let kubelet = server.place.data_dir().join("agent/kubelet");
-    let (socket, registration) = (kubelet.join("plugins/test/csi.sock"), kubelet.join("plugins_registry/test-reg.sock"));
-    let plugin = Arc::new(Plugin { volumes: server.place.path("volumes"), socket: socket.clone(), calls: Mutex::default() });
+    let (socket, registration) =
+        (kubelet.join("plugins/test/csi.sock"), kubelet.join("plugins_registry/test-reg.sock"));
+    let plugin =
+        Arc::new(Plugin { volumes: server.place.path("volumes"), socket: socket.clone(), calls: Mutex::default() });
     let _runtime = serve(&plugin, &[&socket, &registration]);
     let known = "jsonpath={.spec.drivers[*].name} {.spec.drivers[*].nodeID} {.spec.drivers[*].allocatable.count}";
     server.until(&["get", "csinode", "n1", "-o", known], POD_LIMIT, |out| out == format!("{DRIVER} machine-1 7"));
@@ -197,7 +204,9 @@ pub(crate) fn volumes(server: &Server) {
     assert!(!mounts.contains("kubernetes.io~csi"), "mounts of a driver's volume");
     // Without its socket the driver is gone, and a pod waits with upstream's words.
     fs::remove_file(&registration).unwrap();
-    server.until(&["get", "csinode", "n1", "-o", "jsonpath={.spec.drivers}"], POD_LIMIT, |out| out.is_empty() || out == "[]");
+    server.until(&["get", "csinode", "n1", "-o", "jsonpath={.spec.drivers}"], POD_LIMIT, |out| {
+        out.is_empty() || out == "[]"
+    });
     server.ok(&["delete", "pvc,pv", "driven", "--timeout=60s"]);
     server.ok(&["delete", "csidriver", DRIVER]);
 }
@@ -240,8 +249,9 @@ async fn register(socket: &Path, request: &plugins::RegisterRequest) {
     let (group, _fatal) = Group::root("register");
     let http = wire::dial::Http2::begin(stream, "kubelet.sock", &group).await.unwrap();
     let body = wire::body::full(frame(&request.encode_to_vec()));
-    let req =
-        Request::post(format!("http://localhost{}", plugins::REGISTER)).header("content-type", "application/grpc").header("te", "trailers");
+    let req = Request::post(format!("http://localhost{}", plugins::REGISTER))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers");
     let answer = http.send(req.body(body).unwrap()).await.unwrap();
     assert_eq!(answer.status(), 200);
     let said = answer.headers().get("grpc-status").cloned();

@@ -90,16 +90,29 @@ fn roads(server: &Server) {
     let node_port: SocketAddr = format!("{NODE_IP}:{port}").parse().unwrap();
     wait_for("the page on the NodePort", POD_LIMIT, || page(node_port).and_then(expect_page));
 
-    server.ok(&["run", "client", "--image=kedge.local/busybox:1", "--restart=Never", "--command", "--", "sleep", "3600"]);
+    server.ok(&[
+        "run",
+        "client",
+        "--image=kedge.local/busybox:1",
+        "--restart=Never",
+        "--command",
+        "--",
+        "sleep",
+        "3600",
+    ]);
     server.ok(&["wait", "pod/client", "--for=condition=Ready", "--timeout=60s"]);
-    // Names by nslookup, which asks the server itself: Debian's static busybox cannot resolve in its other applets (glibc's NSS is not there).
+    // Names by nslookup, which asks the server itself: Debian's static busybox cannot resolve in its other applets
+    // (glibc's NSS is not there).
     let ip = addr.ip().to_string();
-    server.until(&["exec", "client", "--", "nslookup", "web.default.svc.cluster.local"], POD_LIMIT, |out| out.contains(&ip));
+    server.until(&["exec", "client", "--", "nslookup", "web.default.svc.cluster.local"], POD_LIMIT, |out| {
+        out.contains(&ip)
+    });
     let said = server.ok_with(&["exec", "-i", "client", "--", "nc", &ip, "80"], "GET / HTTP/1.0\r\n\r\n");
     assert!(said.contains(PAGE), "{said}");
     let resolv = server.ok(&["exec", "client", "--", "cat", "/etc/resolv.conf"]);
     assert!(
-        resolv.contains("search default.svc.cluster.local svc.cluster.local cluster.local") && resolv.contains("nameserver 10.43.0.10"),
+        resolv.contains("search default.svc.cluster.local svc.cluster.local cluster.local")
+            && resolv.contains("nameserver 10.43.0.10"),
         "{resolv}"
     );
     let api = server.ok(&["exec", "client", "--", "nslookup", "kubernetes.default.svc.cluster.local"]);
@@ -113,7 +126,18 @@ fn policies(server: &Server) {
     let ip = cluster_ip(server).ip().to_string();
     let ends = |name: &str, label: &str, phase: &str| {
         let reach = format!("nc -w 3 {ip} 80 </dev/null");
-        server.ok(&["run", name, "--image=kedge.local/busybox:1", "--restart=Never", label, "--command", "--", "sh", "-c", &reach]);
+        server.ok(&[
+            "run",
+            name,
+            "--image=kedge.local/busybox:1",
+            "--restart=Never",
+            label,
+            "--command",
+            "--",
+            "sh",
+            "-c",
+            &reach,
+        ]);
         server.until(&["get", "pod", name, "-o", "jsonpath={.status.phase}"], POD_LIMIT, |out| out == phase);
         server.ok(&["delete", "pod", name, "--timeout=60s"]);
     };
@@ -126,8 +150,20 @@ fn policies(server: &Server) {
 }
 
 fn balancer(server: &Server) {
-    server.ok(&["expose", "deployment", "web", "--name=balanced", "--type=LoadBalancer", "--port=8085", "--target-port=http"]);
-    server.until(&["get", "service", "balanced", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"], POD_LIMIT, |out| out == NODE_IP);
+    server.ok(&[
+        "expose",
+        "deployment",
+        "web",
+        "--name=balanced",
+        "--type=LoadBalancer",
+        "--port=8085",
+        "--target-port=http",
+    ]);
+    server.until(
+        &["get", "service", "balanced", "-o", "jsonpath={.status.loadBalancer.ingress[*].ip}"],
+        POD_LIMIT,
+        |out| out == NODE_IP,
+    );
     let addr: SocketAddr = format!("{NODE_IP}:8085").parse().unwrap();
     wait_for("the page on the balancer's address", POD_LIMIT, || page(addr).and_then(expect_page));
     server.ok(&["delete", "service", "balanced"]);
@@ -160,14 +196,22 @@ fn exec(server: &Server) {
 fn logs(server: &Server) {
     let talker = "apiVersion: v1\nkind: Pod\nmetadata: {name: talker}\nspec:\n  containers:\n  - name: c\n    image: kedge.local/busybox:1\n    command: [sh, -c, 'for i in 1 2 3; do echo line $i; done; exit 3']\n";
     server.ok_with(&["apply", "-f", "-"], talker);
-    server.until(&["get", "pod", "talker", "-o", "jsonpath={.status.containerStatuses[0].restartCount}"], POD_LIMIT, |out| {
-        out.parse().unwrap_or(0) >= 1
-    });
+    server.until(
+        &["get", "pod", "talker", "-o", "jsonpath={.status.containerStatuses[0].restartCount}"],
+        POD_LIMIT,
+        |out| out.parse().unwrap_or(0) >= 1,
+    );
     assert_eq!(server.ok(&["logs", "talker", "--previous"]), "line 1\nline 2\nline 3\n");
     assert_eq!(server.ok(&["logs", "talker", "--tail=1"]), "line 3\n");
     let stamped = server.ok(&["logs", "talker", "--timestamps", "--tail=1"]);
     assert!(stamped.starts_with("20") && stamped.ends_with("Z line 3\n"), "{stamped}");
-    let state = server.ok(&["get", "pod", "talker", "-o", "jsonpath={.status.containerStatuses[0].lastState.terminated.exitCode}"]);
+    let state = server.ok(&[
+        "get",
+        "pod",
+        "talker",
+        "-o",
+        "jsonpath={.status.containerStatuses[0].lastState.terminated.exitCode}",
+    ]);
     assert_eq!(state, "3");
     server.until(&["get", "pod", "talker", "--no-headers"], POD_LIMIT, |out| out.contains("CrashLoopBackOff"));
     server.ok(&["delete", "pod", "talker", "--timeout=60s"]);
@@ -184,19 +228,25 @@ fn logs(server: &Server) {
         "-c",
         "for i in 1 2 3; do echo $i; sleep 1; done",
     ]);
-    server.until(&["get", "pod", "counter", "-o", "jsonpath={.status.phase}"], POD_LIMIT, |out| out == "Running" || out == "Succeeded");
+    server.until(&["get", "pod", "counter", "-o", "jsonpath={.status.phase}"], POD_LIMIT, |out| {
+        out == "Running" || out == "Succeeded"
+    });
     let followed = follow.output().unwrap();
     assert_eq!(String::from_utf8_lossy(&followed.stdout), "1\n2\n3\n");
     server.until(&["get", "pod", "counter", "-o", "jsonpath={.status.phase}"], POD_LIMIT, |out| out == "Succeeded");
 }
 
 fn forward_and_copy(server: &Server) {
-    let mut forward = server.place.kubectl(&["port-forward", "service/web", ":80"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut forward =
+        server.place.kubectl(&["port-forward", "service/web", ":80"]).stdout(Stdio::piped()).spawn().unwrap();
     // Kept open to the end: kubectl writes a line a connection, and dies of a pipe that nobody reads.
     let mut out = BufReader::new(forward.stdout.take().unwrap()).lines();
     let forward = Running(forward);
     let line = out.next().unwrap().unwrap();
-    let port = line.strip_prefix("Forwarding from 127.0.0.1:").and_then(|rest| rest.split(' ').next()).unwrap_or_else(|| panic!("{line}"));
+    let port = line
+        .strip_prefix("Forwarding from 127.0.0.1:")
+        .and_then(|rest| rest.split(' ').next())
+        .unwrap_or_else(|| panic!("{line}"));
     let addr: SocketAddr = format!("127.0.0.1:{port}").parse().unwrap();
     for _ in 0..3 {
         expect_page(page(addr).unwrap()).unwrap();
@@ -228,7 +278,8 @@ fn resize(server: &Server) {
     server.ok(&["wait", "pod/sized", "--for=condition=Ready", "--timeout=60s"]);
     let wish = r#"{"spec":{"containers":[{"name":"sized","resources":{"limits":{"cpu":"200m"}}}]}}"#;
     server.ok(&["patch", "pod", "sized", "--subresource=resize", "-p", wish]);
-    let told = "jsonpath={.status.containerStatuses[0].resources.limits.cpu} {.status.containerStatuses[0].restartCount}";
+    let told =
+        "jsonpath={.status.containerStatuses[0].resources.limits.cpu} {.status.containerStatuses[0].restartCount}";
     server.until(&["get", "pod", "sized", "-o", told], POD_LIMIT, |out| out == "200m 0");
     server.ok(&["delete", "pod", "sized", "--now"]);
 }
@@ -248,7 +299,8 @@ fn rollout(server: &Server) {
 fn containerd_dies(server: &Server) {
     let before = server.ok(&["get", "pods", "-l", "app=web", "-o", IDS]);
     let socket = containerd_socket().unwrap();
-    let daemon = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "containerd\n");
+    let daemon =
+        |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "containerd\n");
     let daemons: Vec<u32> = processes(&["containerd"]).into_iter().filter(daemon).collect();
     assert_eq!(daemons.len(), 1, "{daemons:?}");
     let load = Load::on(cluster_ip(server));
@@ -301,8 +353,10 @@ fn killall(program: &Path, server: Server) {
     assert_eq!(said.code, 0, "{}{}", said.out, said.err);
     assert_eq!(processes(&["containerd"]), Vec::<u32>::new(), "processes");
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let left: Vec<&str> =
-        mounts.lines().filter(|line| line.contains(&data) || line.contains("/run/kedge") || line.contains("/cni-")).collect();
+    let left: Vec<&str> = mounts
+        .lines()
+        .filter(|line| line.contains(&data) || line.contains("/run/kedge") || line.contains("/cni-"))
+        .collect();
     assert!(left.is_empty(), "mounts:\n{}", left.join("\n"));
     let links = run_with(Command::new("ip").args(["-o", "link"]), "").out;
     assert!(!links.contains("cni0") && !links.contains("veth"), "links:\n{links}");

@@ -1,5 +1,6 @@
-//! What may be built into kedge, as deny.toml says it: licences, sources and banned crates, read off Cargo.lock and what cargo knows of
-//! its packages. `cargo deny` says the same and more, where it is installed; this holds where it is not.
+//! What may be built into kedge, as deny.toml says it: licences, sources and banned crates, read off Cargo.lock and
+//! what cargo knows of its packages. `cargo deny` says the same and more, where it is installed; this holds where it is
+//! not.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -35,12 +36,17 @@ fn no_crate_is_banned_and_all_come_from_the_one_registry() {
     assert!(banned.contains("openssl"), "deny.toml is read wrongly: {banned:?}");
     let packages = locked();
     assert!(packages.len() > 100, "Cargo.lock is read wrongly");
-    let found: Vec<String> = packages.iter().filter(|(name, _)| banned.contains(name)).map(|(name, _)| name.clone()).collect();
+    let found: Vec<String> =
+        packages.iter().filter(|(name, _)| banned.contains(name)).map(|(name, _)| name.clone()).collect();
     none("crates that deny.toml bans", &found);
-    let elsewhere: Vec<String> =
-        packages.into_iter().filter(|(_, source)| source != REGISTRY).map(|(name, source)| format!("{name} from {source}")).collect();
+    let elsewhere: Vec<String> = packages
+        .into_iter()
+        .filter(|(_, source)| source != REGISTRY)
+        .map(|(name, source)| format!("{name} from {source}"))
+        .collect();
     none("crates from elsewhere", &elsewhere);
-    let anything: Vec<String> = read("Cargo.toml").lines().filter(|line| line.contains("= \"*\"")).map(str::to_owned).collect();
+    let anything: Vec<String> =
+        read("Cargo.toml").lines().filter(|line| line.contains("= \"*\"")).map(str::to_owned).collect();
     none("dependencies of any version", &anything);
 }
 
@@ -54,7 +60,8 @@ struct Expression<'a> {
 impl Expression<'_> {
     fn is_met(text: &str, allowed: &BTreeSet<String>) -> bool {
         let spaced = text.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
-        let mut expression = Expression { words: spaced.split_whitespace().map(str::to_owned).collect(), at: 0, allowed };
+        let mut expression =
+            Expression { words: spaced.split_whitespace().map(str::to_owned).collect(), at: 0, allowed };
         let met = expression.any();
         assert_eq!(expression.at, expression.words.len(), "a licence that cannot be read: {text}");
         met
@@ -113,14 +120,23 @@ fn every_crate_has_a_licence_that_is_allowed() {
         assert_eq!(Expression::is_met(text, &allowed), met, "{text}");
     }
     let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["metadata", "--offline", "--locked", "--format-version=1", "--filter-platform=x86_64-unknown-linux-musl"]);
+    cargo.args([
+        "metadata",
+        "--offline",
+        "--locked",
+        "--format-version=1",
+        "--filter-platform=x86_64-unknown-linux-musl",
+    ]);
     let output = cargo.current_dir(root()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
     // What is built, not all that the lock file knows of other systems.
-    let built: BTreeSet<&str> = metadata["resolve"]["nodes"].as_array().unwrap().iter().filter_map(|node| node["id"].as_str()).collect();
+    let built: BTreeSet<&str> =
+        metadata["resolve"]["nodes"].as_array().unwrap().iter().filter_map(|node| node["id"].as_str()).collect();
     let packages = metadata["packages"].as_array().unwrap();
-    let foreign = packages.iter().filter(|package| !package["source"].is_null() && built.contains(package["id"].as_str().unwrap()));
+    let foreign = packages
+        .iter()
+        .filter(|package| !package["source"].is_null() && built.contains(package["id"].as_str().unwrap()));
     let mut found = Vec::new();
     for package in foreign {
         let licence = package["license"].as_str().unwrap_or_default();

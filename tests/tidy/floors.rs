@@ -1,6 +1,7 @@
 //! Who uses whom between the files of a crate: circles stay small, and folders stand on floors with no arrow up.
 //!
-//! An arrow is a `use` or a path in code that names a module of the same crate. Tests are left out: they may look at everything.
+//! An arrow is a `use` or a path in code that names a module of the same crate. Tests are left out: they may look at
+//! everything.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +26,8 @@ const LARGER: [(&str, usize); 9] = [
 ];
 
 /// Parts of a crate, the lowest first: none uses one that stands later.
-const FLOORS: [&[&str]; 1] = [&["src/flags/", "src/process/", "src/agent/", "src/server/", "src/commands/", "src/main.rs"]];
+const FLOORS: [&[&str]; 1] =
+    [&["src/flags/", "src/process/", "src/agent/", "src/server/", "src/commands/", "src/main.rs"]];
 
 /// The files of one crate and what each is called in paths.
 #[derive(Default)]
@@ -98,12 +100,14 @@ impl Tree {
             }
             seen
         };
-        let reach: BTreeMap<&str, BTreeSet<String>> = self.arrows.keys().map(|file| (file.as_str(), reached(file))).collect();
+        let reach: BTreeMap<&str, BTreeSet<String>> =
+            self.arrows.keys().map(|file| (file.as_str(), reached(file))).collect();
         let circle = |file: &str| -> BTreeSet<&str> {
             let both = |other: &&str| reach[file].contains(*other) && reach[other].contains(file);
             reach.keys().copied().filter(both).collect()
         };
-        let all: BTreeSet<BTreeSet<&str>> = reach.keys().map(|file| circle(file)).filter(|circle| circle.len() > 1).collect();
+        let all: BTreeSet<BTreeSet<&str>> =
+            reach.keys().map(|file| circle(file)).filter(|circle| circle.len() > 1).collect();
         all.into_iter().collect()
     }
 }
@@ -133,7 +137,9 @@ fn note(
 }
 
 fn is_of_tests(attrs: &[syn::Attribute]) -> bool {
-    attrs.iter().any(|attr| attr.path().is_ident("test") || attr.path().is_ident("cfg") && words_of(&attr.meta).contains("test"))
+    attrs.iter().any(|attr| {
+        attr.path().is_ident("test") || attr.path().is_ident("cfg") && words_of(&attr.meta).contains("test")
+    })
 }
 
 fn words_of(meta: &syn::Meta) -> BTreeSet<String> {
@@ -223,7 +229,9 @@ impl<'ast> Visit<'ast> for Uses<'_> {
     /// A macro's words are no paths yet: those that begin at the crate are found by their looks.
     fn visit_macro(&mut self, called: &'ast syn::Macro) {
         let text = called.tokens.to_string().replace(" :: ", "::");
-        for path in text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).filter(|word| word.contains("::")) {
+        for path in
+            text.split(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).filter(|word| word.contains("::"))
+        {
             let words: Vec<String> = path.split("::").map(str::to_owned).collect();
             self.add(&words);
         }
@@ -261,8 +269,11 @@ fn circles_of_imports_stay_small() {
 #[test]
 fn no_arrow_goes_up() {
     let crates = crates();
-    let arrows: Vec<(&String, &String, &String)> =
-        crates.values().flat_map(|tree| &tree.arrows).flat_map(|(from, to)| to.iter().map(move |(to, name)| (from, to, name))).collect();
+    let arrows: Vec<(&String, &String, &String)> = crates
+        .values()
+        .flat_map(|tree| &tree.arrows)
+        .flat_map(|(from, to)| to.iter().map(move |(to, name)| (from, to, name)))
+        .collect();
     let mut up = Vec::new();
     for floors in FLOORS {
         let floor = |path: &str| floors.iter().position(|part| path.starts_with(part));

@@ -1,7 +1,9 @@
-//! Reinvocation: when a webhook or policy changes an object late, those that were asked earlier may want to see it again.
+//! Reinvocation: when a webhook or policy changes an object late, those that were asked earlier may want to see it
+//! again.
 //!
-//! As upstream: there are at most two rounds. A change by a webhook or a policy starts the second one, in which built-in plugins run
-//! again and those webhooks and policies with `reinvocationPolicy: IfNeeded` that were asked before the last change by somebody else.
+//! As upstream: there are at most two rounds. A change by a webhook or a policy starts the second one, in which
+//! built-in plugins run again and those webhooks and policies with `reinvocationPolicy: IfNeeded` that were asked
+//! before the last change by somebody else.
 
 use std::collections::BTreeSet;
 
@@ -52,7 +54,8 @@ impl Again {
 }
 
 impl Asked {
-    /// The object changed: everybody asked before wants to see it. Who changed it is told by [`Asked::called`] afterwards.
+    /// The object changed: everybody asked before wants to see it. Who changed it is told by [`Asked::called`]
+    /// afterwards.
     pub fn changed(&mut self) {
         self.repeat.append(&mut self.called);
     }

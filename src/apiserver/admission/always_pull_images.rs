@@ -1,4 +1,5 @@
-//! Every image is pulled anew with the pod's own credentials: nobody runs a private image because somebody else brought it to the node.
+//! Every image is pulled anew with the pod's own credentials: nobody runs a private image because somebody else brought
+//! it to the node.
 
 use std::collections::HashSet;
 
@@ -51,7 +52,9 @@ impl Plugin for AlwaysPullImages {
             let at = containers.iter().position(|container| container["imagePullPolicy"] != "Always")?;
             Some((format!("spec.{list}[{at}].imagePullPolicy"), containers[at]["imagePullPolicy"].clone()))
         });
-        wrong.map_or(Ok(()), |(field, policy)| Err(review.forbidden(&FieldError::not_supported(field, policy, &["Always"]).to_string())))
+        wrong.map_or(Ok(()), |(field, policy)| {
+            Err(review.forbidden(&FieldError::not_supported(field, policy, &["Always"]).to_string()))
+        })
     }
 }
 

@@ -23,7 +23,8 @@ impl Plugin for LimitPodHardAntiAffinityTopology {
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
-        let terms = read::list(review.object, "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution");
+        let terms =
+            read::list(review.object, "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution");
         let wide = terms.iter().map(|term| read::text(term, "topologyKey")).find(|key| *key != HOSTNAME);
         wide.map_or(Ok(()), |key| {
             Err(review.forbidden(&format!(

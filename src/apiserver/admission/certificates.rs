@@ -51,8 +51,13 @@ impl Plugin for Signing {
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
-        let unchanged = |field: &str| review.old.is_some_and(|old| old["status"][field] == review.object["status"][field]);
-        if unchanged("certificate") && unchanged("conditions") { Ok(()) } else { may(self.0.as_ref(), review, "sign").await }
+        let unchanged =
+            |field: &str| review.old.is_some_and(|old| old["status"][field] == review.object["status"][field]);
+        if unchanged("certificate") && unchanged("conditions") {
+            Ok(())
+        } else {
+            may(self.0.as_ref(), review, "sign").await
+        }
     }
 }
 
@@ -84,7 +89,8 @@ fn unchanged_but_for_owners(new: &Value, old: &Value) -> bool {
     let bare = |object: &Value| {
         let mut bare = object.clone();
         if let Some(metadata) = bare["metadata"].as_object_mut() {
-            for field in ["ownerReferences", "finalizers", "managedFields", "resourceVersion", "generation", "selfLink"] {
+            for field in ["ownerReferences", "finalizers", "managedFields", "resourceVersion", "generation", "selfLink"]
+            {
                 metadata.remove(field);
             }
         }
@@ -107,7 +113,8 @@ impl Plugin for SubjectRestriction {
         if review.object["spec"]["signerName"] != "kubernetes.io/kube-apiserver-client" {
             return Ok(());
         }
-        let pem = review.object["spec"]["request"].as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
+        let pem =
+            review.object["spec"]["request"].as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
         let refused = |err: pki::error::PkiError| review.forbidden(&format!("unable to parse csr: {err}"));
         let request = pki::csr::parse(&pki::csr::der_from_pem(&pem).map_err(refused)?).map_err(refused)?;
         match pki::csr::check(&request, pki::csr::Profile::Client) {

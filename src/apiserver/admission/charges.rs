@@ -1,15 +1,17 @@
 //! Charges: what quotas have let in and no cache shows yet, on this server and beside the other ones.
 //!
-//! Usage is counted from this server's cache and from its own open charges. Of other servers' charges one key per group of namespaces
-//! tells: its value is the token of the server that charged last. The transaction that stores an object compares the key and puts the
-//! own token. A server that charged last charges again without a question. One that finds another's token reads the key, waits until
-//! its cache shows all that was stored before, and judges then; whoever judged without that loses the transaction and judges anew.
-//! One of all that are on their way succeeds always, so there is no standstill. A namespace without a quota costs nothing.
+//! Usage is counted from this server's cache and from its own open charges. Of other servers' charges one key per group
+//! of namespaces tells: its value is the token of the server that charged last. The transaction that stores an object
+//! compares the key and puts the own token. A server that charged last charges again without a question. One that finds
+//! another's token reads the key, waits until its cache shows all that was stored before, and judges then; whoever
+//! judged without that loses the transaction and judges anew. One of all that are on their way succeeds always, so
+//! there is no standstill. A namespace without a quota costs nothing.
 //!
 //! A quota that is made or lowered holds on each server from when its cache shows it.
 
+use base::sync::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use base::rng::Rng;
 use bytes::Bytes;
@@ -20,7 +22,8 @@ use crate::cache::Cache;
 use crate::status::Status;
 use crate::verbs::write::unchanged_since;
 
-/// Namespaces of one hash share a key and a list: the keys are few, and none is left behind by a namespace that is gone.
+/// Namespaces of one hash share a key and a list: the keys are few, and none is left behind by a namespace that is
+/// gone.
 const GROUPS: usize = 64;
 /// Outside of every resource: no cache holds it.
 const KEY: &str = "/registry/ranges/quota-";
@@ -81,7 +84,7 @@ impl Default for Charges {
 }
 
 fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
-    ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    ledger.lock()
 }
 
 fn group_of(namespace: &str) -> usize {
@@ -107,7 +110,8 @@ pub struct Moment<'c> {
 }
 
 impl Charges {
-    /// A moment to judge in. The store is asked only if another server charged last, or if it is not known what became of a charge.
+    /// A moment to judge in. The store is asked only if another server charged last, or if it is not known what became
+    /// of a charge.
     ///
     /// Errors: the store has no leader and majority in time. Cancel safety: nothing is charged by it.
     pub async fn moment<'c>(&self, cache: &'c Cache, rng: &Rng, namespace: &str) -> Result<Moment<'c>, Status> {
@@ -146,8 +150,8 @@ async fn shows(cache: &Cache, revision: u64) -> Result<(), Status> {
 }
 
 impl Moment<'_> {
-    /// Lets an object in if `judge` has nothing against it. It is shown what else is let in and not in the cache yet; nobody else in
-    /// this group of namespaces is judged meanwhile.
+    /// Lets an object in if `judge` has nothing against it. It is shown what else is let in and not in the cache yet;
+    /// nobody else in this group of namespaces is judged meanwhile.
     ///
     /// Errors: those of `judge`.
     pub fn charge(self, coming: Coming, judge: impl FnOnce(&[Coming]) -> Result<(), Status>) -> Result<Charge, Status> {
@@ -160,12 +164,19 @@ impl Moment<'_> {
         let id = state.n_made;
         state.entries.push(Entry { id, coming, fate: Fate::Open });
         drop(state);
-        Ok(Charge { ledger: self.ledger, id, key: self.key, condition: self.condition, token: self.token, is_sent: AtomicBool::new(false) })
+        Ok(Charge {
+            ledger: self.ledger,
+            id,
+            key: self.key,
+            condition: self.condition,
+            token: self.token,
+            is_sent: AtomicBool::new(false),
+        })
     }
 }
 
-/// An object that was let in, until it is stored or not. One that is dropped in between counts until the store has said what became
-/// of it.
+/// An object that was let in, until it is stored or not. One that is dropped in between counts until the store has said
+/// what became of it.
 #[derive(Debug)]
 pub struct Charge {
     ledger: Arc<Mutex<Ledger>>,
@@ -177,10 +188,13 @@ pub struct Charge {
 }
 
 impl Charge {
-    /// Adds to the transaction of the object that no other server has charged since this was judged. From here on it may be stored.
+    /// Adds to the transaction of the object that no other server has charged since this was judged. From here on it
+    /// may be stored.
     pub fn join(&self, txn: &mut Txn) {
         txn.compare.push(match &self.condition {
-            Condition::Ours(token) => Compare::Value { key: self.key.clone(), op: store::CompareOp::Equal, value: token.clone() },
+            Condition::Ours(token) => {
+                Compare::Value { key: self.key.clone(), op: store::CompareOp::Equal, value: token.clone() }
+            }
             Condition::ChangedAt(revision) => unchanged_since(&self.key, *revision),
         });
         txn.success.push(Op::Put { key: self.key.clone(), value: self.token.clone(), lease: 0, prev_kv: false });
@@ -208,7 +222,8 @@ impl Drop for Charge {
     fn drop(&mut self) {
         let mut state = lock(&self.ledger);
         if self.is_sent.load(Ordering::Relaxed) {
-            if let Some(entry) = state.entries.iter_mut().find(|entry| entry.id == self.id && entry.fate == Fate::Open) {
+            if let Some(entry) = state.entries.iter_mut().find(|entry| entry.id == self.id && entry.fate == Fate::Open)
+            {
                 entry.fate = Fate::Unknown;
             }
         } else {
@@ -253,7 +268,8 @@ mod tests {
 
         /// Judges and charges; `None`: the quota is used up.
         async fn charge(&self, name: &str) -> Option<(Charge, Txn)> {
-            let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": NAMESPACE}});
+            let object =
+                json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": NAMESPACE}});
             let key = Bytes::from(keys::object("", "configmaps", NAMESPACE, name));
             let put = Op::Put { key: key.clone(), value: object.to_string().into(), lease: 0, prev_kv: false };
             let mut txn = Txn { compare: vec![unchanged_since(&key, 0)], success: vec![put], ..Txn::default() };
@@ -284,8 +300,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (group, _reports) = Group::root("charges");
         let rng = Rng::from_seed(seed);
-        let config =
-            store::Config { dir: dir.path().join("db"), birth: store::member::Birth::First, network: None, rng, bounds: Bounds::SHIPPED };
+        let config = store::Config {
+            dir: dir.path().join("db"),
+            birth: store::member::Birth::First,
+            network: None,
+            rng,
+            bounds: Bounds::SHIPPED,
+        };
         let store = Store::open(config, &group).await.unwrap();
         (dir, group, store)
     }

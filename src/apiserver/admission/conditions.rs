@@ -25,8 +25,9 @@ impl Conditions {
     pub fn with(conditions: &Value, names: &[(String, Ty)]) -> Conditions {
         let text = |c: &Value, field: &str| c[field].as_str().unwrap_or_default().to_owned();
         let program = |c: &Value| {
-            Program::compile(&text(c, "expression"), names)
-                .and_then(|p| if p.result == BOOL || p.result == Ty::Dyn { Ok(p) } else { Err("must evaluate to bool".to_owned()) })
+            Program::compile(&text(c, "expression"), names).and_then(|p| {
+                if p.result == BOOL || p.result == Ty::Dyn { Ok(p) } else { Err("must evaluate to bool".to_owned()) }
+            })
         };
         Conditions(conditions.as_array().into_iter().flatten().map(|c| (text(c, "name"), program(c))).collect())
     }

@@ -1,4 +1,5 @@
-//! `--admission-control-config-file`: an AdmissionConfiguration, which may configure plugins in place or in files of their own.
+//! `--admission-control-config-file`: an AdmissionConfiguration, which may configure plugins in place or in files of
+//! their own.
 
 use std::path::Path;
 
@@ -33,9 +34,11 @@ impl AdmissionConfiguration {
     ///
     /// Errors: a text that names the file and the place in it.
     pub fn read(path: &Path) -> Result<AdmissionConfiguration, String> {
-        let text = |path: &Path| std::fs::read_to_string(path).map_err(|err| format!("cannot read {}: {err}", path.display()));
+        let text =
+            |path: &Path| std::fs::read_to_string(path).map_err(|err| format!("cannot read {}: {err}", path.display()));
         let folder = path.parent().unwrap_or(Path::new(""));
-        AdmissionConfiguration::parse(&text(path)?, |named| text(&folder.join(named))).map_err(|why| format!("{}: {why}", path.display()))
+        AdmissionConfiguration::parse(&text(path)?, |named| text(&folder.join(named)))
+            .map_err(|why| format!("{}: {why}", path.display()))
     }
 
     fn parse(text: &str, open: impl Fn(&str) -> Result<String, String>) -> Result<AdmissionConfiguration, String> {
@@ -117,13 +120,30 @@ mod tests {
         };
         assert_eq!(limits("[{type: Server, qps: 5, burst: 9}]").unwrap().event_limits.len(), 1);
         assert_eq!(limits("[]").unwrap_err(), "limits: Invalid value: null: must not be empty");
-        assert_eq!(limits("[{type: Server, qps: 0, burst: 9}]").unwrap_err(), "limits[0].qps: Invalid value: 0: must be positive");
-        assert!(limits("[{type: Pod, qps: 1, burst: 9}]").unwrap_err().starts_with("limits[0].type: Unsupported value: \"Pod\""));
-        let selectors = parse("[{name: PodNodeSelector, configuration: {podNodeSelectorPluginConfig: {ops: 'a=b,c'}}}]").unwrap_err();
+        assert_eq!(
+            limits("[{type: Server, qps: 0, burst: 9}]").unwrap_err(),
+            "limits[0].qps: Invalid value: 0: must be positive"
+        );
+        assert!(
+            limits("[{type: Pod, qps: 1, burst: 9}]")
+                .unwrap_err()
+                .starts_with("limits[0].type: Unsupported value: \"Pod\"")
+        );
+        let selectors =
+            parse("[{name: PodNodeSelector, configuration: {podNodeSelectorPluginConfig: {ops: 'a=b,c'}}}]")
+                .unwrap_err();
         assert_eq!(selectors, "plugins[0].configuration.podNodeSelectorPluginConfig.ops: invalid selector: [c]");
-        assert!(parse("[{name: ImagePolicyWebhook, configuration: {imagePolicy: {}}}]").unwrap_err().contains("kubeConfigFile: Required"));
+        assert!(
+            parse("[{name: ImagePolicyWebhook, configuration: {imagePolicy: {}}}]")
+                .unwrap_err()
+                .contains("kubeConfigFile: Required")
+        );
         assert!(parse("[{name: PodSecurity, path: x}]").unwrap_err().contains("plugins[0].path: cannot read x"));
-        assert!(parse("[{name: PodSecurity, configuration: {kind: X}}]").unwrap_err().contains("no kind \"X\" is registered"));
+        assert!(
+            parse("[{name: PodSecurity, configuration: {kind: X}}]")
+                .unwrap_err()
+                .contains("no kind \"X\" is registered")
+        );
         assert!(parse("[{nam: x}]").unwrap_err().contains("unknown field \"plugins[0].nam\""));
     }
 }

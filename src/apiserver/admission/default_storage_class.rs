@@ -29,7 +29,9 @@ impl Plugin for DefaultStorageClass {
         let chosen = !review.object["spec"]["storageClassName"].is_null()
             || meta::annotation(review.object, "volume.beta.kubernetes.io/storage-class").is_some();
         let marks = ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
-        if let (false, Some(class)) = (chosen, newest_marked(review.lookup, ("storage.k8s.io", "storageclasses"), &marks)) {
+        if let (false, Some(class)) =
+            (chosen, newest_marked(review.lookup, ("storage.k8s.io", "storageclasses"), &marks))
+        {
             review.object["spec"]["storageClassName"] = json!(meta::name(&class));
         }
         Ok(())

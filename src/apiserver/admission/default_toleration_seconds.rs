@@ -30,7 +30,8 @@ impl Plugin for DefaultTolerationSeconds {
         let before = tolerations.len();
         for (key, secs) in KEYS.into_iter().zip([self.secs.0, self.secs.1]) {
             if !tolerations[..before].iter().any(|toleration| tolerates(toleration, key)) {
-                tolerations.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": secs}));
+                tolerations
+                    .push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": secs}));
             }
         }
         if tolerations.len() > before {

@@ -22,7 +22,8 @@ impl Plugin for DenyServiceExternalIPs {
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
-        let had: BTreeSet<&str> = review.old.map(|old| schema::read::texts(old, "spec.externalIPs")).into_iter().flatten().collect();
+        let had: BTreeSet<&str> =
+            review.old.map(|old| schema::read::texts(old, "spec.externalIPs")).into_iter().flatten().collect();
         match schema::read::texts(review.object, "spec.externalIPs").iter().all(|ip| had.contains(ip)) {
             true => Ok(()),
             false => Err(review.forbidden("Use of external IPs is denied by admission control.")),

@@ -1,4 +1,5 @@
-//! Escalation checks on roles and bindings. Upstream makes them in the storage of these kinds; here they are one more plugin.
+//! Escalation checks on roles and bindings. Upstream makes them in the storage of these kinds; here they are one more
+//! plugin.
 
 use async_trait::async_trait;
 

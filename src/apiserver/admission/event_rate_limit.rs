@@ -1,7 +1,7 @@
 //! Not more events than agreed: of the whole server, a namespace, a user, or one source about one object.
 
+use base::sync::Mutex;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 
 use async_trait::async_trait;
 use schema::read;
@@ -60,7 +60,8 @@ impl Limit {
             fits.ok_or_else(|| format!("{at}.{field}: Invalid value: {number}: must be positive"))
         };
         let size = read::number(value, "cacheSize");
-        let buckets_max = usize::try_from(size).map_err(|_| format!("{at}.cacheSize: Invalid value: {size}: must not be negative"))?;
+        let buckets_max = usize::try_from(size)
+            .map_err(|_| format!("{at}.cacheSize: Invalid value: {size}: must not be negative"))?;
         let (burst, qps) = (positive("burst")?, positive("qps")?);
         Ok(Limit { kind, qps, burst, buckets_max: if buckets_max == 0 { BUCKETS } else { buckets_max } })
     }
@@ -71,7 +72,8 @@ impl Limit {
             "Namespace" => review.attributes.namespace.clone(),
             "User" => review.attributes.user.name.clone(),
             "SourceAndObject" => {
-                let of = ["kind", "namespace", "name", "uid", "apiVersion"].map(|field| text(&format!("involvedObject.{field}")));
+                let of = ["kind", "namespace", "name", "uid", "apiVersion"]
+                    .map(|field| text(&format!("involvedObject.{field}")));
                 [text("source.component"), text("source.host")].into_iter().chain(of).collect()
             }
             _ => String::new(),
@@ -102,7 +104,8 @@ fn take(limit: &Limit, buckets: &mut HashMap<String, Bucket>, key: &str, now: In
         oldest.and_then(|oldest| buckets.remove(&oldest));
     }
     let bucket = buckets.entry(key.to_owned()).or_insert(Bucket { tokens: f64::from(limit.burst), at: now });
-    bucket.tokens = f64::from(limit.burst).min(bucket.tokens + f64::from(limit.qps) * now.duration_since(bucket.at).as_secs_f64());
+    bucket.tokens =
+        f64::from(limit.burst).min(bucket.tokens + f64::from(limit.qps) * now.duration_since(bucket.at).as_secs_f64());
     bucket.at = now;
     let has = bucket.tokens >= 1.0;
     bucket.tokens -= if has { 1.0 } else { 0.0 };
@@ -116,7 +119,8 @@ impl Plugin for EventRateLimit {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        matches!(operation, Operation::Create | Operation::Update) && (a.is("", "events") || a.is("events.k8s.io", "events"))
+        matches!(operation, Operation::Create | Operation::Update)
+            && (a.is("", "events") || a.is("events.k8s.io", "events"))
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
@@ -127,7 +131,7 @@ impl Plugin for EventRateLimit {
         // Every limit is asked, as upstream: an event that one refuses counts with the others, too.
         let refused = self.0.iter().filter_map(|(limit, buckets)| {
             let key = limit.key(review);
-            let mut buckets = buckets.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut buckets = buckets.lock();
             let text = || format!("Too many requests: limit reached on type {} for key {key}", limit.kind);
             if take(limit, &mut buckets, &key, now) { None } else { Some(text()) }
         });

@@ -24,8 +24,10 @@ impl Plugin for ExtendedResourceToleration {
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
         let spec = &mut review.object["spec"];
-        let containers = ["containers", "initContainers"].into_iter().flat_map(|list| spec[list].as_array().into_iter().flatten());
-        let asked = containers.flat_map(|container| container["resources"]["requests"].as_object().into_iter().flatten());
+        let containers =
+            ["containers", "initContainers"].into_iter().flat_map(|list| spec[list].as_array().into_iter().flatten());
+        let asked =
+            containers.flat_map(|container| container["resources"]["requests"].as_object().into_iter().flatten());
         let names: BTreeSet<String> = asked.map(|(name, _)| name.clone()).filter(|name| is_extended(name)).collect();
         let all = names.iter().map(|name| json!({ "key": name, "operator": "Exists" }));
         match spec["tolerations"].as_array_mut() {

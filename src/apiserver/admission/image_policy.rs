@@ -1,8 +1,9 @@
 //! Somebody outside says which images may run.
 
+use base::sync::Mutex;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -45,14 +46,19 @@ impl ImagePolicy {
         known(value, path, &["imagePolicy"])?;
         let (policy, at) = (&value["imagePolicy"], format!("{path}.imagePolicy"));
         known(policy, &at, &["kubeConfigFile", "allowTTL", "denyTTL", "retryBackoff", "defaultAllow"])?;
-        let kubeconfig = read::some_text(policy, "kubeConfigFile").ok_or_else(|| format!("{at}.kubeConfigFile: Required value"))?;
+        let kubeconfig =
+            read::some_text(policy, "kubeConfigFile").ok_or_else(|| format!("{at}.kubeConfigFile: Required value"))?;
         // -1 is none at all; 0 is upstream's default; bounds are upstream's.
         let within = |field: &str, unit: Duration, bounds: (u64, u64), usual: u64| match read::number(policy, field) {
             -1 => Ok(Duration::ZERO),
             0 => Ok(unit * u32::try_from(usual).unwrap_or(1)),
             n => {
-                let fits = u64::try_from(n).ok().filter(|n| (bounds.0..=bounds.1).contains(n)).and_then(|n| u32::try_from(n).ok());
-                fits.map(|n| unit * n).ok_or_else(|| format!("{at}.{field}: {n} must be between {} and {}", bounds.0, bounds.1))
+                let fits = u64::try_from(n)
+                    .ok()
+                    .filter(|n| (bounds.0..=bounds.1).contains(n))
+                    .and_then(|n| u32::try_from(n).ok());
+                fits.map(|n| unit * n)
+                    .ok_or_else(|| format!("{at}.{field}: {n} must be between {} and {}", bounds.0, bounds.1))
             }
         };
         let second = Duration::from_secs(1);
@@ -106,12 +112,14 @@ impl ImagePolicyWebhook {
         Ok(Verdict {
             allowed: read::flag(&answer, "status.allowed"),
             reason: read::text(&answer, "status.reason").to_owned(),
-            annotations: annotations.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect(),
+            annotations: annotations
+                .map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned()))
+                .collect(),
         })
     }
 
     async fn verdict(&self, question: String) -> Result<Verdict, String> {
-        let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.known.lock();
         let ttl = |verdict: &Verdict| if verdict.allowed { self.policy.allow_ttl } else { self.policy.deny_ttl };
         if let Some((at, verdict)) = lock().get(&question)
             && at.elapsed() < ttl(verdict)
@@ -134,10 +142,13 @@ fn question(pod: &Value, namespace: &str) -> String {
     let images = lists.iter().flat_map(|list| pod["spec"][*list].as_array().into_iter().flatten());
     let containers: Vec<Value> = images.map(|container| json!({ "image": container["image"] })).collect();
     let all = meta::annotations(pod).into_iter().flatten();
-    let meant: serde_json::Map<String, Value> =
-        all.filter(|(key, _)| key.contains(".image-policy.k8s.io/")).map(|(key, value)| (key.clone(), value.clone())).collect();
+    let meant: serde_json::Map<String, Value> = all
+        .filter(|(key, _)| key.contains(".image-policy.k8s.io/"))
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect();
     let spec = json!({ "containers": containers, "annotations": meant, "namespace": namespace });
-    json!({ "kind": "ImageReview", "apiVersion": "imagepolicy.k8s.io/v1alpha1", "metadata": {}, "spec": spec }).to_string()
+    json!({ "kind": "ImageReview", "apiVersion": "imagepolicy.k8s.io/v1alpha1", "metadata": {}, "spec": spec })
+        .to_string()
 }
 
 #[async_trait]

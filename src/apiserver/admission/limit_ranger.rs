@@ -48,7 +48,12 @@ impl Plugin for LimitRanger {
                 match (limit["type"].as_str().unwrap_or_default(), review.attributes.resource.as_str()) {
                     ("Container", "pods") => {
                         for container in containers(review.object) {
-                            check(limit, &container["resources"]["requests"], &container["resources"]["limits"], &mut problems);
+                            check(
+                                limit,
+                                &container["resources"]["requests"],
+                                &container["resources"]["limits"],
+                                &mut problems,
+                            );
                         }
                     }
                     ("Pod", "pods") => {
@@ -106,13 +111,21 @@ fn fill(pod: &mut Value, range: &Value) {
                 }
                 if !set.is_empty() {
                     let one = field.trim_end_matches('s');
-                    notes.push(format!("{} {one} for {what} {}", set.join(", "), container["name"].as_str().unwrap_or_default()));
+                    notes.push(format!(
+                        "{} {one} for {what} {}",
+                        set.join(", "),
+                        container["name"].as_str().unwrap_or_default()
+                    ));
                 }
             }
         }
     }
     if !notes.is_empty() {
-        meta::set_annotation(pod, "kubernetes.io/limit-ranger", &format!("LimitRanger plugin set: {}", notes.join("; ")));
+        meta::set_annotation(
+            pod,
+            "kubernetes.io/limit-ranger",
+            &format!("LimitRanger plugin set: {}", notes.join("; ")),
+        );
     }
 }
 
@@ -141,7 +154,11 @@ fn sum(pod: &Value, field: &str) -> Value {
 }
 
 fn bounds<'a>(limit: &'a Value, field: &str) -> impl Iterator<Item = (&'a String, Quantity)> {
-    limit[field].as_object().into_iter().flatten().filter_map(|(name, value)| Some((name, Quantity::from_value(value).ok()?)))
+    limit[field]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(name, value)| Some((name, Quantity::from_value(value).ok()?)))
 }
 
 fn check(limit: &Value, requests: &Value, limits: &Value, problems: &mut Vec<String>) {
@@ -167,7 +184,8 @@ fn check(limit: &Value, requests: &Value, limits: &Value, problems: &mut Vec<Str
     }
     for (name, ratio) in bounds(limit, "maxLimitRequestRatio") {
         let head = format!("{name} max limit to request ratio per {kind} is {ratio}");
-        let (request, limit) = (amount(requests, name).filter(|q| !q.is_zero()), amount(limits, name).filter(|q| !q.is_zero()));
+        let (request, limit) =
+            (amount(requests, name).filter(|q| !q.is_zero()), amount(limits, name).filter(|q| !q.is_zero()));
         match (request, limit) {
             (None, _) => problems.push(format!("{head}, but no request is specified or request is 0")),
             (_, None) => problems.push(format!("{head}, but no limit is specified or limit is 0")),

@@ -1,4 +1,5 @@
-//! Whether a webhook or an admission policy is meant by a request: rules, selectors and `matchPolicy`, as upstream reads them.
+//! Whether a webhook or an admission policy is meant by a request: rules, selectors and `matchPolicy`, as upstream
+//! reads them.
 //!
 //! One [`Matcher`] is made per webhook, policy or binding and kept; [`Matcher::matches`] then reads no JSON but labels.
 
@@ -145,8 +146,8 @@ impl Matcher {
 
     /// Whether the request is meant, and in which version to show it; `None` if it is not.
     ///
-    /// A policy without rules means every request (`resourceRules` empty, as bindings may be); a webhook without rules means none.
-    /// Errors: the namespace of the request cannot be found.
+    /// A policy without rules means every request (`resourceRules` empty, as bindings may be); a webhook without rules
+    /// means none. Errors: the namespace of the request cannot be found.
     pub fn matches(&self, review: &Review<'_>) -> Result<Option<Matched>, Status> {
         // The cheap questions first; the answer is the same in any order.
         if self.excludes(review) {
@@ -186,7 +187,8 @@ impl Matcher {
         if self.exact {
             return None;
         }
-        equivalents(review.catalog, a).find(|m| covers(&Target { group: &m.group, version: &m.version, resource: &m.resource }))
+        equivalents(review.catalog, a)
+            .find(|m| covers(&Target { group: &m.group, version: &m.version, resource: &m.resource }))
     }
 
     fn fits_namespace(&self, review: &Review<'_>) -> Result<bool, Status> {
@@ -196,7 +198,8 @@ impl Matcher {
             return Ok(true);
         }
         // A namespace that is being written is not in the cache yet, or not as it will be.
-        if is_namespace && a.subresource.is_empty() && matches!(review.operation, Operation::Create | Operation::Update) {
+        if is_namespace && a.subresource.is_empty() && matches!(review.operation, Operation::Create | Operation::Update)
+        {
             return Ok(self.namespaces.matches(meta::labels(review.object)));
         }
         match review.lookup.get("", "namespaces", "", &a.namespace) {
@@ -249,7 +252,9 @@ fn kind_of(catalog: &Catalog, a: &Attributes, group: &str, version: &str) -> Opt
 fn equivalents<'a>(catalog: &'a Catalog, a: &'a Attributes) -> impl Iterator<Item = Matched> + 'a {
     let stored = catalog.resource(&a.group, &a.version, &a.resource).map(|r| r.storage_group.clone());
     let same = move |r: &&std::sync::Arc<schema::table::Resource>| {
-        Some(&r.storage_group) == stored.as_ref() && r.plural == a.resource && (r.group != a.group || r.version != a.version)
+        Some(&r.storage_group) == stored.as_ref()
+            && r.plural == a.resource
+            && (r.group != a.group || r.version != a.version)
     };
     catalog.resources().iter().filter(same).filter_map(|r| {
         let kind = kind_of(catalog, a, &r.group, &r.version)?;
@@ -257,7 +262,8 @@ fn equivalents<'a>(catalog: &'a Catalog, a: &'a Attributes) -> impl Iterator<Ite
     })
 }
 
-/// Whether nobody is asked about such a request: what configures admission itself, so that a broken configuration can be mended.
+/// Whether nobody is asked about such a request: what configures admission itself, so that a broken configuration can
+/// be mended.
 pub fn configures_admission(a: &Attributes) -> bool {
     let plurals = [
         "mutatingwebhookconfigurations",
@@ -280,7 +286,9 @@ mod tests {
             let (resource, sub) = path.split_once('/').unwrap_or((path, ""));
             covers_resource(pattern, resource, sub)
         };
-        assert!(covers("*", "pods") && !covers("*", "pods/status") && covers("*/*", "pods/status") && covers("*/*", "pods"));
+        assert!(
+            covers("*", "pods") && !covers("*", "pods/status") && covers("*/*", "pods/status") && covers("*/*", "pods")
+        );
         assert!(covers("pods/*", "pods") && covers("pods/*", "pods/log") && !covers("pods", "pods/log"));
         assert!(covers("*/scale", "deployments/scale") && !covers("*/scale", "deployments"));
     }

@@ -22,7 +22,9 @@ impl Plugin for NamespaceLifecycle {
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
         match operation {
             Operation::Delete => a.is("", "namespaces"),
-            Operation::Create | Operation::Update => !a.namespace.is_empty() && (!a.group.is_empty() || a.resource != "namespaces"),
+            Operation::Create | Operation::Update => {
+                !a.namespace.is_empty() && (!a.group.is_empty() || a.resource != "namespaces")
+            }
             Operation::Connect => false,
         }
     }
@@ -35,7 +37,11 @@ impl Plugin for NamespaceLifecycle {
 async fn judge(review: &Review<'_>) -> Result<(), Status> {
     let a = review.attributes;
     if review.operation == Operation::Delete {
-        return if IMMORTAL.contains(&a.name.as_str()) { Err(review.forbidden("this namespace may not be deleted")) } else { Ok(()) };
+        return if IMMORTAL.contains(&a.name.as_str()) {
+            Err(review.forbidden("this namespace may not be deleted"))
+        } else {
+            Ok(())
+        };
     }
     // An access review asks about a namespace; it need not be there.
     if a.group == "authorization.k8s.io" {

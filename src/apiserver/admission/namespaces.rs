@@ -57,7 +57,8 @@ impl Plugin for NamespaceAutoProvision {
         if review.dry_run || review.lookup.get("", "namespaces", "", name).is_some() {
             return Ok(());
         }
-        let server = self.0.get().and_then(Weak::upgrade).ok_or_else(|| review.forbidden("not yet ready to handle request"))?;
+        let server =
+            self.0.get().and_then(Weak::upgrade).ok_or_else(|| review.forbidden("not yet ready to handle request"))?;
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
         server.ensure(namespace).await.map(drop).map_err(|status| review.forbidden(&status.message))
     }

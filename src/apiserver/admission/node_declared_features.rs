@@ -23,12 +23,17 @@ impl Plugin for NodeDeclaredFeatureValidator {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        operation == Operation::Update && a.group.is_empty() && a.resource == "pods" && matches!(a.subresource.as_str(), "" | "resize")
+        operation == Operation::Update
+            && a.group.is_empty()
+            && a.resource == "pods"
+            && matches!(a.subresource.as_str(), "" | "resize")
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
         let node = read::text(review.object, "spec.nodeName");
-        let Some(old) = review.old.filter(|old| !node.is_empty() && old["spec"] != review.object["spec"]) else { return Ok(()) };
+        let Some(old) = review.old.filter(|old| !node.is_empty() && old["spec"] != review.object["spec"]) else {
+            return Ok(());
+        };
         let needed = needed(old, review.object);
         if needed.is_empty() {
             return Ok(());
@@ -42,7 +47,9 @@ impl Plugin for NodeDeclaredFeatureValidator {
             true => Ok(()),
             false => {
                 let features = missing.join(", ");
-                Err(review.forbidden(&format!("pod update requires features {features} which are not available on node {node:?}")))
+                Err(review.forbidden(&format!(
+                    "pod update requires features {features} which are not available on node {node:?}"
+                )))
             }
         }
     }

@@ -41,18 +41,26 @@ impl Plugin for NodeRestriction {
             ("", "pods", "") => pod(review, node).await,
             ("", "pods", "status") => pod_status(review, node),
             ("", "pods", "eviction") => on_node(review, node, "evict pods").await,
-            ("", "pods", other) => Err(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed")),
+            ("", "pods", other) => {
+                Err(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"))
+            }
             ("", "nodes", _) => own_node(review, node),
             ("", "persistentvolumeclaims", "status") => claim_status(review, node),
-            ("", "persistentvolumeclaims", other) => Err(format!("may only update PVC status; unexpected subresource {other:?}")),
+            ("", "persistentvolumeclaims", other) => {
+                Err(format!("may only update PVC status; unexpected subresource {other:?}"))
+            }
             ("", "serviceaccounts", "token") => match token(review, node).await {
                 Ok(()) => self.audience(review, node).await,
                 refused => refused,
             },
             ("coordination.k8s.io", "leases", _) => lease(review, node),
-            ("storage.k8s.io", "csinodes", _) => named(review, node, "can only access CSINode with the same name as the requesting node"),
+            ("storage.k8s.io", "csinodes", _) => {
+                named(review, node, "can only access CSINode with the same name as the requesting node")
+            }
             ("resource.k8s.io", "resourceslices", _) => slice(review, node),
-            ("certificates.k8s.io", "certificatesigningrequests", "") if review.operation == Operation::Create => request(review, node),
+            ("certificates.k8s.io", "certificatesigningrequests", "") if review.operation == Operation::Create => {
+                request(review, node)
+            }
             _ => Ok(()),
         };
         verdict.map_err(|why| review.forbidden(&why))
@@ -148,9 +156,10 @@ fn pod_status(review: &Review<'_>, node: &str) -> Verdict {
     if meta::labels(old) != meta::labels(review.object) {
         return Err(format!("node {node:?} cannot update labels through pod status"));
     }
-    for (field, what) in
-        [("resourceClaimStatuses", "resource claim statues"), ("extendedResourceClaimStatus", "extended resource claim status")]
-    {
+    for (field, what) in [
+        ("resourceClaimStatuses", "resource claim statues"),
+        ("extendedResourceClaimStatus", "extended resource claim status"),
+    ] {
         if old["status"][field] != review.object["status"][field] {
             return Err(format!("node {node:?} cannot update {what}"));
         }
@@ -172,7 +181,8 @@ fn own_node(review: &Review<'_>, node: &str) -> Verdict {
     }
     own_addresses(review, node)?;
     let Some(old) = review.old else {
-        let restricted: Vec<&str> = labels(review.object).map(|(key, _)| key).filter(|key| is_restricted(key)).collect();
+        let restricted: Vec<&str> =
+            labels(review.object).map(|(key, _)| key).filter(|key| is_restricted(key)).collect();
         return if restricted.is_empty() {
             Ok(())
         } else {
@@ -183,16 +193,25 @@ fn own_node(review: &Review<'_>, node: &str) -> Verdict {
     if old["spec"]["taints"] != review.object["spec"]["taints"] {
         return Err(format!("node {node:?} is not allowed to modify taints"));
     }
-    // With an owner that is gone the garbage collector would delete the node, and the kubelet register it without taints (CVE-2025-5187).
+    // With an owner that is gone the garbage collector would delete the node, and the kubelet register it without
+    // taints (CVE-2025-5187).
     if old["metadata"]["ownerReferences"] != review.object["metadata"]["ownerReferences"] {
         return Err(format!("node {node:?} is not allowed to modify ownerReferences"));
     }
     let changed = |key: &&str| meta::label(old, key) != meta::label(review.object, key);
-    let mut restricted: Vec<&str> =
-        labels(old).chain(labels(review.object)).map(|(key, _)| key).filter(|key| is_restricted(key)).filter(changed).collect();
+    let mut restricted: Vec<&str> = labels(old)
+        .chain(labels(review.object))
+        .map(|(key, _)| key)
+        .filter(|key| is_restricted(key))
+        .filter(changed)
+        .collect();
     restricted.sort_unstable();
     restricted.dedup();
-    if restricted.is_empty() { Ok(()) } else { Err(format!("is not allowed to modify labels: {}", restricted.join(", "))) }
+    if restricted.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("is not allowed to modify labels: {}", restricted.join(", ")))
+    }
 }
 
 /// Addresses of one node; `client::node` reads as many.
@@ -200,8 +219,8 @@ const ADDRESSES_MAX: usize = 32;
 /// The longest name of DNS.
 const HOST_BYTES_MAX: usize = 253;
 
-/// Others make names, rules and connections of a node's addresses, so each is an address or a word. What is there already is let be: a
-/// cloud's controller writes it, too.
+/// Others make names, rules and connections of a node's addresses, so each is an address or a word. What is there
+/// already is let be: a cloud's controller writes it, too.
 fn own_addresses(review: &Review<'_>, node: &str) -> Verdict {
     let list = |object: &Value| object["status"]["addresses"].as_array().cloned().unwrap_or_default();
     let (new, old) = (list(review.object), review.old.map(list).unwrap_or_default());
@@ -268,7 +287,9 @@ async fn token(review: &Review<'_>, node: &str) -> Verdict {
             "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",
             reference["uid"].as_str().unwrap_or_default()
         )),
-        Some(pod) if pod["spec"]["nodeName"] != node => Err("node requested token bound to a pod scheduled on a different node".to_owned()),
+        Some(pod) if pod["spec"]["nodeName"] != node => {
+            Err("node requested token bound to a pod scheduled on a different node".to_owned())
+        }
         Some(_) => Ok(()),
     }
 }
@@ -285,11 +306,14 @@ impl NodeRestriction {
             _ => return Err("node may only request 0 or 1 audiences".to_owned()),
         };
         let a = review.attributes;
-        for (group, resource) in [("", "persistentvolumeclaims"), ("", "persistentvolumes"), ("storage.k8s.io", "csidrivers")] {
+        for (group, resource) in
+            [("", "persistentvolumeclaims"), ("", "persistentvolumes"), ("storage.k8s.io", "csidrivers")]
+        {
             review.lookup.load(group, resource).await;
         }
         let name = spec["boundObjectRef"]["name"].as_str().unwrap_or_default();
-        let pod = review.lookup.get("", "pods", &a.namespace, name).ok_or_else(|| format!("pods {name:?} not found"))?;
+        let pod =
+            review.lookup.get("", "pods", &a.namespace, name).ok_or_else(|| format!("pods {name:?} not found"))?;
         if names_audience(review, &pod, audience) {
             return Ok(());
         }
@@ -312,7 +336,8 @@ impl NodeRestriction {
     }
 }
 
-/// Whether a volume of the pod is told a token for this audience: a projected one, or one whose driver asks for such tokens.
+/// Whether a volume of the pod is told a token for this audience: a projected one, or one whose driver asks for such
+/// tokens.
 fn names_audience(review: &Review<'_>, pod: &Value, audience: &str) -> bool {
     let said = |token: &Value| token["audience"].as_str().unwrap_or_default() == audience;
     let driver_wants = |driver: &str| {
@@ -326,7 +351,8 @@ fn names_audience(review: &Review<'_>, pod: &Value, audience: &str) -> bool {
     };
     pod["spec"]["volumes"].as_array().into_iter().flatten().any(|volume| {
         let sources = volume["projected"]["sources"].as_array().into_iter().flatten();
-        let projected = sources.map(|source| &source["serviceAccountToken"]).any(|token| token.is_object() && said(token));
+        let projected =
+            sources.map(|source| &source["serviceAccountToken"]).any(|token| token.is_object() && said(token));
         let driver = volume["csi"]["driver"].as_str().map(str::to_owned);
         let driver = driver.or_else(|| own_claim(pod, volume).and_then(|claim| claimed(&claim)));
         projected || driver.is_some_and(|driver| driver_wants(&driver))
@@ -361,8 +387,13 @@ fn request(review: &Review<'_>, node: &str) -> Verdict {
     if !matches!(signer, "kubernetes.io/kubelet-serving" | "kubernetes.io/kube-apiserver-client-kubelet") {
         return Ok(());
     }
-    let pem = spec["request"].as_str().and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok()).unwrap_or_default();
-    let parsed = pki::csr::der_from_pem(&pem).and_then(|der| pki::csr::parse(&der)).map_err(|err| format!("unable to parse csr: {err}"))?;
+    let pem = spec["request"]
+        .as_str()
+        .and_then(|text| base64::engine::general_purpose::STANDARD.decode(text).ok())
+        .unwrap_or_default();
+    let parsed = pki::csr::der_from_pem(&pem)
+        .and_then(|der| pki::csr::parse(&der))
+        .map_err(|err| format!("unable to parse csr: {err}"))?;
     if parsed.common_name == format!("system:node:{node}") {
         Ok(())
     } else {

@@ -1,5 +1,5 @@
-//! Who names an owner lets the garbage collector delete the object: only who may delete it may do so. And who blocks the owner's
-//! deletion must be one who may set its finalizers.
+//! Who names an owner lets the garbage collector delete the object: only who may delete it may do so. And who blocks
+//! the owner's deletion must be one who may set its finalizers.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,12 +23,14 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        matches!(operation, Operation::Create | Operation::Update) && (a.group.as_str(), a.resource_path().as_str()) != ("", "pods/status")
+        matches!(operation, Operation::Create | Operation::Update)
+            && (a.group.as_str(), a.resource_path().as_str()) != ("", "pods/status")
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
-        let owners =
-            |object: Option<&Value>| object.map(|o| schema::read::list(o, "metadata.ownerReferences").to_vec()).unwrap_or_default();
+        let owners = |object: Option<&Value>| {
+            object.map(|o| schema::read::list(o, "metadata.ownerReferences").to_vec()).unwrap_or_default()
+        };
         let (now, before) = (owners(Some(review.object)), owners(review.old));
         if now == before {
             return Ok(());
@@ -49,7 +51,8 @@ impl Plugin for OwnerReferencesPermissionEnforcement {
                 name: owner["name"].as_str().unwrap_or_default().to_owned(),
                 ..asked(review.attributes)
             };
-            let why = "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on";
+            let why =
+                "cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on";
             self.require(review, &finalizers, why).await?;
         }
         Ok(())
@@ -75,7 +78,9 @@ impl OwnerReferencesPermissionEnforcement {
     async fn require(&self, review: &Review<'_>, asked: &Attributes, text: &str) -> Result<(), Status> {
         match self.0.authorize(asked).await {
             Decision::Allow { .. } => Ok(()),
-            Decision::Deny { reason } | Decision::NoOpinion { reason } => Err(review.forbidden(&format!("{text}: {reason}, <nil>"))),
+            Decision::Deny { reason } | Decision::NoOpinion { reason } => {
+                Err(review.forbidden(&format!("{text}: {reason}, <nil>")))
+            }
         }
     }
 

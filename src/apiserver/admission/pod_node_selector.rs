@@ -53,7 +53,8 @@ pub struct PodNodeSelector(pub Selectors);
 impl PodNodeSelector {
     fn of_namespace(&self, review: &Review<'_>) -> Result<Labels, Status> {
         let name = &review.attributes.namespace;
-        let namespace = review.lookup.get("", "namespaces", "", name).ok_or_else(|| Status::not_found("", "namespaces", name))?;
+        let namespace =
+            review.lookup.get("", "namespaces", "", name).ok_or_else(|| Status::not_found("", "namespaces", name))?;
         match meta::annotation(&namespace, ANNOTATION) {
             Some(text) => labels(text).map_err(|why| review.forbidden(&why)),
             None => Ok(self.0.0.get(DEFAULT).cloned().unwrap_or_default()),
@@ -89,7 +90,9 @@ impl Plugin for PodNodeSelector {
         if wanted.iter().any(|(key, value)| has[key].as_str().is_some_and(|other| other != value)) {
             return Err(review.forbidden("pod node label selector conflicts with its namespace node label selector"));
         }
-        let Some(allowed) = self.0.0.get(&review.attributes.namespace).filter(|allowed| !allowed.is_empty()) else { return Ok(()) };
+        let Some(allowed) = self.0.0.get(&review.attributes.namespace).filter(|allowed| !allowed.is_empty()) else {
+            return Ok(());
+        };
         let listed = |(key, value): (&String, &Value)| allowed.get(key).is_some_and(|v| value == v);
         match has.as_object().into_iter().flatten().all(listed) {
             true => Ok(()),

@@ -26,7 +26,8 @@ impl Plugin for PodSecurity {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        let pods = a.group.is_empty() && a.resource == "pods" && matches!(a.subresource.as_str(), "" | "ephemeralcontainers");
+        let pods =
+            a.group.is_empty() && a.resource == "pods" && matches!(a.subresource.as_str(), "" | "ephemeralcontainers");
         let template = a.subresource.is_empty() && template_of(&a.group, &a.resource).is_some();
         matches!(operation, Operation::Create | Operation::Update) && (pods || template || a.is("", "namespaces"))
     }
@@ -71,16 +72,17 @@ impl Plugin for PodSecurity {
 /// Where a workload keeps its pod template; workloads are warned about, their pods are refused.
 fn template_of(group: &str, resource: &str) -> Option<&'static str> {
     match (group, resource) {
-        ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets") | ("batch", "jobs") | ("", "replicationcontrollers") => {
-            Some("/spec/template")
-        }
+        ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets")
+        | ("batch", "jobs")
+        | ("", "replicationcontrollers") => Some("/spec/template"),
         ("batch", "cronjobs") => Some("/spec/jobTemplate/spec/template"),
         ("", "podtemplates") => Some("/template"),
         _ => None,
     }
 }
 
-/// Metadata and spec to judge; nothing for an update of a pod that brings no new image, as the rest of what is judged never changes.
+/// Metadata and spec to judge; nothing for an update of a pod that brings no new image, as the rest of what is judged
+/// never changes.
 fn judged<'a>(review: &'a Review<'_>) -> Option<(&'a Value, &'a Value)> {
     let a = review.attributes;
     let is_pod = a.group.is_empty() && a.resource == "pods";
@@ -95,7 +97,10 @@ fn judged<'a>(review: &'a Review<'_>) -> Option<(&'a Value, &'a Value)> {
 /// The names and images of all containers.
 fn images(spec: &Value) -> Vec<(&Value, &Value)> {
     let lists = ["initContainers", "containers", "ephemeralContainers"].into_iter();
-    lists.flat_map(|list| spec[list].as_array().into_iter().flatten()).map(|container| (&container["name"], &container["image"])).collect()
+    lists
+        .flat_map(|list| spec[list].as_array().into_iter().flatten())
+        .map(|container| (&container["name"], &container["image"]))
+        .collect()
 }
 
 #[cfg(test)]

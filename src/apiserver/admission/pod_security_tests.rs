@@ -25,10 +25,16 @@ fn cases(level: Level, verdict: &str) -> Vec<(Version, String, Value)> {
     let mut out = Vec::new();
     for folder in folders.map(|folder| folder.unwrap()) {
         let name = folder.file_name().into_string().unwrap();
-        let Some(version) = name.strip_prefix(&format!("{}-", level.as_str())).and_then(Version::parse) else { continue };
+        let Some(version) = name.strip_prefix(&format!("{}-", level.as_str())).and_then(Version::parse) else {
+            continue;
+        };
         for file in std::fs::read_dir(folder.path().join(verdict)).unwrap() {
             let path = file.unwrap().path();
-            out.push((version, path.display().to_string(), serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap()));
+            out.push((
+                version,
+                path.display().to_string(),
+                serde_saphyr::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap(),
+            ));
         }
     }
     out
@@ -64,7 +70,8 @@ fn texts_are_those_that_people_search_for() {
 
 #[test]
 fn each_version_asks_for_what_it_asked_for_then() {
-    // The minimum versions of pod-security-admission policy/check_*.go, 1.36.2: a pod that one control alone refuses, since when, until when.
+    // The minimum versions of pod-security-admission policy/check_*.go, 1.36.2: a pod that one control alone refuses,
+    // since when, until when.
     let restricted = || json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
     let good = |more: Value| {
         let mut pod = json!({"containers": [{"name": "c", "securityContext": restricted()}],
@@ -117,15 +124,22 @@ fn each_version_asks_for_what_it_asked_for_then() {
 
 #[test]
 fn seccomp_was_an_annotation_before_it_was_a_field() {
-    let metadata = |value: &str| json!({"annotations": {"container.seccomp.security.alpha.kubernetes.io/c": value, "other": "x"}});
+    let metadata =
+        |value: &str| json!({"annotations": {"container.seccomp.security.alpha.kubernetes.io/c": value, "other": "x"}});
     let spec = json!({"containers": [{"name": "c"}]});
-    let at = |minor: u64, value: &str| details(&violations(of(Level::Baseline, Version::Minor(minor)), &metadata(value), &spec));
+    let at = |minor: u64, value: &str| {
+        details(&violations(of(Level::Baseline, Version::Minor(minor)), &metadata(value), &spec))
+    };
     let text = "seccompProfile (forbidden annotation container.seccomp.security.alpha.kubernetes.io/c=\"unconfined\")";
-    assert_eq!((at(18, "unconfined"), at(18, "localhost/x"), at(19, "unconfined")), (text.to_owned(), String::new(), String::new()));
+    assert_eq!(
+        (at(18, "unconfined"), at(18, "localhost/x"), at(19, "unconfined")),
+        (text.to_owned(), String::new(), String::new())
+    );
 }
 
 fn labelled(labels: &[(&str, &str)]) -> Value {
-    let labels: serde_json::Map<String, Value> = labels.iter().map(|(key, value)| (format!("{LABELS}/{key}"), json!(value))).collect();
+    let labels: serde_json::Map<String, Value> =
+        labels.iter().map(|(key, value)| (format!("{LABELS}/{key}"), json!(value))).collect();
     json!({"metadata": {"name": "n", "labels": labels}})
 }
 
@@ -135,18 +149,29 @@ fn enforcing_warns_too_and_labels_that_cannot_be_read_close_the_door_only() {
         let (policy, causes) = Policy::of(&labelled(labels), &Policy::default());
         (policy.enforce.to_string(), policy.audit.to_string(), policy.warn.to_string(), causes.len())
     };
-    let want = |enforce: &str, audit: &str, warn: &str, causes: usize| (enforce.to_owned(), audit.to_owned(), warn.to_owned(), causes);
+    let want = |enforce: &str, audit: &str, warn: &str, causes: usize| {
+        (enforce.to_owned(), audit.to_owned(), warn.to_owned(), causes)
+    };
     assert_eq!(of(&[]), want("privileged:latest", "privileged:latest", "privileged:latest", 0));
     assert_eq!(
         of(&[("enforce", "baseline"), ("enforce-version", "v1.24")]),
         want("baseline:v1.24", "privileged:latest", "baseline:v1.24", 0)
     );
-    assert_eq!(of(&[("enforce", "baseline"), ("warn-version", "v1.3")]), want("baseline:latest", "privileged:latest", "baseline:v1.3", 0));
+    assert_eq!(
+        of(&[("enforce", "baseline"), ("warn-version", "v1.3")]),
+        want("baseline:latest", "privileged:latest", "baseline:v1.3", 0)
+    );
     assert_eq!(
         of(&[("enforce", "baseline"), ("warn", "privileged")]),
         want("baseline:latest", "privileged:latest", "privileged:latest", 0)
     );
-    let typing = [("enforce", "restrcited"), ("audit", "x"), ("warn", "x"), ("enforce-version", "1.3"), ("warn-version", "v1.03")];
+    let typing = [
+        ("enforce", "restrcited"),
+        ("audit", "x"),
+        ("warn", "x"),
+        ("enforce-version", "1.3"),
+        ("warn-version", "v1.03"),
+    ];
     assert_eq!(of(&typing), want("restricted:latest", "privileged:latest", "privileged:latest", 5));
 }
 
@@ -196,7 +221,8 @@ async fn whoever_makes_a_namespace_stricter_hears_which_pods_break_it() {
         objects.put("", "pods", privileged);
         objects
     };
-    let change = |old: &[(&str, &str)], new: &[(&str, &str)]| said("namespaces", labelled(new), Some(labelled(old)), objects());
+    let change =
+        |old: &[(&str, &str)], new: &[(&str, &str)]| said("namespaces", labelled(new), Some(labelled(old)), objects());
     let want = [
         "existing pods in namespace \"n\" violate the new PodSecurity enforce level \"baseline:v1.20\"",
         "alone (and 2 other pods): host namespaces",

@@ -35,10 +35,17 @@ impl Tolerations {
         known(value, path, &["apiVersion", "kind", "default", "whitelist"])?;
         let mut errors = Vec::new();
         for list in ["default", "whitelist"] {
-            schema::validate::tolerations(read::list(value, list), &format!("podtolerationrestriction.{list}"), &mut errors);
+            schema::validate::tolerations(
+                read::list(value, list),
+                &format!("podtolerationrestriction.{list}"),
+                &mut errors,
+            );
         }
         match errors.is_empty() {
-            true => Ok(Tolerations { default: read::list(value, "default").to_vec(), allowed: read::list(value, "whitelist").to_vec() }),
+            true => Ok(Tolerations {
+                default: read::list(value, "default").to_vec(),
+                allowed: read::list(value, "whitelist").to_vec(),
+            }),
             false => Err(format!("{path}: invalid config: {}", schema::validate::error::aggregate(&errors))),
         }
     }
@@ -59,11 +66,15 @@ impl Plugin for PodTolerationRestriction {
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
         let mut more = match review.operation {
-            Operation::Create => annotated(namespace(review)?.as_ref(), DEFAULTS)?.unwrap_or_else(|| self.0.default.clone()),
+            Operation::Create => {
+                annotated(namespace(review)?.as_ref(), DEFAULTS)?.unwrap_or_else(|| self.0.default.clone())
+            }
             _ => Vec::new(),
         };
         if model::qos::qos_class(review.object) != "BestEffort" {
-            more.push(json!({"key": "node.kubernetes.io/memory-pressure", "operator": "Exists", "effect": "NoSchedule"}));
+            more.push(
+                json!({"key": "node.kubernetes.io/memory-pressure", "operator": "Exists", "effect": "NoSchedule"}),
+            );
         }
         if !more.is_empty() {
             let own = read::list(review.object, "spec.tolerations").to_vec();
@@ -84,7 +95,9 @@ impl Plugin for PodTolerationRestriction {
         if allowed.is_empty() || has.iter().all(|one| allowed.iter().any(|wide| covers(wide, one))) {
             return Ok(());
         }
-        let why = format!("pod tolerations (possibly merged with namespace default tolerations) conflict with its {scope} whitelist");
+        let why = format!(
+            "pod tolerations (possibly merged with namespace default tolerations) conflict with its {scope} whitelist"
+        );
         Err(Status::new(500, "", why))
     }
 }
@@ -121,7 +134,8 @@ fn merged(own: Vec<Value>, more: Vec<Value>) -> Vec<Value> {
 }
 
 fn same(a: &Value, b: &Value) -> bool {
-    let texts = ["key", "operator", "value", "effect"].into_iter().all(|field| read::text(a, field) == read::text(b, field));
+    let texts =
+        ["key", "operator", "value", "effect"].into_iter().all(|field| read::text(a, field) == read::text(b, field));
     texts && read::integer(a, "tolerationSeconds") == read::integer(b, "tolerationSeconds")
 }
 
@@ -166,9 +180,15 @@ mod tests {
 
     #[test]
     fn a_time_limit_covers_shorter_ones_only() {
-        let secs = |secs: i64| json!({"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": secs});
+        let secs =
+            |secs: i64| json!({"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": secs});
         let forever = json!({"key": "a", "operator": "Exists", "effect": "NoExecute"});
-        assert!(covers(&secs(10), &secs(5)) && !covers(&secs(5), &secs(10)) && !covers(&secs(5), &forever) && covers(&forever, &secs(5)));
+        assert!(
+            covers(&secs(10), &secs(5))
+                && !covers(&secs(5), &secs(10))
+                && !covers(&secs(5), &forever)
+                && covers(&forever, &secs(5))
+        );
     }
 
     #[test]
@@ -176,7 +196,10 @@ mod tests {
         let configuration = |list: Value| json!({"apiVersion": VERSION, "kind": "Configuration", "whitelist": list});
         assert_eq!(Tolerations::of(&configuration(json!([{"operator": "Exists"}])), "x").unwrap().allowed.len(), 1);
         let refused = Tolerations::of(&configuration(json!([{"key": "a b", "operator": "Exists"}])), "x").unwrap_err();
-        assert!(refused.starts_with("x: invalid config: podtolerationrestriction.whitelist[0].key: Invalid value: \"a b\""), "{refused}");
+        assert!(
+            refused.starts_with("x: invalid config: podtolerationrestriction.whitelist[0].key: Invalid value: \"a b\""),
+            "{refused}"
+        );
         assert!(Tolerations::of(&json!({"kind": "Configuration"}), "x").unwrap_err().contains("no kind"));
     }
 }

@@ -19,12 +19,15 @@ impl Plugin for PodTopologyLabels {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        operation == Operation::Create && a.group.is_empty() && matches!(a.resource_path().as_str(), "pods" | "pods/binding" | "bindings")
+        operation == Operation::Create
+            && a.group.is_empty()
+            && matches!(a.resource_path().as_str(), "pods" | "pods/binding" | "bindings")
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
         let path = if review.kind == "Binding" { "target.name" } else { "spec.nodeName" };
-        let node = schema::read::some_text(review.object, path).and_then(|node| review.lookup.get("", "nodes", "", node));
+        let node =
+            schema::read::some_text(review.object, path).and_then(|node| review.lookup.get("", "nodes", "", node));
         for label in LABELS {
             if let Some(value) = node.as_ref().and_then(|node| meta::label(node, label)) {
                 meta::set_label(review.object, label, value);

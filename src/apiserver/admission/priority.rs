@@ -23,7 +23,8 @@ impl Plugin for Priority {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        matches!(operation, Operation::Create | Operation::Update) && (a.is("", "pods") || a.is(GROUP, "priorityclasses"))
+        matches!(operation, Operation::Create | Operation::Update)
+            && (a.is("", "pods") || a.is(GROUP, "priorityclasses"))
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
@@ -42,7 +43,10 @@ impl Plugin for Priority {
         }
         match default_class(review.lookup) {
             Some(other) if meta::name(&other) != review.attributes.name => {
-                let why = format!("PriorityClass {} is already marked as default. Only one default can exist", meta::name(&other));
+                let why = format!(
+                    "PriorityClass {} is already marked as default. Only one default can exist",
+                    meta::name(&other)
+                );
                 Err(review.forbidden(&why))
             }
             _ => Ok(()),
@@ -76,7 +80,11 @@ async fn resolve(review: &mut Review<'_>) -> Result<(), Status> {
         Some(review.lookup.sure(GROUP, "priorityclasses", "", asked).await.ok_or_else(|| review.forbidden(&why))?)
     };
     let priority = class.as_ref().and_then(|class| class["value"].as_i64()).unwrap_or(0);
-    let policy = class.as_ref().and_then(|class| class["preemptionPolicy"].as_str()).unwrap_or("PreemptLowerPriority").to_owned();
+    let policy = class
+        .as_ref()
+        .and_then(|class| class["preemptionPolicy"].as_str())
+        .unwrap_or("PreemptLowerPriority")
+        .to_owned();
     if let Some(given) = spec["priority"].as_i64().filter(|given| *given != priority) {
         let why = format!(
             "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {priority} from the given PriorityClass name"

@@ -38,7 +38,8 @@ const NAMING: [(&str, &str); 6] = [
     ("configMapKeyRef", "configmaps"),
 ];
 
-/// The first sort of object that a pod's `spec` names, as refusals call it. A volume of a kind that is not known counts as one.
+/// The first sort of object that a pod's `spec` names, as refusals call it. A volume of a kind that is not known counts
+/// as one.
 ///
 /// Spec: `HasAPIObjectReference` of upstream's pkg/api/pod/util.go (v1.36.2).
 pub fn of_pod(spec: &Value) -> Option<String> {
@@ -79,9 +80,11 @@ fn of_source(source: &Value) -> Option<String> {
         ("clusterTrustBundle", "clustertrustbundles"),
         ("podCertificate", "podcertificates"),
     ];
-    let mut held = source.as_object().into_iter().flatten().filter(|(key, value)| *key != "downwardAPI" && !value.is_null());
-    held.next()
-        .map(|(key, _)| known.iter().find(|(name, _)| name == key).map_or("an unknown projected source", |(_, what)| what).to_owned())
+    let mut held =
+        source.as_object().into_iter().flatten().filter(|(key, value)| *key != "downwardAPI" && !value.is_null());
+    held.next().map(|(key, _)| {
+        known.iter().find(|(name, _)| name == key).map_or("an unknown projected source", |(_, what)| what).to_owned()
+    })
 }
 
 /// Whether a field of this name holds something anywhere under `value`.
@@ -119,7 +122,9 @@ mod tests {
             (volume(json!({"name": "v", "persistentVolumeClaim": {"claimName": "a"}})), "persistentvolumeclaims"),
             (volume(json!({"name": "v", "cephfs": {"secretRef": {"name": "a"}}})), "secrets"),
             (
-                volume(json!({"name": "v", "projected": {"sources": [{"downwardAPI": {}}, {"secret": {"name": "a"}}]}})),
+                volume(
+                    json!({"name": "v", "projected": {"sources": [{"downwardAPI": {}}, {"secret": {"name": "a"}}]}}),
+                ),
                 "secrets (via projected volumes)",
             ),
             (

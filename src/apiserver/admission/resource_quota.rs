@@ -1,7 +1,7 @@
 //! Quotas of a namespace: what all its objects together may ask for.
 //!
-//! What is used is counted from the objects themselves as of the moment of the request, so a stale status never lets too much in. The count
-//! is kept from one request to the next, and follows what has changed.
+//! What is used is counted from the objects themselves as of the moment of the request, so a stale status never lets
+//! too much in. The count is kept from one request to the next, and follows what has changed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock, Weak};
@@ -25,7 +25,8 @@ use crate::status::Status;
 pub struct ResourceQuota {
     clock: Clock,
     server: OnceLock<Weak<ApiServer>>,
-    /// Let in and on its way to the store: requests side by side, on one server or on several, must not each take the last place.
+    /// Let in and on its way to the store: requests side by side, on one server or on several, must not each take the
+    /// last place.
     charges: Charges,
     /// What is stored, as far as it was asked for.
     tallies: Tallies,
@@ -33,7 +34,12 @@ pub struct ResourceQuota {
 
 impl Default for ResourceQuota {
     fn default() -> ResourceQuota {
-        ResourceQuota { clock: Clock::system(), server: OnceLock::new(), charges: Charges::default(), tallies: Tallies::default() }
+        ResourceQuota {
+            clock: Clock::system(),
+            server: OnceLock::new(),
+            charges: Charges::default(),
+            tallies: Tallies::default(),
+        }
     }
 }
 
@@ -139,7 +145,13 @@ fn concerned(review: &Review<'_>, quota: &Value, now: Timestamp) -> Usage {
     asked(review, quota, now).into_iter().filter(|(name, _)| watched.contains(&name)).collect()
 }
 
-fn judge(review: &Review<'_>, tallies: &Tallies, quota: &Value, coming: &[Coming], now: Timestamp) -> Result<(), Status> {
+fn judge(
+    review: &Review<'_>,
+    tallies: &Tallies,
+    quota: &Value,
+    coming: &[Coming],
+    now: Timestamp,
+) -> Result<(), Status> {
     let hard = |name: &str| Quantity::from_value(&quota["spec"]["hard"][name]).ok();
     let concerned = concerned(review, quota, now);
     let used = used(review, tallies, quota, coming, now)?;
@@ -154,7 +166,9 @@ fn judge(review: &Review<'_>, tallies: &Tallies, quota: &Value, coming: &[Coming
     if over.is_empty() {
         return Ok(());
     }
-    let list = |pick: fn(&Excess<'_>) -> Quantity| over.iter().map(|e| format!("{}={}", e.name, pick(e))).collect::<Vec<_>>().join(",");
+    let list = |pick: fn(&Excess<'_>) -> Quantity| {
+        over.iter().map(|e| format!("{}={}", e.name, pick(e))).collect::<Vec<_>>().join(",")
+    };
     let why = format!(
         "exceeded quota: {}, requested: {}, used: {}, limited: {}",
         meta::name(quota),
@@ -165,14 +179,22 @@ fn judge(review: &Review<'_>, tallies: &Tallies, quota: &Value, coming: &[Coming
     Err(review.forbidden(&why))
 }
 
-/// What the stored and the coming objects of the resource use of a quota; a new object of a name that is taken replaces nothing. One
-/// that is being changed counts as the larger of what it is and what it becomes.
-fn used(review: &Review<'_>, tallies: &Tallies, quota: &Value, coming: &[Coming], now: Timestamp) -> Result<Sums, Status> {
+/// What the stored and the coming objects of the resource use of a quota; a new object of a name that is taken replaces
+/// nothing. One that is being changed counts as the larger of what it is and what it becomes.
+fn used(
+    review: &Review<'_>,
+    tallies: &Tallies,
+    quota: &Value,
+    coming: &[Coming],
+    now: Timestamp,
+) -> Result<Sums, Status> {
     let a = review.attributes;
     let counted = Counted { quota, group: &a.group, resource: &a.resource, namespace: &a.namespace };
     // Of two changes of one object the store takes one: what is on its way beside this one does not come on top of it.
     let is_other = |c: &&Coming| {
-        (c.group == a.group && c.resource == a.resource) && meta::namespace(&c.object) == a.namespace && meta::name(&c.object) != a.name
+        (c.group == a.group && c.resource == a.resource)
+            && meta::namespace(&c.object) == a.namespace
+            && meta::name(&c.object) != a.name
     };
     let mut becomes: BTreeMap<&str, Vec<&Value>> = BTreeMap::new();
     for one in coming.iter().filter(is_other) {
@@ -211,7 +233,9 @@ mod tests {
     #[test]
     fn of_two_sizes_of_one_object_the_larger_of_each_amount_counts() {
         let amount = |text: &str| Quantity::from_value(&json!(text)).unwrap();
-        let usage = |cpu: &str, memory: &str| Usage::from([("cpu".to_owned(), amount(cpu)), ("memory".to_owned(), amount(memory))]);
+        let usage = |cpu: &str, memory: &str| {
+            Usage::from([("cpu".to_owned(), amount(cpu)), ("memory".to_owned(), amount(memory))])
+        };
         assert_eq!(larger(usage("2", "1Gi"), usage("500m", "2Gi")), usage("2", "2Gi"));
         assert_eq!(larger(Usage::new(), usage("1", "1")), usage("1", "1"));
     }

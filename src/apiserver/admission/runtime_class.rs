@@ -29,7 +29,9 @@ impl Plugin for RuntimeClass {
         let given = &review.object["spec"]["overhead"];
         if overhead.is_object() {
             if given.is_object() && given != overhead {
-                return Err(review.forbidden("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"));
+                return Err(
+                    review.forbidden("pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead")
+                );
             }
             review.object["spec"]["overhead"] = overhead.clone();
         }
@@ -38,7 +40,9 @@ impl Plugin for RuntimeClass {
             let selector = &review.object["spec"]["nodeSelector"][key];
             if !selector.is_null() && selector != value {
                 let (class, pod) = (value.as_str().unwrap_or_default(), selector.as_str().unwrap_or_default());
-                let why = format!("conflict: runtimeClass.scheduling.nodeSelector[{key}] = {class}; pod.spec.nodeSelector[{key}] = {pod}");
+                let why = format!(
+                    "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {class}; pod.spec.nodeSelector[{key}] = {pod}"
+                );
                 return Err(review.forbidden(&why));
             }
             if !review.object["spec"]["nodeSelector"].is_object() {
@@ -61,9 +65,13 @@ impl Plugin for RuntimeClass {
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
         let spec = &review.object["spec"];
         let given = spec["overhead"].as_object().is_some_and(|overhead| !overhead.is_empty());
-        let class = spec["runtimeClassName"].as_str().and_then(|name| review.lookup.get("node.k8s.io", "runtimeclasses", "", name));
+        let class = spec["runtimeClassName"]
+            .as_str()
+            .and_then(|name| review.lookup.get("node.k8s.io", "runtimeclasses", "", name));
         if given && !class.is_some_and(|class| class["overhead"]["podFixed"].is_object()) {
-            return Err(review.forbidden("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead"));
+            return Err(
+                review.forbidden("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")
+            );
         }
         Ok(())
     }

@@ -31,7 +31,10 @@ impl Plugin for ServiceAccount {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        let late = a.group.is_empty() && a.resource == "pods" && a.subresource == "ephemeralcontainers" && operation == Operation::Update;
+        let late = a.group.is_empty()
+            && a.resource == "pods"
+            && a.subresource == "ephemeralcontainers"
+            && operation == Operation::Update;
         late || (a.is("", "pods") && operation == Operation::Create)
     }
 
@@ -46,7 +49,8 @@ impl Plugin for ServiceAccount {
         let spec = &mut review.object["spec"];
         spec["serviceAccountName"] = json!(name);
         spec["serviceAccount"] = json!(name);
-        let automount = spec["automountServiceAccountToken"].as_bool().or(account["automountServiceAccountToken"].as_bool());
+        let automount =
+            spec["automountServiceAccountToken"].as_bool().or(account["automountServiceAccountToken"].as_bool());
         if automount.unwrap_or(true) {
             mount_token(spec, &self.rng);
         }
@@ -82,8 +86,8 @@ async fn find(review: &Review<'_>, name: &str) -> Result<Arc<Value>, Status> {
     review.lookup.sure("", "serviceaccounts", namespace, name).await.ok_or_else(|| review.forbidden(&why()))
 }
 
-/// The same, but a new namespace gets a moment for its default account: whoever makes both a namespace and a pod is quicker than
-/// the controller that makes the account.
+/// The same, but a new namespace gets a moment for its default account: whoever makes both a namespace and a pod is
+/// quicker than the controller that makes the account.
 async fn find_soon(review: &Review<'_>, name: &str) -> Result<Arc<Value>, Status> {
     if name != "default" {
         return find(review, name).await;
@@ -148,7 +152,8 @@ fn free_name(spec: &Value, rng: &Rng) -> String {
 
 /// The account lists the secrets that its pods may mount.
 fn limit_secrets(review: &Review<'_>, account: &Value) -> Result<(), Status> {
-    let listed = |field: &str, name: &str| account[field].as_array().into_iter().flatten().any(|secret| secret["name"] == name);
+    let listed =
+        |field: &str, name: &str| account[field].as_array().into_iter().flatten().any(|secret| secret["name"] == name);
     let (spec, who) = (&review.object["spec"], meta::name(account));
     for volume in spec["volumes"].as_array().into_iter().flatten() {
         if let Some(name) = volume["secret"]["secretName"].as_str().filter(|name| !listed("secrets", name)) {
@@ -160,7 +165,11 @@ fn limit_secrets(review: &Review<'_>, account: &Value) -> Result<(), Status> {
     }
     for list in ["initContainers", "containers", "ephemeralContainers"] {
         for container in spec[list].as_array().into_iter().flatten() {
-            let from = container["envFrom"].as_array().into_iter().flatten().filter_map(|from| from["secretRef"]["name"].as_str());
+            let from = container["envFrom"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter_map(|from| from["secretRef"]["name"].as_str());
             if let Some(name) = from.into_iter().find(|name| !listed("secrets", name)) {
                 let container = container["name"].as_str().unwrap_or_default();
                 let why = format!(
@@ -171,7 +180,8 @@ fn limit_secrets(review: &Review<'_>, account: &Value) -> Result<(), Status> {
             for env in container["env"].as_array().into_iter().flatten() {
                 let name = env["valueFrom"]["secretKeyRef"]["name"].as_str();
                 if let Some(name) = name.filter(|name| !listed("secrets", name)) {
-                    let (container, env) = (container["name"].as_str().unwrap_or_default(), env["name"].as_str().unwrap_or_default());
+                    let (container, env) =
+                        (container["name"].as_str().unwrap_or_default(), env["name"].as_str().unwrap_or_default());
                     let why = format!(
                         "container {container} with envVar {env} referencing secret.secretName={name:?} is not allowed because service account {who} does not reference that secret"
                     );

@@ -87,8 +87,8 @@ const OPTIONAL: &[&str] = &[
     "PodTolerationRestriction",
 ];
 
-/// Upstream's that judge what only exists behind feature gates that are off in v1.36 (GenericWorkload, WorkloadWithJob): they may be
-/// named, and have nothing to do there either.
+/// Upstream's that judge what only exists behind feature gates that are off in v1.36 (GenericWorkload,
+/// WorkloadWithJob): they may be named, and have nothing to do there either.
 const IDLE: &[&str] = &["JobValidation", "PodGroupProtection", "PodGroupWorkloadExists"];
 
 /// Whether a flag may name this plugin.
@@ -124,7 +124,8 @@ pub struct Parts<'a> {
 pub fn plugins(parts: Parts<'_>) -> Vec<Arc<dyn Plugin>> {
     let Parts { escalation, outside, arguments, image_policy } = parts;
     let authorizer = escalation.authorizer.clone();
-    let image_policy = image_policy.map(|(policy, remote)| ImagePolicyWebhook::new(policy, remote, Arc::clone(&outside.webhooks)));
+    let image_policy =
+        image_policy.map(|(policy, remote)| ImagePolicyWebhook::new(policy, remote, Arc::clone(&outside.webhooks)));
     let mut all: Vec<Arc<dyn Plugin>> = vec![
         Arc::new(AlwaysAdmit),
         Arc::new(NamespaceAutoProvision::default()),

@@ -21,8 +21,11 @@ impl Plugin for StorageObjectInUseProtection {
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
-        let ours =
-            if review.attributes.resource == "persistentvolumes" { "kubernetes.io/pv-protection" } else { "kubernetes.io/pvc-protection" };
+        let ours = if review.attributes.resource == "persistentvolumes" {
+            "kubernetes.io/pv-protection"
+        } else {
+            "kubernetes.io/pvc-protection"
+        };
         let mut finalizers: Vec<String> = meta::finalizers(review.object).into_iter().map(str::to_owned).collect();
         if !finalizers.iter().any(|name| name == ours) {
             finalizers.push(ours.to_owned());

@@ -1,10 +1,11 @@
 //! What the objects of a namespace use of its quotas, kept from one request to the next.
 //!
-//! A request reads only what has changed since the one before: what was, is taken off, and what is, comes on top. All objects are read
-//! when a tally begins, and again when the cache does not remember all changes since.
+//! A request reads only what has changed since the one before: what was, is taken off, and what is, comes on top. All
+//! objects are read when a tally begins, and again when the cache does not remember all changes since.
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use schema::quota::{self, Sums, Usage};
@@ -14,8 +15,8 @@ use crate::cache::entry::Entry;
 use crate::lookup::{Lookup, Mark, News};
 use crate::status::Status;
 
-/// Tallies that are kept: one for each namespace, resource and set of scopes that somebody writes under. Of more, the one that was not
-/// asked for longest goes.
+/// Tallies that are kept: one for each namespace, resource and set of scopes that somebody writes under. Of more, the
+/// one that was not asked for longest goes.
 const TALLIES_MAX: usize = 1_024;
 
 /// Which objects are counted.
@@ -109,7 +110,7 @@ pub struct Tallies {
 
 impl Tallies {
     fn tally(&self, key: String) -> Arc<Mutex<Tally>> {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = self.held.lock();
         let (n_asked, tallies) = &mut *held;
         *n_asked += 1;
         if tallies.len() >= TALLIES_MAX && !tallies.contains_key(&key) {
@@ -134,7 +135,7 @@ impl Tallies {
         now: Timestamp,
     ) -> Result<(Sums, Vec<Option<Value>>), Status> {
         let tally = self.tally(counted.key());
-        let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tally = tally.lock();
         let since = lookup.since(counted.group, counted.resource, counted.namespace, tally.mark.as_ref(), names)?;
         match since.news {
             News::All(entries) => {
@@ -160,8 +161,8 @@ impl Tallies {
     /// How many objects were read for all tallies so far.
     #[cfg(test)]
     fn n_read(&self) -> usize {
-        let held = self.held.lock().unwrap();
-        held.1.values().map(|(_, tally)| tally.lock().unwrap().n_read).sum()
+        let held = self.held.lock();
+        held.1.values().map(|(_, tally)| tally.lock().n_read).sum()
     }
 }
 
@@ -194,7 +195,8 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let (group, _reports) = Group::root("tally");
             let (rng, birth) = (Rng::from_seed(5), store::member::Birth::First);
-            let config = store::Config { dir: dir.path().join("db"), birth, network: None, rng, bounds: Bounds::SHIPPED };
+            let config =
+                store::Config { dir: dir.path().join("db"), birth, network: None, rng, bounds: Bounds::SHIPPED };
             let store = Store::open(config, &group).await.unwrap();
             let cache = Cache::start(Arc::clone(&store) as Arc<dyn Storage>, Arc::new(Catalogs::default()), &group);
             cache.load("", "pods").await;
@@ -274,7 +276,10 @@ mod tests {
         let mut ended = pod("1").unwrap();
         ended["status"] = json!({"phase": "Succeeded"});
         f.write("n", [("a".to_owned(), Some(ended))]).await;
-        assert_eq!((f.used("cpu", NOW), f.used("pods", NOW), f.used("count/pods", NOW)), ("500m".into(), "1".into(), "2".into()));
+        assert_eq!(
+            (f.used("cpu", NOW), f.used("pods", NOW), f.used("count/pods", NOW)),
+            ("500m".into(), "1".into(), "2".into())
+        );
         let mut bounded = pod("500m").unwrap();
         bounded["spec"]["activeDeadlineSeconds"] = json!(5);
         f.write("n", [("b".to_owned(), Some(bounded))]).await;
@@ -292,7 +297,10 @@ mod tests {
         leaving["metadata"] = json!({"deletionTimestamp": "1970-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30});
         f.write("n", [("a".to_owned(), Some(leaving)), ("b".to_owned(), pod("1"))]).await;
         let at = |second: i64| Timestamp::from_second(second).unwrap();
-        assert_eq!((f.used("pods", at(60)), f.used("pods", at(61)), f.used("pods", at(0))), ("2".into(), "1".into(), "2".into()));
+        assert_eq!(
+            (f.used("pods", at(60)), f.used("pods", at(61)), f.used("pods", at(0))),
+            ("2".into(), "1".into(), "2".into())
+        );
         f.write("n", [("a".to_owned(), None)]).await;
         assert_eq!(f.used("pods", at(0)), "1");
         f.group.shutdown().await;
@@ -329,7 +337,7 @@ mod tests {
         for n in 0..TALLIES_MAX + 10 {
             tallies.tally(n.to_string());
         }
-        let held = tallies.held.lock().unwrap();
+        let held = tallies.held.lock();
         assert!(held.1.len() == TALLIES_MAX && !held.1.contains_key("0"));
     }
 }

@@ -77,24 +77,31 @@ async fn nothing_is_created_in_a_namespace_that_goes_or_is_not_there() {
     let plugin = namespace_lifecycle::NamespaceLifecycle;
     let create = || case(Operation::Create, "pods", "p", json!({}));
     assert_eq!(create().run(&plugin).await.unwrap_err(), "namespaces \"default\" not found");
-    let text = "pods \"p\" is forbidden: unable to create new content in namespace default because it is being terminated";
+    let text =
+        "pods \"p\" is forbidden: unable to create new content in namespace default because it is being terminated";
     assert_eq!(create().with("", "namespaces", namespace("Terminating")).run(&plugin).await.unwrap_err(), text);
     create().with("", "namespaces", namespace("Active")).run(&plugin).await.unwrap();
     let mut delete = case(Operation::Delete, "namespaces", "kube-system", Value::Null);
     delete.attributes.namespace = "kube-system".into();
-    assert_eq!(delete.run(&plugin).await.unwrap_err(), "namespaces \"kube-system\" is forbidden: this namespace may not be deleted");
+    assert_eq!(
+        delete.run(&plugin).await.unwrap_err(),
+        "namespaces \"kube-system\" is forbidden: this namespace may not be deleted"
+    );
 }
 
 #[tokio::test]
 async fn a_pod_finds_its_accounts_token_in_the_usual_place() {
     let plugin = service_account::ServiceAccount { rng: Rng::from_seed(1) };
-    let account =
-        |automount: bool| json!({"metadata": {"name": "default", "namespace": "default"}, "automountServiceAccountToken": automount});
+    let account = |automount: bool| json!({"metadata": {"name": "default", "namespace": "default"}, "automountServiceAccountToken": automount});
     let pod = || {
         json!({"spec": {"containers": [{"name": "a"}, {"name": "b", "volumeMounts": [
         {"name": "own", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}]}]}})
     };
-    let made = case(Operation::Create, "pods", "p", pod()).with("", "serviceaccounts", account(true)).run(&plugin).await.unwrap();
+    let made = case(Operation::Create, "pods", "p", pod())
+        .with("", "serviceaccounts", account(true))
+        .run(&plugin)
+        .await
+        .unwrap();
     assert_eq!(made["spec"]["serviceAccountName"], "default");
     assert!(made["spec"].get("initContainers").is_none());
     let volume = made["spec"]["volumes"][0]["name"].as_str().unwrap();
@@ -105,9 +112,14 @@ async fn a_pod_finds_its_accounts_token_in_the_usual_place() {
         made["spec"]["volumes"][0]["projected"]["sources"][0]["serviceAccountToken"],
         json!({"expirationSeconds": 3607, "path": "token"})
     );
-    let made = case(Operation::Create, "pods", "p", pod()).with("", "serviceaccounts", account(false)).run(&plugin).await.unwrap();
+    let made = case(Operation::Create, "pods", "p", pod())
+        .with("", "serviceaccounts", account(false))
+        .run(&plugin)
+        .await
+        .unwrap();
     assert!(made["spec"]["volumes"].is_null());
-    let text = "pods \"p\" is forbidden: error looking up service account default/gone: serviceaccount \"gone\" not found";
+    let text =
+        "pods \"p\" is forbidden: error looking up service account default/gone: serviceaccount \"gone\" not found";
     let pod = json!({"spec": {"serviceAccountName": "gone"}});
     assert_eq!(case(Operation::Create, "pods", "p", pod).run(&plugin).await.unwrap_err(), text);
 }
@@ -124,7 +136,10 @@ async fn priority_is_the_classs_and_nobody_elses() {
         )
     };
     let made = create(json!({"priorityClassName": "high"})).run(&priority::Priority).await.unwrap();
-    assert_eq!((&made["spec"]["priority"], &made["spec"]["preemptionPolicy"]), (&json!(1000), &json!("PreemptLowerPriority")));
+    assert_eq!(
+        (&made["spec"]["priority"], &made["spec"]["preemptionPolicy"]),
+        (&json!(1000), &json!("PreemptLowerPriority"))
+    );
     let made = create(json!({})).run(&priority::Priority).await.unwrap();
     assert_eq!((&made["spec"]["priority"], &made["spec"]["priorityClassName"]), (&json!(7), &json!("usual")));
     let text = "pods \"p\" is forbidden: no PriorityClass with name none was found";
@@ -149,12 +164,20 @@ async fn a_node_touches_only_itself_and_its_pods() {
     let text = "nodes \"n1\" is forbidden: node \"n1\" is not allowed to set its pod ranges";
     let ranged = |ranges: Value| json!({"metadata": {"name": "n1"}, "spec": {"podCIDRs": ranges, "taints": []}});
     assert_eq!(change(ranged(json!(["2000::/3"]))).run(&plugin).await.unwrap_err(), text);
-    assert_eq!(case(Operation::Create, "nodes", "n1", ranged(json!(["0.0.0.0/1"]))).by("n1").run(&plugin).await.unwrap_err(), text);
+    assert_eq!(
+        case(Operation::Create, "nodes", "n1", ranged(json!(["0.0.0.0/1"]))).by("n1").run(&plugin).await.unwrap_err(),
+        text
+    );
     let text = "nodes \"n1\" is forbidden: node \"n2\" is not allowed to modify node \"n1\"";
-    assert_eq!(case(Operation::Update, "nodes", "n1", plain()).by("n2").over(plain()).run(&plugin).await.unwrap_err(), text);
+    assert_eq!(
+        case(Operation::Update, "nodes", "n1", plain()).by("n2").over(plain()).run(&plugin).await.unwrap_err(),
+        text
+    );
 
     let pod = json!({"metadata": {"name": "p", "namespace": "default", "uid": "u"}, "spec": {"nodeName": "n1"}});
-    let delete = |node: &str| case(Operation::Delete, "pods", "p", Value::Null).by(node).over(pod.clone()).with("", "pods", pod.clone());
+    let delete = |node: &str| {
+        case(Operation::Delete, "pods", "p", Value::Null).by(node).over(pod.clone()).with("", "pods", pod.clone())
+    };
     delete("n1").run(&plugin).await.unwrap();
     let text = "pods \"p\" is forbidden: node \"n2\" can only delete pods with spec.nodeName set to itself";
     assert_eq!(delete("n2").run(&plugin).await.unwrap_err(), text);
@@ -165,7 +188,14 @@ async fn a_node_touches_only_itself_and_its_pods() {
     let mut evict = case(Operation::Create, "pods", "p", json!({})).by("n1");
     evict.attributes.subresource = "eviction".into();
     assert_eq!(evict.run(&plugin).await.unwrap_err(), "pods \"p\" not found");
-    assert!(case(Operation::Create, "pods", "p", pod.clone()).by("n1").run(&plugin).await.unwrap_err().contains("mirror pods"));
+    assert!(
+        case(Operation::Create, "pods", "p", pod.clone())
+            .by("n1")
+            .run(&plugin)
+            .await
+            .unwrap_err()
+            .contains("mirror pods")
+    );
 
     let request = json!({"spec": {"boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "u"}}});
     let mut token = case(Operation::Create, "serviceaccounts", "sa", request).by("n2").with("", "pods", pod.clone());
@@ -180,7 +210,8 @@ async fn a_node_owns_neither_its_owners_nor_its_ranges() {
     let change = |new: Value| case(Operation::Update, "nodes", "n1", new).by("n1").over(node.clone());
     change(node.clone()).run(&plugin).await.unwrap();
     let mut owned = node.clone();
-    owned["metadata"]["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "u"}]);
+    owned["metadata"]["ownerReferences"] =
+        json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "u"}]);
     assert!(change(owned).run(&plugin).await.unwrap_err().ends_with("is not allowed to modify ownerReferences"));
     let mut routed = node.clone();
     routed["spec"]["podCIDRs"] = json!(["10.42.0.0/24", "2000::/3"]);
@@ -203,7 +234,12 @@ async fn a_nodes_addresses_are_addresses() {
         change
     };
     let none = || node("InternalIP", &[]);
-    for (kind, good) in [("InternalIP", "10.0.0.1"), ("ExternalIP", "2001:db8::1"), ("Hostname", "host.example.com"), ("Hostname", "A_b")] {
+    for (kind, good) in [
+        ("InternalIP", "10.0.0.1"),
+        ("ExternalIP", "2001:db8::1"),
+        ("Hostname", "host.example.com"),
+        ("Hostname", "A_b"),
+    ] {
         change(none(), node(kind, &[good])).run(&plugin).await.unwrap();
     }
     let long = "a".repeat(254);
@@ -224,16 +260,23 @@ async fn a_nodes_addresses_are_addresses() {
     let many: Vec<String> = (1..=33).map(|n| format!("10.0.0.{n}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     change(none(), node("InternalIP", &many[..32])).run(&plugin).await.unwrap();
-    assert!(change(none(), node("InternalIP", &many)).run(&plugin).await.unwrap_err().contains("more than 32 addresses"));
+    assert!(
+        change(none(), node("InternalIP", &many)).run(&plugin).await.unwrap_err().contains("more than 32 addresses")
+    );
 }
 
 #[tokio::test]
 async fn a_nodes_mirror_pod_names_no_object_and_belongs_to_the_node() {
     let plugin = node_restriction::NodeRestriction(Arc::new(crate::authz::union::Masters));
     let pod = |volume: Value, owners: Value| {
-        let metadata = json!({"name": "p", "annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences": owners});
+        let metadata =
+            json!({"name": "p", "annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences": owners});
         let pod = json!({"metadata": metadata, "spec": {"nodeName": "n1", "volumes": [volume]}});
-        case(Operation::Create, "pods", "p", pod).by("n1").with("", "nodes", json!({"metadata": {"name": "n1", "uid": "u"}}))
+        case(Operation::Create, "pods", "p", pod).by("n1").with(
+            "",
+            "nodes",
+            json!({"metadata": {"name": "n1", "uid": "u"}}),
+        )
     };
     let plain = || json!({"name": "v", "emptyDir": {}});
     let owner = || json!([{"apiVersion": "v1", "kind": "Node", "name": "n1", "uid": "u", "controller": true}]);
@@ -264,11 +307,15 @@ async fn an_account_that_limits_secrets_limits_every_way_to_name_one() {
         pod["spec"][list] = json!([container]);
         pod
     };
-    let by_key = |name: &str| json!({"name": "c", "env": [{"name": "E", "valueFrom": {"secretKeyRef": {"name": name}}}]});
+    let by_key =
+        |name: &str| json!({"name": "c", "env": [{"name": "E", "valueFrom": {"secretKeyRef": {"name": name}}}]});
     let whole = |name: &str| json!({"name": "c", "envFrom": [{"secretRef": {"name": name}}]});
     for list in ["containers", "initContainers", "ephemeralContainers"] {
-        for (container, allowed) in [(by_key("mine"), true), (by_key("other"), false), (whole("mine"), true), (whole("other"), false)] {
-            let mut made = case(Operation::Create, "pods", "p", pod(list, container)).with("", "serviceaccounts", account.clone());
+        for (container, allowed) in
+            [(by_key("mine"), true), (by_key("other"), false), (whole("mine"), true), (whole("other"), false)]
+        {
+            let mut made =
+                case(Operation::Create, "pods", "p", pod(list, container)).with("", "serviceaccounts", account.clone());
             if list == "ephemeralContainers" {
                 made.operation = Operation::Update;
                 made.attributes.subresource = list.to_lowercase();
@@ -285,23 +332,32 @@ async fn a_node_asks_for_tokens_of_the_audiences_that_its_pods_name() {
         {"name": "v", "projected": {"sources": [{"serviceAccountToken": {"audience": "vault"}}]}}, {"name": "c", "csi": {"driver": "d.x"}}]}});
     let driver = json!({"metadata": {"name": "d.x"}, "spec": {"tokenRequests": [{"audience": "drive"}]}});
     let token = |audiences: Value| {
-        let request =
-            json!({"spec": {"audiences": audiences, "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "u"}}});
-        let mut token = case(Operation::Create, "serviceaccounts", "sa", request).by("n1").with("", "pods", pod.clone());
+        let request = json!({"spec": {"audiences": audiences, "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "u"}}});
+        let mut token =
+            case(Operation::Create, "serviceaccounts", "sa", request).by("n1").with("", "pods", pod.clone());
         token.attributes.subresource = "token".into();
         token.with("storage.k8s.io", "csidrivers", driver.clone())
     };
     token(json!(["vault"])).run(&plugin).await.unwrap();
     token(json!(["drive"])).run(&plugin).await.unwrap();
-    assert!(token(json!(["sts.amazonaws.com"])).run(&plugin).await.unwrap_err().contains("not found in pod spec volume"));
+    assert!(
+        token(json!(["sts.amazonaws.com"])).run(&plugin).await.unwrap_err().contains("not found in pod spec volume")
+    );
     assert!(token(json!([])).run(&plugin).await.unwrap_err().contains("not found in pod spec volume"));
-    assert!(token(json!(["vault", "drive"])).run(&plugin).await.unwrap_err().ends_with("node may only request 0 or 1 audiences"));
+    assert!(
+        token(json!(["vault", "drive"]))
+            .run(&plugin)
+            .await
+            .unwrap_err()
+            .ends_with("node may only request 0 or 1 audiences")
+    );
 }
 
 #[tokio::test]
 async fn of_a_claim_a_node_writes_what_it_measured() {
     let plugin = node_restriction::NodeRestriction(Arc::new(crate::authz::union::Masters));
-    let claim = json!({"metadata": {"name": "c"}, "spec": {}, "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}});
+    let claim =
+        json!({"metadata": {"name": "c"}, "spec": {}, "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}}});
     let change = |new: Value| {
         let mut change = case(Operation::Update, "persistentvolumeclaims", "c", new).by("n1").over(claim.clone());
         change.attributes.subresource = "status".into();
@@ -327,21 +383,28 @@ async fn limit_ranges_fill_in_and_refuse() {
         case(Operation::Create, "pods", "p", pod).with("", "limitranges", range.clone())
     };
     let made = create(json!({})).run(&limit_ranger::LimitRanger).await.unwrap();
-    assert_eq!(made["spec"]["containers"][0]["resources"], json!({"requests": {"cpu": "100m"}, "limits": {"cpu": "500m"}}));
+    assert_eq!(
+        made["spec"]["containers"][0]["resources"],
+        json!({"requests": {"cpu": "100m"}, "limits": {"cpu": "500m"}})
+    );
     assert!(made["spec"].get("initContainers").is_none());
     let note = "LimitRanger plugin set: cpu request for container c; cpu limit for container c";
     assert_eq!(made["metadata"]["annotations"]["kubernetes.io/limit-ranger"], note);
     let text = "pods \"p\" is forbidden: maximum cpu usage per Container is 1, but limit is 2";
-    assert_eq!(create(json!({"limits": {"cpu": "2"}, "requests": {"cpu": "1"}})).run(&limit_ranger::LimitRanger).await.unwrap_err(), text);
+    assert_eq!(
+        create(json!({"limits": {"cpu": "2"}, "requests": {"cpu": "1"}}))
+            .run(&limit_ranger::LimitRanger)
+            .await
+            .unwrap_err(),
+        text
+    );
 }
 
 /// Spec: upstream v1.36 `LimitRanger.SupportsAttributes`.
 #[tokio::test]
 async fn a_resize_keeps_the_range_and_what_is_dying_is_left_alone() {
-    let range =
-        json!({"metadata": {"name": "l", "namespace": "default"}, "spec": {"limits": [{"type": "Container", "max": {"cpu": "500m"}}]}});
-    let pod =
-        |cpu: &str| json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": cpu}}}]}});
+    let range = json!({"metadata": {"name": "l", "namespace": "default"}, "spec": {"limits": [{"type": "Container", "max": {"cpu": "500m"}}]}});
+    let pod = |cpu: &str| json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": cpu}}}]}});
     let resize = |subresource: &str, old: Value| {
         let mut case = case(Operation::Update, "pods", "p", pod("1")).with("", "limitranges", range.clone()).over(old);
         case.attributes.subresource = subresource.into();
@@ -360,11 +423,14 @@ async fn quota_counts_what_is_there_and_names_what_is_missing() {
     let quota = json!({"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": {"pods": "2", "requests.cpu": "1"}}});
     let pod = |name: &str, cpu: &str| json!({"metadata": {"name": name, "namespace": "default"}, "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}});
     let create = |cpu: &str| {
-        case(Operation::Create, "pods", "new", pod("new", cpu)).with("", "resourcequotas", quota.clone()).with("", "pods", pod("a", "600m"))
+        case(Operation::Create, "pods", "new", pod("new", cpu)).with("", "resourcequotas", quota.clone()).with(
+            "",
+            "pods",
+            pod("a", "600m"),
+        )
     };
     create("400m").run(&resource_quota::ResourceQuota::default()).await.unwrap();
-    let text =
-        "pods \"new\" is forbidden: exceeded quota: q, requested: requests.cpu=500m, used: requests.cpu=600m, limited: requests.cpu=1";
+    let text = "pods \"new\" is forbidden: exceeded quota: q, requested: requests.cpu=500m, used: requests.cpu=600m, limited: requests.cpu=1";
     assert_eq!(create("500m").run(&resource_quota::ResourceQuota::default()).await.unwrap_err(), text);
     let bare = json!({"spec": {"containers": [{"name": "c"}]}});
     let without = case(Operation::Create, "pods", "new", bare).with("", "resourcequotas", quota.clone());
@@ -372,7 +438,10 @@ async fn quota_counts_what_is_there_and_names_what_is_missing() {
     assert_eq!(without.run(&resource_quota::ResourceQuota::default()).await.unwrap_err(), text);
     let full = create("100m").with("", "pods", pod("b", "100m"));
     assert!(
-        full.run(&resource_quota::ResourceQuota::default()).await.unwrap_err().contains("requested: pods=1, used: pods=2, limited: pods=2")
+        full.run(&resource_quota::ResourceQuota::default())
+            .await
+            .unwrap_err()
+            .contains("requested: pods=1, used: pods=2, limited: pods=2")
     );
 }
 
@@ -380,8 +449,10 @@ async fn quota_counts_what_is_there_and_names_what_is_missing() {
 async fn tolerations_are_added_once_and_only_where_missing() {
     let plugin = default_toleration_seconds::DefaultTolerationSeconds { secs: (300, 300) };
     let own = json!({"key": "node.kubernetes.io/not-ready", "operator": "Exists"});
-    let made = case(Operation::Create, "pods", "p", json!({"spec": {"tolerations": [own]}})).run(&plugin).await.unwrap();
-    let keys: Vec<&str> = made["spec"]["tolerations"].as_array().unwrap().iter().filter_map(|t| t["key"].as_str()).collect();
+    let made =
+        case(Operation::Create, "pods", "p", json!({"spec": {"tolerations": [own]}})).run(&plugin).await.unwrap();
+    let keys: Vec<&str> =
+        made["spec"]["tolerations"].as_array().unwrap().iter().filter_map(|t| t["key"].as_str()).collect();
     assert_eq!(keys, ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]);
     assert_eq!(case(Operation::Update, "pods", "p", made.clone()).run(&plugin).await.unwrap(), made);
 }
@@ -389,7 +460,8 @@ async fn tolerations_are_added_once_and_only_where_missing() {
 #[tokio::test]
 async fn the_plugins_that_must_be_enabled_do_as_upstreams() {
     let pod = |spec: Value| case(Operation::Create, "pods", "p", json!({ "spec": spec }));
-    let made = pod(json!({"containers": [{"image": "a", "imagePullPolicy": "IfNotPresent"}]})).run(&always_pull_images::AlwaysPullImages);
+    let made = pod(json!({"containers": [{"image": "a", "imagePullPolicy": "IfNotPresent"}]}))
+        .run(&always_pull_images::AlwaysPullImages);
     assert_eq!(made.await.unwrap()["spec"]["containers"][0]["imagePullPolicy"], "Always");
 
     let service = |ips: Value| case(Operation::Create, "services", "s", json!({ "spec": { "externalIPs": ips } }));
@@ -419,14 +491,21 @@ async fn a_namespaces_node_selector_joins_its_pods_and_conflicts_are_refused() {
         if let Some(text) = annotation {
             namespace["metadata"]["annotations"] = json!({"scheduler.alpha.kubernetes.io/node-selector": text});
         }
-        case(Operation::Create, "pods", "p", json!({"spec": {"nodeSelector": selector}})).with("", "namespaces", namespace)
+        case(Operation::Create, "pods", "p", json!({"spec": {"nodeSelector": selector}})).with(
+            "",
+            "namespaces",
+            namespace,
+        )
     };
     let made = pod(Value::Null, None).run(&plugin).await.unwrap();
     assert_eq!(made["spec"]["nodeSelector"], json!({"disk": "ssd"}));
     let made = pod(json!({"team": "a"}), Some("disk=ssd")).run(&plugin).await.unwrap();
     assert_eq!(made["spec"]["nodeSelector"], json!({"disk": "ssd", "team": "a"}));
     let text = pod(json!({"disk": "hdd"}), None).run(&plugin).await.unwrap_err();
-    assert_eq!(text, "pods \"p\" is forbidden: pod node label selector conflicts with its namespace node label selector");
+    assert_eq!(
+        text,
+        "pods \"p\" is forbidden: pod node label selector conflicts with its namespace node label selector"
+    );
     let text = pod(json!({"team": "b"}), None).run(&plugin).await.unwrap_err();
     assert_eq!(text, "pods \"p\" is forbidden: pod node label selector labels conflict with its namespace whitelist");
 }
@@ -463,7 +542,8 @@ async fn an_owner_is_named_by_who_may_delete_the_object_and_blocked_by_who_may_f
         }
     }
     let owned = || {
-        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "blockOwnerDeletion": true});
+        let owner =
+            json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "u", "blockOwnerDeletion": true});
         case(Operation::Create, "pods", "p", json!({"metadata": {"ownerReferences": [owner]}}))
     };
     let plugin = |may| owner_references::OwnerReferencesPermissionEnforcement(std::sync::Arc::new(May(may)));
@@ -478,11 +558,17 @@ async fn an_owner_is_named_by_who_may_delete_the_object_and_blocked_by_who_may_f
 async fn a_namespaces_tolerations_join_its_pods_and_a_list_bounds_them() {
     let config = json!({"apiVersion": "podtolerationrestriction.admission.k8s.io/v1alpha1", "kind": "Configuration",
         "default": [{"key": "cluster", "operator": "Exists"}], "whitelist": [{"key": "cluster", "operator": "Exists"}]});
-    let plugin = pod_toleration_restriction::PodTolerationRestriction(pod_toleration_restriction::Tolerations::of(&config, "").unwrap());
+    let plugin = pod_toleration_restriction::PodTolerationRestriction(
+        pod_toleration_restriction::Tolerations::of(&config, "").unwrap(),
+    );
     let pod = |annotations: Value, tolerations: Value| {
         let mut namespace = namespace("Active");
         namespace["metadata"]["annotations"] = annotations;
-        case(Operation::Create, "pods", "p", json!({"spec": {"tolerations": tolerations}})).with("", "namespaces", namespace)
+        case(Operation::Create, "pods", "p", json!({"spec": {"tolerations": tolerations}})).with(
+            "",
+            "namespaces",
+            namespace,
+        )
     };
     let made = pod(Value::Null, Value::Null).run(&plugin).await.unwrap();
     assert_eq!(made["spec"]["tolerations"], config["default"]);
@@ -490,10 +576,14 @@ async fn a_namespaces_tolerations_join_its_pods_and_a_list_bounds_them() {
                      "scheduler.alpha.kubernetes.io/tolerationsWhitelist": "[{\"key\":\"a\",\"operator\":\"Exists\"}]"});
     let made = pod(own.clone(), Value::Null).run(&plugin).await.unwrap();
     assert_eq!(made["spec"]["tolerations"], json!([{"key": "a", "operator": "Exists"}]));
-    let text = "pod tolerations (possibly merged with namespace default tolerations) conflict with its namespace whitelist";
+    let text =
+        "pod tolerations (possibly merged with namespace default tolerations) conflict with its namespace whitelist";
     assert_eq!(pod(own, json!([{"key": "b", "operator": "Exists"}])).run(&plugin).await.unwrap_err(), text);
     let empty = json!({"scheduler.alpha.kubernetes.io/defaultTolerations": "", "scheduler.alpha.kubernetes.io/tolerationsWhitelist": ""});
-    assert!(pod(empty, json!([{"key": "b", "operator": "Exists"}])).run(&plugin).await.is_ok(), "an empty list bounds nothing");
+    assert!(
+        pod(empty, json!([{"key": "b", "operator": "Exists"}])).run(&plugin).await.is_ok(),
+        "an empty list bounds nothing"
+    );
     let broken = json!({"scheduler.alpha.kubernetes.io/defaultTolerations": "{"});
     assert!(pod(broken, Value::Null).run(&plugin).await.is_err());
 }
@@ -526,7 +616,10 @@ async fn who_vouches_for_a_signer_may_attest() {
     };
     let plugin = |may: bool| certificates::Attest(std::sync::Arc::new(May(may)));
     let text = bundle("a.b/c").run(&plugin(false)).await.unwrap_err();
-    assert_eq!(text, "clustertrustbundles.certificates.k8s.io \"b\" is forbidden: user not permitted to attest for signerName \"a.b/c\"");
+    assert_eq!(
+        text,
+        "clustertrustbundles.certificates.k8s.io \"b\" is forbidden: user not permitted to attest for signerName \"a.b/c\""
+    );
     bundle("a.b/c").run(&plugin(true)).await.unwrap();
     bundle("").run(&plugin(false)).await.unwrap();
     let mut touched = bundle("a.b/c").over(json!({"spec": {"signerName": "a.b/c"}}));
@@ -544,7 +637,8 @@ async fn a_pod_is_not_resized_beyond_what_its_node_can() {
         json!({"metadata": {"name": "n", "namespace": ""}, "status": status})
     };
     let resize = |new: Value, features: Value| {
-        let mut case = case(Operation::Update, "pods", "p", new).over(pod("1", Value::Null)).with("", "nodes", node(features));
+        let mut case =
+            case(Operation::Update, "pods", "p", new).over(pod("1", Value::Null)).with("", "nodes", node(features));
         case.attributes.subresource = "resize".into();
         case
     };

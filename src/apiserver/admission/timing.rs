@@ -1,4 +1,5 @@
-//! How long admission takes, plugin by plugin and as a whole: the two metrics of upstream's that say which plugin is slow.
+//! How long admission takes, plugin by plugin and as a whole: the two metrics of upstream's that say which plugin is
+//! slow.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,8 +9,12 @@ use super::Operation;
 
 /// Upper bounds in seconds, upstream's.
 const BOUNDS: [f64; 6] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
-const OPERATIONS: [(Operation, &str); 4] =
-    [(Operation::Create, "CREATE"), (Operation::Update, "UPDATE"), (Operation::Delete, "DELETE"), (Operation::Connect, "CONNECT")];
+const OPERATIONS: [(Operation, &str); 4] = [
+    (Operation::Create, "CREATE"),
+    (Operation::Update, "UPDATE"),
+    (Operation::Delete, "DELETE"),
+    (Operation::Connect, "CONNECT"),
+];
 
 /// One of the two rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +109,8 @@ fn render(out: &mut String, name: &str, first: &str, cells: &Cells) {
                 }
                 let labels = format!("{first}operation=\"{operation}\",rejected=\"{rejected}\",type=\"{round}\"");
                 for (count, bound) in cell.counts.iter().zip(BOUNDS) {
-                    let _ok = writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {}", count.load(Ordering::Relaxed));
+                    let _ok =
+                        writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {}", count.load(Ordering::Relaxed));
                 }
                 let seconds = Duration::from_nanos(cell.nanos.load(Ordering::Relaxed)).as_secs_f64();
                 let _ok = writeln!(
@@ -130,9 +136,17 @@ mod tests {
         times.render(&mut text);
         let line = |wanted: &str| assert!(text.lines().any(|line| line == wanted), "{wanted} is not in\n{text}");
         let name = "apiserver_admission_controller_admission_duration_seconds";
-        line(&format!("{name}_bucket{{name=\"LimitRanger\",operation=\"CREATE\",rejected=\"false\",type=\"admit\",le=\"0.025\"}} 0"));
-        line(&format!("{name}_bucket{{name=\"LimitRanger\",operation=\"CREATE\",rejected=\"false\",type=\"admit\",le=\"0.1\"}} 1"));
-        line(&format!("{name}_count{{name=\"LimitRanger\",operation=\"CREATE\",rejected=\"true\",type=\"validate\"}} 1"));
-        line("apiserver_admission_step_admission_duration_seconds_sum{operation=\"CREATE\",rejected=\"true\",type=\"validate\"} 9");
+        line(&format!(
+            "{name}_bucket{{name=\"LimitRanger\",operation=\"CREATE\",rejected=\"false\",type=\"admit\",le=\"0.025\"}} 0"
+        ));
+        line(&format!(
+            "{name}_bucket{{name=\"LimitRanger\",operation=\"CREATE\",rejected=\"false\",type=\"admit\",le=\"0.1\"}} 1"
+        ));
+        line(&format!(
+            "{name}_count{{name=\"LimitRanger\",operation=\"CREATE\",rejected=\"true\",type=\"validate\"}} 1"
+        ));
+        line(
+            "apiserver_admission_step_admission_duration_seconds_sum{operation=\"CREATE\",rejected=\"true\",type=\"validate\"} 9",
+        );
     }
 }

@@ -22,7 +22,8 @@ impl Plugin for PersistentVolumeClaimResize {
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
         let Some(old) = review.old else { return Ok(()) };
-        let size = |claim: &serde_json::Value| Quantity::from_value(&claim["spec"]["resources"]["requests"]["storage"]).ok();
+        let size =
+            |claim: &serde_json::Value| Quantity::from_value(&claim["spec"]["resources"]["requests"]["storage"]).ok();
         if size(review.object) <= size(old) {
             return Ok(());
         }
@@ -30,8 +31,10 @@ impl Plugin for PersistentVolumeClaimResize {
             return Err(review.forbidden("Only bound persistent volume claims can be expanded"));
         }
         let class = review.object["spec"]["storageClassName"].as_str().unwrap_or_default();
-        let grows =
-            review.lookup.get("storage.k8s.io", "storageclasses", "", class).is_some_and(|class| class["allowVolumeExpansion"] == true);
+        let grows = review
+            .lookup
+            .get("storage.k8s.io", "storageclasses", "", class)
+            .is_some_and(|class| class["allowVolumeExpansion"] == true);
         if grows {
             return Ok(());
         }

@@ -92,9 +92,12 @@ pub async fn register(server: &Arc<ApiServer>) {
             warn!(why = %status, "cannot register an APIService");
         }
     }
-    let gone = existing.iter().filter(|o| meta::labels(o).is_some_and(|l| l.get(local::MANAGED).is_some_and(|v| v == "true")));
+    let gone =
+        existing.iter().filter(|o| meta::labels(o).is_some_and(|l| l.get(local::MANAGED).is_some_and(|v| v == "true")));
     // Who gave such a group to a service of their own keeps it.
-    for object in gone.filter(|o| !o["spec"]["service"].is_object() && !wanted.iter().any(|w| meta::name(w) == meta::name(o))) {
+    for object in
+        gone.filter(|o| !o["spec"]["service"].is_object() && !wanted.iter().any(|w| meta::name(w) == meta::name(o)))
+    {
         let Some(row) = kinds::stored(GROUP, RESOURCE) else { continue };
         let rv = meta::resource_version(object).parse().unwrap_or(0);
         if let Err(status) = write::remove(server, &row, "", meta::name(object), rv).await {
@@ -138,16 +141,25 @@ async fn check(server: &ApiServer, service: &ApiService) -> Finding {
     if object["spec"]["type"] == "ClusterIP" || object["spec"]["type"].is_null() {
         let ports = object["spec"]["ports"].as_array().into_iter().flatten();
         let Some(wanted) = ports.into_iter().find(|p| p["port"].as_u64() == Some(u64::from(*port))) else {
-            return Finding::no("ServicePortError", format!("service/{name} in {namespace:?} is not listening on port {port}"));
+            return Finding::no(
+                "ServicePortError",
+                format!("service/{name} in {namespace:?} is not listening on port {port}"),
+            );
         };
         let port_name = wanted["name"].as_str().unwrap_or_default();
         let slices = server.cache.list("discovery.k8s.io", "endpointslices", Some(namespace));
-        let mine: Vec<_> = slices.iter().filter(|s| s["metadata"]["labels"]["kubernetes.io/service-name"] == name.as_str()).collect();
+        let mine: Vec<_> =
+            slices.iter().filter(|s| s["metadata"]["labels"]["kubernetes.io/service-name"] == name.as_str()).collect();
         if mine.is_empty() {
-            return Finding::no("EndpointsNotFound", format!("cannot find endpointslices for service/{name} in {namespace:?}"));
+            return Finding::no(
+                "EndpointsNotFound",
+                format!("cannot find endpointslices for service/{name} in {namespace:?}"),
+            );
         }
         if mine.iter().all(|slice| ready(slice, port_name).is_empty()) {
-            let message = format!("endpointslices for service/{name} in {namespace:?} have no addresses with port name {port_name:?}");
+            let message = format!(
+                "endpointslices for service/{name} in {namespace:?} have no addresses with port name {port_name:?}"
+            );
             return Finding::no("MissingEndpoints", message);
         }
     }
@@ -160,9 +172,13 @@ async fn check(server: &ApiServer, service: &ApiService) -> Finding {
         .webhooks
         .send_with(http::Method::GET, &to, &identity, super::proxy::says_who(&checker()).unwrap_or_default(), ANSWER)
         .await;
-    let failed = |why: String| Finding::no("FailedDiscoveryCheck", format!("failing or missing response from {}: {why}", to.url()));
+    let failed = |why: String| {
+        Finding::no("FailedDiscoveryCheck", format!("failing or missing response from {}: {why}", to.url()))
+    };
     match asked {
-        Ok(answer) if answer.status().is_success() => Finding { ok: true, reason: "Passed", message: "all checks passed".to_owned() },
+        Ok(answer) if answer.status().is_success() => {
+            Finding { ok: true, reason: "Passed", message: "all checks passed".to_owned() }
+        }
         Ok(answer) => failed(format!("bad status from {}: {}", to.url(), answer.status().as_u16())),
         Err(err) => failed(err.to_string().replacen("Post ", "Get ", 1)),
     }
@@ -176,7 +192,9 @@ fn checker() -> crate::user::UserInfo {
 async fn write_condition(server: &ApiServer, service: &ApiService, finding: &Finding) -> Result<(), Status> {
     let row = kinds::stored(GROUP, RESOURCE).ok_or_else(Status::no_such_resource)?;
     for _ in 0..TRIES {
-        let Some(entry) = server.cache.kind(GROUP, RESOURCE).get(&keys::local("", &service.name)) else { return Ok(()) };
+        let Some(entry) = server.cache.kind(GROUP, RESOURCE).get(&keys::local("", &service.name)) else {
+            return Ok(());
+        };
         let mut object = entry.value();
         let mut wanted = condition(server, finding);
         let mut conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();

@@ -45,7 +45,8 @@ pub fn wanted(catalog: &Catalog) -> Vec<Value> {
                     Some((_, minimum)) => (*minimum, "onstart"),
                     None => (1000, "true"),
                 };
-                // Upstream's highest is 15 for the built-in ones and 100 for custom ones; the catalog has the best first.
+                // Upstream's highest is 15 for the built-in ones and 100 for custom ones; the catalog has the best
+                // first.
                 let top: i64 = if managed == "true" { 100 } else { 15 };
                 let below = i64::try_from(place).unwrap_or(0) * 3;
                 let priority = if group.name.is_empty() && n == 1 { 1 } else { (top - below).max(1) };

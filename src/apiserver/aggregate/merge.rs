@@ -1,7 +1,8 @@
 //! Discovery and OpenAPI of those behind this server, put beside its own.
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -40,7 +41,8 @@ struct Kept {
 }
 
 impl Kept {
-    /// Whether the backend is not to be asked now. A failure of before it became available, or of other trust, says nothing of it now.
+    /// Whether the backend is not to be asked now. A failure of before it became available, or of other trust, says
+    /// nothing of it now.
     fn is_good_for(&self, service: &ApiService) -> bool {
         let age = self.at.elapsed();
         match &self.document {
@@ -72,12 +74,19 @@ impl Documents {
     }
 
     /// The document of this path of each backend.
-    async fn of_all<'k>(&self, server: &ApiServer, known: &'k Known, path: &str) -> Vec<(&'k Arc<ApiService>, Option<Arc<Value>>)> {
-        let get = |service: &'k Arc<ApiService>| async move { (service, self.get(server, service, path).await) }.boxed();
+    async fn of_all<'k>(
+        &self,
+        server: &ApiServer,
+        known: &'k Known,
+        path: &str,
+    ) -> Vec<(&'k Arc<ApiService>, Option<Arc<Value>>)> {
+        let get =
+            |service: &'k Arc<ApiService>| async move { (service, self.get(server, service, path).await) }.boxed();
         ask_all(known.remote.values().map(get).collect()).await
     }
 
-    /// Remembers what a backend said; gives the document that counts now. One that somebody else got meanwhile outlives a failure.
+    /// Remembers what a backend said; gives the document that counts now. One that somebody else got meanwhile outlives
+    /// a failure.
     fn keep(&self, key: String, asked: &ApiService, said: Option<Arc<Value>>) -> Option<Arc<Value>> {
         let mut kept = self.lock();
         kept.retain(|_, kept| kept.at.elapsed() < FRESH * 20);
@@ -87,7 +96,7 @@ impl Documents {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Kept>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -103,7 +112,8 @@ async fn ask(server: &ApiServer, service: &ApiService, endpoint: &Endpoint, path
     is_good.then(|| serde_json::from_slice(answer.body()).ok()).flatten().map(Arc::new)
 }
 
-/// Asks all backends, several at once, so that one that hangs holds up no other; the answers stand in the order of the questions.
+/// Asks all backends, several at once, so that one that hangs holds up no other; the answers stand in the order of the
+/// questions.
 async fn ask_all<T>(questions: Vec<BoxFuture<'_, T>>) -> Vec<T> {
     futures_util::stream::iter(questions).buffered(ASKED_AT_ONCE).collect().await
 }
@@ -154,7 +164,9 @@ pub async fn aggregated(server: &ApiServer, own: &mut Value, known: &Known) {
                     have.extend(versions);
                 }
             }
-            None => items.push(json!({ "metadata": { "name": group, "creationTimestamp": null }, "versions": versions })),
+            None => {
+                items.push(json!({ "metadata": { "name": group, "creationTimestamp": null }, "versions": versions }))
+            }
         }
     }
 }
@@ -244,7 +256,9 @@ pub fn unavailable(server: &ApiServer) -> String {
     let mut text = format!(
         "# HELP {name} [ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.\n# TYPE {name} gauge\n"
     );
-    for object in server.cache.list(super::GROUP, super::RESOURCE, None).iter().filter(|o| o["spec"]["service"].is_object()) {
+    for object in
+        server.cache.list(super::GROUP, super::RESOURCE, None).iter().filter(|o| o["spec"]["service"].is_object())
+    {
         let gone = u8::from(!read::condition_is_true(object, "Available"));
         text.push_str(&format!("{name}{{name=\"{}\"}} {gone}\n", meta::name(object)));
     }

@@ -1,4 +1,5 @@
-//! Passing a request on to the server behind an APIService, as the user who asked, with this server's own proof of who it is.
+//! Passing a request on to the server behind an APIService, as the user who asked, with this server's own proof of who
+//! it is.
 
 use std::sync::Arc;
 
@@ -17,7 +18,9 @@ pub async fn run(x: &mut Exchange<'_>, service: &ApiService) -> Result<Response<
     if service.computed {
         return crate::usage::serve::run(x).await;
     }
-    let Some(endpoint) = service.service.clone().filter(|_| service.available) else { return Ok(unavailable("service unavailable")) };
+    let Some(endpoint) = service.service.clone().filter(|_| service.available) else {
+        return Ok(unavailable("service unavailable"));
+    };
     let mut identity = x.server.guards.front_proxy.clone();
     identity.insecure = service.insecure;
     let path = x.parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
@@ -32,17 +35,26 @@ pub async fn run(x: &mut Exchange<'_>, service: &ApiService) -> Result<Response<
     let said = says_who(&x.attributes.user).ok_or_else(|| {
         Status::bad_request("the user's name, groups or extra cannot be told to the server behind this API: they are no text of a header")
     })?;
-    let answer = wire::proxy::forward_over(request, stream, &endpoint.authority(), &path, said, x.server.guards.webhooks.group()).await;
+    let answer = wire::proxy::forward_over(
+        request,
+        stream,
+        &endpoint.authority(),
+        &path,
+        said,
+        x.server.guards.webhooks.group(),
+    )
+    .await;
     x.parts.headers = headers;
-    Ok(answer.unwrap_or_else(|err| unavailable(&format!("error trying to reach service: {}\n", base::chain::Chain(&err)))))
+    Ok(answer
+        .unwrap_or_else(|err| unavailable(&format!("error trying to reach service: {}\n", base::chain::Chain(&err)))))
 }
 
 fn unavailable(text: &str) -> Response<Body> {
     respond::text(StatusCode::SERVICE_UNAVAILABLE, text.to_owned())
 }
 
-/// `X-Remote-*` headers of a user. `None` if something of them is no header text (a line break): with less than all of it the server
-/// behind would judge another user.
+/// `X-Remote-*` headers of a user. `None` if something of them is no header text (a line break): with less than all of
+/// it the server behind would judge another user.
 pub fn says_who(user: &UserInfo) -> Option<HeaderMap> {
     let mut said = vec![("x-remote-user".to_owned(), &user.name)];
     said.extend((!user.uid.is_empty()).then(|| ("x-remote-uid".to_owned(), &user.uid)));
@@ -85,7 +97,10 @@ mod tests {
         assert_eq!(headers.get_all("x-remote-group").iter().count(), 2);
         assert_eq!(headers.get_all("x-remote-extra-example.org%2fteam").iter().count(), 2);
         user.groups.push("gäste".into());
-        assert_eq!(says_who(&user).unwrap().get_all("x-remote-group").iter().next_back().unwrap().as_bytes(), "gäste".as_bytes());
+        assert_eq!(
+            says_who(&user).unwrap().get_all("x-remote-group").iter().next_back().unwrap().as_bytes(),
+            "gäste".as_bytes()
+        );
         user.groups.push("two\nlines".into());
         assert!(says_who(&user).is_none());
     }

@@ -1,7 +1,8 @@
 //! Which group and version is whose: the APIServices, read once and kept until one changes.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use model::meta;
 use serde_json::Value;
@@ -50,13 +51,17 @@ impl ApiService {
             ca_pem: crate::webhook::call::ca_bundle(&spec["caBundle"]).unwrap_or_default(),
         });
         ApiService {
-            computed: service.is_none() && computed.iter().any(|(group, version)| spec["group"] == *group && spec["version"] == *version),
+            computed: service.is_none()
+                && computed.iter().any(|(group, version)| spec["group"] == *group && spec["version"] == *version),
             name: meta::name(object).to_owned(),
             group: text("group"),
             version: text("version"),
             service,
             insecure: spec["insecureSkipTLSVerify"].as_bool().unwrap_or(false),
-            priority: (spec["groupPriorityMinimum"].as_i64().unwrap_or(0), spec["versionPriority"].as_i64().unwrap_or(0)),
+            priority: (
+                spec["groupPriorityMinimum"].as_i64().unwrap_or(0),
+                spec["versionPriority"].as_i64().unwrap_or(0),
+            ),
             available: condition["status"] == "True",
             since: condition["lastTransitionTime"].as_str().unwrap_or_default().to_owned(),
         }
@@ -97,7 +102,9 @@ impl Known {
     /// Versions of a group that others answer, best first.
     pub fn versions(&self, group: &str) -> Vec<Arc<ApiService>> {
         let mut versions: Vec<_> = self.remote.values().filter(|s| s.group == group).cloned().collect();
-        versions.sort_by(|a, b| b.priority.1.cmp(&a.priority.1).then_with(|| kube_version(&b.version).cmp(&kube_version(&a.version))));
+        versions.sort_by(|a, b| {
+            b.priority.1.cmp(&a.priority.1).then_with(|| kube_version(&b.version).cmp(&kube_version(&a.version)))
+        });
         versions
     }
 
@@ -138,7 +145,8 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Reads APIServices through `lookup`; this server computes the groups and versions `computed` if no service is named for them.
+    /// Reads APIServices through `lookup`; this server computes the groups and versions `computed` if no service is
+    /// named for them.
     pub fn new(lookup: Arc<dyn Lookup>, computed: Vec<(&'static str, &'static str)>) -> Registry {
         Registry { lookup, computed, known: Mutex::new((u64::MAX, Arc::default())) }
     }
@@ -146,7 +154,7 @@ impl Registry {
     /// As it stands now.
     pub fn now(&self) -> Arc<Known> {
         let at = *self.lookup.changed(GROUP, RESOURCE).borrow();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if known.0 != at {
             *known = (at, Arc::new(Known::of(&self.lookup.list(GROUP, RESOURCE, None), &self.computed)));
         }
@@ -194,7 +202,9 @@ mod tests {
     fn a_computed_group_is_a_services_as_soon_as_one_is_named() {
         let backend = |remote| {
             let objects = Objects::of([(GROUP, RESOURCE, service("m", "v1", remote, 1))]);
-            Registry::new(Arc::new(objects), vec![("m", "v1")]).backend("/apis/m/v1/pods").map(|s| (s.computed, s.service.is_some()))
+            Registry::new(Arc::new(objects), vec![("m", "v1")])
+                .backend("/apis/m/v1/pods")
+                .map(|s| (s.computed, s.service.is_some()))
         };
         assert_eq!([backend(false), backend(true)], [Some((true, false)), Some((false, true))]);
     }
@@ -202,7 +212,9 @@ mod tests {
     #[test]
     fn it_is_known_since_when_a_service_is_available() {
         let condition = json!({ "type": "Available", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z" });
-        for (conditions, wanted) in [(json!([{ "type": "Else" }, condition]), (true, "2026-01-01T00:00:00Z")), (json!(null), (false, ""))] {
+        for (conditions, wanted) in
+            [(json!([{ "type": "Else" }, condition]), (true, "2026-01-01T00:00:00Z")), (json!(null), (false, ""))]
+        {
             let mut object = service("g", "v1", true, 1);
             object["status"]["conditions"] = conditions;
             let it = ApiService::of(&object, &[]);
@@ -212,7 +224,8 @@ mod tests {
 
     #[test]
     fn the_higher_priority_and_then_the_more_stable_version_comes_first() {
-        let list = [service("g", "v1beta1", true, 10), service("g", "v1", true, 10), service("g", "v1alpha1", true, 20)];
+        let list =
+            [service("g", "v1beta1", true, 10), service("g", "v1", true, 10), service("g", "v1alpha1", true, 20)];
         let known = Registry::new(Arc::new(Objects::of(list.map(|o| (GROUP, RESOURCE, o)))), Vec::new()).now();
         let versions: Vec<_> = known.versions("g").iter().map(|s| s.version.clone()).collect();
         assert_eq!(versions, ["v1alpha1", "v1", "v1beta1"]);

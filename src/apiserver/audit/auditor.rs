@@ -41,7 +41,8 @@ impl Plan {
     /// Errors: a text that names the file.
     pub fn read(settings: &Audit) -> Result<Option<Plan>, String> {
         let Some(path) = &settings.policy_file else { return Ok(None) };
-        let text = std::fs::read_to_string(path).map_err(|err| format!("audit-policy-file: cannot read {}: {err}", path.display()))?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|err| format!("audit-policy-file: cannot read {}: {err}", path.display()))?;
         let policy = Policy::parse(&text).map_err(|why| format!("audit-policy-file: {}: {why}", path.display()))?;
         let keeping = Keeping {
             max_bytes: settings.max_size_mb * 1024 * 1024,
@@ -107,8 +108,12 @@ impl Auditor {
             return None;
         }
         let header = |name: &str| parts.headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
-        let mut ips: Vec<String> =
-            header("x-forwarded-for").split(',').map(str::trim).filter(|ip| !ip.is_empty()).map(str::to_owned).collect();
+        let mut ips: Vec<String> = header("x-forwarded-for")
+            .split(',')
+            .map(str::trim)
+            .filter(|ip| !ip.is_empty())
+            .map(str::to_owned)
+            .collect();
         ips.push(conn.peer.ip().to_string());
         let head = json!({
             "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": verdict.level.text(), "auditID": audit_id,
@@ -150,7 +155,14 @@ impl Auditor {
         }
     }
 
-    fn add_contents(&self, event: &mut Value, record: &Record, a: &Attributes, code: Option<u16>, answer: Option<Value>) {
+    fn add_contents(
+        &self,
+        event: &mut Value,
+        record: &Record,
+        a: &Attributes,
+        code: Option<u16>,
+        answer: Option<Value>,
+    ) {
         let slim = |mut object: Value| {
             if record.verdict.omit_managed_fields
                 && let Some(metadata) = object["metadata"].as_object_mut()
@@ -217,7 +229,12 @@ fn object_ref(a: &Attributes) -> Value {
     out
 }
 
-async fn send_batches(remote: Remote, webhooks: Arc<Webhooks>, mut events: mpsc::Receiver<Value>, (most, wait): (usize, Duration)) {
+async fn send_batches(
+    remote: Remote,
+    webhooks: Arc<Webhooks>,
+    mut events: mpsc::Receiver<Value>,
+    (most, wait): (usize, Duration),
+) {
     let mut batch = Vec::new();
     loop {
         let Some(first) = events.recv().await else { return };
@@ -238,7 +255,9 @@ async fn send_batches(remote: Remote, webhooks: Arc<Webhooks>, mut events: mpsc:
         for attempt in 0..TRIES {
             match webhooks.post(&remote.endpoint, &remote.identity, body.clone(), ANSWER).await {
                 Ok(_) => break,
-                Err(err) if attempt + 1 == TRIES => error!(err = %err, "audit events are lost: the webhook does not take them"),
+                Err(err) if attempt + 1 == TRIES => {
+                    error!(err = %err, "audit events are lost: the webhook does not take them")
+                }
                 Err(_) => tokio::time::sleep(Duration::from_secs(1 << attempt)).await,
             }
         }

@@ -1,10 +1,10 @@
 //! The log backend: one JSON line an event, in a file that is rotated as upstream's (lumberjack's names).
 
+use base::sync::Mutex;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use jiff::Timestamp;
 
@@ -51,9 +51,10 @@ impl Log {
         line.extend_from_slice(text.as_bytes());
         line.push(b'\n');
         let Some(path) = &self.path else { return io::stdout().lock().write_all(&line) };
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.open.lock();
         let size = u64::try_from(line.len()).unwrap_or(u64::MAX);
-        let full = self.keeping.max_bytes > 0 && open.as_ref().is_some_and(|o| o.bytes > 0 && o.bytes + size > self.keeping.max_bytes);
+        let full = self.keeping.max_bytes > 0
+            && open.as_ref().is_some_and(|o| o.bytes > 0 && o.bytes + size > self.keeping.max_bytes);
         if full {
             *open = None;
             fs::rename(path, backup(path, now))?;
@@ -133,7 +134,8 @@ mod tests {
         for n in 0..5 {
             log.line("12345678", at + jiff::SignedDuration::from_secs(n)).unwrap();
         }
-        let mut names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         assert_eq!(names, ["audit-2026-11-21T08-00-03.000.log", "audit-2026-11-21T08-00-04.000.log", "audit.log"]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "12345678\n");

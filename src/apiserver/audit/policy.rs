@@ -109,7 +109,10 @@ impl Policy {
     pub fn parse(text: &str) -> Result<Policy, String> {
         let value: Value = serde_saphyr::from_str(text).map_err(|err| err.to_string())?;
         if value["kind"] != "Policy" || value["apiVersion"] != "audit.k8s.io/v1" {
-            return Err(format!("unknown policy {} {}: want audit.k8s.io/v1 Policy", value["apiVersion"], value["kind"]));
+            return Err(format!(
+                "unknown policy {} {}: want audit.k8s.io/v1 Policy",
+                value["apiVersion"], value["kind"]
+            ));
         }
         let rules = value["rules"].as_array().filter(|r| !r.is_empty()).ok_or("loaded illegal policy with 0 rules")?;
         let rule = |(at, rule): (usize, &Value)| {
@@ -121,7 +124,13 @@ impl Policy {
                 groups: texts(&rule["userGroups"]),
                 verbs: texts(&rule["verbs"]),
                 resources: resources
-                    .map(|r| (r["group"].as_str().unwrap_or_default().to_owned(), texts(&r["resources"]), texts(&r["resourceNames"])))
+                    .map(|r| {
+                        (
+                            r["group"].as_str().unwrap_or_default().to_owned(),
+                            texts(&r["resources"]),
+                            texts(&r["resourceNames"]),
+                        )
+                    })
                     .collect(),
                 namespaces: texts(&rule["namespaces"]),
                 paths: texts(&rule["nonResourceURLs"]),
@@ -218,6 +227,10 @@ mod tests {
         assert_eq!(level(ask("get", "nodes", "", "")), Level::None);
         let verdict = policy.judge(&ask("get", "secrets", "", ""));
         assert!(!verdict.writes(Stage::RequestReceived) && verdict.writes(Stage::ResponseComplete));
-        assert!(Policy::parse("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Loud}]").unwrap_err().contains("rules[0].level"));
+        assert!(
+            Policy::parse("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Loud}]")
+                .unwrap_err()
+                .contains("rules[0].level")
+        );
     }
 }

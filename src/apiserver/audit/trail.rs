@@ -1,8 +1,10 @@
-//! Notes that a request gathers on its way: audit annotations and late warnings. All copies of a request's attributes share them.
+//! Notes that a request gathers on its way: audit annotations and late warnings. All copies of a request's attributes
+//! share them.
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use serde_json::Value;
 
@@ -38,7 +40,7 @@ impl Eq for Trail {}
 
 impl Trail {
     fn notes(&self) -> MutexGuard<'_, Notes> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Keeps an annotation for the audit log. The first value of a key stays, as upstream has it.

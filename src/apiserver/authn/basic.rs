@@ -28,9 +28,14 @@ impl Basic {
             return Ok(None);
         }
         let refused = || AuthnError("invalid user name or password".to_owned());
-        let text = STANDARD.decode(credential).ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(refused)?;
+        let text =
+            STANDARD.decode(credential).ok().and_then(|bytes| String::from_utf8(bytes).ok()).ok_or_else(refused)?;
         let (name, password) = text.split_once(':').ok_or_else(refused)?;
-        let user = self.0.iter().find(|user| user.name == name && same_secret(user.password.expose(), password)).ok_or_else(refused)?;
+        let user = self
+            .0
+            .iter()
+            .find(|user| user.name == name && same_secret(user.password.expose(), password))
+            .ok_or_else(refused)?;
         Ok(Some(UserInfo { name: user.name.clone(), groups: user.groups.clone(), ..UserInfo::default() }))
     }
 }

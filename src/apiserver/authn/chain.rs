@@ -69,7 +69,13 @@ pub struct Chain {
 impl Chain {
     /// Objects that tokens are bound to are read through `lookup`.
     pub fn new(config: Config, lookup: Arc<dyn Lookup>) -> Chain {
-        let accounts = ServiceAccounts::new(config.verifier, config.issuers, config.clock.clone(), lookup.clone(), config.legacy_uses);
+        let accounts = ServiceAccounts::new(
+            config.verifier,
+            config.issuers,
+            config.clock.clone(),
+            lookup.clone(),
+            config.legacy_uses,
+        );
         let boot = BootstrapTokens::new(config.clock.clone(), lookup);
         Chain {
             certs: ClientCerts::new(config.client_ca, config.clock.clone()),
@@ -105,7 +111,11 @@ impl Chain {
                 Err(err) => errors.push(err.0),
             }
         }
-        if errors.is_empty() { Ok(None) } else { Err(AuthnError(format!("[invalid bearer token, {}]", errors.join(", ")))) }
+        if errors.is_empty() {
+            Ok(None)
+        } else {
+            Err(AuthnError(format!("[invalid bearer token, {}]", errors.join(", "))))
+        }
     }
 }
 
@@ -114,14 +124,16 @@ impl Authenticator for Chain {
     async fn authenticate(&self, parts: &Parts, conn: &wire::ConnInfo) -> Result<Option<UserInfo>, AuthnError> {
         if let Some(identity) = &conn.identity {
             // Somebody else's type in there would be a bug of ours: better nobody than anybody.
-            let user =
-                Arc::clone(identity).downcast::<UserInfo>().map_err(|_| AuthnError("in-process caller of unknown type".to_owned()))?;
+            let user = Arc::clone(identity)
+                .downcast::<UserInfo>()
+                .map_err(|_| AuthnError("in-process caller of unknown type".to_owned()))?;
             return Ok(Some(completed((*user).clone())));
         }
         if let Some(user) = self.front_proxy.authenticate(parts, conn)? {
             return Ok(Some(completed(user)));
         }
-        // A certificate that is no good does not spoil a token that is: the next ways are tried, and it is blamed if none leads in.
+        // A certificate that is no good does not spoil a token that is: the next ways are tried, and it is blamed if
+        // none leads in.
         let blamed = match self.certs.authenticate(conn) {
             Ok(Some(user)) => return Ok(Some(completed(user))),
             Ok(None) => None,
@@ -163,8 +175,10 @@ impl Chain {
 /// The token that a WebSocket client put among its subprotocols, for browsers cannot set headers.
 fn websocket_token(parts: &Parts) -> Option<String> {
     const PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
-    let mut protocols = parts.headers.get_all(http::header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
-    let encoded = protocols.find_map(|list| list.split(',').find_map(|protocol| protocol.trim().strip_prefix(PREFIX)))?;
+    let mut protocols =
+        parts.headers.get_all(http::header::SEC_WEBSOCKET_PROTOCOL).iter().filter_map(|value| value.to_str().ok());
+    let encoded =
+        protocols.find_map(|list| list.split(',').find_map(|protocol| protocol.trim().strip_prefix(PREFIX)))?;
     let bytes = URL_SAFE_NO_PAD.decode(encoded.trim_end_matches('=')).ok()?;
     String::from_utf8(bytes).ok().filter(|token| !token.is_empty())
 }

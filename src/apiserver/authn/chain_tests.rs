@@ -117,7 +117,10 @@ async fn a_certificate_is_its_subject() {
     let world = world();
     let chain = world.chain(objects());
     let user = chain.authenticate(&parts(&[]), &world.conn(Leaf::ClientKubelet)).await.unwrap().unwrap();
-    assert_eq!((user.name.as_str(), user.groups), ("system:node:n1", vec!["system:nodes".to_owned(), "system:authenticated".to_owned()]));
+    assert_eq!(
+        (user.name.as_str(), user.groups),
+        ("system:node:n1", vec!["system:nodes".to_owned(), "system:authenticated".to_owned()])
+    );
     assert!(chain.authenticate(&parts(&[]), &nobody()).await.unwrap().is_none());
 }
 
@@ -125,7 +128,8 @@ async fn a_certificate_is_its_subject() {
 async fn only_a_front_proxy_may_speak_for_others() {
     let world = world();
     let chain = world.chain(objects());
-    let headers = parts(&[("x-remote-user", "eve"), ("x-remote-group", "system:masters"), ("x-remote-extra-a%2fb", "c")]);
+    let headers =
+        parts(&[("x-remote-user", "eve"), ("x-remote-group", "system:masters"), ("x-remote-extra-a%2fb", "c")]);
     let user = chain.authenticate(&headers, &world.conn(Leaf::ClientAuthProxy)).await.unwrap().unwrap();
     assert_eq!((user.name.as_str(), user.extra), ("eve", BTreeMap::from([("a/b".to_owned(), vec!["c".to_owned()])])));
     let user = chain.authenticate(&headers, &world.conn(Leaf::ClientKubelet)).await.unwrap().unwrap();
@@ -150,7 +154,8 @@ async fn a_pods_token_tells_pod_and_node_and_lasts_a_year() {
     assert_eq!(user.extra["authentication.kubernetes.io/node-uid"], ["node-uid"]);
     let encoded = base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, token);
     let protocols = format!("v5.channel.k8s.io, base64url.bearer.authorization.k8s.io.{encoded}");
-    let by_websocket = chain.authenticate(&parts(&[("sec-websocket-protocol", &protocols)]), &nobody()).await.unwrap().unwrap();
+    let by_websocket =
+        chain.authenticate(&parts(&[("sec-websocket-protocol", &protocols)]), &nobody()).await.unwrap().unwrap();
     assert_eq!(by_websocket, user);
     world.clock.advance(SignedDuration::from_hours(24 * 2));
     assert_eq!(bearer(&chain, token).await.unwrap_err().0, "[invalid bearer token, service account token has expired]");
@@ -182,7 +187,11 @@ async fn an_old_token_that_was_marked_invalid_counts_no_more() {
     let secret = |labels: Value| {
         let data = base64::engine::general_purpose::STANDARD.encode(&token);
         let mut objects = objects();
-        objects.put("", "secrets", json!({"metadata": {"name": "t", "namespace": "default", "labels": labels}, "data": {"token": data}}));
+        objects.put(
+            "",
+            "secrets",
+            json!({"metadata": {"name": "t", "namespace": "default", "labels": labels}, "data": {"token": data}}),
+        );
         world.chain(objects)
     };
     let user = bearer(&secret(json!({})), &token).await.unwrap().unwrap();
@@ -194,9 +203,11 @@ async fn an_old_token_that_was_marked_invalid_counts_no_more() {
 #[tokio::test]
 async fn a_token_for_others_is_none_for_us() {
     let world = world();
-    let token = issue(&world, json!({"audiences": ["vault"]})).await.unwrap()["status"]["token"].as_str().unwrap().to_owned();
+    let token =
+        issue(&world, json!({"audiences": ["vault"]})).await.unwrap()["status"]["token"].as_str().unwrap().to_owned();
     let chain = world.chain(objects());
-    let text = format!("[invalid bearer token, token audiences [\"vault\"] is invalid for the target audiences [{ISSUER:?}]]");
+    let text =
+        format!("[invalid bearer token, token audiences [\"vault\"] is invalid for the target audiences [{ISSUER:?}]]");
     assert_eq!(bearer(&chain, &token).await.unwrap_err().0, text);
     let found = chain.token(&token, &["vault".to_owned()]).await.unwrap().unwrap();
     assert_eq!(found.audiences, ["vault"]);
@@ -209,9 +220,12 @@ async fn token_requests_are_refused_with_upstreams_texts() {
     let short = issue(&world, json!({"expirationSeconds": 599})).await.unwrap_err();
     let text = "TokenRequest.authentication.k8s.io \"web\" is invalid: spec.expirationSeconds: Invalid value: 599: may not specify a duration less than 10 minutes";
     assert_eq!(short.message, text);
-    let gone = issue(&world, json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "q"}})).await.unwrap_err();
+    let gone =
+        issue(&world, json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "q"}})).await.unwrap_err();
     assert_eq!(gone.message, "pods \"q\" not found");
-    let other = issue(&world, json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "x"}})).await.unwrap_err();
+    let other = issue(&world, json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "x"}}))
+        .await
+        .unwrap_err();
     assert_eq!(other.code, 409);
 }
 
@@ -227,7 +241,10 @@ async fn bootstrap_tokens_and_passwords_let_machines_join() {
     let live = world.chain(Objects::of([("", "secrets", secret("2026-12-01T00:00:00Z"))]));
     let user = bearer(&live, "abc123.0123456789abcdef").await.unwrap().unwrap();
     assert_eq!(user.name, "system:bootstrap:abc123");
-    assert_eq!(user.groups, ["system:bootstrappers", "system:bootstrappers:kedge:default-node-token", "system:authenticated"]);
+    assert_eq!(
+        user.groups,
+        ["system:bootstrappers", "system:bootstrappers:kedge:default-node-token", "system:authenticated"]
+    );
     assert!(bearer(&live, "abc123.0123456789abcdeX").await.is_err());
     let dead = world.chain(Objects::of([("", "secrets", secret("2026-11-01T00:00:00Z"))]));
     assert!(bearer(&dead, "abc123.0123456789abcdef").await.is_err());

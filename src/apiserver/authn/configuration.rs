@@ -10,7 +10,8 @@ use serde_json::Value;
 use super::jwt::{Mapping, Rule, Settings};
 
 /// The versions of the file that are read.
-const VERSIONS: [&str; 3] = ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
+const VERSIONS: [&str; 3] =
+    ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
 const ISSUERS_MAX: usize = 64;
 /// Every algorithm that a structured configuration takes.
 const ALGORITHMS: [&str; 8] = ["RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "PS384", "PS512"];
@@ -77,7 +78,10 @@ fn anonymous(value: &Value) -> Result<Anonymous, String> {
     known(value, "anonymous", &["enabled", "conditions"])?;
     let paths: Vec<String> = read::list(value, "conditions").iter().map(|c| read::text(c, "path").to_owned()).collect();
     match (value["enabled"].as_bool().unwrap_or(false), paths.is_empty()) {
-        (false, false) => Err("anonymous.conditions: Invalid value: enabled should be set to true when conditions are defined".to_owned()),
+        (false, false) => {
+            Err("anonymous.conditions: Invalid value: enabled should be set to true when conditions are defined"
+                .to_owned())
+        }
         (false, true) => Ok(Anonymous::Nothing),
         (true, true) => Ok(Anonymous::Any),
         (true, false) => Ok(Anonymous::Paths(paths)),
@@ -87,7 +91,11 @@ fn anonymous(value: &Value) -> Result<Anonymous, String> {
 fn issuer(one: &Value, path: &str) -> Result<Settings, String> {
     known(one, path, &["issuer", "claimValidationRules", "claimMappings", "userValidationRules"])?;
     let (of, at) = (&one["issuer"], format!("{path}.issuer"));
-    known(of, &at, &["url", "discoveryURL", "certificateAuthority", "audiences", "audienceMatchPolicy", "egressSelectorType"])?;
+    known(
+        of,
+        &at,
+        &["url", "discoveryURL", "certificateAuthority", "audiences", "audienceMatchPolicy", "egressSelectorType"],
+    )?;
     let url = https(read::text(of, "url"), &format!("{at}.url"))?;
     let discovery_url = match read::some_text(of, "discoveryURL") {
         None | Some("") => None,
@@ -117,7 +125,9 @@ fn issuer(one: &Value, path: &str) -> Result<Settings, String> {
         }
     }
     let rules = one["claimValidationRules"].as_array().into_iter().flatten().enumerate();
-    let rules = rules.map(|(idx, rule)| claim_rule(rule, &format!("{path}.claimValidationRules[{idx}]"))).collect::<Result<Vec<_>, _>>()?;
+    let rules = rules
+        .map(|(idx, rule)| claim_rule(rule, &format!("{path}.claimValidationRules[{idx}]")))
+        .collect::<Result<Vec<_>, _>>()?;
     let (mappings, at) = (&one["claimMappings"], format!("{path}.claimMappings"));
     known(mappings, &at, &["username", "groups", "uid", "extra"])?;
     let username = mapping(&mappings["username"], &format!("{at}.username"), Kind::Name)?;
@@ -161,7 +171,8 @@ fn https(text: &str, path: &str) -> Result<String, String> {
 }
 
 fn compile(text: &str, name: &str, of: Ty, path: &str) -> Result<Program, String> {
-    Program::compile(text, &[(name.to_owned(), of)]).map_err(|why| format!("{path}: Invalid value: {text:?}: compilation failed: {why}"))
+    Program::compile(text, &[(name.to_owned(), of)])
+        .map_err(|why| format!("{path}: Invalid value: {text:?}: compilation failed: {why}"))
 }
 
 fn claims() -> Ty {
@@ -178,7 +189,11 @@ fn user() -> Ty {
 
 fn bool_of(text: &str, name: &str, of: Ty, path: &str) -> Result<Program, String> {
     let program = compile(text, name, of, path)?;
-    if program.makes(&BOOL) { Ok(program) } else { Err(format!("{path}: Invalid value: {text:?}: must evaluate to bool")) }
+    if program.makes(&BOOL) {
+        Ok(program)
+    } else {
+        Err(format!("{path}: Invalid value: {text:?}: must evaluate to bool"))
+    }
 }
 
 fn claim_rule(rule: &Value, path: &str) -> Result<Rule, String> {
@@ -192,10 +207,13 @@ fn claim_rule(rule: &Value, path: &str) -> Result<Rule, String> {
             Err(format!("{path}.message: Invalid value: {message:?}: message can't be set when claim is set"))
         }
         (false, true) => Ok(Rule::Value(claim.to_owned(), value.to_owned())),
-        (true, false) if !value.is_empty() => {
-            Err(format!("{path}.requiredValue: Invalid value: {value:?}: requiredValue can't be set when expression is set"))
-        }
-        (true, false) => Ok(Rule::Expression(bool_of(expression, "claims", claims(), &format!("{path}.expression"))?, message.to_owned())),
+        (true, false) if !value.is_empty() => Err(format!(
+            "{path}.requiredValue: Invalid value: {value:?}: requiredValue can't be set when expression is set"
+        )),
+        (true, false) => Ok(Rule::Expression(
+            bool_of(expression, "claims", claims(), &format!("{path}.expression"))?,
+            message.to_owned(),
+        )),
     }
 }
 
@@ -223,7 +241,8 @@ enum Kind {
 fn mapping(of: &Value, path: &str, kind: Kind) -> Result<Mapping, String> {
     let fields: &[&str] = if kind == Kind::Id { &["claim", "expression"] } else { &["claim", "prefix", "expression"] };
     known(of, path, fields)?;
-    let (claim, expression, prefix) = (read::text(of, "claim"), read::text(of, "expression"), of.get("prefix").and_then(Value::as_str));
+    let (claim, expression, prefix) =
+        (read::text(of, "claim"), read::text(of, "expression"), of.get("prefix").and_then(Value::as_str));
     match (claim.is_empty(), expression.is_empty()) {
         (false, false) => Err(format!("{path}: Invalid value: \"\": claim and expression can't both be set")),
         (true, true) => Ok(Mapping::None),
@@ -236,11 +255,16 @@ fn mapping(of: &Value, path: &str, kind: Kind) -> Result<Mapping, String> {
             }
             let program = compile(expression, "claims", claims(), &format!("{path}.expression"))?;
             // What a claim holds is known when it is there.
-            let list = kind == Kind::List && matches!(&program.result, Ty::List(item) if matches!(**item, TEXT | Ty::Dyn));
+            let list =
+                kind == Kind::List && matches!(&program.result, Ty::List(item) if matches!(**item, TEXT | Ty::Dyn));
             if matches!(program.result, TEXT | Ty::Dyn) || list {
                 return Ok(Mapping::Expression(program));
             }
-            let wanted = if kind == Kind::List { "must evaluate to a string or a list of strings" } else { "must evaluate to string" };
+            let wanted = if kind == Kind::List {
+                "must evaluate to a string or a list of strings"
+            } else {
+                "must evaluate to string"
+            };
             Err(format!("{path}.expression: Invalid value: {expression:?}: {wanted}"))
         }
         (false, true) if kind != Kind::Id && prefix.is_none() => Err(format!(
@@ -258,7 +282,9 @@ fn extra(mappings: &Value, path: &str) -> Result<Vec<(String, Program)>, String>
         known(one, &path, &["key", "valueExpression"])?;
         let (key, text) = (read::text(one, "key"), read::text(one, "valueExpression"));
         if !key.contains('/') {
-            return Err(format!("{path}.key: Invalid value: {key:?}: must be a domain-prefixed path (such as \"acme.io/foo\")"));
+            return Err(format!(
+                "{path}.key: Invalid value: {key:?}: must be a domain-prefixed path (such as \"acme.io/foo\")"
+            ));
         }
         if key != key.to_lowercase() {
             return Err(format!("{path}.key: Invalid value: {key:?}: key must be lowercase"));
@@ -297,7 +323,9 @@ mod tests {
     use super::*;
 
     fn parse(rest: &str) -> Result<Configuration, String> {
-        Configuration::parse(&format!("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n{rest}"))
+        Configuration::parse(&format!(
+            "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n{rest}"
+        ))
     }
 
     const ISSUER: &str = "jwt:\n- issuer: {url: 'https://i', audiences: [c]}\n";
@@ -310,9 +338,17 @@ mod tests {
         let read = parse(&good).unwrap();
         assert_eq!((read.issuers.len(), read.anonymous), (1, Some(Anonymous::Paths(vec!["/livez".into()]))));
         let why = |rest: &str| parse(&format!("{ISSUER}{rest}")).unwrap_err();
-        assert!(why("  claimMappings: {username: {claim: sub}}").starts_with("jwt[0].claimMappings.username.prefix: Required value"));
-        assert!(why("  claimMappings: {username: {expression: claims.email}}").contains("claims.email_verified must be used"));
-        assert!(why("  claimMappings: {username: {expression: 'nothing.x'}}").contains("undeclared reference to 'nothing'"));
+        assert!(
+            why("  claimMappings: {username: {claim: sub}}")
+                .starts_with("jwt[0].claimMappings.username.prefix: Required value")
+        );
+        assert!(
+            why("  claimMappings: {username: {expression: claims.email}}")
+                .contains("claims.email_verified must be used")
+        );
+        assert!(
+            why("  claimMappings: {username: {expression: 'nothing.x'}}").contains("undeclared reference to 'nothing'")
+        );
         assert!(why("  claimMapping: {}").contains("unknown field \"jwt[0].claimMapping\""));
         assert!(parse("jwt: [{issuer: {url: 'http://i'}}]").unwrap_err().contains("URL scheme must be https"));
     }

@@ -29,7 +29,9 @@ impl FrontProxy {
 
     /// `Ok(None)` when no user is named, or by somebody who is no proxy: the headers of others mean nothing.
     pub fn authenticate(&self, parts: &Parts, conn: &wire::ConnInfo) -> Result<Option<UserInfo>, AuthnError> {
-        let Some(leaf) = conn.client_certs.first().filter(|_| parts.headers.contains_key(USER)) else { return Ok(None) };
+        let Some(leaf) = conn.client_certs.first().filter(|_| parts.headers.contains_key(USER)) else {
+            return Ok(None);
+        };
         if self.ca.verify_client(&conn.client_certs, self.clock.now()).is_err() {
             return Ok(None);
         }
@@ -46,9 +48,12 @@ impl FrontProxy {
 /// Errors: a header that is no UTF-8. Without it the user would be another: nobody, or one of fewer groups.
 fn named(headers: &http::HeaderMap) -> Result<Option<UserInfo>, AuthnError> {
     let said = |name: &str, value: &http::HeaderValue| {
-        String::from_utf8(value.as_bytes().to_vec()).map_err(|_| AuthnError(format!("the header {name} is not valid UTF-8")))
+        String::from_utf8(value.as_bytes().to_vec())
+            .map_err(|_| AuthnError(format!("the header {name} is not valid UTF-8")))
     };
-    let text = |name: &str| headers.get(name).map_or(Ok(String::new()), |value| said(name, value).map(|text| text.trim().to_owned()));
+    let text = |name: &str| {
+        headers.get(name).map_or(Ok(String::new()), |value| said(name, value).map(|text| text.trim().to_owned()))
+    };
     let mut user = UserInfo { name: text(USER)?, uid: text(UID)?, ..UserInfo::default() };
     user.groups = headers.get_all(GROUP).iter().map(|value| said(GROUP, value)).collect::<Result<_, _>>()?;
     for (header, value) in headers {

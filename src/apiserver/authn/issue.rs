@@ -64,12 +64,14 @@ impl TokenIssuer for Issuer {
         };
         let bound = bound_object(account, &spec["boundObjectRef"], lookup)?;
         let now = self.clock.now().as_second();
-        // Only a pod's own default token is stretched, and only towards this server: other readers believe what they asked for.
+        // Only a pod's own default token is stretched, and only towards this server: other readers believe what they
+        // asked for.
         let stretch = self.stretches
             && life == WARN_ONLY_LIFE_SECS
             && bound.as_ref().is_some_and(|b| b.claim == "pod")
             && audiences == self.audiences;
-        let (until, warn_after) = if stretch { (now + EXTENDED_LIFE_SECS, Some(now + life)) } else { (now + life, None) };
+        let (until, warn_after) =
+            if stretch { (now + EXTENDED_LIFE_SECS, Some(now + life)) } else { (now + life, None) };
         let claims = self.claims(account, &audiences, bound.as_ref(), (now, until, warn_after));
         let token = self.signer.sign(&claims).map_err(Status::internal)?;
         let expires = Timestamp::from_second(now + life).map_err(Status::internal)?;
@@ -89,7 +91,13 @@ impl TokenIssuer for Issuer {
 }
 
 impl Issuer {
-    fn claims(&self, account: &Value, audiences: &[String], bound: Option<&Bound>, times: (i64, i64, Option<i64>)) -> Value {
+    fn claims(
+        &self,
+        account: &Value,
+        audiences: &[String],
+        bound: Option<&Bound>,
+        times: (i64, i64, Option<i64>),
+    ) -> Value {
         let (now, until, warn_after) = times;
         let (namespace, name) = (meta::namespace(account), meta::name(account));
         let mut private = json!({"namespace": namespace, "serviceaccount": {"name": name, "uid": meta::uid(account)}});
@@ -139,7 +147,9 @@ fn bound_object(account: &Value, reference: &Value, lookup: &dyn Lookup) -> Resu
         ("v1", "Node") => ("node", "nodes", ""),
         (version, kind) => {
             let (group, version) = version.split_once('/').unwrap_or(("", version));
-            return Err(Status::bad_request(format!("cannot bind token to object of type {group}/{version}, Kind={kind}")));
+            return Err(Status::bad_request(format!(
+                "cannot bind token to object of type {group}/{version}, Kind={kind}"
+            )));
         }
     };
     let object = lookup.get("", resource, namespace, name).ok_or_else(|| Status::not_found("", resource, name))?;
@@ -161,7 +171,8 @@ fn bound_object(account: &Value, reference: &Value, lookup: &dyn Lookup) -> Resu
             return Err(Status::bad_request(why));
         }
         if let Some(node_name) = object["spec"]["nodeName"].as_str().filter(|name| !name.is_empty()) {
-            let uid = lookup.get("", "nodes", "", node_name).map(|node| meta::uid(&node).to_owned()).unwrap_or_default();
+            let uid =
+                lookup.get("", "nodes", "", node_name).map(|node| meta::uid(&node).to_owned()).unwrap_or_default();
             node = Some((node_name.to_owned(), uid));
         }
     }

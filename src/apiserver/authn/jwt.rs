@@ -1,9 +1,10 @@
-//! ID tokens of issuers outside (OpenID Connect): verified with the keys that an issuer publishes, and turned into users by rules
-//! that flags (`oidc-*`) or an AuthenticationConfiguration give.
+//! ID tokens of issuers outside (OpenID Connect): verified with the keys that an issuer publishes, and turned into
+//! users by rules that flags (`oidc-*`) or an AuthenticationConfiguration give.
 
+use base::sync::Mutex;
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -95,7 +96,11 @@ impl Settings {
             signing_algs: flags.signing_algs.clone(),
             rules: flags.required_claims.iter().map(|(k, v)| Rule::Value(k.clone(), v.clone())).collect(),
             username: Mapping::Claim(claim.clone(), prefix),
-            groups: if groups.is_empty() { Mapping::None } else { Mapping::Claim(groups.clone(), flags.groups_prefix.clone()) },
+            groups: if groups.is_empty() {
+                Mapping::None
+            } else {
+                Mapping::Claim(groups.clone(), flags.groups_prefix.clone())
+            },
             ..Settings::default()
         }
     }
@@ -103,7 +108,10 @@ impl Settings {
     /// Who a token's claims speak of.
     fn user(&self, claims: &Value, now: i64) -> Result<UserInfo, String> {
         if !texts(&claims["aud"]).iter().any(|a| self.audiences.contains(a)) {
-            return Err(format!("oidc: verify token: oidc: expected audience in {:?} got {}", self.audiences, claims["aud"]));
+            return Err(format!(
+                "oidc: verify token: oidc: expected audience in {:?} got {}",
+                self.audiences, claims["aud"]
+            ));
         }
         let time = |field: &str| claims[field].as_f64().map(|t| t as i64);
         if time("exp").is_none_or(|end| end <= now) {
@@ -117,7 +125,10 @@ impl Settings {
         for rule in &self.rules {
             match rule {
                 Rule::Value(key, value) if claims[key] != value.as_str() => {
-                    return Err(format!("oidc: required claim {key} value does not match. Got = {}, want = {value}", claims[key]));
+                    return Err(format!(
+                        "oidc: required claim {key} value does not match. Got = {}, want = {value}",
+                        claims[key]
+                    ));
                 }
                 Rule::Expression(program, message) => holds(program, "claims", &given, message)?,
                 Rule::Value(..) => {}
@@ -125,14 +136,17 @@ impl Settings {
         }
         let groups = match &self.groups {
             Mapping::None => Vec::new(),
-            Mapping::Claim(claim, prefix) => texts(&claims[claim]).into_iter().map(|g| format!("{prefix}{g}")).collect(),
+            Mapping::Claim(claim, prefix) => {
+                texts(&claims[claim]).into_iter().map(|g| format!("{prefix}{g}")).collect()
+            }
             Mapping::Expression(program) => listed(&run(program, "claims", &given)?),
         };
         let uid = match &self.uid {
             Mapping::None => String::new(),
-            Mapping::Claim(claim, _) => {
-                claims[claim].as_str().ok_or_else(|| format!("oidc: parse uid claim {claim:?}: claim not present"))?.to_owned()
-            }
+            Mapping::Claim(claim, _) => claims[claim]
+                .as_str()
+                .ok_or_else(|| format!("oidc: parse uid claim {claim:?}: claim not present"))?
+                .to_owned(),
             Mapping::Expression(program) => text_of(run(program, "claims", &given)?, "uid")?,
         };
         let mut extra = BTreeMap::new();
@@ -143,7 +157,9 @@ impl Settings {
             }
         }
         let user = UserInfo { name, uid, groups, extra };
-        let shown = Val::from_json(&json!({ "username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra }));
+        let shown = Val::from_json(
+            &json!({ "username": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra }),
+        );
         for (program, message) in &self.user_rules {
             holds(program, "user", &shown, message)?;
         }
@@ -167,7 +183,11 @@ impl Settings {
                 Ok(format!("{prefix}{name}"))
             }
             Mapping::Expression(program) => text_of(run(program, "claims", given)?, "username").and_then(|n| {
-                if n.is_empty() { Err("oidc: username claim expression evaluated to an empty string".to_owned()) } else { Ok(n) }
+                if n.is_empty() {
+                    Err("oidc: username claim expression evaluated to an empty string".to_owned())
+                } else {
+                    Ok(n)
+                }
             }),
             Mapping::None => Err("oidc: no username mapping".to_owned()),
         }
@@ -185,7 +205,9 @@ fn texts(v: &Value) -> Vec<String> {
 
 fn run(program: &Program, name: &str, value: &Val) -> Result<Val, String> {
     let surroundings = Surroundings { values: vec![(name.to_owned(), value.clone())], ..Surroundings::default() };
-    let failed = |fault| format!("oidc: error evaluating claim expression: expression '{}' resulted in error: {fault}", program.text);
+    let failed = |fault| {
+        format!("oidc: error evaluating claim expression: expression '{}' resulted in error: {fault}", program.text)
+    };
     program.run(&surroundings, &Cell::new(CALL_BUDGET)).map_err(failed)
 }
 
@@ -200,7 +222,10 @@ fn holds(program: &Program, name: &str, value: &Val, message: &str) -> Result<()
 fn text_of(value: Val, what: &str) -> Result<String, String> {
     match value {
         Val::Text(text) => Ok(text.to_string()),
-        other => Err(format!("oidc: error evaluating {what} claim expression: must return a string, got {}", other.type_name())),
+        other => Err(format!(
+            "oidc: error evaluating {what} claim expression: must return a string, got {}",
+            other.type_name()
+        )),
     }
 }
 
@@ -211,7 +236,11 @@ fn listed(value: &Val) -> Vec<String> {
         Val::List(items) => items.as_slice(),
         _ => &[],
     };
-    texts.iter().filter_map(|v| if let Val::Text(t) = v { Some(t.to_string()) } else { None }).filter(|t| !t.is_empty()).collect()
+    texts
+        .iter()
+        .filter_map(|v| if let Val::Text(t) = v { Some(t.to_string()) } else { None })
+        .filter(|t| !t.is_empty())
+        .collect()
 }
 
 /// Keys of the issuer, as last seen.
@@ -262,7 +291,7 @@ impl Jwt {
     }
 
     fn known(&self) -> Option<Arc<Value>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner).jwks.clone()
+        self.keys.lock().jwks.clone()
     }
 
     /// Claims of a token whose signature is good. Tokens that the known keys signed wait for nobody.
@@ -274,7 +303,7 @@ impl Jwt {
         // Others wait for the fetch that is on its way, and look at what it brought.
         let _one_at_a_time = self.fetching.lock().await;
         let is_due = {
-            let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut keys = self.keys.lock();
             let is_due = keys.fetched.is_none_or(|at| at.elapsed() >= REFETCH);
             if is_due {
                 keys.fetched = Some(Instant::now());
@@ -283,7 +312,7 @@ impl Jwt {
         };
         if is_due {
             let jwks = Arc::new(self.fetch().await?);
-            self.keys.lock().unwrap_or_else(PoisonError::into_inner).jwks = Some(jwks);
+            self.keys.lock().jwks = Some(jwks);
         }
         let jwks = self.known().ok_or("oidc: authenticator not initialized")?;
         checked(&jwks).map_err(|err| format!("oidc: verify token: {err}"))
@@ -350,7 +379,7 @@ mod tests {
         };
         let pki = pki::server::Pki::load_or_create(dir.path(), options).unwrap();
         let token = pki.signer().unwrap().sign(&json!({ "iss": "https://i" })).unwrap();
-        jwt.keys.lock().unwrap().jwks = Some(Arc::new(pki.verifier().unwrap().jwks()));
+        jwt.keys.lock().jwks = Some(Arc::new(pki.verifier().unwrap().jwks()));
         let _somebody_fetches = jwt.fetching.lock().await;
         let soon = Duration::from_secs(1);
         assert_eq!(tokio::time::timeout(soon, jwt.verified(&token)).await.unwrap().unwrap()["iss"], "https://i");

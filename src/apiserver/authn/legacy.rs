@@ -1,10 +1,11 @@
-//! Old tokens of service accounts, in Secrets: when each was used last is written into its Secret, a day's use once, and since when that
-//! is done into a ConfigMap. Whoever takes tokens away that nobody uses reads both.
+//! Old tokens of service accounts, in Secrets: when each was used last is written into its Secret, a day's use once,
+//! and since when that is done into a ConfigMap. Whoever takes tokens away that nobody uses reads both.
 //!
 //! Spec: upstream v1.36.2, `pkg/serviceaccount/legacy.go` and `pkg/controlplane/controller/legacytokentracking`.
 
+use base::sync::Mutex;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::task::Group;
@@ -55,7 +56,7 @@ impl Uses {
         if written == today.to_string() || tomorrow.is_some_and(|day| written == day.to_string()) {
             return;
         }
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         if waiting.len() < WAITING_MAX {
             let part = |text: &str| text.to_owned();
             waiting.insert((part(meta::namespace(secret)), part(meta::name(secret)), part(meta::uid(secret))));
@@ -64,7 +65,7 @@ impl Uses {
     }
 
     fn take(&self) -> BTreeSet<(String, String, String)> {
-        std::mem::take(&mut *self.waiting.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.waiting.lock())
     }
 }
 

@@ -29,14 +29,23 @@ pub struct AuthnError(pub String);
 #[async_trait]
 pub trait Authenticator: Send + Sync + 'static {
     /// `Ok(None)`: no credentials of this authenticator's kind. `Err`: credentials that are wrong.
-    async fn authenticate(&self, parts: &http::request::Parts, conn: &wire::ConnInfo) -> Result<Option<UserInfo>, AuthnError>;
+    async fn authenticate(
+        &self,
+        parts: &http::request::Parts,
+        conn: &wire::ConnInfo,
+    ) -> Result<Option<UserInfo>, AuthnError>;
 }
 
 /// Issues service-account tokens (`serviceaccounts/token`) and publishes the keys that check them.
 #[async_trait]
 pub trait TokenIssuer: Send + Sync + 'static {
     /// Answers a TokenRequest for the service account (its stored object): the same object with `status` filled.
-    async fn issue(&self, service_account: &Value, request: Value, lookup: &dyn crate::lookup::Lookup) -> Result<Value, Status>;
+    async fn issue(
+        &self,
+        service_account: &Value,
+        request: Value,
+        lookup: &dyn crate::lookup::Lookup,
+    ) -> Result<Value, Status>;
     /// `/.well-known/openid-configuration`.
     fn openid_configuration(&self) -> Value;
     /// `/openid/v1/jwks`.

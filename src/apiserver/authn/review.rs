@@ -20,8 +20,12 @@ impl Virtual for TokenReview {
         if token.is_empty() {
             return Err(Status::bad_request("token is required for TokenReview in authentication"));
         }
-        let asked: Vec<String> =
-            object["spec"]["audiences"].as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect();
+        let asked: Vec<String> = object["spec"]["audiences"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|v| v.as_str().map(str::to_owned))
+            .collect();
         let accepted = if asked.is_empty() { self.0.audiences().to_vec() } else { asked };
         object["status"] = match self.0.token(&token, &accepted).await {
             Ok(Some(found)) => json!({"authenticated": true, "user": found.user, "audiences": found.audiences}),
@@ -49,5 +53,8 @@ impl Virtual for SelfReview {
 /// Both, by group and resource.
 pub fn virtuals(chain: &Arc<Chain>) -> Vec<(&'static str, &'static str, Arc<dyn Virtual>)> {
     const GROUP: &str = "authentication.k8s.io";
-    vec![(GROUP, "tokenreviews", Arc::new(TokenReview(chain.clone()))), (GROUP, "selfsubjectreviews", Arc::new(SelfReview))]
+    vec![
+        (GROUP, "tokenreviews", Arc::new(TokenReview(chain.clone()))),
+        (GROUP, "selfsubjectreviews", Arc::new(SelfReview)),
+    ]
 }

@@ -1,4 +1,5 @@
-//! Service-account tokens: a good signature, the right audience and time, and everything the token is bound to still there.
+//! Service-account tokens: a good signature, the right audience and time, and everything the token is bound to still
+//! there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,12 +45,20 @@ pub fn user_of(namespace: &str, name: &str, uid: &str) -> UserInfo {
 
 /// Namespace and name of a service account's user.
 pub fn split_user(user: &str) -> Option<(&str, &str)> {
-    user.strip_prefix("system:serviceaccount:")?.split_once(':').filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty())
+    user.strip_prefix("system:serviceaccount:")?
+        .split_once(':')
+        .filter(|(namespace, name)| !namespace.is_empty() && !name.is_empty())
 }
 
 impl ServiceAccounts {
     /// Accepts tokens of `issuers` and the old ones in Secrets, whose uses it notes.
-    pub fn new(verifier: Verifier, issuers: Vec<String>, clock: Clock, lookup: Arc<dyn Lookup>, legacy_uses: Arc<Uses>) -> ServiceAccounts {
+    pub fn new(
+        verifier: Verifier,
+        issuers: Vec<String>,
+        clock: Clock,
+        lookup: Arc<dyn Lookup>,
+        legacy_uses: Arc<Uses>,
+    ) -> ServiceAccounts {
         ServiceAccounts { verifier, issuers, clock, lookup, legacy_uses }
     }
 
@@ -64,7 +73,9 @@ impl ServiceAccounts {
         }
         self.account(&namespace, &name, &uid)?;
         let mut user = user_of(&namespace, &name, &uid);
-        for (claim, resource, ns) in [("secret", "secrets", namespace.as_str()), ("pod", "pods", &namespace), ("node", "nodes", "")] {
+        for (claim, resource, ns) in
+            [("secret", "secrets", namespace.as_str()), ("pod", "pods", &namespace), ("node", "nodes", "")]
+        {
             let bound = &private[claim];
             if !bound.is_object() {
                 continue;
@@ -87,15 +98,19 @@ impl ServiceAccounts {
     fn still_there(&self, resource: &str, namespace: &str, bound: &Value) -> Result<(), String> {
         let name = bound["name"].as_str().unwrap_or_default();
         let object = self.lookup.get("", resource, namespace, name).ok_or(INVALIDATED)?;
-        let ends = |object: &Value| object["metadata"]["deletionTimestamp"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
+        let ends = |object: &Value| {
+            object["metadata"]["deletionTimestamp"].as_str().and_then(|at| at.parse::<Timestamp>().ok())
+        };
         // The time of deletion already counts the grace period; one minute more for those who watch it go.
         let gone = ends(&object).is_some_and(|at| self.clock.now().as_second() > at.as_second() + 60);
         if gone || bound["uid"] != meta::uid(&object) { Err(INVALIDATED.to_owned()) } else { Ok(()) }
     }
 
     fn account(&self, namespace: &str, name: &str, uid: &str) -> Result<(), String> {
-        let account =
-            self.lookup.get("", "serviceaccounts", namespace, name).ok_or_else(|| format!("serviceaccounts {name:?} not found"))?;
+        let account = self
+            .lookup
+            .get("", "serviceaccounts", namespace, name)
+            .ok_or_else(|| format!("serviceaccounts {name:?} not found"))?;
         if meta::deletion_timestamp(&account).is_some() {
             return Err(format!("service account {namespace}/{name} has been deleted"));
         }
@@ -107,13 +122,18 @@ impl ServiceAccounts {
     }
 
     fn legacy(&self, claims: &Value, token: &str) -> Result<UserInfo, String> {
-        let text = |field: &str| claims[format!("kubernetes.io/serviceaccount/{field}")].as_str().unwrap_or_default().to_owned();
+        let text = |field: &str| {
+            claims[format!("kubernetes.io/serviceaccount/{field}")].as_str().unwrap_or_default().to_owned()
+        };
         let (namespace, name, uid, secret) =
             (text("namespace"), text("service-account.name"), text("service-account.uid"), text("secret.name"));
         if claims["sub"] != format!("system:serviceaccount:{namespace}:{name}") {
             return Err("the token's subject is not its service account".to_owned());
         }
-        let object = self.lookup.get("", "secrets", &namespace, &secret).ok_or_else(|| "Token has been invalidated".to_owned())?;
+        let object = self
+            .lookup
+            .get("", "secrets", &namespace, &secret)
+            .ok_or_else(|| "Token has been invalidated".to_owned())?;
         let stored = object["data"]["token"].as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
         if meta::deletion_timestamp(&object).is_some() || !same_secret(&String::from_utf8_lossy(&stored), token) {
             return Err("Token does not match server's copy".to_owned());

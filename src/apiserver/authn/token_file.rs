@@ -23,25 +23,32 @@ impl TokenFile {
         TokenFile::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
     }
 
-    /// As upstream v1.36.2 (`apiserver/pkg/authentication/token/tokenfile`) reads it: the last line of a token counts, and a column of
-    /// groups that is there but empty is one group without a name.
+    /// As upstream v1.36.2 (`apiserver/pkg/authentication/token/tokenfile`) reads it: the last line of a token counts,
+    /// and a column of groups that is there but empty is one group without a name.
     fn parse(text: &str) -> Result<TokenFile, String> {
         let mut users = BTreeMap::new();
         for (line, columns) in records(text)? {
             let [token, name, uid, rest @ ..] = columns.as_slice() else {
-                return Err(format!("line {line}: want token,user,uid and optionally groups; found {} columns", columns.len()));
+                return Err(format!(
+                    "line {line}: want token,user,uid and optionally groups; found {} columns",
+                    columns.len()
+                ));
             };
             let groups = rest.first().map(|groups| groups.split(',').map(str::to_owned).collect()).unwrap_or_default();
             if !token.is_empty() {
-                users.insert(token.clone(), UserInfo { name: name.clone(), uid: uid.clone(), groups, ..UserInfo::default() });
+                users.insert(
+                    token.clone(),
+                    UserInfo { name: name.clone(), uid: uid.clone(), groups, ..UserInfo::default() },
+                );
             }
         }
         Ok(TokenFile(users.into_iter().map(|(token, user)| (Secret::new(token), user)).collect()))
     }
 }
 
-/// The records of a CSV text as Go's `encoding/csv` reads them, each with the number of its first line. Empty lines are none; spaces and
-/// `#` are as any other character; a column in quotes may hold commas, ends of lines and, doubled, quotes.
+/// The records of a CSV text as Go's `encoding/csv` reads them, each with the number of its first line. Empty lines are
+/// none; spaces and `#` are as any other character; a column in quotes may hold commas, ends of lines and, doubled,
+/// quotes.
 ///
 /// Errors: a quote where none may be, or one that is not closed.
 fn records(text: &str) -> Result<Vec<(usize, Vec<String>)>, String> {
@@ -73,7 +80,11 @@ fn records(text: &str) -> Result<Vec<(usize, Vec<String>)>, String> {
 fn column(text: &str) -> Result<(String, &str), &'static str> {
     let Some(mut rest) = text.strip_prefix('"') else {
         let (column, rest) = text.split_at(text.find([',', '\n']).unwrap_or(text.len()));
-        return if column.contains('"') { Err("a bare quote in a column without quotes") } else { Ok((column.to_owned(), rest)) };
+        return if column.contains('"') {
+            Err("a bare quote in a column without quotes")
+        } else {
+            Ok((column.to_owned(), rest))
+        };
     };
     let mut column = String::new();
     loop {
@@ -132,14 +143,24 @@ mod tests {
             assert_eq!(groups(text, "t").await.unwrap(), wanted, "{text}");
         }
         for (text, token) in [(" t,u,1", " t"), ("# t,u,1", "# t")] {
-            assert!(groups(text, token).await.is_some() && groups(text, token.trim_start_matches(['#', ' '])).await.is_none(), "{text}");
+            assert!(
+                groups(text, token).await.is_some()
+                    && groups(text, token.trim_start_matches(['#', ' '])).await.is_none(),
+                "{text}"
+            );
         }
         assert_eq!(groups(",u,1", "").await, None);
     }
 
     #[test]
     fn what_a_genuine_server_does_not_start_with_is_refused_with_its_line() {
-        for text in ["t,u,\"1\n2\"\n# comment", "t,u,1\n\n ", "t,u,1\n\nt,u,1\"", "a,b,1\n\nt,u,1,\"a\" ", "a,b,1\n\nt,u,1,\"a\nb"] {
+        for text in [
+            "t,u,\"1\n2\"\n# comment",
+            "t,u,1\n\n ",
+            "t,u,1\n\nt,u,1\"",
+            "a,b,1\n\nt,u,1,\"a\" ",
+            "a,b,1\n\nt,u,1,\"a\nb",
+        ] {
             let why = TokenFile::parse(text).err().unwrap();
             assert!(why.starts_with("line 3: "), "{text}: {why}");
         }

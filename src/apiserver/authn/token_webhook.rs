@@ -1,7 +1,8 @@
 //! `--authentication-token-webhook-config-file`: a TokenReview by somebody else.
 
+use base::sync::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -58,8 +59,12 @@ impl TokenWebhook {
             };
         }
         let user = serde_json::from_value(status["user"].clone()).map_err(|err| AuthnError(err.to_string()))?;
-        let good_for: Vec<String> =
-            status["audiences"].as_array().into_iter().flatten().filter_map(|a| a.as_str().map(str::to_owned)).collect();
+        let good_for: Vec<String> = status["audiences"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(|a| a.as_str().map(str::to_owned))
+            .collect();
         // One that says nothing about audiences speaks for those of this server.
         if !good_for.is_empty() && !good_for.iter().any(|a| audiences.contains(a)) {
             return Ok(None);
@@ -78,7 +83,7 @@ impl TokenAuthenticator for TokenWebhook {
             digest.update(audience);
         }
         let key: [u8; 32] = digest.finalize().into();
-        let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.known.lock();
         let remembered = lock().get(&key).filter(|(at, _)| at.elapsed() < self.ttl).map(|(_, verdict)| verdict.clone());
         let verdict = match remembered {
             Some(verdict) => verdict,

@@ -1,7 +1,7 @@
 //! Client certificates: the common name is the user, the organizations are the groups.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use base::time::Clock;
 use jiff::Timestamp;
@@ -34,7 +34,7 @@ impl ClientCerts {
     pub fn authenticate(&self, conn: &wire::ConnInfo) -> Result<Option<UserInfo>, AuthnError> {
         let Some(leaf) = conn.client_certs.first() else { return Ok(None) };
         let now = self.clock.now();
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if let Some((until, user)) = known.get(leaf.as_ref())
             && now < *until
         {

@@ -103,7 +103,9 @@ impl Policy {
     fn what(&self, a: &Attributes) -> bool {
         if a.is_resource {
             let fits = |have: &str, asked: &str| have == "*" || have == asked;
-            return fits(&self.namespace, &a.namespace) && fits(&self.resource, &a.resource) && fits(&self.api_group, &a.group);
+            return fits(&self.namespace, &a.namespace)
+                && fits(&self.resource, &a.resource)
+                && fits(&self.api_group, &a.group);
         }
         match self.path.strip_suffix('*') {
             Some(prefix) => a.path.starts_with(prefix),

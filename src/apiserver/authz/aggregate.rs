@@ -10,7 +10,8 @@ use super::bootstrap::Write;
 use super::rbac::GROUP;
 use crate::lookup::Lookup;
 
-/// The cluster roles whose gathered rules are not what they should be, as updates. To be asked after each change of cluster roles.
+/// The cluster roles whose gathered rules are not what they should be, as updates. To be asked after each change of
+/// cluster roles.
 pub fn plan(lookup: &dyn Lookup) -> Vec<Write> {
     let roles = lookup.list(GROUP, "clusterroles", None);
     let mut writes = Vec::new();
@@ -21,7 +22,9 @@ pub fn plan(lookup: &dyn Lookup) -> Vec<Write> {
         for selector in selectors {
             // A selector that cannot be read gathers nothing: upstream's controller stops at it as well.
             let Ok(selector) = Selector::from_label_selector(Some(selector)) else { continue };
-            for source in roles.iter().filter(|source| meta::name(source) != meta::name(role) && selector.matches_object(source)) {
+            for source in
+                roles.iter().filter(|source| meta::name(source) != meta::name(role) && selector.matches_object(source))
+            {
                 for rule in source["rules"].as_array().into_iter().flatten() {
                     if known.insert(rule.to_string()) {
                         rules.push(rule.clone());
@@ -58,7 +61,11 @@ mod tests {
         }
         let holds = |role: &str, resource: &str| {
             let role = stored.get(GROUP, "clusterroles", "", role).unwrap();
-            role["rules"].as_array().unwrap().iter().any(|rule| rule["resources"].as_array().unwrap().iter().any(|r| r == resource))
+            role["rules"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|rule| rule["resources"].as_array().unwrap().iter().any(|r| r == resource))
         };
         assert!(holds("admin", "rolebindings") && holds("admin", "pods/exec") && holds("admin", "pods/log"));
         assert!(holds("edit", "secrets") && !holds("edit", "rolebindings"));

@@ -29,8 +29,8 @@ pub fn read(conditions: &Value) -> Result<Vec<Program>, String> {
         if !seen.insert(text) {
             return Err(format!("{at}: Duplicate value: {text:?}"));
         }
-        let program =
-            Program::compile(text, &names()).map_err(|why| format!("{at}: Invalid value: {text:?}: compilation failed: {why}"))?;
+        let program = Program::compile(text, &names())
+            .map_err(|why| format!("{at}: Invalid value: {text:?}: compilation failed: {why}"))?;
         if !program.makes(&BOOL) {
             return Err(format!("{at}: Invalid value: {text:?}: must evaluate to bool"));
         }
@@ -48,7 +48,8 @@ fn object(name: &str, fields: &[(&str, Ty)]) -> Ty {
 fn names() -> Vec<(String, Ty)> {
     let texts = Ty::List(Box::new(TEXT));
     let requirement = object("SelectorRequirement", &[("key", TEXT), ("operator", TEXT), ("values", texts.clone())]);
-    let selector = object("SelectorAttributes", &[("rawSelector", TEXT), ("requirements", Ty::List(Box::new(requirement)))]);
+    let selector =
+        object("SelectorAttributes", &[("rawSelector", TEXT), ("requirements", Ty::List(Box::new(requirement)))]);
     let resource: Vec<(&str, Ty)> = ["namespace", "verb", "group", "version", "resource", "subresource", "name"]
         .into_iter()
         .map(|field| (field, TEXT))
@@ -75,7 +76,8 @@ pub fn hold(conditions: &[Program], spec: &Value) -> Result<bool, String> {
     if conditions.is_empty() {
         return Ok(true);
     }
-    let surroundings = Surroundings { values: vec![("request".to_owned(), Val::from_json(&whole(spec)))], lazy: None, host: None };
+    let surroundings =
+        Surroundings { values: vec![("request".to_owned(), Val::from_json(&whole(spec)))], lazy: None, host: None };
     let (budget, mut faults) = (Cell::new(OBJECT_BUDGET), Vec::new());
     for program in conditions {
         match program.holds(&surroundings, &budget) {
@@ -111,8 +113,7 @@ mod tests {
     #[test]
     fn conditions_choose_what_is_asked() {
         let read = |texts: &[&str]| read(&texts.iter().map(|t| json!({"expression": t})).collect());
-        let spec =
-            json!({"user": "u", "groups": ["g"], "resourceAttributes": {"namespace": "kube-system", "verb": "get", "resource": "pods"}});
+        let spec = json!({"user": "u", "groups": ["g"], "resourceAttributes": {"namespace": "kube-system", "verb": "get", "resource": "pods"}});
         let holds = |texts: &[&str]| hold(&read(texts).unwrap(), &spec);
         let resources = "has(request.resourceAttributes)";
         assert_eq!(holds(&[resources, "request.resourceAttributes.namespace == 'kube-system'"]), Ok(true));

@@ -53,8 +53,10 @@ impl Authorizer for Always {
 /// Errors: a text that names the flag or file.
 pub fn modes(arguments: &Arguments) -> Result<Vec<Mode>, String> {
     if let Some(path) = &arguments.authorization_config {
-        let text = std::fs::read_to_string(path).map_err(|err| format!("authorization-config: cannot read {}: {err}", path.display()))?;
-        return configuration(&text, arguments).map_err(|why| format!("authorization-config: {}: {why}", path.display()));
+        let text = std::fs::read_to_string(path)
+            .map_err(|err| format!("authorization-config: cannot read {}: {err}", path.display()))?;
+        return configuration(&text, arguments)
+            .map_err(|why| format!("authorization-config: {}: {why}", path.display()));
     }
     arguments.authorization_modes.iter().map(|name| mode(name, arguments)).collect()
 }
@@ -66,12 +68,15 @@ fn mode(name: &str, arguments: &Arguments) -> Result<Mode, String> {
         "RBAC" => Mode::Rbac,
         "Node" => Mode::Node,
         "ABAC" => {
-            let path = arguments.abac_file.as_deref().ok_or("authorization-mode ABAC needs authorization-policy-file")?;
+            let path =
+                arguments.abac_file.as_deref().ok_or("authorization-mode ABAC needs authorization-policy-file")?;
             Mode::Abac(Abac::read(path).map_err(|why| format!("authorization-policy-file: {why}"))?)
         }
         "Webhook" => {
-            let path =
-                arguments.authorization_webhook.as_deref().ok_or("authorization-mode Webhook needs authorization-webhook-config-file")?;
+            let path = arguments
+                .authorization_webhook
+                .as_deref()
+                .ok_or("authorization-mode Webhook needs authorization-webhook-config-file")?;
             Mode::Webhook(webhook::Settings {
                 remote: Remote::read(path).map_err(|why| format!("authorization-webhook-config-file: {why}"))?,
                 timeout: Duration::from_secs(30),
@@ -110,9 +115,13 @@ fn configuration(text: &str, arguments: &Arguments) -> Result<Vec<Mode>, String>
 
 fn webhook_of(value: &Value) -> Result<webhook::Settings, String> {
     if value["connectionInfo"]["type"] != "KubeConfigFile" {
-        return Err(format!("connectionInfo.type: Unsupported value: {}: supported: KubeConfigFile", value["connectionInfo"]["type"]));
+        return Err(format!(
+            "connectionInfo.type: Unsupported value: {}: supported: KubeConfigFile",
+            value["connectionInfo"]["type"]
+        ));
     }
-    let path = value["connectionInfo"]["kubeConfigFile"].as_str().ok_or("connectionInfo.kubeConfigFile: Required value")?;
+    let path =
+        value["connectionInfo"]["kubeConfigFile"].as_str().ok_or("connectionInfo.kubeConfigFile: Required value")?;
     let time = |field: &str, otherwise: u64| match value[field].as_str() {
         Some(text) => duration(text).map_err(|why| format!("{field}: {why}")),
         None => Ok(Duration::from_secs(otherwise)),
@@ -120,7 +129,12 @@ fn webhook_of(value: &Value) -> Result<webhook::Settings, String> {
     let denies_on_failure = match value["failurePolicy"].as_str() {
         Some("Deny") => true,
         Some("NoOpinion") => false,
-        other => return Err(format!("failurePolicy: Unsupported value: {:?}: supported: NoOpinion, Deny", other.unwrap_or_default())),
+        other => {
+            return Err(format!(
+                "failurePolicy: Unsupported value: {:?}: supported: NoOpinion, Deny",
+                other.unwrap_or_default()
+            ));
+        }
     };
     Ok(webhook::Settings {
         remote: Remote::read(Path::new(path)).map_err(|why| format!("connectionInfo.kubeConfigFile: {why}"))?,
@@ -156,7 +170,8 @@ mod tests {
     #[test]
     fn a_configuration_names_what_is_wrong_with_it() {
         let read = |text: &str| {
-            configuration(&format!("kind: AuthorizationConfiguration\nauthorizers: {text}"), &Arguments::default()).map(|m| m.len())
+            configuration(&format!("kind: AuthorizationConfiguration\nauthorizers: {text}"), &Arguments::default())
+                .map(|m| m.len())
         };
         assert_eq!(read("[{type: Node, name: node}, {type: RBAC, name: rbac}]"), Ok(2));
         assert!(read("[]").unwrap_err().contains("authorizers: Required value"));

@@ -1,14 +1,15 @@
-//! Whether the rules that somebody holds cover the rules that they want to give, without writing out what a rule says in all its
-//! combinations: a rule of 600 verbs, groups and resources is one of two hundred million.
+//! Whether the rules that somebody holds cover the rules that they want to give, without writing out what a rule says
+//! in all its combinations: a rule of 600 verbs, groups and resources is one of two hundred million.
 //!
-//! A held rule covers a combination if it matches its verb, its group, its resource and its name. So words that the same held rules
-//! match are one class, and only combinations of classes are looked at.
+//! A held rule covers a combination if it matches its verb, its group, its resource and its name. So words that the
+//! same held rules match are one class, and only combinations of classes are looked at.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::rule::Rule;
 
-/// Most steps of one judgement: sets of held rules that are looked at, by words of 64. So much memory (of eight bytes) it takes, too.
+/// Most steps of one judgement: sets of held rules that are looked at, by words of 64. So much memory (of eight bytes)
+/// it takes, too.
 const STEPS_MAX: usize = 4_000_000;
 /// So many verbs of so many resources are named among what is missing; who lacks more is told so.
 const NAMED_MAX: usize = 2000;
@@ -24,13 +25,15 @@ pub struct Missing {
 
 /// The rules are too many to be compared.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the rules are too many to be compared with those currently held: use fewer verbs, groups, resources or names in a rule")]
+#[error(
+    "the rules are too many to be compared with those currently held: use fewer verbs, groups, resources or names in a rule"
+)]
 pub struct TooMany;
 
 /// What of `wanted` the owner of `held` does not have.
 ///
-/// A combination is had if one held rule covers it whole, as upstream's `ruleCovers` has it: `*` stands for every verb, group,
-/// resource or path, and is a name like any other in `resourceNames`.
+/// A combination is had if one held rule covers it whole, as upstream's `ruleCovers` has it: `*` stands for every verb,
+/// group, resource or path, and is a name like any other in `resourceNames`.
 /// Spec: `Covers` of upstream's component-helpers/auth/rbac/validation/policy_comparator.go (v1.36.2).
 /// Errors: [`TooMany`], before any work that would be too dear.
 pub fn missing(held: &[Rule], wanted: &[Rule]) -> Result<Missing, TooMany> {
@@ -52,7 +55,8 @@ pub fn missing(held: &[Rule], wanted: &[Rule]) -> Result<Missing, TooMany> {
             names => classes(names, |word| index.names.matching(word)),
         };
         let things = groups.len().saturating_mul(resources.len()).saturating_mul(names.len());
-        steps = steps.saturating_add(verbs.len().saturating_mul(things.saturating_add(paths.len())).saturating_mul(index.width));
+        steps = steps
+            .saturating_add(verbs.len().saturating_mul(things.saturating_add(paths.len())).saturating_mul(index.width));
         if steps > STEPS_MAX {
             return Err(TooMany);
         }
@@ -117,7 +121,8 @@ impl Found {
             verbs.sort_by_key(|verb| order.get(verb));
             Rule { verbs, ..rule }
         };
-        let mut rules: Vec<Rule> = self.rules.into_iter().filter(|(_, verbs)| !verbs.is_empty()).map(with_verbs).collect();
+        let mut rules: Vec<Rule> =
+            self.rules.into_iter().filter(|(_, verbs)| !verbs.is_empty()).map(with_verbs).collect();
         rules.sort_by_cached_key(Rule::compact);
         Missing { rules, more: self.more }
     }
@@ -161,7 +166,9 @@ fn lacking_things(
                     let thing = Rule { api_groups: one(group), resources: one(resource), ..Rule::default() };
                     let noted = match names.as_slice() {
                         [] => found.note(thing, verbs),
-                        names => names.iter().all(|name| found.note(Rule { resource_names: one(name), ..thing.clone() }, verbs)),
+                        names => names
+                            .iter()
+                            .all(|name| found.note(Rule { resource_names: one(name), ..thing.clone() }, verbs)),
                     };
                     if !noted {
                         return;
@@ -226,7 +233,8 @@ impl Index {
             words
         };
         let names = words(|rule| &rule.resource_names, false, true);
-        let urls = held.iter().enumerate().flat_map(|(at, rule)| rule.non_resource_urls.iter().map(move |url| (at, url)));
+        let urls =
+            held.iter().enumerate().flat_map(|(at, rule)| rule.non_resource_urls.iter().map(move |url| (at, url)));
         Index {
             width,
             verbs: words(|rule| &rule.verbs, true, false),
@@ -279,7 +287,8 @@ mod tests {
     #[test]
     fn what_is_missing_is_put_together_by_resource() {
         let held = [pods(&["get"], &[])];
-        let wanted = [rule(json!({"verbs": ["get", "list", "watch"], "apiGroups": [""], "resources": ["pods", "secrets"]}))];
+        let wanted =
+            [rule(json!({"verbs": ["get", "list", "watch"], "apiGroups": [""], "resources": ["pods", "secrets"]}))];
         let pods_missing = r#"{APIGroups:[""], Resources:["pods"], Verbs:["list" "watch"]}"#;
         let secrets = r#"{APIGroups:[""], Resources:["secrets"], Verbs:["get" "list" "watch"]}"#;
         assert_eq!(lacks(&held, &wanted), [pods_missing, secrets]);
@@ -298,15 +307,24 @@ mod tests {
 
     #[test]
     fn two_rules_together_cover_what_neither_does_alone() {
-        let held =
-            [pods(&["get"], &["a"]), pods(&["list"], &[]), rule(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*/scale"]}))];
+        let held = [
+            pods(&["get"], &["a"]),
+            pods(&["list"], &[]),
+            rule(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*/scale"]})),
+        ];
         assert!(lacks(&held, &[pods(&["get", "list"], &["a"])]).is_empty());
         assert_eq!(
             lacks(&held, &[pods(&["get", "list"], &["a", "b"])]),
             [r#"{APIGroups:[""], Resources:["pods"], ResourceNames:["b"], Verbs:["get"]}"#]
         );
-        assert!(lacks(&held, &[rule(json!({"verbs": ["get"], "apiGroups": ["apps"], "resources": ["deployments/scale"]}))]).is_empty());
-        assert_eq!(lacks(&held, &[rule(json!({"verbs": ["get"], "apiGroups": ["apps"], "resources": ["deployments"]}))]).len(), 1);
+        assert!(
+            lacks(&held, &[rule(json!({"verbs": ["get"], "apiGroups": ["apps"], "resources": ["deployments/scale"]}))])
+                .is_empty()
+        );
+        assert_eq!(
+            lacks(&held, &[rule(json!({"verbs": ["get"], "apiGroups": ["apps"], "resources": ["deployments"]}))]).len(),
+            1
+        );
         // Parts of two rules make no whole: this group from one, that verb from the other.
         let halves = [
             rule(json!({"verbs": ["get"], "apiGroups": ["a"], "resources": ["x"]})),
@@ -319,7 +337,10 @@ mod tests {
     #[test]
     fn paths_are_covered_by_their_beginnings() {
         let urls = |urls: &[&str]| rule(json!({"verbs": ["get"], "nonResourceURLs": urls}));
-        assert!(lacks(&[urls(&["/healthz", "/healthz/*"])], &[urls(&["/healthz", "/healthz/etcd", "/healthz/*"])]).is_empty());
+        assert!(
+            lacks(&[urls(&["/healthz", "/healthz/*"])], &[urls(&["/healthz", "/healthz/etcd", "/healthz/*"])])
+                .is_empty()
+        );
         assert_eq!(lacks(&[urls(&["/healthz/*"])], &[urls(&["/healthz", "*"])]).len(), 2);
         assert!(lacks(&[urls(&["*"])], &[urls(&["/x", "*"])]).is_empty());
     }
@@ -327,7 +348,13 @@ mod tests {
     #[test]
     fn a_rule_of_millions_of_combinations_is_judged_at_once() {
         let many = |what: &str| (0..600).map(|n| format!("{what}{n}")).collect::<Vec<_>>();
-        let huge = Rule { verbs: many("v"), api_groups: many("g"), resources: many("r"), resource_names: many("n"), ..Rule::default() };
+        let huge = Rule {
+            verbs: many("v"),
+            api_groups: many("g"),
+            resources: many("r"),
+            resource_names: many("n"),
+            ..Rule::default()
+        };
         let told = missing(&[pods(&["get"], &[])], std::slice::from_ref(&huge)).unwrap();
         assert!(told.more && told.rules.iter().map(|rule| rule.verbs.len()).sum::<usize>() == NAMED_MAX);
         let all = rule(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));

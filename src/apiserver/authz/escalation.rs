@@ -39,10 +39,17 @@ impl Escalation {
         if old.is_some_and(|old| only_kept(role, old)) || self.may(a, "escalate", &a.resource, &a.name).await {
             return Ok(());
         }
-        self.held(&a.user, &a.namespace, &rules_of(role)).map_err(|why| Status::forbidden(GROUP, &a.resource, &a.name, &why))?;
-        // A role that gathers can come to hold anything, and one that gathered may not be changed by one who could not have made it.
+        self.held(&a.user, &a.namespace, &rules_of(role))
+            .map_err(|why| Status::forbidden(GROUP, &a.resource, &a.name, &why))?;
+        // A role that gathers can come to hold anything, and one that gathered may not be changed by one who could not
+        // have made it.
         if gathers(role) || old.is_some_and(gathers) {
-            let all = Rule { verbs: vec!["*".into()], api_groups: vec!["*".into()], resources: vec!["*".into()], ..Rule::default() };
+            let all = Rule {
+                verbs: vec!["*".into()],
+                api_groups: vec!["*".into()],
+                resources: vec!["*".into()],
+                ..Rule::default()
+            };
             let urls = Rule { verbs: vec!["*".into()], non_resource_urls: vec!["*".into()], ..Rule::default() };
             if let Err(_why) = self.held(&a.user, "", &[all, urls]) {
                 let why = "must have cluster-admin privileges to use the aggregationRule";
@@ -106,14 +113,17 @@ impl Escalation {
     }
 }
 
-/// Whether a write changes nothing but what the garbage collector needs to: labels decide which roles gather a role's rules.
+/// Whether a write changes nothing but what the garbage collector needs to: labels decide which roles gather a role's
+/// rules.
 ///
 /// Spec: upstream v1.36 `IsOnlyMutatingGCFields` (pkg/registry/rbac/helpers.go).
 fn only_kept(new: &Value, old: &Value) -> bool {
     let rest = |object: &Value| {
         let mut object = object.clone();
         if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.retain(|field, _| !matches!(field.as_str(), "ownerReferences" | "finalizers" | "selfLink" | "managedFields"));
+            metadata.retain(|field, _| {
+                !matches!(field.as_str(), "ownerReferences" | "finalizers" | "selfLink" | "managedFields")
+            });
         }
         without_empty(object)
     };
@@ -130,7 +140,9 @@ fn without_empty(value: Value) -> Value {
         Value::Bool(_) | Value::Number(_) => true,
     };
     match value {
-        Value::Object(fields) => fields.into_iter().map(|(field, v)| (field, without_empty(v))).filter(|(_, v)| says(v)).collect(),
+        Value::Object(fields) => {
+            fields.into_iter().map(|(field, v)| (field, without_empty(v))).filter(|(_, v)| says(v)).collect()
+        }
         Value::Array(items) => items.into_iter().map(without_empty).collect(),
         other => other,
     }
@@ -208,30 +220,41 @@ mod tests {
         let mut labelled = lord.clone();
         labelled["metadata"]["labels"] = json!({"rbac.authorization.k8s.io/aggregate-to-edit": "true"});
         let mut kept = lord.clone();
-        kept["metadata"] = json!({"name": "lord", "labels": {}, "finalizers": ["a.b/c"], "ownerReferences": [{"uid": "u"}]});
+        kept["metadata"] =
+            json!({"name": "lord", "labels": {}, "finalizers": ["a.b/c"], "ownerReferences": [{"uid": "u"}]});
         for resource in ["roles", "clusterroles"] {
             let a = writes(resource, "lord");
             assert_eq!(escalation().check(&a, &labelled, Some(&lord)).await.unwrap_err().code, 403, "{resource}");
             escalation().check(&a, &kept, Some(&lord)).await.unwrap();
         }
-        let bound = json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": "lord"}, "subjects": []});
+        let bound =
+            json!({"metadata": {"name": "b"}, "roleRef": {"kind": "ClusterRole", "name": "lord"}, "subjects": []});
         let mut labelled = bound.clone();
         labelled["metadata"]["labels"] = json!({"a": "b"});
         for resource in ["rolebindings", "clusterrolebindings"] {
-            assert_eq!(escalation().check(&writes(resource, "b"), &labelled, Some(&bound)).await.unwrap_err().code, 403, "{resource}");
+            assert_eq!(
+                escalation().check(&writes(resource, "b"), &labelled, Some(&bound)).await.unwrap_err().code,
+                403,
+                "{resource}"
+            );
         }
     }
 
     #[tokio::test]
     async fn a_role_that_gathers_is_changed_by_none_but_who_holds_everything() {
         let plain = json!({"metadata": {"name": "r"}, "rules": []});
-        let gathering =
-            json!({"metadata": {"name": "r"}, "rules": [], "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]}});
+        let gathering = json!({"metadata": {"name": "r"}, "rules": [], "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]}});
         let mut labelled = gathering.clone();
         labelled["metadata"]["labels"] = json!({"a": "b"});
-        for (new, old) in [(&labelled, Some(&gathering)), (&plain, Some(&gathering)), (&gathering, Some(&plain)), (&gathering, None)] {
+        for (new, old) in
+            [(&labelled, Some(&gathering)), (&plain, Some(&gathering)), (&gathering, Some(&plain)), (&gathering, None)]
+        {
             let said = escalation().check(&writes("clusterroles", "r"), new, old).await.unwrap_err();
-            assert!(said.message.ends_with("must have cluster-admin privileges to use the aggregationRule"), "{}", said.message);
+            assert!(
+                said.message.ends_with("must have cluster-admin privileges to use the aggregationRule"),
+                "{}",
+                said.message
+            );
         }
     }
 }

@@ -34,7 +34,12 @@ impl Objects {
     }
 
     pub(crate) fn put(&mut self, group: &str, resource: &str, object: Value) {
-        let key = (group.to_owned(), resource.to_owned(), meta::namespace(&object).to_owned(), meta::name(&object).to_owned());
+        let key = (
+            group.to_owned(),
+            resource.to_owned(),
+            meta::namespace(&object).to_owned(),
+            meta::name(&object).to_owned(),
+        );
         self.objects.insert(key, Arc::new(object));
         self.change.send_modify(|n| *n += 1);
     }
@@ -49,11 +54,20 @@ impl Lookup for Objects {
     }
 
     fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
-        let hit = |key: &(String, String, String, String)| key.0 == group && key.1 == resource && namespace.is_none_or(|ns| ns == key.2);
+        let hit = |key: &(String, String, String, String)| {
+            key.0 == group && key.1 == resource && namespace.is_none_or(|ns| ns == key.2)
+        };
         self.objects.iter().filter(|(key, _)| hit(key)).map(|(_, object)| object.clone()).collect()
     }
 
-    fn since(&self, group: &str, resource: &str, namespace: &str, _mark: Option<&Mark>, names: &[&str]) -> Result<Since, Status> {
+    fn since(
+        &self,
+        group: &str,
+        resource: &str,
+        namespace: &str,
+        _mark: Option<&Mark>,
+        names: &[&str],
+    ) -> Result<Since, Status> {
         let entry = |object: Arc<Value>| {
             let local = keys::local(meta::namespace(&object), meta::name(&object));
             Arc::new(Entry::build(&local, object.to_string().as_bytes(), 1, &Form::default()).unwrap())

@@ -1,8 +1,9 @@
 //! Who may do what: every identity of the system, every resource and verb, as a genuine kube-apiserver 1.36.2 with
-//! `--authorization-mode=Node,RBAC` answered it, given the objects of `matrix_objects.json` (asked by SubjectAccessReviews).
+//! `--authorization-mode=Node,RBAC` answered it, given the objects of `matrix_objects.json` (asked by
+//! SubjectAccessReviews).
 //!
-//! `matrix.tsv`: user, groups, API group, resource, subresource, namespace, name, field selector, and the verbs that are allowed; `-` is
-//! nothing. What has no line is allowed nothing.
+//! `matrix.tsv`: user, groups, API group, resource, subresource, namespace, name, field selector, and the verbs that
+//! are allowed; `-` is nothing. What has no line is allowed nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,7 +34,8 @@ type Identity = (&'static str, &'static str);
 fn objects() -> Objects {
     let mut objects = Objects::default();
     // Ours, which upstream has not.
-    let upstreams = bootstrap::objects().into_iter().filter(|(.., object)| !model::meta::name(object).starts_with("kedge:"));
+    let upstreams =
+        bootstrap::objects().into_iter().filter(|(.., object)| !model::meta::name(object).starts_with("kedge:"));
     for (group, resource, object) in upstreams {
         objects.put(group, resource, object);
     }
@@ -50,7 +52,8 @@ fn golden() -> (BTreeMap<(Identity, Thing), BTreeSet<&'static str>>, BTreeSet<Th
     for line in GOLDEN.lines() {
         let fields: Vec<&'static str> = line.split('\t').collect();
         let [user, groups, thing @ .., verbs] = fields.as_slice() else { panic!("{line}") };
-        let thing: Thing = thing.iter().map(|part| if *part == "-" { "" } else { *part }).collect::<Vec<_>>().try_into().unwrap();
+        let thing: Thing =
+            thing.iter().map(|part| if *part == "-" { "" } else { *part }).collect::<Vec<_>>().try_into().unwrap();
         if *user == "system:anonymous" {
             things.insert(thing);
         }
@@ -59,8 +62,16 @@ fn golden() -> (BTreeMap<(Identity, Thing), BTreeSet<&'static str>>, BTreeSet<Th
     (allowed, things)
 }
 
-fn request((user, groups): Identity, [group, resource, subresource, namespace, name, selector]: Thing, verb: &str) -> Attributes {
-    let user = UserInfo { name: user.to_owned(), groups: groups.split(',').map(str::to_owned).collect(), ..UserInfo::default() };
+fn request(
+    (user, groups): Identity,
+    [group, resource, subresource, namespace, name, selector]: Thing,
+    verb: &str,
+) -> Attributes {
+    let user = UserInfo {
+        name: user.to_owned(),
+        groups: groups.split(',').map(str::to_owned).collect(),
+        ..UserInfo::default()
+    };
     Attributes {
         user: Arc::new(user),
         verb: verb.to_owned(),

@@ -107,7 +107,9 @@ impl Node {
         match (a.subresource.as_str(), a.verb.as_str()) {
             ("", "create") => Ok(()),
             ("", "get" | "update" | "patch" | "delete") => self.related(node, a),
-            ("", "list" | "watch" | "deletecollection") if field_asked(a, "spec.nodeName").as_deref() == Some(node) => Ok(()),
+            ("", "list" | "watch" | "deletecollection") if field_asked(a, "spec.nodeName").as_deref() == Some(node) => {
+                Ok(())
+            }
             ("", "list" | "watch" | "deletecollection") => {
                 refuse("can only list/watch/deletecollection resourceslices with nodeName field selector")
             }
@@ -123,7 +125,11 @@ impl Node {
         if name.is_empty() {
             return refuse("No Object name found");
         }
-        if self.path_exists(node, a, name) { Ok(()) } else { Err(format!("no relationship found between node '{node}' and this object")) }
+        if self.path_exists(node, a, name) {
+            Ok(())
+        } else {
+            Err(format!("no relationship found between node '{node}' and this object"))
+        }
     }
 
     /// Whether a pod of the node leads to the object.
@@ -131,22 +137,29 @@ impl Node {
         let pods = || self.lookup.list("", "pods", Some(&a.namespace)).into_iter().filter(|pod| on_node(pod, node));
         match a.resource.as_str() {
             // Its mirror pods, too: they lead nowhere else.
-            "pods" => self.lookup.get("", "pods", &a.namespace, name).is_some_and(|pod| pod["spec"]["nodeName"] == node),
-            "secrets" => pods().any(|pod| mentions(&pod["spec"], &SECRET_NAMES, name)) || self.volume_secret(node, &a.namespace, name),
+            "pods" => {
+                self.lookup.get("", "pods", &a.namespace, name).is_some_and(|pod| pod["spec"]["nodeName"] == node)
+            }
+            "secrets" => {
+                pods().any(|pod| mentions(&pod["spec"], &SECRET_NAMES, name))
+                    || self.volume_secret(node, &a.namespace, name)
+            }
             "configmaps" => pods().any(|pod| mentions(&pod["spec"], &CONFIG_MAP_NAMES, name)),
             "serviceaccounts" => pods().any(|pod| pod["spec"]["serviceAccountName"] == name),
             "persistentvolumeclaims" => pods().any(|pod| claims(&pod).any(|claim| claim == name)),
             "resourceclaims" => pods().any(|pod| resource_claims(&pod).any(|claim| claim == name)),
-            "persistentvolumes" => {
-                self.lookup.get("", "persistentvolumes", "", name).is_some_and(|volume| self.volume_in_use(node, &volume))
-            }
+            "persistentvolumes" => self
+                .lookup
+                .get("", "persistentvolumes", "", name)
+                .is_some_and(|volume| self.volume_in_use(node, &volume)),
             "volumeattachments" => self
                 .lookup
                 .get("storage.k8s.io", "volumeattachments", "", name)
                 .is_some_and(|attachment| attachment["spec"]["nodeName"] == node),
-            "resourceslices" => {
-                self.lookup.get("resource.k8s.io", "resourceslices", "", name).is_some_and(|slice| slice["spec"]["nodeName"] == node)
-            }
+            "resourceslices" => self
+                .lookup
+                .get("resource.k8s.io", "resourceslices", "", name)
+                .is_some_and(|slice| slice["spec"]["nodeName"] == node),
             _ => false,
         }
     }
@@ -243,7 +256,8 @@ const SECRET_NAMES: [(&str, &str); 7] = [
     ("imagePullSecrets", "name"),
     ("azureFile", "secretName"),
 ];
-const CONFIG_MAP_NAMES: [(&str, &str); 3] = [("configMap", "name"), ("configMapRef", "name"), ("configMapKeyRef", "name")];
+const CONFIG_MAP_NAMES: [(&str, &str); 3] =
+    [("configMap", "name"), ("configMapRef", "name"), ("configMapKeyRef", "name")];
 
 /// Whether somewhere under `value` one of `places` holds `name`.
 fn mentions(value: &Value, places: &[(&str, &str)], name: &str) -> bool {
@@ -251,7 +265,9 @@ fn mentions(value: &Value, places: &[(&str, &str)], name: &str) -> bool {
         Value::Array(items) => items.iter().any(|item| mentions(item, places, name)),
         Value::Object(fields) => fields.iter().any(|(key, inside)| {
             let here = |object: &Value| places.iter().any(|(holder, field)| key == holder && object[*field] == name);
-            here(inside) || inside.as_array().is_some_and(|items| items.iter().any(here)) || mentions(inside, places, name)
+            here(inside)
+                || inside.as_array().is_some_and(|items| items.iter().any(here))
+                || mentions(inside, places, name)
         }),
         _ => false,
     }
@@ -266,7 +282,9 @@ fn claims(pod: &Value) -> impl Iterator<Item = String> + '_ {
 pub fn own_claim(pod: &Value, volume: &Value) -> Option<String> {
     match volume["persistentVolumeClaim"]["claimName"].as_str() {
         Some(name) => Some(name.to_owned()),
-        None if volume["ephemeral"].is_object() => Some(format!("{}-{}", pod["metadata"]["name"].as_str()?, volume["name"].as_str()?)),
+        None if volume["ephemeral"].is_object() => {
+            Some(format!("{}-{}", pod["metadata"]["name"].as_str()?, volume["name"].as_str()?))
+        }
         None => None,
     }
 }
@@ -295,7 +313,8 @@ const VOLUME_SECRETS: [(&str, &str); 10] = [
 
 /// `(namespace, name)` of every secret that a node needs for a volume; one without a namespace is in the claim's.
 ///
-/// Spec: `VisitPVSecretNames` of upstream's pkg/api/v1/persistentvolume/util.go (v1.36.2), those that are kubelet visible.
+/// Spec: `VisitPVSecretNames` of upstream's pkg/api/v1/persistentvolume/util.go (v1.36.2), those that are kubelet
+/// visible.
 fn secret_refs(spec: &Value) -> Vec<(&str, &str)> {
     let claimed = &spec["claimRef"]["namespace"];
     let given = |namespace: &Value| namespace.as_str().is_some_and(|ns| !ns.is_empty());
@@ -305,7 +324,10 @@ fn secret_refs(spec: &Value) -> Vec<(&str, &str)> {
         .map(|(source, field)| &spec[*source][*field])
         .map(|secret| (if given(&secret["namespace"]) { &secret["namespace"] } else { claimed }, &secret["name"]))
         .collect();
-    places.push((if given(&azure["secretNamespace"]) { &azure["secretNamespace"] } else { claimed }, &azure["secretName"]));
+    places.push((
+        if given(&azure["secretNamespace"]) { &azure["secretNamespace"] } else { claimed },
+        &azure["secretName"],
+    ));
     places.into_iter().filter_map(|(namespace, name)| Some((namespace.as_str()?, name.as_str()?))).collect()
 }
 
@@ -339,7 +361,10 @@ mod tests {
     async fn a_node_reads_what_its_pods_name_and_nothing_else() {
         let node = node();
         for secret in ["pull", "env", "proj", "vol"] {
-            assert!(matches!(node.authorize(&asks("get", "secrets", secret)).await, Decision::Allow { .. }), "{secret}");
+            assert!(
+                matches!(node.authorize(&asks("get", "secrets", secret)).await, Decision::Allow { .. }),
+                "{secret}"
+            );
         }
         let reason = "no relationship found between node 'n1' and this object".to_owned();
         assert_eq!(node.authorize(&asks("get", "secrets", "foreign")).await, Decision::NoOpinion { reason });

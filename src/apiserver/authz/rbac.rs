@@ -1,7 +1,8 @@
 //! The RBAC authorizer: roles and bindings compiled into an index by subject, compiled again when they change.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -57,7 +58,8 @@ struct Grant {
 impl Rbac {
     /// Reads roles and bindings through `lookup`.
     pub fn new(lookup: Arc<dyn Lookup>) -> Rbac {
-        let changes = ["roles", "rolebindings", "clusterroles", "clusterrolebindings"].map(|resource| lookup.changed(GROUP, resource));
+        let changes = ["roles", "rolebindings", "clusterroles", "clusterrolebindings"]
+            .map(|resource| lookup.changed(GROUP, resource));
         let compiled = ArcSwap::from_pointee(Compiled { at: [u64::MAX; 4], index: Index::default() });
         Rbac { lookup, changes, compiled, compiling: Mutex::new(()) }
     }
@@ -86,7 +88,7 @@ impl Rbac {
         if compiled.at == now() {
             return compiled;
         }
-        let _one_at_a_time = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one_at_a_time = self.compiling.lock();
         // The counters are read before the objects: a change in between is seen by the next request at the latest.
         let at = now();
         let compiled = self.compiled.load_full();
@@ -159,7 +161,9 @@ impl Subjects {
         let head = format!("{kind} {name:?} of {} {:?} to", text("kind"), text("name"));
         for subject in binding["subjects"].as_array().into_iter().flatten() {
             let who = subject["name"].as_str().unwrap_or_default();
-            let grant = |described: String| Arc::new(Grant { order, text: format!("{head} {described}"), rules: rules.clone() });
+            let grant = |described: String| {
+                Arc::new(Grant { order, text: format!("{head} {described}"), rules: rules.clone() })
+            };
             match subject["kind"].as_str() {
                 Some("User") => self.users.entry(who.to_owned()).or_default().push(grant(format!("User {who:?}"))),
                 Some("Group") => self.groups.entry(who.to_owned()).or_default().push(grant(format!("Group {who:?}"))),
@@ -202,7 +206,14 @@ mod tests {
 
     fn asks(user: UserInfo, verb: &str, resource: &str, namespace: &str) -> Attributes {
         let (resource, namespace) = (resource.to_owned(), namespace.to_owned());
-        Attributes { user: user.into(), verb: verb.into(), resource, namespace, is_resource: true, ..Attributes::default() }
+        Attributes {
+            user: user.into(),
+            verb: verb.into(),
+            resource,
+            namespace,
+            is_resource: true,
+            ..Attributes::default()
+        }
     }
 
     fn binding(role: &str, subject: Value) -> Value {
@@ -233,7 +244,10 @@ mod tests {
         let reason = r#"RBAC: allowed by RoleBinding "b/default" of ClusterRole "r" to ServiceAccount "web/default""#;
         assert_eq!(allowed, Decision::Allow { reason: reason.to_owned() });
         for elsewhere in ["other", ""] {
-            assert!(matches!(rbac.authorize(&asks(user.clone(), "get", "pods", elsewhere)).await, Decision::NoOpinion { .. }));
+            assert!(matches!(
+                rbac.authorize(&asks(user.clone(), "get", "pods", elsewhere)).await,
+                Decision::NoOpinion { .. }
+            ));
         }
     }
 

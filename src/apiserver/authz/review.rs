@@ -62,12 +62,18 @@ fn check(kind: Kind, spec: &Value, a: &Attributes) -> Result<(), Status> {
         return refuse("FieldValueInvalid", "spec.nonResourceAttributes", text);
     }
     if !resource && !path {
-        let text = "Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified".to_owned();
+        let text = "Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified"
+            .to_owned();
         return refuse("FieldValueInvalid", "spec.resourceAttributes", text);
     }
-    let nobody = spec["user"].as_str().unwrap_or_default().is_empty() && spec["groups"].as_array().is_none_or(Vec::is_empty);
+    let nobody =
+        spec["user"].as_str().unwrap_or_default().is_empty() && spec["groups"].as_array().is_none_or(Vec::is_empty);
     if kind != Kind::Own && nobody {
-        return refuse("FieldValueInvalid", "spec.user", "Invalid value: \"\": at least one of user or group must be specified".to_owned());
+        return refuse(
+            "FieldValueInvalid",
+            "spec.user",
+            "Invalid value: \"\": at least one of user or group must be specified".to_owned(),
+        );
     }
     if kind == Kind::Local && path {
         let text = "Invalid value: \"null\": disallowed on this kind of request".to_owned();
@@ -83,7 +89,9 @@ fn check(kind: Kind, spec: &Value, a: &Attributes) -> Result<(), Status> {
 
 fn subject(spec: &Value) -> UserInfo {
     let text = |field: &str| spec[field].as_str().unwrap_or_default().to_owned();
-    let list = |value: &Value| value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect::<Vec<_>>();
+    let list = |value: &Value| {
+        value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect::<Vec<_>>()
+    };
     let extra: BTreeMap<String, Vec<String>> =
         spec["extra"].as_object().into_iter().flatten().map(|(k, v)| (k.to_lowercase(), list(v))).collect();
     UserInfo { name: text("user"), uid: text("uid"), groups: list(&spec["groups"]), extra }
@@ -155,7 +163,8 @@ impl Virtual for RulesReview {
             return Err(Status::bad_request("no namespace on request"));
         }
         let (rules, errors) = self.rbac.rules_for(&a.user, &namespace);
-        let (of_paths, of_resources): (Vec<_>, Vec<_>) = rules.into_iter().partition(|rule| !rule.non_resource_urls.is_empty());
+        let (of_paths, of_resources): (Vec<_>, Vec<_>) =
+            rules.into_iter().partition(|rule| !rule.non_resource_urls.is_empty());
         object["status"] = json!({
             "resourceRules": of_resources.iter().map(|rule| rule.to_value()).collect::<Vec<_>>(),
             "nonResourceRules": of_paths.iter().map(|rule| rule.to_value()).collect::<Vec<_>>(),
@@ -169,7 +178,10 @@ impl Virtual for RulesReview {
 }
 
 /// Every review of access, by group and resource.
-pub fn virtuals(authorizer: &Arc<dyn Authorizer>, rbac: &Arc<Rbac>) -> Vec<(&'static str, &'static str, Arc<dyn Virtual>)> {
+pub fn virtuals(
+    authorizer: &Arc<dyn Authorizer>,
+    rbac: &Arc<Rbac>,
+) -> Vec<(&'static str, &'static str, Arc<dyn Virtual>)> {
     let access = |kind: Kind| Arc::new(AccessReview { kind, authorizer: authorizer.clone() });
     vec![
         (GROUP, "subjectaccessreviews", access(Kind::Subject)),

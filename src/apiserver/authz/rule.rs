@@ -149,8 +149,12 @@ mod tests {
 
     #[test]
     fn a_rule_with_names_allows_a_list_of_that_name_only() {
-        let one = rule(json!({"verbs": ["list", "create"], "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["a"]}));
-        assert!(!one.allows(&asks("list", "", "secrets", "", "")) && !one.allows(&asks("list", "", "secrets", "", "b")));
+        let one = rule(
+            json!({"verbs": ["list", "create"], "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["a"]}),
+        );
+        assert!(
+            !one.allows(&asks("list", "", "secrets", "", "")) && !one.allows(&asks("list", "", "secrets", "", "b"))
+        );
         // The name is the one that the request's field selector demands: info.rs reads it.
         assert!(one.allows(&asks("list", "", "secrets", "", "a")));
         assert!(!one.allows(&asks("create", "", "secrets", "", "")));
@@ -158,7 +162,9 @@ mod tests {
 
     #[test]
     fn a_selector_is_read_by_the_authorizer_as_by_the_verb() {
-        let asked = |text: &str| field_asked(&Attributes { field_selector: text.into(), ..Attributes::default() }, "spec.nodeName");
+        let asked = |text: &str| {
+            field_asked(&Attributes { field_selector: text.into(), ..Attributes::default() }, "spec.nodeName")
+        };
         assert_eq!(asked("a!=b,spec.nodeName==n1").as_deref(), Some("n1"));
         assert_eq!(asked("x=a\\,spec.nodeName\\=n1"), None);
         assert_eq!(asked("spec.nodeName!=n1"), None);

@@ -1,7 +1,8 @@
 //! A webhook that decides: a SubjectAccessReview by somebody else.
 
+use base::sync::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -59,7 +60,11 @@ impl Webhook {
     }
 
     fn ttl(&self, decision: &Decision) -> Duration {
-        if matches!(decision, Decision::Allow { .. }) { self.settings.authorized_ttl } else { self.settings.unauthorized_ttl }
+        if matches!(decision, Decision::Allow { .. }) {
+            self.settings.authorized_ttl
+        } else {
+            self.settings.unauthorized_ttl
+        }
     }
 }
 
@@ -106,7 +111,9 @@ fn decision(review: &Value) -> Decision {
     let status = &review["status"];
     let reason = status["reason"].as_str().unwrap_or_default().to_owned();
     match (status["denied"] == true, status["allowed"] == true) {
-        (true, true) => Decision::Deny { reason: "webhook subject access review returned both allow and deny response".to_owned() },
+        (true, true) => {
+            Decision::Deny { reason: "webhook subject access review returned both allow and deny response".to_owned() }
+        }
         (true, false) => Decision::Deny { reason },
         (false, true) => Decision::Allow { reason },
         (false, false) => Decision::NoOpinion { reason },
@@ -125,18 +132,22 @@ impl Authorizer for Webhook {
                 return self.unanswered();
             }
         }
-        let question = json!({ "kind": "SubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "spec": spec }).to_string();
-        let lock = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let question =
+            json!({ "kind": "SubjectAccessReview", "apiVersion": "authorization.k8s.io/v1", "spec": spec }).to_string();
+        let lock = || self.known.lock();
         if let Some((at, decision)) = lock().get(&question)
             && at.elapsed() < self.ttl(decision)
         {
             return decision.clone();
         }
         let settings = &self.settings;
-        let said =
-            self.webhooks.post(&settings.remote.endpoint, &settings.remote.identity, Bytes::from(question.clone()), settings.timeout).await;
-        let review =
-            said.map_err(|err| err.to_string()).and_then(|bytes| serde_json::from_slice::<Value>(&bytes).map_err(|err| err.to_string()));
+        let said = self
+            .webhooks
+            .post(&settings.remote.endpoint, &settings.remote.identity, Bytes::from(question.clone()), settings.timeout)
+            .await;
+        let review = said
+            .map_err(|err| err.to_string())
+            .and_then(|bytes| serde_json::from_slice::<Value>(&bytes).map_err(|err| err.to_string()));
         match review {
             Ok(review) => {
                 let decision = decision(&review);

@@ -40,7 +40,8 @@ pub struct Entry {
     rv_at: usize,
 }
 
-/// Several texts in two pieces of memory: every object has a dozen, and most are shorter than what a piece of their own would cost.
+/// Several texts in two pieces of memory: every object has a dozen, and most are shorter than what a piece of their own
+/// would cost.
 #[derive(Debug)]
 struct Texts {
     all: Box<str>,
@@ -96,7 +97,11 @@ impl Entry {
         json.extend_from_slice(&stored[..brace]);
         json.extend_from_slice(RV_FIELD.as_bytes());
         json.extend_from_slice(digits.as_bytes());
-        json.extend_from_slice(if metadata.trim_start_matches('{').trim_start().starts_with('}') { b"\"" } else { b"\"," });
+        json.extend_from_slice(if metadata.trim_start_matches('{').trim_start().starts_with('}') {
+            b"\""
+        } else {
+            b"\","
+        });
         json.extend_from_slice(&stored[brace..]);
         let (fields, labels) = (texts(stored, selectable)?, labels.labels.unwrap_or_default());
         let of_labels = labels.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]);
@@ -151,15 +156,21 @@ impl Entry {
 /// Of events: who told it.
 const SOURCE: &str = "source";
 
-/// Reads the texts at some dotted paths in one pass; missing ones are empty, or `false` for the two booleans upstream prints.
+/// Reads the texts at some dotted paths in one pass; missing ones are empty, or `false` for the two booleans upstream
+/// prints.
 fn texts(json: &[u8], paths: &[Name]) -> Result<Box<[Box<str>]>, serde_json::Error> {
     let mut out: Vec<Box<str>> = paths
         .iter()
-        .map(|path| if matches!(path.as_ref(), "spec.unschedulable" | "spec.hostNetwork") { "false".into() } else { "".into() })
+        .map(|path| {
+            if matches!(path.as_ref(), "spec.unschedulable" | "spec.hostNetwork") { "false".into() } else { "".into() }
+        })
         .collect();
     if paths.iter().any(|path| !matches!(path.as_ref(), "metadata.name" | "metadata.namespace")) {
-        let wanted: Vec<(usize, &str)> =
-            paths.iter().map(|path| if path == SOURCE { "source.component" } else { path.as_ref() }).enumerate().collect();
+        let wanted: Vec<(usize, &str)> = paths
+            .iter()
+            .map(|path| if path == SOURCE { "source.component" } else { path.as_ref() })
+            .enumerate()
+            .collect();
         let mut reader = serde_json::Deserializer::from_slice(json);
         Fields { wanted, out: &mut out }.deserialize(&mut reader)?;
     }
@@ -263,7 +274,8 @@ mod tests {
 
     #[test]
     fn the_version_goes_into_the_metadata_and_nowhere_else() {
-        let selectable: Vec<Name> = vec!["spec.nodeName".into(), "status.phase".into(), "spec.hostNetwork".into(), "status.podIP".into()];
+        let selectable: Vec<Name> =
+            vec!["spec.nodeName".into(), "status.phase".into(), "spec.hostNetwork".into(), "status.podIP".into()];
         let entry = Entry::build("n/x", POD, 7, &Form { selectable: selectable.into(), normal: None }).unwrap();
         assert_eq!(entry.value()["metadata"]["resourceVersion"], "7");
         assert_eq!((entry.label("a"), entry.label("b"), entry.label("1")), (Some("1"), Some(""), None));
@@ -278,7 +290,10 @@ mod tests {
         let selectable: Vec<Name> = vec!["reportingComponent".into(), "source".into()];
         let form = Form { selectable: selectable.into(), normal: None };
         let source = |event: &[u8]| Entry::build("n/x", event, 7, &form).unwrap().field(1).unwrap().to_owned();
-        assert_eq!(source(br#"{"metadata":{},"source":{"component":"kubelet"},"reportingComponent":"other"}"#), "kubelet");
+        assert_eq!(
+            source(br#"{"metadata":{},"source":{"component":"kubelet"},"reportingComponent":"other"}"#),
+            "kubelet"
+        );
         assert_eq!(source(br#"{"metadata":{},"source":{},"reportingComponent":"kubelet"}"#), "kubelet");
     }
 }

@@ -1,8 +1,9 @@
 //! The cache of one resource: its objects, its recent changes, and who watches.
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base::chain::Chain;
 use base::limits;
@@ -88,7 +89,8 @@ pub struct Snapshot {
     pub items: Vec<Arc<Entry>>,
     /// The newest change they hold.
     pub newest: u64,
-    /// Whether these are all. If not, the cache has just lost its watch: they are what it knew last, and nothing may be said of the present.
+    /// Whether these are all. If not, the cache has just lost its watch: they are what it knew last, and nothing may be
+    /// said of the present.
     pub is_whole: bool,
 }
 
@@ -103,11 +105,17 @@ impl Snapshot {
 
 impl Kind {
     pub(crate) fn new(prefix: String, form: Form) -> Kind {
-        Kind { prefix, form, state: Mutex::default(), filling: tokio::sync::Mutex::default(), changed: watch::Sender::new(0) }
+        Kind {
+            prefix,
+            form,
+            state: Mutex::default(),
+            filling: tokio::sync::Mutex::default(),
+            changed: watch::Sender::new(0),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Whether it holds all objects of the resource.
@@ -140,8 +148,9 @@ impl Kind {
         self.changed.send_replace(state.newest);
     }
 
-    /// Changes may have been missed: watchers end and must list again. What was known last stays until the cache is filled anew: whoever
-    /// judges by it (admission, authorization) would find no rule, no policy and no quota otherwise, and let everything pass.
+    /// Changes may have been missed: watchers end and must list again. What was known last stays until the cache is
+    /// filled anew: whoever judges by it (admission, authorization) would find no rule, no policy and no quota
+    /// otherwise, and let everything pass.
     pub(crate) fn reset(&self) {
         let mut state = self.state();
         let items = std::mem::take(&mut state.items);
@@ -162,7 +171,8 @@ impl Kind {
         self.changed.send_replace(state.newest);
     }
 
-    /// Lets go of the changes up to a revision, and of their room: a watcher that resumes from before it asks the store.
+    /// Lets go of the changes up to a revision, and of their room: a watcher that resumes from before it asks the
+    /// store.
     pub(crate) fn forget(&self, until: u64) {
         let mut state = self.state();
         let old = state.ring.partition_point(|change| change.rv <= until);
@@ -266,7 +276,8 @@ impl Kind {
         (Snapshot { items, newest, is_whole }, rx)
     }
 
-    /// Every change after `rv` until now, and the revision of the newest. `None`: too long ago, or the cache has begun anew.
+    /// Every change after `rv` until now, and the revision of the newest. `None`: too long ago, or the cache has begun
+    /// anew.
     pub fn changes_after(&self, rv: u64) -> Option<(Vec<Arc<Change>>, u64)> {
         let state = self.state();
         if rv < state.floor || rv > state.newest {
@@ -276,9 +287,14 @@ impl Kind {
         Some((state.ring.range(start..).cloned().collect(), state.newest))
     }
 
-    /// What has changed in a namespace after `rv`, or all its objects if that is too long ago; the objects of some names; the revision of
-    /// all that. `None`: the cache has to be filled first.
-    pub fn since(&self, namespace: &str, rv: Option<u64>, names: &[&str]) -> Option<(News, Vec<Option<Arc<Entry>>>, u64)> {
+    /// What has changed in a namespace after `rv`, or all its objects if that is too long ago; the objects of some
+    /// names; the revision of all that. `None`: the cache has to be filled first.
+    pub fn since(
+        &self,
+        namespace: &str,
+        rv: Option<u64>,
+        names: &[&str],
+    ) -> Option<(News, Vec<Option<Arc<Entry>>>, u64)> {
         let state = self.state();
         if !matches!(state.phase, Phase::Ready) {
             return None;
@@ -287,15 +303,17 @@ impl Kind {
         let news = match rv.filter(|rv| (state.floor..=state.newest).contains(rv)) {
             Some(rv) => {
                 let start = state.ring.partition_point(|change| change.rv <= rv);
-                News::Changes(state.ring.range(start..).filter(|change| change.namespace() == namespace).cloned().collect())
+                News::Changes(
+                    state.ring.range(start..).filter(|change| change.namespace() == namespace).cloned().collect(),
+                )
             }
             None => News::All(select(&state.items, Some(namespace))),
         };
         Some((news, named, state.newest))
     }
 
-    /// Every change after `rv`: those that are remembered, and the channel of those to come. `None`: too long ago, or the cache has to be
-    /// filled first.
+    /// Every change after `rv`: those that are remembered, and the channel of those to come. `None`: too long ago, or
+    /// the cache has to be filled first.
     pub fn watch_after(&self, rv: u64, filter: &Arc<Filter>) -> Option<(Vec<Delivery>, mpsc::Receiver<Delivery>)> {
         let mut state = self.state();
         if rv < state.floor || !matches!(state.phase, Phase::Ready) {

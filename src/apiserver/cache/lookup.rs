@@ -42,7 +42,14 @@ impl Lookup for Cache {
         self.kind(group, resource).snapshot(namespace).items.iter().map(|e| Arc::new(e.value())).collect()
     }
 
-    fn since(&self, group: &str, resource: &str, namespace: &str, mark: Option<&Mark>, names: &[&str]) -> Result<Since, Status> {
+    fn since(
+        &self,
+        group: &str,
+        resource: &str,
+        namespace: &str,
+        mark: Option<&Mark>,
+        names: &[&str],
+    ) -> Result<Since, Status> {
         let kind = self.kind(group, resource);
         let revision = mark.filter(|mark| std::ptr::eq(mark.kind.as_ptr(), &*kind)).map(|mark| mark.revision);
         let (news, named, newest) = kind.since(namespace, revision, names).ok_or(store::error::Error::TimedOut)?;
@@ -76,8 +83,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (group, _reports) = base::task::Group::root("test");
         let rng = base::rng::Rng::from_seed(7);
-        let config =
-            store::Config { dir: dir.path().join("db"), birth: store::member::Birth::First, network: None, rng, bounds: Bounds::SHIPPED };
+        let config = store::Config {
+            dir: dir.path().join("db"),
+            birth: store::member::Birth::First,
+            network: None,
+            rng,
+            bounds: Bounds::SHIPPED,
+        };
         let storage: Arc<dyn store::Storage> = store::store::Store::open(config, &group).await.unwrap();
         let cache = Cache::start(Arc::clone(&storage), Arc::new(Catalogs::default()), &group);
         cache.load("", "serviceaccounts").await;

@@ -10,8 +10,9 @@ pub mod kind;
 pub mod lookup;
 pub mod stream;
 
+use base::sync::RwLock;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::chain::Chain;
@@ -84,7 +85,8 @@ impl Cache {
                 Ok(mut stream) => {
                     self.seen.send_replace(current.0);
                     if !lost.is_empty() {
-                        // Nobody else may ask for them soon, and admission goes by what they knew last until they are filled.
+                        // Nobody else may ask for them soon, and admission goes by what they knew last until they are
+                        // filled.
                         let (cache, kinds) = (Arc::clone(self), lost.clone());
                         tasks.spawn_short("watch-cache-filling", async move { cache.fill_again(&kinds).await });
                     }
@@ -103,7 +105,7 @@ impl Cache {
                 }
                 Err(err) => warn!(err = %Chain(&err), "cannot watch the store"),
             }
-            for (key, kind) in self.kinds.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            for (key, kind) in self.kinds.read().iter() {
                 if kind.is_ready() {
                     lost.insert(key.clone());
                 }
@@ -143,7 +145,7 @@ impl Cache {
     }
 
     fn known(&self, group: &str, plural: &str) -> Option<Arc<Kind>> {
-        let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
+        let kinds = self.kinds.read();
         kinds.get(&(group.to_owned(), plural.to_owned())).cloned()
     }
 
@@ -152,14 +154,14 @@ impl Cache {
         if let Some(kind) = self.known(group, plural) {
             return kind;
         }
-        let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds = self.kinds.write();
         let new = || Arc::new(Kind::new(keys::prefix(group, plural), self.catalogs.form(group, plural)));
         Arc::clone(kinds.entry((group.to_owned(), plural.to_owned())).or_insert_with(new))
     }
 
     /// Forgets a resource whose definition has changed: who watches it ends and lists again, in the new form.
     pub fn forget(&self, group: &str, plural: &str) {
-        let mut kinds = self.kinds.write().unwrap_or_else(PoisonError::into_inner);
+        let mut kinds = self.kinds.write();
         if let Some(kind) = kinds.remove(&(group.to_owned(), plural.to_owned())) {
             kind.reset();
         }
@@ -186,7 +188,11 @@ impl Cache {
     }
 
     /// Reads all keys under a prefix, as of a revision or of now, in pages of one moment.
-    pub async fn read_all(&self, prefix: &str, at: Option<Revision>) -> Result<(Vec<store::KeyValue>, u64), store::error::Error> {
+    pub async fn read_all(
+        &self,
+        prefix: &str,
+        at: Option<Revision>,
+    ) -> Result<(Vec<store::KeyValue>, u64), store::error::Error> {
         let mut all = Vec::new();
         let mut revision = at;
         let mut key = bytes::Bytes::copy_from_slice(prefix.as_bytes());
@@ -237,16 +243,16 @@ impl Cache {
         if self.wait_for(now.0).await { Ok(()) } else { Err(store::error::Error::TimedOut) }
     }
 
-    /// Lets go of the changes up to a revision. Without it a resource that nobody writes any more kept its last changes, before and
-    /// after each, for as long as the server lives.
+    /// Lets go of the changes up to a revision. Without it a resource that nobody writes any more kept its last
+    /// changes, before and after each, for as long as the server lives.
     pub fn forget_until(&self, until: u64) {
-        let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
+        let kinds = self.kinds.read();
         kinds.values().for_each(|kind| kind.forget(until));
     }
 
     /// How many objects each filled resource holds, by its qualified name.
     pub fn counts(&self) -> Vec<(String, usize)> {
-        let kinds = self.kinds.read().unwrap_or_else(PoisonError::into_inner);
+        let kinds = self.kinds.read();
         let mut counts: Vec<(String, usize)> = kinds
             .iter()
             .filter(|(_, kind)| kind.is_ready())

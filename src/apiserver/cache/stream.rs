@@ -72,7 +72,8 @@ struct Watcher {
     bookmark_at: Instant,
 }
 
-/// Initial objects as ADDED, then remembered changes, then live ones, until the deadline or until the reader is too slow.
+/// Initial objects as ADDED, then remembered changes, then live ones, until the deadline or until the reader is too
+/// slow.
 pub fn frames(
     cache: Arc<Cache>,
     initial: Vec<Arc<Entry>>,
@@ -83,7 +84,9 @@ pub fn frames(
     let bookmark_at = Instant::now() + BOOKMARK_PERIOD;
     let (initial, past) = (initial.into_iter(), past.into_iter());
     let watcher = Watcher { cache, options, initial, past, live, step: Step::Initial, bookmark_at };
-    futures_util::stream::unfold(watcher, |mut watcher| async move { watcher.next().await.map(|bytes| (Ok(bytes), watcher)) })
+    futures_util::stream::unfold(watcher, |mut watcher| async move {
+        watcher.next().await.map(|bytes| (Ok(bytes), watcher))
+    })
 }
 
 impl Watcher {
@@ -142,7 +145,8 @@ impl Watcher {
 
     async fn live_chunk(&mut self) -> Option<Bytes> {
         // Read before the wait: every change up to it is in the channel by the time the channel is seen empty.
-        let wake = if self.options.bookmarks { self.bookmark_at.min(self.options.deadline) } else { self.options.deadline };
+        let wake =
+            if self.options.bookmarks { self.bookmark_at.min(self.options.deadline) } else { self.options.deadline };
         let first = tokio::select! {
             delivery = self.live.recv() => match delivery {
                 Some(delivery) => delivery,
@@ -175,8 +179,8 @@ impl Watcher {
         Some(out.into())
     }
 
-    /// The cache let go of a reader that was too slow, or starts anew. The stream ends without a word: the client resumes from the
-    /// last version that it saw, and is told to list again only if that is too old by then.
+    /// The cache let go of a reader that was too slow, or starts anew. The stream ends without a word: the client
+    /// resumes from the last version that it saw, and is told to list again only if that is too old by then.
     ///
     /// Spec: upstream v1.36 `cacheWatcher.add`, which closes the channel.
     fn dropped(&mut self) -> Option<Bytes> {

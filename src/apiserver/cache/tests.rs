@@ -79,7 +79,8 @@ impl Storage for Breaking {
 }
 
 fn put(name: &str) -> Txn {
-    let value = serde_json::json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name, "namespace": "a"}});
+    let value =
+        serde_json::json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name, "namespace": "a"}});
     let key = Bytes::from(crate::keys::object("", "resourcequotas", "a", name));
     Txn { success: vec![Op::Put { key, value: value.to_string().into(), lease: 0, prev_kv: false }], ..Txn::default() }
 }
@@ -89,10 +90,16 @@ async fn what_admission_goes_by_does_not_vanish_with_the_watch_of_the_store_and_
     let dir = tempfile::tempdir().unwrap();
     let (group, _reports) = Group::root("test");
     let rng = base::rng::Rng::from_seed(7);
-    let config =
-        store::Config { dir: dir.path().join("db"), birth: store::member::Birth::First, network: None, rng, bounds: Bounds::SHIPPED };
+    let config = store::Config {
+        dir: dir.path().join("db"),
+        birth: store::member::Birth::First,
+        network: None,
+        rng,
+        bounds: Bounds::SHIPPED,
+    };
     let store = Store::open(config, &group).await.unwrap();
-    let breaking = Arc::new(Breaking { store: Arc::clone(&store), group: group.clone(), cut: watch::Sender::new(false) });
+    let breaking =
+        Arc::new(Breaking { store: Arc::clone(&store), group: group.clone(), cut: watch::Sender::new(false) });
     let cache = Cache::start(Arc::clone(&breaking) as Arc<dyn Storage>, Arc::default(), &group);
     store.txn(put("first")).await.unwrap();
     cache.load("", "resourcequotas").await;

@@ -56,7 +56,8 @@ impl Config {
             return Err(format!("kind: want EncryptionConfiguration, got {}", value["kind"]));
         }
         let rules = value["resources"].as_array().filter(|r| !r.is_empty()).ok_or("resources: Required value")?;
-        let rules = rules.iter().enumerate().map(|(at, rule)| rule_of(rule).map_err(|why| format!("resources[{at}]{why}")));
+        let rules =
+            rules.iter().enumerate().map(|(at, rule)| rule_of(rule).map_err(|why| format!("resources[{at}]{why}")));
         let config = Config { rules: rules.collect::<Result<_, _>>()? };
         let plugins = config.plugins();
         match plugins.iter().enumerate().find(|(at, plugin)| plugins[..*at].iter().any(|p| p.name == plugin.name)) {
@@ -83,8 +84,10 @@ impl Config {
         let provider = |p: &Provider| match p {
             Provider::Identity => json!({ "identity": {} }),
             Provider::Sealed(cipher, keys) => {
-                let keys: Vec<Value> =
-                    keys.iter().map(|k| json!({ "name": k.name, "secret": STANDARD.encode(k.secret.expose()) })).collect();
+                let keys: Vec<Value> = keys
+                    .iter()
+                    .map(|k| json!({ "name": k.name, "secret": STANDARD.encode(k.secret.expose()) }))
+                    .collect();
                 json!({ cipher.name(): { "keys": keys } })
             }
             Provider::Kms(plugin) => json!({ "kms": {
@@ -97,7 +100,8 @@ impl Config {
             .iter()
             .map(|r| json!({ "resources": r.resources, "providers": r.providers.iter().map(provider).collect::<Vec<_>>() }))
             .collect();
-        json!({ "kind": "EncryptionConfiguration", "apiVersion": "apiserver.config.k8s.io/v1", "resources": rules }).to_string()
+        json!({ "kind": "EncryptionConfiguration", "apiVersion": "apiserver.config.k8s.io/v1", "resources": rules })
+            .to_string()
     }
 
     /// The providers of a resource; none: it is stored as it is.
@@ -126,7 +130,8 @@ pub fn new_key(rng: &Rng, name: &str) -> Key {
 }
 
 fn rule_of(rule: &Value) -> Result<Rule, String> {
-    let resources: Vec<String> = rule["resources"].as_array().into_iter().flatten().filter_map(|r| r.as_str().map(str::to_owned)).collect();
+    let resources: Vec<String> =
+        rule["resources"].as_array().into_iter().flatten().filter_map(|r| r.as_str().map(str::to_owned)).collect();
     if resources.is_empty() {
         return Err(".resources: Required value".to_owned());
     }
@@ -134,7 +139,8 @@ fn rule_of(rule: &Value) -> Result<Rule, String> {
         return Err(format!(".resources: Invalid value: {bad:?}: may not be encrypted"));
     }
     let providers = rule["providers"].as_array().filter(|p| !p.is_empty()).ok_or(".providers: Required value")?;
-    let providers = providers.iter().enumerate().map(|(at, p)| provider_of(p).map_err(|why| format!(".providers[{at}]{why}")));
+    let providers =
+        providers.iter().enumerate().map(|(at, p)| provider_of(p).map_err(|why| format!(".providers[{at}]{why}")));
     Ok(Rule { resources, providers: providers.collect::<Result<_, _>>()? })
 }
 
@@ -151,11 +157,14 @@ fn provider_of(provider: &Value) -> Result<Provider, String> {
         "kms" => return plugin_of(settings).map(Provider::Kms).map_err(|why| format!(".kms{why}")),
         other => return Err(format!(": unknown provider {other:?}")),
     };
-    let keys = settings["keys"].as_array().filter(|k| !k.is_empty()).ok_or_else(|| format!(".{name}.keys: Required value"))?;
+    let keys =
+        settings["keys"].as_array().filter(|k| !k.is_empty()).ok_or_else(|| format!(".{name}.keys: Required value"))?;
     let key = |(at, key): (usize, &Value)| {
         let place = format!(".{name}.keys[{at}]");
-        let label =
-            key["name"].as_str().filter(|n| !n.is_empty() && !n.contains(':')).ok_or_else(|| format!("{place}.name: Required value"))?;
+        let label = key["name"]
+            .as_str()
+            .filter(|n| !n.is_empty() && !n.contains(':'))
+            .ok_or_else(|| format!("{place}.name: Required value"))?;
         let secret = key["secret"]
             .as_str()
             .and_then(|s| STANDARD.decode(s.trim()).ok())
@@ -177,17 +186,28 @@ fn plugin_of(settings: &Value) -> Result<kms::Settings, String> {
     match text("apiVersion") {
         "v2" => {}
         "" | "v1" => {
-            return Err(".apiVersion: KMSv1 is deprecated and off by default upstream, too: use a plugin that speaks v2".to_owned());
+            return Err(
+                ".apiVersion: KMSv1 is deprecated and off by default upstream, too: use a plugin that speaks v2"
+                    .to_owned(),
+            );
         }
         other => {
-            return Err(format!(".apiVersion: Invalid value: {other:?}: unsupported apiVersion for KMS provider, should be one of v1, v2"));
+            return Err(format!(
+                ".apiVersion: Invalid value: {other:?}: unsupported apiVersion for KMS provider, should be one of v1, v2"
+            ));
         }
     }
     if !settings["cachesize"].is_null() {
         return Err(".cachesize: Invalid value: cachesize is not supported in v2".to_owned());
     }
     let known = ["apiVersion", "name", "endpoint", "timeout", "cachesize"];
-    if let Some(stray) = settings.as_object().into_iter().flatten().map(|(field, _)| field).find(|field| !known.contains(&field.as_str())) {
+    if let Some(stray) = settings
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(field, _)| field)
+        .find(|field| !known.contains(&field.as_str()))
+    {
         return Err(format!(": unknown field {stray:?}"));
     }
     let name = text("name");
@@ -201,7 +221,11 @@ fn plugin_of(settings: &Value) -> Result<kms::Settings, String> {
     let socket = match endpoint.split_once("://") {
         Some(("unix", path)) if !path.is_empty() => path,
         _ if endpoint.is_empty() => return Err(".endpoint: Required value: endpoint is required".to_owned()),
-        _ => return Err(format!(".endpoint: Invalid value: {endpoint:?}: unsupported scheme for KMS provider, only unix is supported")),
+        _ => {
+            return Err(format!(
+                ".endpoint: Invalid value: {endpoint:?}: unsupported scheme for KMS provider, only unix is supported"
+            ));
+        }
     };
     let timeout = match text("timeout") {
         "" => std::time::Duration::from_secs(3),
@@ -233,16 +257,24 @@ mod tests {
     #[test]
     fn wildcards_and_mistakes() {
         let config = |resources: &str, provider: &str| {
-            Config::parse(&format!("kind: EncryptionConfiguration\nresources: [{{resources: [{resources}], providers: [{provider}]}}]"))
+            Config::parse(&format!(
+                "kind: EncryptionConfiguration\nresources: [{{resources: [{resources}], providers: [{provider}]}}]"
+            ))
         };
         let all = config("'*.*'", "identity: {}").ok().unwrap();
         assert_eq!(all.providers("apps", "deployments").len(), 1);
         let short = config("secrets", "{aescbc: {keys: [{name: a, secret: AAAA}]}}").err().unwrap();
-        assert!(short.contains("resources[0].providers[0].aescbc.keys[0].secret") && !short.contains("AAAA"), "{short}");
+        assert!(
+            short.contains("resources[0].providers[0].aescbc.keys[0].secret") && !short.contains("AAAA"),
+            "{short}"
+        );
         assert!(config("secrets", "{kms: {name: a}}").err().unwrap().contains("KMSv1 is deprecated"));
         let kms = |more: &str| config("secrets", &format!("{{kms: {{apiVersion: v2, {more}}}}}, {{identity: {{}}}}"));
         let plugin = kms("name: a, endpoint: 'unix:///run/kms.sock', timeout: 5s").ok().unwrap().plugins();
-        assert_eq!((plugin.len(), plugin[0].timeout.as_secs(), plugin[0].socket.to_str()), (1, 5, Some("/run/kms.sock")));
+        assert_eq!(
+            (plugin.len(), plugin[0].timeout.as_secs(), plugin[0].socket.to_str()),
+            (1, 5, Some("/run/kms.sock"))
+        );
         assert!(kms("name: a, endpoint: 'http://x'").err().unwrap().contains(".kms.endpoint: Invalid value"));
         assert!(kms("name: 'a:b', endpoint: 'unix:///x'").err().unwrap().contains("must not contain ':'"));
         let two = "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///x'}}, {kms: {apiVersion: v2, name: a, endpoint: 'unix:///y'}}";

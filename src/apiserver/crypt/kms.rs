@@ -1,12 +1,13 @@
 //! Key management plugins (KMS v2): a program outside of this server guards the key under which values are sealed.
 //!
-//! The plugin encrypts one seed; from that come the keys of all values, a fresh one each, so it is asked once a rotation and not once a
-//! value. The stored form is upstream's, and so are the times.
+//! The plugin encrypts one seed; from that come the keys of all values, a fresh one each, so it is asked once a
+//! rotation and not once a value. The stored form is upstream's, and so are the times.
 
+use base::sync::Mutex;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -196,7 +197,8 @@ impl Envelope {
     /// Errors: the plugin has not been well for too long.
     pub fn seal(&self, context: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
         let state = self.state.load_full().filter(|state| Instant::now() < state.until);
-        let state = state.ok_or_else(|| format!("the KMS plugin {} has not been well for too long", self.settings.name))?;
+        let state =
+            state.ok_or_else(|| format!("the KMS plugin {} has not been well for too long", self.settings.name))?;
         let encrypted_data = seal::with_seed(state.seed.expose(), context, plain, &self.rng).ok_or("cannot encrypt")?;
         let object = pb::EncryptedObject {
             encrypted_data,
@@ -210,7 +212,8 @@ impl Envelope {
         Ok(out)
     }
 
-    /// What was sealed; `text` comes behind the prefix. A seed that is not known is asked for: the thread waits for that.
+    /// What was sealed; `text` comes behind the prefix. A seed that is not known is asked for: the thread waits for
+    /// that.
     ///
     /// Errors: the plugin does not decrypt it, or the value is not whole.
     pub fn open(&self, context: &[u8], text: &[u8]) -> Result<Vec<u8>, String> {
@@ -249,11 +252,11 @@ impl Envelope {
     }
 
     fn known(&self, ciphertext: &[u8], key_id: &str) -> Option<Arc<Secret<Vec<u8>>>> {
-        self.seeds.lock().unwrap_or_else(PoisonError::into_inner).get(&digest(ciphertext, key_id)).cloned()
+        self.seeds.lock().get(&digest(ciphertext, key_id)).cloned()
     }
 
     fn remember(&self, ciphertext: &[u8], key_id: &str, seed: Arc<Secret<Vec<u8>>>) {
-        let mut seeds = self.seeds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seeds = self.seeds.lock();
         if seeds.len() >= SEEDS_MAX {
             seeds.clear();
         }
@@ -280,7 +283,9 @@ impl Envelope {
             let mut grpc = Grpc::with_origin(Way(self.connect().await?), http::Uri::from_static("http://localhost"));
             let path = http::uri::PathAndQuery::from_static(path);
             let answer = grpc.unary(tonic::Request::new(message), path, ProstCodec::<Q, A>::default()).await;
-            answer.map(tonic::Response::into_inner).map_err(|status| format!("{:?}: {}", status.code(), status.message()))
+            answer
+                .map(tonic::Response::into_inner)
+                .map_err(|status| format!("{:?}: {}", status.code(), status.message()))
         };
         timeout(self.settings.timeout, called).await.unwrap_or_else(|_| Err("it did not answer in time".to_owned()))
     }
@@ -293,7 +298,9 @@ fn digest(ciphertext: &[u8], key_id: &str) -> [u8; 32] {
 fn check_key_id(key_id: &str) -> Result<(), String> {
     match key_id.len() {
         0 => Err("keyID is empty".to_owned()),
-        n if n > KEY_ID_BYTES_MAX => Err(format!("keyID is {n} bytes, which exceeds the max size of {KEY_ID_BYTES_MAX}")),
+        n if n > KEY_ID_BYTES_MAX => {
+            Err(format!("keyID is {n} bytes, which exceeds the max size of {KEY_ID_BYTES_MAX}"))
+        }
         _ => Ok(()),
     }
 }

@@ -1,4 +1,5 @@
-//! Changing keys while the servers run: a new key comes to all servers, then writes, everything is written anew, the old keys go.
+//! Changing keys while the servers run: a new key comes to all servers, then writes, everything is written anew, the
+//! old keys go.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -100,7 +101,9 @@ impl Encryption {
                     }
                 }
                 if let Provider::Kms(plugin) = provider {
-                    listed.push(json!({ "active": first, "type": "KMSv2", "name": plugin.name, "resources": rule.resources }));
+                    listed.push(
+                        json!({ "active": first, "type": "KMSv2", "name": plugin.name, "resources": rule.resources }),
+                    );
                 }
                 first = false;
             }
@@ -112,10 +115,11 @@ impl Encryption {
         }))
     }
 
-    /// Carries a change out: when it returns, every server that lives has the new configuration, and what is stored is as it says.
+    /// Carries a change out: when it returns, every server that lives has the new configuration, and what is stored is
+    /// as it says.
     ///
-    /// Errors: 409 for an operator's configuration, a wrong stage (unless forced) or a server that does not follow, 500 when an object
-    /// cannot be written (asking again goes on).
+    /// Errors: 409 for an operator's configuration, a wrong stage (unless forced) or a server that does not follow, 500
+    /// when an object cannot be written (asking again goes on).
     pub async fn change(&self, server: &ApiServer, change: Change, force: bool) -> Result<Value, Status> {
         let conflict = |why: String| Status::new(409, "Conflict", why);
         if self.file.is_none() {
@@ -125,7 +129,10 @@ impl Encryption {
         let _turn = self.turn.lock().await;
         let state = self.seals.state();
         if !force && !change.may_follow(&state.stage) {
-            return Err(conflict(format!("this step cannot follow the stage {}: see 'kedge secrets-encrypt status'", state.stage)));
+            return Err(conflict(format!(
+                "this step cannot follow the stage {}: see 'kedge secrets-encrypt status'",
+                state.stage
+            )));
         }
         let needs_keys = matches!(change, Change::Prepare | Change::Rotate | Change::Reencrypt);
         if needs_keys && !state.config.is_enabled() {
@@ -150,11 +157,14 @@ impl Encryption {
     /// Gives all servers a configuration, and waits until those that live have it.
     async fn publish(&self, server: &ApiServer, config: &Config, stage: &str) -> Result<(), Status> {
         let Some(share) = self.seals.share() else { return Err(Status::internal("encryption is not shared")) };
-        let sealed = share.seal(config, stage, &server.config.rng).ok_or_else(|| Status::internal("cannot seal the configuration"))?;
+        let sealed = share
+            .seal(config, stage, &server.config.rng)
+            .ok_or_else(|| Status::internal("cannot seal the configuration"))?;
         let at = self.seals.state().at;
         let put = Op::Put { key: KEY.into(), value: Bytes::from(sealed), lease: 0, prev_kv: false };
         let unchanged = Compare::ModRevision { key: KEY.into(), op: CompareOp::Equal, revision: at };
-        let done = server.cache.storage().txn(Txn { compare: vec![unchanged], success: vec![put], ..Txn::default() }).await?;
+        let done =
+            server.cache.storage().txn(Txn { compare: vec![unchanged], success: vec![put], ..Txn::default() }).await?;
         if !done.succeeded {
             return Err(Status::new(
                 409,
@@ -207,15 +217,24 @@ fn planned(now: &Config, change: Change, rng: &base::rng::Rng) -> Vec<Step> {
     let map = |of: &dyn Fn(&Rule) -> Vec<Provider>| Config {
         rules: now.rules.iter().map(|rule| Rule { resources: rule.resources.clone(), providers: of(rule) }).collect(),
     };
-    let keys = |rule: &Rule| -> Vec<Provider> { rule.providers.iter().filter(|p| matches!(p, Provider::Sealed(..))).cloned().collect() };
+    let keys = |rule: &Rule| -> Vec<Provider> {
+        rule.providers.iter().filter(|p| matches!(p, Provider::Sealed(..))).cloned().collect()
+    };
     let with_identity = |mut providers: Vec<Provider>| {
         providers.push(Provider::Identity);
         providers
     };
     let fresh = Provider::Sealed(Cipher::Secretbox, vec![new_key(rng, &format!("secretboxkey-{}", rng.hex(4)))]);
     // Of the providers that there are the first stays the first: it writes.
-    let known =
-        map(&|rule| rule.providers.iter().take(1).cloned().chain([fresh.clone()]).chain(rule.providers.iter().skip(1).cloned()).collect());
+    let known = map(&|rule| {
+        rule.providers
+            .iter()
+            .take(1)
+            .cloned()
+            .chain([fresh.clone()])
+            .chain(rule.providers.iter().skip(1).cloned())
+            .collect()
+    });
     let first = map(&|rule| with_identity(std::iter::once(fresh.clone()).chain(keys(rule)).collect()));
     let alone = map(&|_| vec![fresh.clone(), Provider::Identity]);
     match change {
@@ -224,7 +243,10 @@ fn planned(now: &Config, change: Change, rng: &base::rng::Rng) -> Vec<Step> {
         }
         Change::Enable => vec![Step::Share(known, PREPARE), Step::Share(first, START), Step::Rewrite],
         Change::Disable => {
-            vec![Step::Share(map(&|rule| std::iter::once(Provider::Identity).chain(keys(rule)).collect()), START), Step::Rewrite]
+            vec![
+                Step::Share(map(&|rule| std::iter::once(Provider::Identity).chain(keys(rule)).collect()), START),
+                Step::Rewrite,
+            ]
         }
         Change::RotateKeys => {
             vec![Step::Share(known, PREPARE), Step::Share(first, ACTIVE), Step::Rewrite, Step::Share(alone, FINISHED)]
@@ -270,7 +292,10 @@ mod tests {
 
     fn shares(now: &Config, change: Change) -> Vec<(Config, &'static str)> {
         let steps = planned(now, change, &Rng::from_seed(7));
-        steps.into_iter().filter_map(|step| if let Step::Share(config, stage) = step { Some((config, stage)) } else { None }).collect()
+        steps
+            .into_iter()
+            .filter_map(|step| if let Step::Share(config, stage) = step { Some((config, stage)) } else { None })
+            .collect()
     }
 
     fn names(config: &Config) -> Vec<String> {
@@ -298,16 +323,27 @@ mod tests {
         let disabled = shares(&now, Change::Disable).remove(0).0;
         assert!(!disabled.is_enabled() && names(&disabled) == ["identity", "secretboxkey"]);
         assert_eq!(names(&shares(&disabled, Change::Enable)[0].0), names(&now));
-        let without =
-            Config::parse("kind: EncryptionConfiguration\nresources: [{resources: [secrets], providers: [identity: {}]}]").ok().unwrap();
+        let without = Config::parse(
+            "kind: EncryptionConfiguration\nresources: [{resources: [secrets], providers: [identity: {}]}]",
+        )
+        .ok()
+        .unwrap();
         let enabled = shares(&without, Change::Enable);
         assert!(!enabled[0].0.is_enabled() && enabled[1].0.is_enabled());
     }
 
     #[test]
     fn stages_follow_each_other() {
-        assert!(Change::Prepare.may_follow(START) && Change::Rotate.may_follow(PREPARE) && Change::Reencrypt.may_follow(ROTATE));
-        assert!(!Change::Rotate.may_follow(START) && !Change::Reencrypt.may_follow(PREPARE) && !Change::Prepare.may_follow(ROTATE));
+        assert!(
+            Change::Prepare.may_follow(START)
+                && Change::Rotate.may_follow(PREPARE)
+                && Change::Reencrypt.may_follow(ROTATE)
+        );
+        assert!(
+            !Change::Rotate.may_follow(START)
+                && !Change::Reencrypt.may_follow(PREPARE)
+                && !Change::Prepare.may_follow(ROTATE)
+        );
         let hashes = BTreeMap::from([("10.0.0.1".to_owned(), "a".to_owned()), ("10.0.0.2".to_owned(), String::new())]);
         assert_eq!(others(&hashes, "a"), ["10.0.0.2"]);
     }

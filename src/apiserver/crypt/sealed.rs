@@ -8,7 +8,8 @@ use bytes::Bytes;
 use store::error::Error;
 use store::watch::{Lens, WatchStream};
 use store::{
-    Compare, CompareOp, EventBatch, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply, WatchRequest,
+    Compare, CompareOp, EventBatch, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply,
+    WatchRequest,
 };
 use tokio::sync::watch;
 use tracing::error;
@@ -96,15 +97,21 @@ impl Seals {
                 Ok(Some(sealed.expect("a key of a checked length seals").into()))
             }
             Some(Provider::Kms(settings)) => {
-                let sealed = self.plugin(&settings.name).ok_or("it is not there".to_owned()).and_then(|plugin| plugin.seal(key, plain));
-                sealed.map(|sealed| Some(sealed.into())).map_err(|why| Error::Io { doing: "failed to encrypt with the KMS plugin", why })
+                let sealed = self
+                    .plugin(&settings.name)
+                    .ok_or("it is not there".to_owned())
+                    .and_then(|plugin| plugin.seal(key, plain));
+                sealed
+                    .map(|sealed| Some(sealed.into()))
+                    .map_err(|why| Error::Io { doing: "failed to encrypt with the KMS plugin", why })
             }
             Some(Provider::Identity) => Ok(Some(plain.clone())),
             None => Ok(None),
         }
     }
 
-    /// Whether a value is open now. What cannot be opened stays as it is: it is no JSON, and reading it fails for everybody.
+    /// Whether a value is open now. What cannot be opened stays as it is: it is no JSON, and reading it fails for
+    /// everybody.
     fn try_open(&self, kv: &mut KeyValue) -> bool {
         if !kv.value.starts_with(MARK) {
             return true;
@@ -242,7 +249,8 @@ impl Storage for Sealed {
     async fn txn(&self, txn: Txn) -> Result<TxnReply, Error> {
         for _ in 0..SEAL_TRIES {
             let (state, mut sealed) = (self.seals.state(), txn.clone());
-            let ruled = self.seals.seal_ops(&state, &mut sealed.success)? | self.seals.seal_ops(&state, &mut sealed.failure)?;
+            let ruled =
+                self.seals.seal_ops(&state, &mut sealed.success)? | self.seals.seal_ops(&state, &mut sealed.failure)?;
             if !ruled || self.seals.share.is_none() {
                 return self.carry_out(sealed).await;
             }
@@ -303,14 +311,19 @@ mod tests {
     use store::bounds::Bounds;
 
     fn state(seed: u64) -> State {
-        State { config: Config::generated(pki::seal::Cipher::Secretbox, &Rng::from_seed(seed)), stage: START.to_owned(), at: Revision(0) }
+        State {
+            config: Config::generated(pki::seal::Cipher::Secretbox, &Rng::from_seed(seed)),
+            stage: START.to_owned(),
+            at: Revision(0),
+        }
     }
 
     #[test]
     fn a_server_knows_a_key_before_it_meets_a_value_sealed_with_it() {
         let (rng, dir) = (Rng::from_seed(5), tempfile::tempdir().unwrap());
         let share = || Share::new("s", dir.path().join("file"));
-        let (here, there) = (Seals::new(state(1), Some(share()), rng.clone()), Seals::new(state(2), Some(share()), rng.clone()));
+        let (here, there) =
+            (Seals::new(state(1), Some(share()), rng.clone()), Seals::new(state(2), Some(share()), rng.clone()));
         let kv = |key: &str, value: Bytes, at: u64| KeyValue {
             key: Bytes::from(key.to_owned()),
             value,
@@ -321,10 +334,15 @@ mod tests {
         };
         let secret = "/registry/core/secrets/default/a";
         let told = |config: &Config, at| kv(KEY, share().seal(config, "prepare", &rng).unwrap().into(), at);
-        let sealed = || kv(secret, there.seal(&there.state(), secret.as_bytes(), &Bytes::from_static(b"{}")).unwrap().unwrap(), 9);
+        let sealed = || {
+            kv(secret, there.seal(&there.state(), secret.as_bytes(), &Bytes::from_static(b"{}")).unwrap().unwrap(), 9)
+        };
         assert!(!here.try_open(&mut sealed()));
         let event = |kv: KeyValue| store::Event { kind: store::EventKind::Put, kv, prev: None };
-        let batch = EventBatch { revision: Revision(9), events: vec![event(told(&state(2).config, 8)), event(sealed())].into() };
+        let batch = EventBatch {
+            revision: Revision(9),
+            events: vec![event(told(&state(2).config, 8)), event(sealed())].into(),
+        };
         assert_eq!(here.open_batch(batch).events[1].kv.value, Bytes::from_static(b"{}"));
         // What was told before is told again to a watch that starts early.
         here.adopt(&told(&state(3).config, 7));
@@ -380,11 +398,15 @@ mod tests {
         // Another server changes the keys; nothing told this one.
         storage.txn(put(KEY, share().seal(&state(2).config, START, &rng).unwrap())).await.unwrap();
         server.txn(put(secret, b"{}".to_vec())).await.unwrap();
-        let stored = storage.range(RangeRequest { key: secret.into(), ..RangeRequest::default() }).await.unwrap().kvs.remove(0);
+        let stored =
+            storage.range(RangeRequest { key: secret.into(), ..RangeRequest::default() }).await.unwrap().kvs.remove(0);
         let others = Seals::new(state(2), Some(share()), rng.clone());
         assert!(others.try_open(&mut stored.clone()) && stored.value.starts_with(MARK));
         // A configuration of another cluster's servers is no use: nothing is written.
-        storage.txn(put(KEY, Share::new("other", dir.path().join("file")).seal(&state(3).config, START, &rng).unwrap())).await.unwrap();
+        storage
+            .txn(put(KEY, Share::new("other", dir.path().join("file")).seal(&state(3).config, START, &rng).unwrap()))
+            .await
+            .unwrap();
         assert!(server.txn(put(secret, b"{}".to_vec())).await.is_err());
         server.txn(put("/registry/core/configmaps/default/a", b"{}".to_vec())).await.unwrap();
         group.shutdown().await;

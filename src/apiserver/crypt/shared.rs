@@ -1,6 +1,6 @@
-//! One configuration of encryption for all servers: it lies in the store under a key of its own, sealed with what servers alone have.
-//! Every server takes it from the stream of changes, so it knows a key before it meets a value that was sealed with it, and says by a
-//! hash beside its sign of life which configuration it has.
+//! One configuration of encryption for all servers: it lies in the store under a key of its own, sealed with what
+//! servers alone have. Every server takes it from the stream of changes, so it knows a key before it meets a value that
+//! was sealed with it, and says by a hash beside its sign of life which configuration it has.
 
 use std::path::PathBuf;
 
@@ -35,8 +35,9 @@ pub struct State {
 impl State {
     /// Equal on servers that have the same keys in the same order, at the same stage.
     pub fn hash(&self) -> String {
-        let digest = Sha256::new().chain_update(&self.stage).chain_update([0]).chain_update(self.config.to_json()).finalize();
-        let hex: String = digest.iter().map(|b| format!("{b:02x}")).collect();
+        let digest =
+            Sha256::new().chain_update(&self.stage).chain_update([0]).chain_update(self.config.to_json()).finalize();
+        let hex = base::hex::encode(&digest);
         format!("{}-{hex}", self.stage)
     }
 }
@@ -66,7 +67,8 @@ impl Share {
     /// Errors: it was sealed by servers of another cluster, or is not whole.
     pub fn open(&self, value: &[u8], at: Revision) -> Result<State, String> {
         let prefix = Cipher::AesGcm.prefix(&self.key.name);
-        let plain = value.strip_prefix(prefix.as_bytes()).and_then(|text| Cipher::AesGcm.open(&self.key, KEY.as_bytes(), text));
+        let plain =
+            value.strip_prefix(prefix.as_bytes()).and_then(|text| Cipher::AesGcm.open(&self.key, KEY.as_bytes(), text));
         let plain = plain.ok_or("it was sealed with another service.key than this server's")?;
         let read: Value = serde_json::from_slice(&plain).map_err(|err| err.to_string())?;
         let stage = read["stage"].as_str().unwrap_or(START).to_owned();
@@ -76,7 +78,8 @@ impl Share {
     /// Keeps a configuration in the file.
     pub fn keep(&self, state: &State) {
         let text = state.config.to_json();
-        let same = files::read_if_exists(&self.file).is_ok_and(|found| found.is_some_and(|found| found == text.as_bytes()));
+        let same =
+            files::read_if_exists(&self.file).is_ok_and(|found| found.is_some_and(|found| found == text.as_bytes()));
         let made = self.file.parent().map_or(Ok(()), files::create_private_dir);
         if let (false, Err(err)) = (same, made.and_then(|()| files::write_atomic(&self.file, text.as_bytes(), 0o600))) {
             // The store has it: at the next start it is taken from there.

@@ -1,9 +1,10 @@
 //! The resources that are served now: the built-in ones and those of established definitions.
 //!
-//! A request works on the catalog as it was when it came in. A changed definition makes a new catalog; what did not change is
-//! taken over as it is, so schemas and rules compile once.
+//! A request works on the catalog as it was when it came in. A changed definition makes a new catalog; what did not
+//! change is taken over as it is, so schemas and rules compile once.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use base::sync::RwLock;
+use std::sync::Arc;
 
 use schema::catalog::Catalog;
 use schema::table::{Name, Resource};
@@ -27,7 +28,7 @@ impl Default for Catalogs {
 impl Catalogs {
     /// Every resource that is served now.
     pub fn now(&self) -> Arc<Catalog> {
-        Arc::clone(&self.now.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.now.read())
     }
 
     /// Moves after each change.
@@ -35,7 +36,8 @@ impl Catalogs {
         self.changed.subscribe()
     }
 
-    /// Serves these definitions' resources from now on. Returns the group and plural of each whose rows are new, other or gone.
+    /// Serves these definitions' resources from now on. Returns the group and plural of each whose rows are new, other
+    /// or gone.
     pub(super) fn serve(&self, definitions: &[Arc<Value>]) -> Vec<(String, String)> {
         let before = self.now();
         let custom = |catalog: &Catalog| catalog.resources().iter().filter(|r| r.custom).cloned().collect::<Vec<_>>();
@@ -58,7 +60,7 @@ impl Catalogs {
         moved.sort();
         moved.dedup();
         if !moved.is_empty() {
-            *self.now.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Catalog::with(rows));
+            *self.now.write() = Arc::new(Catalog::with(rows));
             self.changed.send_modify(|n| *n += 1);
         }
         moved
@@ -67,8 +69,11 @@ impl Catalogs {
     /// How the stored objects of a resource are read.
     pub fn form(&self, group: &str, plural: &str) -> Form {
         let catalog = self.now();
-        let rows: Vec<&Arc<Resource>> = catalog.resources().iter().filter(|r| r.group == group && r.plural == plural).collect();
-        let Some(stored) = rows.iter().find(|r| r.storage_version == r.version).or(rows.first()) else { return Form::default() };
+        let rows: Vec<&Arc<Resource>> =
+            catalog.resources().iter().filter(|r| r.group == group && r.plural == plural).collect();
+        let Some(stored) = rows.iter().find(|r| r.storage_version == r.version).or(rows.first()) else {
+            return Form::default();
+        };
         if !stored.custom {
             return Form { selectable: stored.selectable.as_slice().into(), normal: None };
         }

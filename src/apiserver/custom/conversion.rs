@@ -71,7 +71,8 @@ impl Converter {
     /// The converted objects, as the webhook gave them.
     async fn ask(&self, conversion: &Value, objects: &[&Value], wanted: &str) -> Result<Vec<Value>, String> {
         let spoken = conversion["conversionReviewVersions"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let version = spoken.into_iter().find(|v| VERSIONS.contains(v)).ok_or("no supported conversion review versions")?;
+        let version =
+            spoken.into_iter().find(|v| VERSIONS.contains(v)).ok_or("no supported conversion review versions")?;
         let mut endpoint = Endpoint::from_client_config(&conversion["clientConfig"])?;
         let joint = if endpoint.path.contains('?') { '&' } else { '?' };
         endpoint.path.push_str(&format!("{joint}timeout={}s", TIMEOUT.as_secs()));
@@ -81,7 +82,8 @@ impl Converter {
             "request": { "uid": uid, "desiredAPIVersion": wanted, "objects": objects },
         });
         let body = Bytes::from(question.to_string());
-        let said = self.webhooks.post(&endpoint, &Identity::default(), body, TIMEOUT).await.map_err(|err| err.to_string())?;
+        let said =
+            self.webhooks.post(&endpoint, &Identity::default(), body, TIMEOUT).await.map_err(|err| err.to_string())?;
         read(&said, version, &uid)
     }
 }
@@ -109,12 +111,17 @@ pub(crate) fn read(said: &[u8], version: &str, uid: &str) -> Result<Vec<Value>, 
     let status = response["result"]["status"].as_str().unwrap_or_default();
     if status != "Success" {
         let message = response["result"]["message"].as_str().unwrap_or_default();
-        return Err(if message.is_empty() { format!("response.result.status was '{status}', not 'Success'") } else { message.to_owned() });
+        return Err(if message.is_empty() {
+            format!("response.result.status was '{status}', not 'Success'")
+        } else {
+            message.to_owned()
+        });
     }
     Ok(response["convertedObjects"].as_array_mut().map(std::mem::take).unwrap_or_default())
 }
 
-/// What the webhook made of `original`, if it is the same object: of its metadata only labels and annotations are taken over.
+/// What the webhook made of `original`, if it is the same object: of its metadata only labels and annotations are taken
+/// over.
 fn accepted(original: &Value, mut converted: Value, wanted: &str, idx: usize) -> Result<Value, String> {
     let invalid = |why: String| format!("returned invalid converted object at index {idx}: {why}");
     if meta::api_version(&converted) != wanted {
@@ -122,7 +129,11 @@ fn accepted(original: &Value, mut converted: Value, wanted: &str, idx: usize) ->
         return Err(invalid(format!("invalid groupVersion (expected {wanted}, received {got})")));
     }
     if meta::kind(&converted) != meta::kind(original) {
-        return Err(invalid(format!("invalid kind (expected {}, received {})", meta::kind(original), meta::kind(&converted))));
+        return Err(invalid(format!(
+            "invalid kind (expected {}, received {})",
+            meta::kind(original),
+            meta::kind(&converted)
+        )));
     }
     for (what, of) in [("name", meta::name as fn(&Value) -> &str), ("namespace", meta::namespace), ("UID", meta::uid)] {
         if of(original) != of(&converted) {
@@ -133,7 +144,12 @@ fn accepted(original: &Value, mut converted: Value, wanted: &str, idx: usize) ->
     let given = match converted.get_mut("metadata").map(Value::take) {
         None => return Err(broken("missing metadata in converted object".to_owned())),
         Some(Value::Object(map)) => map,
-        Some(other) => return Err(broken(format!("invalid metadata of type {} in converted object", schema::decode::go_kind(&other)))),
+        Some(other) => {
+            return Err(broken(format!(
+                "invalid metadata of type {} in converted object",
+                schema::decode::go_kind(&other)
+            )));
+        }
     };
     let mut metadata = original["metadata"].as_object().cloned().unwrap_or_default();
     for field in ["labels", "annotations"] {
@@ -150,7 +166,12 @@ fn take_over(given: &Map<String, Value>, metadata: &mut Map<String, Value>, fiel
             return Ok(());
         }
         Some(Value::Object(map)) => map,
-        Some(other) => return Err(format!("invalid metadata.{field} of type {} in converted object", schema::decode::go_kind(other))),
+        Some(other) => {
+            return Err(format!(
+                "invalid metadata.{field} of type {} in converted object",
+                schema::decode::go_kind(other)
+            ));
+        }
     };
     if let Some((key, value)) = map.iter().find(|(_, v)| !v.is_string()) {
         let what = schema::decode::go_kind(value);
@@ -169,7 +190,12 @@ fn take_over(given: &Map<String, Value>, metadata: &mut Map<String, Value>, fiel
 /// An object in the version `to`, from whichever it is in.
 ///
 /// Errors: there is no way, or the webhook failed.
-pub async fn one(converter: Option<&Converter>, object: Value, from: &Resource, to: &Resource) -> Result<Value, Status> {
+pub async fn one(
+    converter: Option<&Converter>,
+    object: Value,
+    from: &Resource,
+    to: &Resource,
+) -> Result<Value, Status> {
     if by_webhook(to).is_none() {
         return kinds::convert(object, from, to);
     }
@@ -197,7 +223,10 @@ mod tests {
         assert_eq!(read(json!({"uid": "x"})).unwrap_err(), "expected response.uid=\"u\", got \"x\"");
         assert_eq!(read(json!({"uid": "u"})).unwrap_err(), "response.result.status was '', not 'Success'");
         assert_eq!(read(json!({"uid": "u", "result": {"status": "Failed", "message": "no"}})).unwrap_err(), "no");
-        assert_eq!(read(json!({"uid": "u", "result": {"status": "Success"}, "convertedObjects": [1]})).unwrap(), [json!(1)]);
+        assert_eq!(
+            read(json!({"uid": "u", "result": {"status": "Success"}, "convertedObjects": [1]})).unwrap(),
+            [json!(1)]
+        );
     }
 
     #[test]

@@ -54,7 +54,8 @@ fn definitions(server: &ApiServer) -> Vec<Arc<Value>> {
 
 /// Serves every established definition as it is now.
 pub fn serve(server: &ApiServer) {
-    let established: Vec<Arc<Value>> = definitions(server).into_iter().filter(|d| read::condition_is_true(d, "Established")).collect();
+    let established: Vec<Arc<Value>> =
+        definitions(server).into_iter().filter(|d| read::condition_is_true(d, "Established")).collect();
     for (group, plural) in server.catalogs.serve(&established) {
         server.cache.forget(&group, &plural);
         if !server.catalogs.now().resources().iter().any(|row| row.group == *group && row.plural == *plural) {
@@ -106,8 +107,11 @@ async fn clean(server: &ApiServer, row: &Resource, definition: &Value, now: &str
     let mut new = definition.clone();
     let (group, plural) = (read::text(definition, "spec.group"), read::text(definition, "spec.names.plural"));
     let catalog = server.catalogs.now();
-    let custom =
-        catalog.resources().iter().find(|r| r.custom && r.group == group && r.plural == plural).map(|r| Arc::clone(catalog.storage_of(r)));
+    let custom = catalog
+        .resources()
+        .iter()
+        .find(|r| r.custom && r.group == group && r.plural == plural)
+        .map(|r| Arc::clone(catalog.storage_of(r)));
     match custom {
         None => condition(&mut new, "False", "NeverEstablished", "resource was never established"),
         Some(custom) => {
@@ -123,7 +127,8 @@ async fn clean(server: &ApiServer, row: &Resource, definition: &Value, now: &str
             condition(&mut new, "False", "InstanceDeletionCompleted", "removed all instances");
         }
     }
-    let finalizers: Vec<String> = meta::finalizers(definition).into_iter().filter(|f| *f != CLEANUP).map(str::to_owned).collect();
+    let finalizers: Vec<String> =
+        meta::finalizers(definition).into_iter().filter(|f| *f != CLEANUP).map(str::to_owned).collect();
     meta::set_finalizers(&mut new, &finalizers.iter().map(String::as_str).collect::<Vec<_>>());
     replace(server, row, definition, new).await
 }

@@ -23,7 +23,12 @@ pub struct Selection {
 
 impl Selection {
     /// Takes the terms out of `filter` that must be judged on converted objects; `None` if there are none.
-    pub fn split(filter: &mut Filter, cache: &Arc<Cache>, stored: &Arc<Resource>, wanted: &Arc<Resource>) -> Option<Selection> {
+    pub fn split(
+        filter: &mut Filter,
+        cache: &Arc<Cache>,
+        stored: &Arc<Resource>,
+        wanted: &Arc<Resource>,
+    ) -> Option<Selection> {
         conversion::by_webhook(wanted)?;
         let judged_by_key = filter.fields.terms().iter().all(|t| t.field.starts_with("metadata."));
         if judged_by_key {

@@ -23,7 +23,12 @@ pub fn settled(definition: &Value, all: &[std::sync::Arc<Value>], now: &str) -> 
     // Once served, a definition stays so, whatever names it asks for later.
     if !read::condition_is_true(definition, "Established") {
         if conflict.is_none() {
-            set_condition(&mut new, "Established", ("True", "InitialNamesAccepted", "the initial names have been accepted"), now);
+            set_condition(
+                &mut new,
+                "Established",
+                ("True", "InitialNamesAccepted", "the initial names have been accepted"),
+                now,
+            );
         } else {
             set_condition(&mut new, "Established", ("False", "NotAccepted", "not all names are accepted"), now);
         }
@@ -38,14 +43,21 @@ pub fn settled(definition: &Value, all: &[std::sync::Arc<Value>], now: &str) -> 
 fn accept(definition: &Value, all: &[std::sync::Arc<Value>]) -> (Value, Option<(&'static str, String)>) {
     let group = read::text(definition, "spec.group");
     let (mut resources, mut kinds) = (BTreeSet::new(), BTreeSet::new());
-    for other in all.iter().filter(|o| meta::name(o) != meta::name(definition) && read::text(o, "spec.group") == group) {
+    for other in all.iter().filter(|o| meta::name(o) != meta::name(definition) && read::text(o, "spec.group") == group)
+    {
         let names = &other["status"]["acceptedNames"];
-        resources.extend([read::text(names, "plural"), read::text(names, "singular")].into_iter().chain(read::texts(names, "shortNames")));
+        resources.extend(
+            [read::text(names, "plural"), read::text(names, "singular")]
+                .into_iter()
+                .chain(read::texts(names, "shortNames")),
+        );
         kinds.extend([read::text(names, "kind"), read::text(names, "listKind")]);
     }
     // What is built in was there first, and its objects are no definition's to serve or to delete.
     for row in Catalog::builtin().resources().iter().filter(|row| row.group == group) {
-        resources.extend([row.plural.as_ref(), row.singular.as_ref()].into_iter().chain(row.short_names.iter().map(AsRef::as_ref)));
+        resources.extend(
+            [row.plural.as_ref(), row.singular.as_ref()].into_iter().chain(row.short_names.iter().map(AsRef::as_ref)),
+        );
         kinds.extend([row.kind.as_ref(), row.list_kind.as_ref()]);
     }
     let wanted = &definition["spec"]["names"];
@@ -61,7 +73,8 @@ fn accept(definition: &Value, all: &[std::sync::Arc<Value>]) -> (Value, Option<(
         ("kind", &kinds, "KindConflict"),
         ("listKind", &kinds, "ListKindConflict"),
     ] {
-        let asked: Vec<&str> = if field == "shortNames" { read::texts(wanted, field) } else { vec![read::text(wanted, field)] };
+        let asked: Vec<&str> =
+            if field == "shortNames" { read::texts(wanted, field) } else { vec![read::text(wanted, field)] };
         match asked.iter().find(|name| !name.is_empty() && taken.contains(*name)) {
             Some(name) => conflict = Some((reason, (*name).to_owned())),
             None => copy(wanted, &mut accepted, field),
@@ -105,7 +118,8 @@ pub fn set_condition(object: &mut Value, kind: &str, (status, reason, message): 
         *conditions = json!([]);
     }
     let Some(list) = conditions.as_array_mut() else { return };
-    let mut condition = json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now});
+    let mut condition =
+        json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": now});
     match list.iter_mut().find(|c| c["type"] == kind) {
         Some(old) => {
             if old["status"] == status && !old["lastTransitionTime"].is_null() {
@@ -133,10 +147,14 @@ mod tests {
     fn a_definition_named_like_a_built_in_kind_is_never_served() {
         let mut shadow = definition("networkpolicies", "NetworkPolicy");
         shadow["spec"]["group"] = json!("networking.k8s.io");
-        shadow["spec"]["versions"] = json!([{"name": "v1", "served": true, "storage": true}, {"name": "v9", "served": true}]);
+        shadow["spec"]["versions"] =
+            json!([{"name": "v1", "served": true, "storage": true}, {"name": "v9", "served": true}]);
         let settled = settled(&shadow, &[], "t").unwrap();
-        assert!(!read::condition_is_true(&settled, "Established") && !read::condition_is_true(&settled, "NamesAccepted"));
-        // One that an older program served all the same is none of the catalog's: what cleans up behind it finds nothing.
+        assert!(
+            !read::condition_is_true(&settled, "Established") && !read::condition_is_true(&settled, "NamesAccepted")
+        );
+        // One that an older program served all the same is none of the catalog's: what cleans up behind it finds
+        // nothing.
         let rows = schema::custom::resources(&shadow).into_iter().map(Arc::new).collect();
         assert!(!Catalog::with(rows).resources().iter().any(|row| row.custom));
     }

@@ -100,9 +100,10 @@ impl Rule {
             match s["kind"].as_str()? {
                 "User" => Some(Subject::User(name("user"))),
                 "Group" => Some(Subject::Group(name("group"))),
-                "ServiceAccount" => {
-                    Some(Subject::Account(s["serviceAccount"]["namespace"].as_str().unwrap_or_default().to_owned(), name("serviceAccount")))
-                }
+                "ServiceAccount" => Some(Subject::Account(
+                    s["serviceAccount"]["namespace"].as_str().unwrap_or_default().to_owned(),
+                    name("serviceAccount"),
+                )),
                 _ => None,
             }
         };
@@ -116,13 +117,20 @@ impl Rule {
         Rule {
             subjects: list("subjects").iter().filter_map(subject).collect(),
             resources: list("resourceRules").iter().map(resource).collect(),
-            paths: list("nonResourceRules").iter().map(|r| (texts(&r["verbs"]), texts(&r["nonResourceURLs"]))).collect(),
+            paths: list("nonResourceRules")
+                .iter()
+                .map(|r| (texts(&r["verbs"]), texts(&r["nonResourceURLs"])))
+                .collect(),
         }
     }
 
     fn matches(&self, a: &Attributes) -> bool {
         self.subjects.iter().any(|subject| subject.is(a))
-            && if a.is_resource { self.resources.iter().any(|r| r.matches(a)) } else { self.paths.iter().any(|p| path_matches(p, a)) }
+            && if a.is_resource {
+                self.resources.iter().any(|r| r.matches(a))
+            } else {
+                self.paths.iter().any(|p| path_matches(p, a))
+            }
     }
 }
 
@@ -147,8 +155,9 @@ impl ResourceRule {
 }
 
 fn path_matches((verbs, urls): &(Vec<String>, Vec<String>), a: &Attributes) -> bool {
-    let fits =
-        |url: &String| url == "*" || *url == a.path || url.strip_suffix('*').is_some_and(|p| p.ends_with('/') && a.path.starts_with(p));
+    let fits = |url: &String| {
+        url == "*" || *url == a.path || url.strip_suffix('*').is_some_and(|p| p.ends_with('/') && a.path.starts_with(p))
+    };
     has(verbs, &a.verb) && urls.iter().any(fits)
 }
 
@@ -159,8 +168,11 @@ mod tests {
 
     #[test]
     fn everybody_finds_his_own() {
-        let mut schemas: Vec<FlowSchema> =
-            super::super::defaults::objects().iter().filter(|o| o["kind"] == "FlowSchema").map(FlowSchema::of).collect();
+        let mut schemas: Vec<FlowSchema> = super::super::defaults::objects()
+            .iter()
+            .filter(|o| o["kind"] == "FlowSchema")
+            .map(FlowSchema::of)
+            .collect();
         schemas.sort_by_key(|s| s.precedence);
         let find = |user: UserInfo, verb: &str, group: &str, resource: &str, path: &str| {
             let is_resource = !resource.is_empty();
@@ -179,7 +191,10 @@ mod tests {
         };
         assert_eq!(find(UserInfo::new("root", &["system:masters"]), "list", "", "pods", ""), "exempt");
         assert_eq!(find(UserInfo::anonymous(), "get", "", "", "/healthz"), "probes");
-        assert_eq!(find(UserInfo::new("system:node:a", &["system:nodes"]), "patch", "", "nodes", ""), "system-node-high");
+        assert_eq!(
+            find(UserInfo::new("system:node:a", &["system:nodes"]), "patch", "", "nodes", ""),
+            "system-node-high"
+        );
         assert_eq!(find(UserInfo::new("system:node:a", &["system:nodes"]), "list", "", "pods", ""), "system-nodes");
         assert_eq!(
             find(UserInfo::new("system:kube-scheduler", &[]), "update", "coordination.k8s.io", "leases", ""),

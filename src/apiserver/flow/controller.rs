@@ -1,8 +1,9 @@
 //! Flow control as the stored objects say: read once and kept until one changes.
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use model::meta;
 
@@ -55,7 +56,7 @@ impl Flow {
     fn state(&self) -> MutexGuard<'_, State> {
         let at = |resource: &str| *self.lookup.changed(GROUP, resource).borrow();
         let now = (at("flowschemas"), at("prioritylevelconfigurations"));
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.at != now {
             state.at = now;
             self.read(&mut state);
@@ -64,7 +65,8 @@ impl Flow {
     }
 
     fn read(&self, state: &mut State) {
-        let mut schemas: Vec<FlowSchema> = self.lookup.list(GROUP, "flowschemas", None).iter().map(|o| FlowSchema::of(o)).collect();
+        let mut schemas: Vec<FlowSchema> =
+            self.lookup.list(GROUP, "flowschemas", None).iter().map(|o| FlowSchema::of(o)).collect();
         schemas.sort_by(|a, b| a.precedence.cmp(&b.precedence).then_with(|| a.name.cmp(&b.name)));
         state.schemas = Arc::new(schemas);
         let objects = self.lookup.list(GROUP, "prioritylevelconfigurations", None);
@@ -85,7 +87,8 @@ impl Flow {
         }
     }
 
-    /// How many seats a request is worth: a list as many as it reads hundreds of objects. `limit` is how many it asks for, 0 for all.
+    /// How many seats a request is worth: a list as many as it reads hundreds of objects. `limit` is how many it asks
+    /// for, 0 for all.
     fn width(&self, a: &Attributes, limit: u64) -> u64 {
         if a.verb != "list" || !a.name.is_empty() {
             return 1;
@@ -97,8 +100,8 @@ impl Flow {
         read.div_ceil(OBJECTS_A_SEAT).max(1)
     }
 
-    /// Waits until the request may be answered or is refused; `None` when no FlowSchema or level is for it (it is let in then).
-    /// `limit` is a list's own.
+    /// Waits until the request may be answered or is refused; `None` when no FlowSchema or level is for it (it is let
+    /// in then). `limit` is a list's own.
     pub async fn admit(&self, a: &Attributes, limit: u64) -> Option<Admitted> {
         let (schema, level_uid, level) = {
             let state = self.state();
@@ -124,7 +127,9 @@ impl Flow {
             ("apiserver_flowcontrol_rejected_requests_total", "Requests refused.", true),
         ] {
             let _ok = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
-            for ((schema, level, reason), n) in state.counted.iter().filter(|((_, _, reason), _)| refused != reason.is_empty()) {
+            for ((schema, level, reason), n) in
+                state.counted.iter().filter(|((_, _, reason), _)| refused != reason.is_empty())
+            {
                 let why = if refused { format!(",reason=\"{reason}\"") } else { String::new() };
                 let _ok = writeln!(out, "{name}{{flow_schema=\"{schema}\",priority_level=\"{level}\"{why}}} {n}");
             }
@@ -187,11 +192,13 @@ mod tests {
             objects.put("", "pods", serde_json::json!({"metadata": {"name": format!("p{n}"), "namespace": "a"}}));
         }
         let flow = Flow::new(Arc::new(objects), 600);
-        let list = Attributes { verb: "list".into(), resource: "pods".into(), is_resource: true, ..Attributes::default() };
+        let list =
+            Attributes { verb: "list".into(), resource: "pods".into(), is_resource: true, ..Attributes::default() };
         let picks = Attributes { label_selector: "a=b".into(), ..list.clone() };
         let one = Attributes { name: "p1".into(), ..list.clone() };
         let get = Attributes { verb: "get".into(), ..list.clone() };
-        let widths = [(&list, 0), (&list, 50), (&picks, 50), (&one, 0), (&get, 0)].map(|(a, limit)| flow.width(a, limit));
+        let widths =
+            [(&list, 0), (&list, 50), (&picks, 50), (&one, 0), (&get, 0)].map(|(a, limit)| flow.width(a, limit));
         assert_eq!(widths, [3, 1, 3, 1, 1]);
     }
 }

@@ -74,7 +74,8 @@ fn schema(name: &str, (level, precedence, by): (&str, u32, &str), subjects: &[Va
     if rules.1.as_array().is_some_and(|r| !r.is_empty()) {
         rule["nonResourceRules"] = rules.1;
     }
-    let mut spec = json!({ "priorityLevelConfiguration": { "name": level }, "matchingPrecedence": precedence, "rules": [rule] });
+    let mut spec =
+        json!({ "priorityLevelConfiguration": { "name": level }, "matchingPrecedence": precedence, "rules": [rule] });
     if !by.is_empty() {
         spec["distinguisherMethod"] = json!({ "type": by });
     }
@@ -122,9 +123,19 @@ fn schemas() -> Vec<Value> {
         ),
         schema("system-node-high", ("node-high", 400, "ByUser"), &[group("system:nodes")], (node_high, json!([]))),
         schema("system-nodes", ("system", 500, "ByUser"), &[group("system:nodes")], everything()),
-        schema("kube-controller-manager", ("workload-high", 800, "ByNamespace"), &[user("system:kube-controller-manager")], everything()),
+        schema(
+            "kube-controller-manager",
+            ("workload-high", 800, "ByNamespace"),
+            &[user("system:kube-controller-manager")],
+            everything(),
+        ),
         schema("kube-scheduler", ("workload-high", 800, "ByNamespace"), &[user("system:kube-scheduler")], everything()),
-        schema("kube-system-service-accounts", ("workload-high", 900, "ByNamespace"), &[account("kube-system", "*")], everything()),
+        schema(
+            "kube-system-service-accounts",
+            ("workload-high", 900, "ByNamespace"),
+            &[account("kube-system", "*")],
+            everything(),
+        ),
         schema("service-accounts", ("workload-low", 9000, "ByUser"), &[group("system:serviceaccounts")], everything()),
         schema("global-default", ("global-default", 9900, "ByUser"), &everybody, everything()),
         schema("catch-all", ("catch-all", 10000, "ByUser"), &everybody, everything()),

@@ -1,9 +1,11 @@
-//! The seats of one priority level: some requests at once, the others in queues that take turns. What a level does not use it lends.
+//! The seats of one priority level: some requests at once, the others in queues that take turns. What a level does not
+//! use it lends.
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value;
@@ -113,7 +115,9 @@ impl State {
     /// As many as it may have, with those that it borrows.
     fn most(&self) -> u64 {
         match &self.kind {
-            Kind::Limited { borrows: Some(percent), .. } => self.seats.saturating_add(self.seats.saturating_mul(*percent) / 100),
+            Kind::Limited { borrows: Some(percent), .. } => {
+                self.seats.saturating_add(self.seats.saturating_mul(*percent) / 100)
+            }
             _ => u64::MAX,
         }
     }
@@ -148,27 +152,33 @@ fn may_take(levels: &BTreeMap<u64, State>, id: u64, width: u64) -> bool {
         return true;
     }
     let all: u64 = levels.values().map(|level| level.seats).sum();
-    let others: u64 = levels.iter().filter(|(other, _)| **other != id).map(|(_, level)| level.taken.max(level.kept())).sum();
+    let others: u64 =
+        levels.iter().filter(|(other, _)| **other != id).map(|(_, level)| level.taken.max(level.kept())).sum();
     // A level without a neighbour to lend it anything still has its own.
     after <= level.most() && after + others <= all
 }
 
 impl Pool {
     fn levels(&self) -> MutexGuard<'_, BTreeMap<u64, State>> {
-        self.levels.lock().unwrap_or_else(PoisonError::into_inner)
+        self.levels.lock()
     }
 
-    /// Gives seats that are free to those who wait: one of each queue in turn, those of levels below their own part first.
+    /// Gives seats that are free to those who wait: one of each queue in turn, those of levels below their own part
+    /// first.
     fn give(self: &Arc<Pool>) {
         loop {
             let mut given = Vec::new();
             {
                 let mut levels = self.levels();
-                let mut order: Vec<u64> = levels.iter().filter(|(_, level)| level.waiting > 0).map(|(id, _)| *id).collect();
+                let mut order: Vec<u64> =
+                    levels.iter().filter(|(_, level)| level.waiting > 0).map(|(id, _)| *id).collect();
                 order.sort_by_key(|id| levels.get(id).is_some_and(|level| level.taken >= level.seats));
                 for id in order {
                     while let Some(at) = levels.get_mut(&id).and_then(State::next) {
-                        let width = levels.get(&id).and_then(|level| level.queues.get(&at)?.front()).map_or(1, |waiter| waiter.width);
+                        let width = levels
+                            .get(&id)
+                            .and_then(|level| level.queues.get(&at)?.front())
+                            .map_or(1, |waiter| waiter.width);
                         if !may_take(&levels, id, width) {
                             break;
                         }
@@ -263,8 +273,9 @@ impl Level {
         self.with(|state| (state.taken, state.waiting)).unwrap_or_default()
     }
 
-    /// Waits for seats. `flow` tells flows apart: each is dealt a hand of queues and joins the shortest. `width` is how many a request
-    /// wants; it gets no more than 15 % of the level's own, nor more than lets each queue of a hand have its turn.
+    /// Waits for seats. `flow` tells flows apart: each is dealt a hand of queues and joins the shortest. `width` is how
+    /// many a request wants; it gets no more than 15 % of the level's own, nor more than lets each queue of a hand have
+    /// its turn.
     ///
     /// Cancel safety: a seat that comes too late goes to the next.
     pub async fn seat(&self, flow: &str, width: u64) -> Result<Seat, Refusal> {
@@ -305,8 +316,9 @@ impl Level {
     }
 }
 
-/// The queues that a flow may join: `hand` different ones out of `queues`, by the flow's hash (shuffle sharding). As if dealt from a deck
-/// of them all, whose last card takes the place of the one that is dealt; only cards that lie elsewhere than at first are written down.
+/// The queues that a flow may join: `hand` different ones out of `queues`, by the flow's hash (shuffle sharding). As if
+/// dealt from a deck of them all, whose last card takes the place of the one that is dealt; only cards that lie
+/// elsewhere than at first are written down.
 fn dealt(flow: &str, queues: usize, hand: usize) -> Vec<usize> {
     let mut hasher = DefaultHasher::new();
     flow.hash(&mut hasher);
@@ -387,12 +399,15 @@ mod tests {
         }
         assert_eq!(lender.seat("b", 1).await.err(), Some(Refusal::NoQueue));
         drop(held);
-        // Lent to somebody, they are the lender's again when he is done; a level that borrows within a bound borrows no more.
-        let all: Vec<Seat> = futures_util::future::join_all((0..10).map(|_| lender.seat("b", 1))).await.into_iter().flatten().collect();
+        // Lent to somebody, they are the lender's again when he is done; a level that borrows within a bound borrows no
+        // more.
+        let all: Vec<Seat> =
+            futures_util::future::join_all((0..10).map(|_| lender.seat("b", 1))).await.into_iter().flatten().collect();
         assert_eq!(lender.counts(), (10, 0));
         borrower.set(Kind::Limited { shares: 1, lendable: 0, borrows: Some(50), queues: None }, 2);
         drop(all);
-        let held: Vec<Seat> = futures_util::future::join_all((0..9).map(|_| borrower.seat("a", 1))).await.into_iter().flatten().collect();
+        let held: Vec<Seat> =
+            futures_util::future::join_all((0..9).map(|_| borrower.seat("a", 1))).await.into_iter().flatten().collect();
         assert_eq!((held.len(), borrower.counts()), (3, (3, 0)));
     }
 
@@ -400,7 +415,8 @@ mod tests {
     async fn a_seat_that_another_level_gives_back_goes_to_who_waits() {
         let pool = Arc::default();
         let lendable = |queues| Kind::Limited { shares: 1, lendable: 100, borrows: None, queues };
-        let (one, two) = (Level::new(&pool, lendable(None), 1, SHORT), Level::new(&pool, lendable(Some((1, 1, 5))), 1, WAIT_MAX));
+        let (one, two) =
+            (Level::new(&pool, lendable(None), 1, SHORT), Level::new(&pool, lendable(Some((1, 1, 5))), 1, WAIT_MAX));
         let held = [one.seat("a", 1).await.ok().unwrap(), one.seat("a", 1).await.ok().unwrap()];
         let meanwhile = async {
             tokio::task::yield_now().await;

@@ -1,5 +1,5 @@
-//! Which families of addresses a Service has: upstream's rules for `ipFamilyPolicy`, `ipFamilies` and `clusterIPs` (KEP-563,
-//! `pkg/registry/core/service/storage/alloc.go`). Pure.
+//! Which families of addresses a Service has: upstream's rules for `ipFamilyPolicy`, `ipFamilies` and `clusterIPs`
+//! (KEP-563, `pkg/registry/core/service/storage/alloc.go`). Pure.
 
 use std::net::IpAddr;
 
@@ -32,8 +32,9 @@ fn has_selector(service: &Value) -> bool {
     service["spec"]["selector"].as_object().is_some_and(|selector| !selector.is_empty())
 }
 
-/// Sets policy and families of a service in a cluster that has the families `configured`, the first being the one that services get
-/// unless they ask. An address that the policy lets go goes; one that is missing is the caller's to choose.
+/// Sets policy and families of a service in a cluster that has the families `configured`, the first being the one that
+/// services get unless they ask. An address that the policy lets go goes; one that is missing is the caller's to
+/// choose.
 ///
 /// Errors: what does not fit each other or the cluster.
 pub(super) fn complete(service: &mut Value, old: Option<&Value>, configured: &[&str]) -> Result<(), Vec<FieldError>> {
@@ -74,7 +75,11 @@ pub(super) fn complete(service: &mut Value, old: Option<&Value>, configured: &[&
         errors.push(FieldError::invalid(POLICY, json!(REQUIRE), why));
     }
     for (idx, family) in families.iter().enumerate().filter(|(_, family)| !configured.contains(&family.as_str())) {
-        errors.push(FieldError::invalid(format!("spec.ipFamilies[{idx}]"), json!(family), "not configured on this cluster"));
+        errors.push(FieldError::invalid(
+            format!("spec.ipFamilies[{idx}]"),
+            json!(family),
+            "not configured on this cluster",
+        ));
     }
     if !errors.is_empty() {
         return Err(errors);
@@ -89,7 +94,8 @@ pub(super) fn complete(service: &mut Value, old: Option<&Value>, configured: &[&
     Ok(())
 }
 
-/// A service that prefers two and changes nothing of it keeps the families that it has, whatever the cluster has by now.
+/// A service that prefers two and changes nothing of it keeps the families that it has, whatever the cluster has by
+/// now.
 fn stays(service: &Value, old: &Value) -> bool {
     let same = |field: &str| read::at(service, field) == read::at(old, field);
     policy(service) == PREFER
@@ -176,7 +182,10 @@ mod tests {
         assert_eq!(said(json!({"ipFamilies": ["IPv6"]}), None, BOTH), "SingleStack IPv6 ");
         assert_eq!(said(json!({"ipFamilyPolicy": "PreferDualStack"}), None, BOTH), "PreferDualStack IPv4,IPv6 ");
         assert_eq!(said(json!({"ipFamilyPolicy": "PreferDualStack"}), None, &["IPv4"]), "PreferDualStack IPv4 ");
-        assert_eq!(said(json!({"ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv6"]}), None, BOTH), "RequireDualStack IPv6,IPv4 ");
+        assert_eq!(
+            said(json!({"ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv6"]}), None, BOTH),
+            "RequireDualStack IPv6,IPv4 "
+        );
         assert_eq!(
             said(json!({"ipFamilyPolicy": "PreferDualStack", "clusterIPs": ["fd43::9"]}), None, BOTH),
             "PreferDualStack IPv6,IPv4 fd43::9"
@@ -190,7 +199,10 @@ mod tests {
                 json!({"ipFamilyPolicy": "RequireDualStack"}),
                 "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": this cluster is not configured for dual-stack services",
             ),
-            (json!({"ipFamilies": ["IPv6"]}), "spec.ipFamilies[0]: Invalid value: \"IPv6\": not configured on this cluster"),
+            (
+                json!({"ipFamilies": ["IPv6"]}),
+                "spec.ipFamilies[0]: Invalid value: \"IPv6\": not configured on this cluster",
+            ),
             (
                 json!({"clusterIPs": ["fd43::9"]}),
                 "spec.clusterIPs[0]: Invalid value: [\"fd43::9\"]: IPv6 is not configured on this cluster",
@@ -199,15 +211,24 @@ mod tests {
             assert_eq!(said(spec, None, &["IPv4"]), says);
         }
         let two = "spec.ipFamilyPolicy: Invalid value: \"SingleStack\": must be RequireDualStack or PreferDualStack when multiple";
-        assert_eq!(said(json!({"ipFamilies": ["IPv4", "IPv6"]}), None, BOTH), format!("{two} ipFamilies are specified"));
-        assert_eq!(said(json!({"clusterIPs": ["10.0.0.1", "fd43::1"]}), None, BOTH), format!("{two} clusterIPs are specified"));
+        assert_eq!(
+            said(json!({"ipFamilies": ["IPv4", "IPv6"]}), None, BOTH),
+            format!("{two} ipFamilies are specified")
+        );
+        assert_eq!(
+            said(json!({"clusterIPs": ["10.0.0.1", "fd43::1"]}), None, BOTH),
+            format!("{two} clusterIPs are specified")
+        );
     }
 
     #[test]
     fn a_headless_service_without_selector_has_both_anywhere() {
         let spec = json!({"clusterIP": "None", "clusterIPs": ["None"], "selector": {}});
         assert_eq!(said(spec, None, &["IPv4"]), "RequireDualStack IPv4,IPv6 None");
-        assert_eq!(said(json!({"clusterIP": "None", "clusterIPs": ["None"]}), None, &["IPv4"]), "SingleStack IPv4 None");
+        assert_eq!(
+            said(json!({"clusterIP": "None", "clusterIPs": ["None"]}), None, &["IPv4"]),
+            "SingleStack IPv4 None"
+        );
     }
 
     #[test]

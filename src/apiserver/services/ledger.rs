@@ -1,5 +1,5 @@
-//! Which service holds which address and port: read from the services themselves, so nothing can leak or drift, and kept up to date
-//! from their changes, as reading ten thousand of them for each new one takes long.
+//! Which service holds which address and port: read from the services themselves, so nothing can leak or drift, and
+//! kept up to date from their changes, as reading ten thousand of them for each new one takes long.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -35,7 +35,10 @@ impl Holding {
         let ports = service["spec"]["ports"].as_array().into_iter().flatten();
         let node_ports = ports.filter_map(|port| Some((number(&port["nodePort"])?, protocol(port))));
         let health = number(&service["spec"]["healthCheckNodePort"]).map(|n| (n, "TCP".to_owned()));
-        Holding { ips: cluster_ips(service).iter().filter_map(|ip| ip.parse().ok()).collect(), ports: node_ports.chain(health).collect() }
+        Holding {
+            ips: cluster_ips(service).iter().filter_map(|ip| ip.parse().ok()).collect(),
+            ports: node_ports.chain(health).collect(),
+        }
     }
 }
 
@@ -136,7 +139,11 @@ mod tests {
     }
 
     fn gone(name: &str, rv: u64) -> Event {
-        Event { kind: EventKind::Delete, kv: KeyValue { value: Default::default(), ..kv(name, rv, &Value::Null) }, prev: None }
+        Event {
+            kind: EventKind::Delete,
+            kv: KeyValue { value: Default::default(), ..kv(name, rv, &Value::Null) },
+            prev: None,
+        }
     }
 
     fn filled(events: &[Event]) -> Kind {

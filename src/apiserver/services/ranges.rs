@@ -19,7 +19,12 @@ fn usable(own: &[IpNet], objects: &[Value], family: &str) -> Vec<IpNet> {
     let stays = |object: &&Value| read::text(object, "metadata.deletionTimestamp").is_empty();
     let added = objects.iter().filter(stays).flat_map(|object| read::texts(object, "spec.cidrs"));
     let mut ranges: Vec<IpNet> = Vec::new();
-    for range in own.iter().copied().chain(added.filter_map(|text| text.parse().ok())).filter(|range| cidr_family(range) == family) {
+    for range in own
+        .iter()
+        .copied()
+        .chain(added.filter_map(|text| text.parse().ok()))
+        .filter(|range| cidr_family(range) == family)
+    {
         if !ranges.contains(&range) {
             ranges.push(range);
         }

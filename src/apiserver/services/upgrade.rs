@@ -1,5 +1,6 @@
-//! A cluster that gets its second family later: a Service that prefers two gets its second address when a server starts that gives both.
-//! Upstream leaves such a Service as it is until somebody changes its policy; here the operator's new range is that change.
+//! A cluster that gets its second family later: a Service that prefers two gets its second address when a server starts
+//! that gives both. Upstream leaves such a Service as it is until somebody changes its policy; here the operator's new
+//! range is that change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +24,12 @@ const RETRY: Duration = Duration::from_secs(5);
 pub(crate) async fn check(server: &ApiServer) -> Result<(), BuildError> {
     let failed = |why: String| BuildError::Bootstrap { what: "ServiceCIDR kubernetes".to_owned(), why };
     let catalog = server.catalogs.now();
-    let row = catalog.by_api_version("networking.k8s.io/v1", "ServiceCIDR").map(|row| Arc::clone(catalog.storage_of(row)));
+    let row =
+        catalog.by_api_version("networking.k8s.io/v1", "ServiceCIDR").map(|row| Arc::clone(catalog.storage_of(row)));
     let row = row.ok_or_else(|| failed("there is no such kind".to_owned()))?;
-    let Some(have) = get::read(server, &row, "", "kubernetes").await.map_err(|status| failed(status.message.clone()))? else {
+    let Some(have) =
+        get::read(server, &row, "", "kubernetes").await.map_err(|status| failed(status.message.clone()))?
+    else {
         return Ok(());
     };
     let value = have.value();
@@ -88,7 +92,9 @@ async fn give(server: &ApiServer, namespace: &str, name: &str) -> Result<bool, S
     let row = catalog.by_api_version("v1", "Service").map(|row| Arc::clone(catalog.storage_of(row)));
     let row = row.ok_or_else(Status::no_such_resource)?;
     let turn = server.turn().await?;
-    let Some(have) = get::read(server, &row, namespace, name).await?.filter(|have| waits(&have.value())) else { return Ok(true) };
+    let Some(have) = get::read(server, &row, namespace, name).await?.filter(|have| waits(&have.value())) else {
+        return Ok(true);
+    };
     let old = have.value();
     let mut new = old.clone();
     let first = families::of(&old);
@@ -96,7 +102,15 @@ async fn give(server: &ApiServer, namespace: &str, name: &str) -> Result<bool, S
     let second: Vec<&str> = all.filter(|family| !first.iter().any(|have| have == family)).collect();
     new["spec"]["ipFamilies"] = json!(first.iter().map(String::as_str).chain(second).collect::<Vec<_>>());
     on_update(server, &mut new, &old)?;
-    Ok(write::put_beside(server, &row, namespace, name, &mut new, have.rv, write::Beside { turn: Some(&turn), ..write::Beside::default() })
-        .await?
-        .is_some())
+    Ok(write::put_beside(
+        server,
+        &row,
+        namespace,
+        name,
+        &mut new,
+        have.rv,
+        write::Beside { turn: Some(&turn), ..write::Beside::default() },
+    )
+    .await?
+    .is_some())
 }

@@ -1,4 +1,5 @@
-//! Logs for WebSocket clients: what the node answers becomes messages of one socket, as upstream's `wsstream.Reader` sends them.
+//! Logs for WebSocket clients: what the node answers becomes messages of one socket, as upstream's `wsstream.Reader`
+//! sends them.
 
 use std::io;
 
@@ -15,7 +16,8 @@ use wire::{Body, upgrade, websocket};
 /// Subprotocols, and whether their messages are base64 text. A client that offers none gets bytes.
 const DIALECTS: [(&str, bool); 2] = [("binary.k8s.io", false), ("base64.binary.k8s.io", true)];
 
-/// Passes a request for logs to the node; a WebSocket client gets the answer's bytes as messages, and a refusal as it is.
+/// Passes a request for logs to the node; a WebSocket client gets the answer's bytes as messages, and a refusal as it
+/// is.
 ///
 /// Errors: the node cannot be reached.
 pub async fn connect(
@@ -39,7 +41,10 @@ pub async fn connect(
     let agreed = websocket::accept(&asked, dialect.map(|(name, _)| name));
     if agreed.status() == http::StatusCode::SWITCHING_PROTOCOLS {
         group.spawn_short("log-messages", async move {
-            let run = async { send(upgrade::stream(client).await?, answer.into_body(), dialect.is_some_and(|(_, base64)| base64)).await };
+            let run = async {
+                send(upgrade::stream(client).await?, answer.into_body(), dialect.is_some_and(|(_, base64)| base64))
+                    .await
+            };
             if let Err(err) = run.await {
                 debug!(err = %Chain(&err), "a log's reader went away");
             }
@@ -77,7 +82,10 @@ mod tests {
     #[test]
     fn the_first_offered_protocol_that_is_known_wins() {
         let offered = |names: &[&str]| choose(&names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>());
-        assert_eq!(offered(&["base64url.bearer.authorization.k8s.io.x", "base64.binary.k8s.io"]), Some(("base64.binary.k8s.io", true)));
+        assert_eq!(
+            offered(&["base64url.bearer.authorization.k8s.io.x", "base64.binary.k8s.io"]),
+            Some(("base64.binary.k8s.io", true))
+        );
         assert_eq!(offered(&["binary.k8s.io", "base64.binary.k8s.io"]), Some(("binary.k8s.io", false)));
         assert_eq!(offered(&[]), None);
     }

@@ -1,5 +1,5 @@
-//! An HTML page on its way through `proxy`, piece by piece. Of it no more is held than one start tag: a page of any length, sent at any
-//! pace, costs no memory, and what is sent on grows no faster than the client takes it.
+//! An HTML page on its way through `proxy`, piece by piece. Of it no more is held than one start tag: a page of any
+//! length, sent at any pace, costs no memory, and what is sent on grows no faster than the client takes it.
 
 /// A longer start tag passes as it is.
 const TAG_BYTES_MAX: usize = 8 * 1024;

@@ -1,4 +1,5 @@
-//! Port forwarding for WebSocket clients that carry SPDY inside their messages (KEP-4006, `SPDY/3.1+portforward.k8s.io`).
+//! Port forwarding for WebSocket clients that carry SPDY inside their messages (KEP-4006,
+//! `SPDY/3.1+portforward.k8s.io`).
 
 use std::io;
 
@@ -31,7 +32,8 @@ pub async fn connect(
         return proxy::forward(req, target, path_and_query, group).await;
     }
     let mut headers = HeaderMap::new();
-    headers.insert(HeaderName::from_static("x-stream-protocol-version"), HeaderValue::from_static("portforward.k8s.io"));
+    headers
+        .insert(HeaderName::from_static("x-stream-protocol-version"), HeaderValue::from_static("portforward.k8s.io"));
     let node = match proxy::open_upgrade(target, path_and_query, "SPDY/3.1", headers, group).await? {
         Ok(node) => node,
         Err(refusal) => return Ok(refusal),

@@ -1,7 +1,8 @@
 //! exec and attach for WebSocket clients: channels of one socket become SPDY streams towards the node.
 //!
-//! A message is one channel byte and the bytes: 0 stdin, 1 stdout, 2 stderr, 3 error (a Status), 4 resize, and from version 5 on
-//! 255 closes the channel named by the next byte. Spec: KEP-4006, `k8s.io/apimachinery/pkg/util/remotecommand`.
+//! A message is one channel byte and the bytes: 0 stdin, 1 stdout, 2 stderr, 3 error (a Status), 4 resize, and from
+//! version 5 on 255 closes the channel named by the next byte. Spec: KEP-4006,
+//! `k8s.io/apimachinery/pkg/util/remotecommand`.
 
 use std::io;
 
@@ -48,7 +49,12 @@ impl Wanted {
             pairs.any(|(key, value)| (key == kubelets || key == apis) && matches!(value, "true" | "1"))
         };
         let tty = on("tty", "tty");
-        Wanted { stdin: on("input", "stdin"), stdout: on("output", "stdout"), stderr: on("error", "stderr") && !tty, tty }
+        Wanted {
+            stdin: on("input", "stdin"),
+            stdout: on("output", "stdout"),
+            stderr: on("error", "stderr") && !tty,
+            tty,
+        }
     }
 }
 
@@ -174,10 +180,18 @@ async fn send<S: AsyncRead + AsyncWrite + Unpin>(
     sender.binary(message).await
 }
 
-async fn take_in(message: &Bytes, dialect: Dialect, stdin: &mut Option<StreamWriter>, resize: Option<&StreamWriter>) -> io::Result<()> {
+async fn take_in(
+    message: &Bytes,
+    dialect: Dialect,
+    stdin: &mut Option<StreamWriter>,
+    resize: Option<&StreamWriter>,
+) -> io::Result<()> {
     let Some((&first, rest)) = message.split_first() else { return Ok(()) };
-    let (channel, bytes) =
-        if dialect.base64 { (first.wrapping_sub(b'0'), websocket::from_base64(rest)?.into()) } else { (first, message.slice(1..)) };
+    let (channel, bytes) = if dialect.base64 {
+        (first.wrapping_sub(b'0'), websocket::from_base64(rest)?.into())
+    } else {
+        (first, message.slice(1..))
+    };
     match channel {
         STDIN => match stdin {
             Some(stdin) if !bytes.is_empty() => stdin.write(bytes).await,

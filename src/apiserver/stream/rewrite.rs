@@ -1,5 +1,5 @@
-//! Pages that come through `proxy`: links and redirects to the root of the proxied server lead back through the proxy, as upstream's
-//! `apimachinery/pkg/util/proxy/transport.go` has it. Everything else passes untouched.
+//! Pages that come through `proxy`: links and redirects to the root of the proxied server lead back through the proxy,
+//! as upstream's `apimachinery/pkg/util/proxy/transport.go` has it. Everything else passes untouched.
 
 use bytes::Bytes;
 use futures_util::stream;
@@ -70,7 +70,8 @@ impl Way {
         Way { prefix: prefix.to_owned(), behind: format!("{host}:{port}"), asked }
     }
 
-    /// Leads the answer's redirect or links back. A page is rewritten as it passes, and ends as the one that comes in does.
+    /// Leads the answer's redirect or links back. A page is rewritten as it passes, and ends as the one that comes in
+    /// does.
     pub fn lead_back(self, mut answer: Response<Body>, is_head: bool) -> Response<Body> {
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             return answer;
@@ -83,23 +84,37 @@ impl Way {
         }
         let (kind, packed) = (text(answer.headers(), CONTENT_TYPE), text(answer.headers(), CONTENT_ENCODING));
         // The answer to a HEAD has the page's headers and no page.
-        if is_head || kind.split(';').next().map(str::trim) != Some("text/html") || !matches!(packed.as_str(), "" | "gzip") {
+        if is_head
+            || kind.split(';').next().map(str::trim) != Some("text/html")
+            || !matches!(packed.as_str(), "" | "gzip")
+        {
             return answer;
         }
         let (mut parts, body) = answer.into_parts();
         parts.headers.remove(CONTENT_ENCODING);
         parts.headers.remove(CONTENT_LENGTH);
         let opening = (packed == "gzip").then(gzip::Opening::default);
-        let led =
-            Led { way: self, body, opening, page: Page::default(), came: Bytes::new(), html: Bytes::new(), progress: Progress::Comes };
-        let pieces = stream::try_unfold(led, |mut led| async move { Ok::<_, BodyError>(led.next().await?.map(|piece| (piece, led))) });
+        let led = Led {
+            way: self,
+            body,
+            opening,
+            page: Page::default(),
+            came: Bytes::new(),
+            html: Bytes::new(),
+            progress: Progress::Comes,
+        };
+        let pieces = stream::try_unfold(led, |mut led| async move {
+            Ok::<_, BodyError>(led.next().await?.map(|piece| (piece, led)))
+        });
         Response::from_parts(parts, body::stream(pieces))
     }
 
     /// One URL: led back if it points to the root of the server behind.
     fn link(&self, url: &str) -> String {
         let (host, path) = match url.split_once("://") {
-            Some((scheme, rest)) if !scheme.contains(['/', '?', '#']) => rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len())),
+            Some((scheme, rest)) if !scheme.contains(['/', '?', '#']) => {
+                rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()))
+            }
             _ => match url.strip_prefix("//") {
                 Some(rest) => rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len())),
                 None => ("", url),
@@ -116,11 +131,15 @@ impl Way {
     fn tag(&self, tag: &[u8], out: &mut Vec<u8>) {
         let name_end = tag.iter().skip(1).position(|b| !b.is_ascii_alphanumeric()).map_or(tag.len(), |at| at + 1);
         let name = String::from_utf8_lossy(&tag[1..name_end]).to_ascii_lowercase();
-        let Some((_, wanted)) = LINKS.iter().find(|(element, _)| *element == name) else { return out.extend_from_slice(tag) };
+        let Some((_, wanted)) = LINKS.iter().find(|(element, _)| *element == name) else {
+            return out.extend_from_slice(tag);
+        };
         let mut at = 0;
         for attribute in attributes(tag, name_end) {
             let key = String::from_utf8_lossy(&tag[attribute.key.clone()]).to_ascii_lowercase();
-            if let (true, Ok(value)) = (wanted.contains(&key.as_str()), std::str::from_utf8(&tag[attribute.value.clone()])) {
+            if let (true, Ok(value)) =
+                (wanted.contains(&key.as_str()), std::str::from_utf8(&tag[attribute.value.clone()]))
+            {
                 out.extend_from_slice(&tag[at..attribute.value.start]);
                 out.extend_from_slice(self.link(value).as_bytes());
                 at = attribute.value.end;
@@ -250,7 +269,11 @@ mod tests {
     use super::*;
 
     fn way() -> Way {
-        Way { prefix: "/api/v1/namespaces/n/pods/p/proxy".into(), behind: "10.0.0.1:80".into(), asked: "api:6443".into() }
+        Way {
+            prefix: "/api/v1/namespaces/n/pods/p/proxy".into(),
+            behind: "10.0.0.1:80".into(),
+            asked: "api:6443".into(),
+        }
     }
 
     /// A page, rewritten.
@@ -263,7 +286,8 @@ mod tests {
 
     fn page_of(packing: &str, chunks: impl Iterator<Item = Vec<u8>> + Send + 'static) -> Response<Body> {
         let chunks = chunks.map(|chunk| Ok::<_, std::convert::Infallible>(Bytes::from(chunk)));
-        let answer = Response::builder().header(CONTENT_TYPE, "text/html; charset=utf-8").header(CONTENT_ENCODING, packing);
+        let answer =
+            Response::builder().header(CONTENT_TYPE, "text/html; charset=utf-8").header(CONTENT_ENCODING, packing);
         answer.header(CONTENT_LENGTH, 7).body(body::stream(stream::iter(chunks))).unwrap()
     }
 
@@ -304,7 +328,10 @@ mod tests {
     #[test]
     fn links_to_the_root_lead_back_and_others_stay() {
         let page = |html: &str| String::from_utf8(led(&way(), html.as_bytes())).unwrap();
-        assert_eq!(page(r#"<a href="/rewriteme">test</a>"#), r#"<a href="/api/v1/namespaces/n/pods/p/proxy/rewriteme">test</a>"#);
+        assert_eq!(
+            page(r#"<a href="/rewriteme">test</a>"#),
+            r#"<a href="/api/v1/namespaces/n/pods/p/proxy/rewriteme">test</a>"#
+        );
         for same in [
             r#"<a href="rel/x">a</a>"#,
             r#"<a title="/x" href='http://other/x'>1 < 2</a>"#,
@@ -326,7 +353,9 @@ mod tests {
 
     #[test]
     fn only_readers_are_sent_to_the_root() {
-        let to = |method, path| to_root(&method, path, Some("a=b")).map(|r| r.headers()[LOCATION].to_str().unwrap().to_owned());
+        let to = |method, path| {
+            to_root(&method, path, Some("a=b")).map(|r| r.headers()[LOCATION].to_str().unwrap().to_owned())
+        };
         assert_eq!(to(Method::GET, "/x/proxy").as_deref(), Some("/x/proxy/?a=b"));
         assert_eq!(to(Method::POST, "/x/proxy"), None);
         assert_eq!(to(Method::HEAD, "/x/proxy/"), None);

@@ -21,7 +21,7 @@ pub fn at(path: &str) -> Option<Value> {
 
 /// A name for a content (FNV-1a); the documents are ours, nobody forges one.
 fn crc(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    base::fnv::sum(text.as_bytes())
 }
 
 fn resources() -> Value {

@@ -1,7 +1,8 @@
 //! Rates of nodes and containers from two looks at a node's counters, taken when somebody asks.
 
+use base::sync::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -63,7 +64,8 @@ impl Pair {
     pub fn containers(&self, namespace: &str, pod: &str) -> Vec<(String, Use)> {
         let mine = self.last.page.containers.iter().filter(|(key, _)| key.namespace == namespace && key.pod == pod);
         mine.filter_map(|(key, now)| {
-            let before = self.before.page.containers.get(key).filter(|before| before.started_nanos == now.started_nanos);
+            let before =
+                self.before.page.containers.get(key).filter(|before| before.started_nanos == now.started_nanos);
             Some((key.container.clone(), self.rate(before, now)?))
         })
         .collect()
@@ -96,7 +98,8 @@ struct Node(tokio::sync::Mutex<Option<(Look, Option<Look>)>>);
 pub struct Histories(Mutex<HashMap<String, Arc<Node>>>);
 
 impl Histories {
-    /// Two looks at a node, the later one new enough: from memory, or by looking with `look`, twice if nobody looked of late.
+    /// Two looks at a node, the later one new enough: from memory, or by looking with `look`, twice if nobody looked of
+    /// late.
     ///
     /// Errors: those of `look`. Cancel safety: a look that is dropped was none.
     pub async fn pair<'a, E: Send>(
@@ -105,7 +108,7 @@ impl Histories {
         look: impl Fn() -> BoxFuture<'a, Result<Page, E>> + Send + Sync,
         now: impl Fn() -> Timestamp + Send + Sync,
     ) -> Result<Pair, E> {
-        let slot = Arc::clone(self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(node.to_owned()).or_default());
+        let slot = Arc::clone(self.0.lock().entry(node.to_owned()).or_default());
         let mut kept = slot.0.lock().await;
         if let Some((last, Some(before))) = kept.as_ref().filter(|(last, _)| last.at.elapsed() < FRESH) {
             return Ok(Pair { before: before.clone(), last: last.clone() });
@@ -122,7 +125,7 @@ impl Histories {
 
     /// Forgets nodes that are gone.
     pub fn keep(&self, wanted: impl Fn(&str) -> bool) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, _| wanted(name));
+        self.0.lock().retain(|name, _| wanted(name));
     }
 }
 
@@ -143,7 +146,8 @@ mod tests {
     async fn the_first_question_looks_twice_and_a_hurried_one_not_at_all() {
         let (histories, looks) = (Histories::default(), AtomicU64::new(0));
         let ask = async || {
-            let look = || Box::pin(async { Ok::<_, ()>(page(looks.fetch_add(1, Ordering::Relaxed), 1)) }) as BoxFuture<'_, _>;
+            let look =
+                || Box::pin(async { Ok::<_, ()>(page(looks.fetch_add(1, Ordering::Relaxed), 1)) }) as BoxFuture<'_, _>;
             histories.pair("n", look, || Timestamp::UNIX_EPOCH).await.unwrap()
         };
         let pair = ask().await;

@@ -86,7 +86,11 @@ fn read_labels(text: &str) -> BTreeMap<&str, String> {
     out
 }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked to be in range; fractions are cut off")]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "checked to be in range; fractions are cut off"
+)]
 fn whole(text: &str) -> Option<u64> {
     let number: f64 = text.parse().ok()?;
     (0.0..9e18).contains(&number).then_some(number as u64)
@@ -95,7 +99,9 @@ fn whole(text: &str) -> Option<u64> {
 /// Seconds with a fraction, or in Go's short form `1.5e+09`, as nanoseconds.
 fn nanos(text: &str) -> Option<u64> {
     match text.split_once('.') {
-        Some((secs, fraction)) if !fraction.is_empty() && fraction.len() <= 9 && fraction.bytes().all(|b| b.is_ascii_digit()) => {
+        Some((secs, fraction))
+            if !fraction.is_empty() && fraction.len() <= 9 && fraction.bytes().all(|b| b.is_ascii_digit()) =>
+        {
             let fraction: u64 = format!("{fraction:0<9}").parse().ok()?;
             secs.parse::<u64>().ok()?.checked_mul(1_000_000_000)?.checked_add(fraction)
         }
@@ -122,8 +128,15 @@ mod tests {
             "pod_cpu_usage_seconds_total{namespace=\"ns\",pod=\"p\"} 9\n",
         ));
         let key = ContainerKey { namespace: "ns".into(), pod: "p".into(), container: "c".into() };
-        assert_eq!(page.node, Counters { cpu_nanos: Some(12_000_000_000), memory: Some(1_500_000_000), started_nanos: None });
-        let one = Counters { cpu_nanos: Some(1_500_000_001), memory: Some(4096), started_nanos: Some(1_790_000_000_000_000_000) };
+        assert_eq!(
+            page.node,
+            Counters { cpu_nanos: Some(12_000_000_000), memory: Some(1_500_000_000), started_nanos: None }
+        );
+        let one = Counters {
+            cpu_nanos: Some(1_500_000_001),
+            memory: Some(4096),
+            started_nanos: Some(1_790_000_000_000_000_000),
+        };
         assert_eq!(page.containers, [(key, one)].into());
     }
 }

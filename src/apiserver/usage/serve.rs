@@ -54,8 +54,10 @@ pub async fn run(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     let wanted = wanted(x.server, &a.resource, &a.namespace, &a.name, &filter);
     let pairs = measure(x.server, &wanted).await;
     let now = rfc3339_secs(x.server.config.clock.now());
-    let measured: Vec<Measured> =
-        wanted.iter().filter_map(|o| if kind == "NodeMetrics" { node(o, &pairs, &now) } else { pod(o, &pairs, &now) }).collect();
+    let measured: Vec<Measured> = wanted
+        .iter()
+        .filter_map(|o| if kind == "NodeMetrics" { node(o, &pairs, &now) } else { pod(o, &pairs, &now) })
+        .collect();
     let value = if a.verb == "list" {
         shaped(kind, measured, output)
     } else {
@@ -83,7 +85,9 @@ impl Filter {
     fn of(labels: &str, fields: &str) -> Result<Filter, Status> {
         let labels = Selector::parse(labels).map_err(|err| Status::bad_request(err.to_string()))?;
         let fields = FieldSelector::parse(fields).map_err(|err| Status::bad_request(err.to_string()))?;
-        if let Some(term) = fields.terms().iter().find(|t| !matches!(t.field.as_str(), "metadata.name" | "metadata.namespace")) {
+        if let Some(term) =
+            fields.terms().iter().find(|t| !matches!(t.field.as_str(), "metadata.name" | "metadata.namespace"))
+        {
             return Err(Status::bad_request(format!("field label not supported: {}", term.field)));
         }
         Ok(Filter { labels, fields })
@@ -130,7 +134,8 @@ async fn measure(server: &ApiServer, objects: &[Arc<Value>]) -> BTreeMap<String,
         }
     });
     // Boxed: the compiler cannot prove the stream of borrowing futures Send otherwise.
-    let looks: Vec<futures_util::future::BoxFuture<'_, Option<(String, Pair)>>> = looks.map(|look| Box::pin(look) as _).collect();
+    let looks: Vec<futures_util::future::BoxFuture<'_, Option<(String, Pair)>>> =
+        looks.map(|look| Box::pin(look) as _).collect();
     stream::iter(looks).buffer_unordered(AT_ONCE).filter_map(async |found| found).collect().await
 }
 
@@ -171,8 +176,11 @@ fn pod(pod: &Value, pairs: &BTreeMap<String, Pair>, now: &str) -> Option<Measure
     }
     let mut object = head("PodMetrics", pod, pair, now);
     object["metadata"]["namespace"] = meta::namespace(pod).into();
-    object["containers"] = containers.iter().map(|(name, used)| json!({ "name": name, "usage": usage(*used) })).collect();
-    let used = containers.iter().fold(Use::default(), |sum, (_, one)| Use { cpu: sum.cpu + one.cpu, memory: sum.memory + one.memory });
+    object["containers"] =
+        containers.iter().map(|(name, used)| json!({ "name": name, "usage": usage(*used) })).collect();
+    let used = containers
+        .iter()
+        .fold(Use::default(), |sum, (_, one)| Use { cpu: sum.cpu + one.cpu, memory: sum.memory + one.memory });
     Some(Measured { object, used, window: duration(pair.window()) })
 }
 

@@ -1,7 +1,8 @@
-//! Lost races: a write whose object somebody else changed meanwhile is made again, after a pause, until the request's time is over.
+//! Lost races: a write whose object somebody else changed meanwhile is made again, after a pause, until the request's
+//! time is over.
 //!
-//! A group commit lets one of all writers of an object win, so the number of rounds is the number of writers: it is no bound.
-//! The deadline of every request (`pipeline`) ends the loop. Spec: upstream's `GuaranteedUpdate`.
+//! A group commit lets one of all writers of an object win, so the number of rounds is the number of writers: it is no
+//! bound. The deadline of every request (`pipeline`) ends the loop. Spec: upstream's `GuaranteedUpdate`.
 
 use std::time::Duration;
 
@@ -22,7 +23,8 @@ impl<'s> Again<'s> {
         Again { rng, n_lost: 0 }
     }
 
-    /// Waits before the next try: any time up to a bound that doubles, so that writers who lost together do not meet again.
+    /// Waits before the next try: any time up to a bound that doubles, so that writers who lost together do not meet
+    /// again.
     ///
     /// Cancel safety: dropping it forgets one lost race.
     pub async fn pause(&mut self) {

@@ -48,9 +48,12 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
             only,
         };
         let merged = schema::apply::apply(&request, versions, old, &config, force).map_err(refused)?;
-        // What is stored must read as it would after any other write: zero values that the configuration names are dropped.
+        // What is stored must read as it would after any other write: zero values that the configuration names are
+        // dropped.
         let conformed = schema::decode::conform_resource(merged, &resource, FieldValidation::Ignore);
-        conformed.map(|decoded| decoded.value).map_err(|err| Status::bad_request(err.message(&resource.kind, &resource.version)))
+        conformed
+            .map(|decoded| decoded.value)
+            .map_err(|err| Status::bad_request(err.message(&resource.kind, &resource.version)))
     };
     let written = write::update(call, &name, part, part == Part::Main, None, Maker::Applied(&mut make)).await?;
     answer(call, written).await
@@ -82,7 +85,8 @@ pub fn is_of((api_version, kind): (&str, &str), config: &Value) -> Result<(), St
 
 /// A configuration without the defaults and zero values that decoding adds.
 pub fn raw(bytes: &[u8]) -> Result<Value, Status> {
-    schema::decode::untyped(bytes, schema::decode::Format::Yaml).map_err(|err| Status::bad_request(format!("error decoding YAML: {err}")))
+    schema::decode::untyped(bytes, schema::decode::Format::Yaml)
+        .map_err(|err| Status::bad_request(format!("error decoding YAML: {err}")))
 }
 
 /// The status of an apply that was refused.

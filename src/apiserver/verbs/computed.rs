@@ -16,12 +16,14 @@ pub type Make = for<'s> fn(&'s ApiServer) -> BoxFuture<'s, Vec<Value>>;
 
 /// Answers `get` and `list`.
 pub async fn run(call: &mut Call<'_, '_>, make: Make) -> Result<Response<Body>, Status> {
-    let selector = model::labels::Selector::parse(call.x.query.text("labelSelector")).map_err(|e| Status::bad_request(e.to_string()))?;
+    let selector = model::labels::Selector::parse(call.x.query.text("labelSelector"))
+        .map_err(|e| Status::bad_request(e.to_string()))?;
     let objects = make(call.x.server).await;
     match call.x.attributes.verb.as_str() {
         "get" => {
             let name = &call.x.attributes.name;
-            let found = objects.into_iter().find(|object| meta::name(object) == name).ok_or_else(|| call.not_found(name))?;
+            let found =
+                objects.into_iter().find(|object| meta::name(object) == name).ok_or_else(|| call.not_found(name))?;
             present::object(call, StatusCode::OK, found)
         }
         "list" => {
@@ -33,8 +35,8 @@ pub async fn run(call: &mut Call<'_, '_>, make: Make) -> Result<Response<Body>, 
     }
 }
 
-/// The parts of the control plane. Controllers and scheduler are tasks of this process, which ends when one of them does;
-/// the store is asked.
+/// The parts of the control plane. Controllers and scheduler are tasks of this process, which ends when one of them
+/// does; the store is asked.
 pub fn components(server: &ApiServer) -> BoxFuture<'_, Vec<Value>> {
     Box::pin(async move {
         let store = server.cache.wait_for_now().await.map_err(|err| base::chain::Chain(&err).to_string());

@@ -1,4 +1,5 @@
-//! `log`, `exec`, `attach`, `portforward` and `proxy`: finds out whom the request means and lets the connector reach them.
+//! `log`, `exec`, `attach`, `portforward` and `proxy`: finds out whom the request means and lets the connector reach
+//! them.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,7 +22,8 @@ use crate::stream::rewrite::{self, Way};
 
 /// Of a kubelet's text that says why there are no logs.
 const REFUSAL_MAX: usize = 10_000;
-/// Of the path up to `/proxy`, which goes before each link of a proxied page. Names, a scheme and a port have half of it at most.
+/// Of the path up to `/proxy`, which goes before each link of a proxied page. Names, a scheme and a port have half of
+/// it at most.
 const PREFIX_BYTES_MAX: usize = 1024;
 
 /// Passes the request on.
@@ -69,7 +71,8 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     }
 }
 
-/// A kubelet that gives no logs says why in plain text; clients are told in a Status, as upstream's `GenericHttpResponseChecker` does.
+/// A kubelet that gives no logs says why in plain text; clients are told in a Status, as upstream's
+/// `GenericHttpResponseChecker` does.
 async fn refusal_of_logs(answer: Response<Body>) -> Result<Response<Body>, Status> {
     let code = answer.status().as_u16();
     // 101: lines that go on over a WebSocket.
@@ -127,7 +130,8 @@ fn options(call: &Call<'_, '_>) -> Value {
             }
         }
         "portforward" => {
-            let ports = query.all("ports").flat_map(|ports| ports.split(',')).filter_map(|port| port.parse::<u16>().ok());
+            let ports =
+                query.all("ports").flat_map(|ports| ports.split(',')).filter_map(|port| port.parse::<u16>().ok());
             object["ports"] = ports.collect::<Vec<_>>().into();
         }
         _ => {
@@ -139,7 +143,10 @@ fn options(call: &Call<'_, '_>) -> Value {
 }
 
 async fn pod(call: &Call<'_, '_>, name: &str) -> Result<Value, Status> {
-    get::read(call.x.server, &call.stored, call.namespace(), name).await?.map(|e| e.value()).ok_or_else(|| call.not_found(name))
+    get::read(call.x.server, &call.stored, call.namespace(), name)
+        .await?
+        .map(|e| e.value())
+        .ok_or_else(|| call.not_found(name))
 }
 
 fn node_of(call: &Call<'_, '_>, name: &str) -> Result<Arc<Value>, Status> {
@@ -162,7 +169,9 @@ fn container(pod: &Value, asked: &str, fallback: bool) -> Result<String, Status>
             Err(Status::bad_request(format!("container {asked} is not valid for pod {name}")))
         };
     }
-    if let Some(default) = meta::annotation(pod, "kubectl.kubernetes.io/default-container").filter(|d| main.iter().any(|c| c == d)) {
+    if let Some(default) =
+        meta::annotation(pod, "kubectl.kubernetes.io/default-container").filter(|d| main.iter().any(|c| c == d))
+    {
         return Ok(default.to_owned());
     }
     match main.as_slice() {
@@ -170,7 +179,8 @@ fn container(pod: &Value, asked: &str, fallback: bool) -> Result<String, Status>
         [first, ..] if fallback => Ok(first.clone()),
         [] => Err(Status::bad_request(format!("a container name must be specified for pod {name}"))),
         several => {
-            let mut text = format!("a container name must be specified for pod {name}, choose one of: [{}]", several.join(" "));
+            let mut text =
+                format!("a container name must be specified for pod {name}, choose one of: [{}]", several.join(" "));
             if !init.is_empty() {
                 text.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
             }
@@ -195,8 +205,12 @@ async fn log_target(call: &Call<'_, '_>) -> Result<Target, Status> {
         return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
     };
     let passed = ["follow", "previous", "timestamps", "sinceSeconds", "sinceTime", "tailLines", "limitBytes", "stream"];
-    let pairs: Vec<String> =
-        query.pairs().iter().filter(|(k, _)| passed.contains(&k.as_str())).map(|(k, v)| format!("{k}={}", escape(v))).collect();
+    let pairs: Vec<String> = query
+        .pairs()
+        .iter()
+        .filter(|(k, _)| passed.contains(&k.as_str()))
+        .map(|(k, v)| format!("{k}={}", escape(v)))
+        .collect();
     let path = format!("/containerLogs/{}/{name}/{container}?{}", call.namespace(), pairs.join("&"));
     Ok(Target::Kubelet { node, path_and_query: path })
 }
@@ -258,7 +272,11 @@ fn behind_proxy(call: &Call<'_, '_>) -> Result<(String, String), Status> {
 async fn pod_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
     let (scheme, name, port) = scheme_name_port("pod", &call.x.attributes.name)?;
     let pod = pod(call, &name).await?;
-    let first = pod["spec"]["containers"].as_array().into_iter().flatten().find_map(|c| c["ports"][0]["containerPort"].as_u64());
+    let first = pod["spec"]["containers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find_map(|c| c["ports"][0]["containerPort"].as_u64());
     let port = port.parse::<u16>().ok().or(first.and_then(|p| u16::try_from(p).ok())).filter(|p| *p > 0).unwrap_or(80);
     let host = pod["status"]["podIP"].as_str().filter(|ip| !ip.is_empty());
     let host = host.ok_or_else(|| Status::bad_request("address not allowed: the pod has no address yet"))?.to_owned();
@@ -273,10 +291,12 @@ async fn service_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
     let service = pod(call, &name).await?;
     let ports = service["spec"]["ports"].as_array().cloned().unwrap_or_default();
     let number = port.parse::<u64>().ok();
-    let named = |p: &Value| p["name"].as_str() == Some(port.as_str()) || number.is_some() && p["port"].as_u64() == number;
+    let named =
+        |p: &Value| p["name"].as_str() == Some(port.as_str()) || number.is_some() && p["port"].as_u64() == number;
     let wanted = ports.iter().find(|p| port.is_empty() && ports.len() == 1 || named(p));
     let none = || Status::unavailable(format!("no endpoints available for service {name:?}"));
-    let wanted = wanted.ok_or_else(|| Status::unavailable(format!("no service port {port:?} found for service {name:?}")))?;
+    let wanted =
+        wanted.ok_or_else(|| Status::unavailable(format!("no service port {port:?} found for service {name:?}")))?;
     let slices = call.x.server.cache.ready("discovery.k8s.io", "endpointslices").await?;
     let candidates: Vec<(String, u16, Option<String>)> = slices
         .snapshot(Some(call.namespace()))
@@ -299,28 +319,45 @@ async fn service_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
 fn endpoints(slice: &Value, service_port: &Value) -> Vec<(String, u16, Option<String>)> {
     let name = service_port["name"].as_str().unwrap_or_default();
     let port = slice["ports"].as_array().into_iter().flatten().find(|p| p["name"].as_str().unwrap_or_default() == name);
-    let Some(number) = port.and_then(|p| p["port"].as_u64()).and_then(|n| u16::try_from(n).ok()) else { return Vec::new() };
-    let ready = slice["endpoints"].as_array().into_iter().flatten().filter(|e| e["conditions"]["ready"] != json!(false));
-    ready.filter_map(|e| Some((e["addresses"][0].as_str()?.to_owned(), number, e["nodeName"].as_str().map(str::to_owned)))).collect()
+    let Some(number) = port.and_then(|p| p["port"].as_u64()).and_then(|n| u16::try_from(n).ok()) else {
+        return Vec::new();
+    };
+    let ready =
+        slice["endpoints"].as_array().into_iter().flatten().filter(|e| e["conditions"]["ready"] != json!(false));
+    ready
+        .filter_map(|e| {
+            Some((e["addresses"][0].as_str()?.to_owned(), number, e["nodeName"].as_str().map(str::to_owned)))
+        })
+        .collect()
 }
 
 async fn node_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
     let (_, name, port) = scheme_name_port("node", &call.x.attributes.name)?;
     let node = node_of(call, &name)?;
     let (path_and_query, prefix) = behind_proxy(call)?;
-    let kubelet = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64().unwrap_or(u64::from(base::ports::KUBELET));
+    let kubelet = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+        .as_u64()
+        .unwrap_or(u64::from(base::ports::KUBELET));
     match port.parse::<u16>() {
         Ok(number) if u64::from(number) != kubelet => {
             let host = node["status"]["addresses"][0]["address"].as_str().unwrap_or(&name).to_owned();
             proxyable(&host)?;
-            Ok(Target::Proxy { scheme: "http".to_owned(), host, port: number, path_and_query, node: Some(node), prefix })
+            Ok(Target::Proxy {
+                scheme: "http".to_owned(),
+                host,
+                port: number,
+                path_and_query,
+                node: Some(node),
+                prefix,
+            })
         }
         _ => Ok(Target::Kubelet { node, path_and_query }),
     }
 }
 
-/// Refuses to pass requests on to addresses that mean another machine to each machine, or none: whoever writes the status of a pod or
-/// node, or an EndpointSlice, would reach what listens on the server's loopback, or its cloud's metadata.
+/// Refuses to pass requests on to addresses that mean another machine to each machine, or none: whoever writes the
+/// status of a pod or node, or an EndpointSlice, would reach what listens on the server's loopback, or its cloud's
+/// metadata.
 ///
 /// Errors: 400, also for a host name, which could be resolved to any address.
 fn proxyable(host: &str) -> Result<(), Status> {
@@ -347,7 +384,8 @@ mod tests {
 
     #[test]
     fn a_pod_of_several_containers_needs_a_name_or_an_annotation() {
-        let mut pod = json!({ "metadata": { "name": "x" }, "spec": { "containers": [{ "name": "a" }, { "name": "b" }] } });
+        let mut pod =
+            json!({ "metadata": { "name": "x" }, "spec": { "containers": [{ "name": "a" }, { "name": "b" }] } });
         let text = container(&pod, "", false).unwrap_err().message.clone();
         assert_eq!(text, "a container name must be specified for pod x, choose one of: [a b]");
         meta::set_annotation(&mut pod, "kubectl.kubernetes.io/default-container", "b");
@@ -382,7 +420,8 @@ mod tests {
     // security-3 F1: a "scheme" of 60 kB stood before each link of a page.
     #[test]
     fn what_stands_around_a_name_is_a_scheme_and_a_port() {
-        let split = |text: &str| scheme_name_port("pod", text).map(|(scheme, name, port)| format!("{scheme},{name},{port}"));
+        let split =
+            |text: &str| scheme_name_port("pod", text).map(|(scheme, name, port)| format!("{scheme},{name},{port}"));
         for (text, parts) in [("p", ",p,"), ("p:80", ",p,80"), ("https:p:", "https,p,"), (":p:web", ",p,web")] {
             assert_eq!(split(text).unwrap(), parts);
         }
@@ -406,7 +445,8 @@ mod tests {
         for through in [200, 206, 101] {
             assert_eq!(answer(through, "line").await.unwrap().status(), through);
         }
-        let refused = answer(400, "container \"a\" in pod \"b\" is waiting to start: ContainerCreating").await.unwrap_err();
+        let refused =
+            answer(400, "container \"a\" in pod \"b\" is waiting to start: ContainerCreating").await.unwrap_err();
         assert_eq!((refused.code, refused.reason), (400, "BadRequest"));
         assert!(refused.message.contains("is waiting to start"));
     }

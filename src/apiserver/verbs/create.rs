@@ -26,13 +26,18 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let bytes = call.body().await?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
     let object = kinds::decode_body(&bytes, format, &call.resource, &strictness, &mut call.x.warnings)?;
-    let answers = call.x.server.guards.virtuals.iter().find(|(g, r, _)| *g == call.resource.group && *r == call.resource.plural);
+    let answers =
+        call.x.server.guards.virtuals.iter().find(|(g, r, _)| *g == call.resource.group && *r == call.resource.plural);
     if let Some((_, _, answers)) = answers {
         let mut object = object;
         // An answer that is computed and never stored has no rows to show.
         if call.output.transform == negotiate::Transform::Table {
             let of = call.resource.qualified();
-            return Err(Status::new(406, "NotAcceptable", format!("the resource {of} does not support being converted to a Table")));
+            return Err(Status::new(
+                406,
+                "NotAcceptable",
+                format!("the resource {of} does not support being converted to a Table"),
+            ));
         }
         check_namespace(call, &mut object)?;
         schema::defaults::apply(&call.x.catalog, &call.resource, &mut object);
@@ -70,14 +75,21 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
 fn check_namespace(call: &Call<'_, '_>, object: &mut Value) -> Result<(), Status> {
     let (sent, url) = (meta::namespace(object).to_owned(), call.namespace().to_owned());
     if !sent.is_empty() && sent != url {
-        return Err(Status::bad_request("the namespace of the provided object does not match the namespace sent on the request"));
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
     }
     meta::set_namespace(object, &url);
     Ok(())
 }
 
 /// Names, completes, judges and stores a new object of the storage version. `tracked` as in [`write::update`].
-pub async fn store(call: &mut Call<'_, '_>, object: Value, tracked: Option<&str>, dry_run: bool) -> Result<Value, Status> {
+pub async fn store(
+    call: &mut Call<'_, '_>,
+    object: Value,
+    tracked: Option<&str>,
+    dry_run: bool,
+) -> Result<Value, Status> {
     let prefix = meta::generate_name(&object).to_owned();
     let generated = meta::name(&object).is_empty() && !prefix.is_empty();
     if meta::name(&object).is_empty() && !generated {
@@ -118,7 +130,8 @@ enum Attempt {
     Moved,
 }
 
-/// One try with one name. `said` is the manager to track, and whether the client gave a resource version: policies get to speak first.
+/// One try with one name. `said` is the manager to track, and whether the client gave a resource version: policies get
+/// to speak first.
 async fn attempt(
     call: &mut Call<'_, '_>,
     object: &mut Value,
@@ -166,7 +179,12 @@ async fn attempt(
     };
     let mut errors = schema::validate::create(&call.stored, review.object);
     errors.extend(trusted::violations(&call.stored, &attributes.user, review.object, None));
-    errors.extend(hooks::of(&call.stored.group, &call.stored.plural).judge.into_iter().flat_map(|judge| judge(review.object, None)));
+    errors.extend(
+        hooks::of(&call.stored.group, &call.stored.plural)
+            .judge
+            .into_iter()
+            .flat_map(|judge| judge(review.object, None)),
+    );
     schema::validate::asked(&call.resource, review.object, None, &mut errors);
     kinds::verdict(&call.resource, name, errors)?;
     write::admission(server, &mut review, false).await?;
@@ -181,7 +199,8 @@ async fn attempt(
     }
     let beside = Beside { turn: turn.as_ref(), charge: charge.as_ref() };
     let Some(rv) = write::put_beside(server, &call.stored, call.namespace(), name, object, 0, beside).await? else {
-        let moved = (turn.is_some() || charge.is_some()) && get::read(server, &call.stored, call.namespace(), name).await?.is_none();
+        let moved = (turn.is_some() || charge.is_some())
+            && get::read(server, &call.stored, call.namespace(), name).await?.is_none();
         return Ok(if moved { Attempt::Moved } else { Attempt::Taken });
     };
     meta::set_resource_version(object, &rv.to_string());

@@ -98,13 +98,19 @@ pub async fn options(call: &mut Call<'_, '_>) -> Result<Options, Status> {
             Format::Yaml => read(schema::decode::Format::Yaml)?,
             Format::Protobuf => {
                 let of = call.x.catalog.type_of_kind("", "v1", "DeleteOptions");
-                crate::kinds::from_protobuf(&bytes, of.ok_or_else(|| Status::internal("the table has no DeleteOptions"))?)?
+                crate::kinds::from_protobuf(
+                    &bytes,
+                    of.ok_or_else(|| Status::internal("the table has no DeleteOptions"))?,
+                )?
             }
         }
     };
     let kind = meta::kind(&body);
     if !kind.is_empty() && kind != "DeleteOptions" {
-        return Err(Status::bad_request(format!("{kind} in version {:?} cannot be handled as a DeleteOptions", meta::api_version(&body))));
+        return Err(Status::bad_request(format!(
+            "{kind} in version {:?} cannot be handled as a DeleteOptions",
+            meta::api_version(&body)
+        )));
     }
     parse_options(&body, &call.x.query)
 }
@@ -113,7 +119,8 @@ pub async fn options(call: &mut Call<'_, '_>) -> Result<Options, Status> {
 pub fn parse_options(body: &Value, query: &crate::query::Query) -> Result<Options, Status> {
     let text = |v: &Value| v.as_str().map(str::to_owned);
     let in_body = body["dryRun"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let orphan = body["orphanDependents"].as_bool().or(query.get("orphanDependents").map(|_| query.flag("orphanDependents")));
+    let orphan =
+        body["orphanDependents"].as_bool().or(query.get("orphanDependents").map(|_| query.flag("orphanDependents")));
     let policy = text(&body["propagationPolicy"]).or(query.get("propagationPolicy").map(str::to_owned));
     if policy.is_some() && orphan.is_some() {
         let detail = "orphanDependents and deletionPropagation cannot be both set";
@@ -121,7 +128,10 @@ pub fn parse_options(body: &Value, query: &crate::query::Query) -> Result<Option
     }
     if let Some(policy) = policy.as_deref().filter(|p| !matches!(*p, "Orphan" | "Background" | "Foreground")) {
         let supported = ["Foreground", "Background", "Orphan", "nil"];
-        return Err(Status::options("DeleteOptions", FieldError::not_supported("propagationPolicy", json!(policy), &supported)));
+        return Err(Status::options(
+            "DeleteOptions",
+            FieldError::not_supported("propagationPolicy", json!(policy), &supported),
+        ));
     }
     Ok(Options {
         grace: body["gracePeriodSeconds"].as_i64().or(query.number("gracePeriodSeconds")),
@@ -186,7 +196,8 @@ pub async fn delete(
 /// Errors: 409 naming the precondition that does not hold.
 pub fn check(resource: &Resource, name: &str, old: &Value, options: &Options) -> Result<(), Status> {
     let refuse = |what: &str, wanted: &str, have: &str, whose: &str| {
-        let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {have}{whose}");
+        let why =
+            format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {have}{whose}");
         Err(Status::conflict(&resource.group, &resource.plural, name, &why))
     };
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != meta::uid(old)) {
@@ -262,7 +273,8 @@ fn plan(row: &Hooks, stored: &Resource, old: &Value, options: &Options, now: Tim
     Plan::Mark(new)
 }
 
-/// A second delete, of what ends at `end`: it may only shorten the time, counted from the first one, and only if it says so.
+/// A second delete, of what ends at `end`: it may only shorten the time, counted from the first one, and only if it
+/// says so.
 ///
 /// Spec: upstream v1.36 `rest.BeforeDelete`.
 fn hasten(end: &str, old: &Value, mut new: Value, asked: Option<i64>, held: bool) -> Plan {
@@ -341,15 +353,21 @@ mod tests {
         assert_eq!(meta::deletion_timestamp(&dying), Some("1970-01-01T00:00:30Z"));
         assert_eq!(planned(&dying, &Options::default()), Plan::Wait);
         assert_eq!(planned(&dying, &Options { grace: Some(0), ..Options::default() }), Plan::Remove);
-        let Plan::Mark(shorter) = planned(&dying, &Options { grace: Some(5), ..Options::default() }) else { panic!("not marked") };
+        let Plan::Mark(shorter) = planned(&dying, &Options { grace: Some(5), ..Options::default() }) else {
+            panic!("not marked")
+        };
         assert_eq!(meta::deletion_grace_period_seconds(&shorter), Some(5));
     }
 
     #[test]
     fn a_second_delete_that_names_no_time_changes_nothing_and_a_shorter_one_counts_from_the_first() {
-        let Plan::Mark(dying) = planned(&pod(), &Options { grace: Some(300), ..Options::default() }) else { panic!("not marked") };
+        let Plan::Mark(dying) = planned(&pod(), &Options { grace: Some(300), ..Options::default() }) else {
+            panic!("not marked")
+        };
         assert_eq!(planned(&dying, &Options::default()), Plan::Wait);
-        let Plan::Mark(sooner) = planned(&dying, &Options { grace: Some(100), ..Options::default() }) else { panic!("not marked") };
+        let Plan::Mark(sooner) = planned(&dying, &Options { grace: Some(100), ..Options::default() }) else {
+            panic!("not marked")
+        };
         assert_eq!(meta::deletion_timestamp(&sooner), Some("1970-01-01T00:01:40Z"));
         assert_eq!(planned(&sooner, &Options { grace: Some(200), ..Options::default() }), Plan::Wait);
     }

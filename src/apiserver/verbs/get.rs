@@ -16,7 +16,8 @@ use store::RangeRequest;
 /// Answers with the object.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let name = call.x.attributes.name.clone();
-    let entry = read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
+    let entry =
+        read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
     if call.sub.as_ref().is_none_or(|s| s.name == "status") {
         return present::entry(call, StatusCode::OK, &entry).await;
     }
@@ -24,7 +25,12 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
 }
 
 /// Reads the newest state of one object: from its cache if somebody watches it already, else from the store alone.
-pub async fn read(server: &ApiServer, stored: &Resource, namespace: &str, name: &str) -> Result<Option<Arc<Entry>>, Status> {
+pub async fn read(
+    server: &ApiServer,
+    stored: &Resource,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Arc<Entry>>, Status> {
     let kind = server.cache.kind(&stored.group, &stored.plural);
     let local = keys::local(namespace, name);
     if kind.is_ready() {

@@ -35,7 +35,10 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let whole = filter.is_all();
     let selection = Selection::split(&mut filter, &call.x.server.cache, &call.stored, &call.resource);
     if call.x.query.get("sendInitialEvents").is_some() {
-        return Err(Status::options("ListOptions", FieldError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")));
+        return Err(Status::options(
+            "ListOptions",
+            FieldError::forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"),
+        ));
     }
     numbers(&call.x.query)?;
     let limit = usize::try_from(call.x.query.number("limit").unwrap_or(0).max(0)).unwrap_or(0);
@@ -71,10 +74,13 @@ async fn shown(call: &mut Call<'_, '_>, items: Vec<Arc<Entry>>, meta: &ListMeta)
 ///
 /// Errors: 400 in Go's words.
 pub fn numbers(query: &Query) -> Result<(), Status> {
-    let bad =
-        ["limit", "timeoutSeconds"].into_iter().find(|key| query.get(key).is_some_and(|v| !v.is_empty()) && query.number(key).is_none());
+    let bad = ["limit", "timeoutSeconds"]
+        .into_iter()
+        .find(|key| query.get(key).is_some_and(|v| !v.is_empty()) && query.number(key).is_none());
     match bad {
-        Some(key) => Err(Status::bad_request(format!("strconv.ParseInt: parsing {:?}: invalid syntax", query.text(key)))),
+        Some(key) => {
+            Err(Status::bad_request(format!("strconv.ParseInt: parsing {:?}: invalid syntax", query.text(key))))
+        }
         None => Ok(()),
     }
 }
@@ -84,8 +90,11 @@ pub fn numbers(query: &Query) -> Result<(), Status> {
 /// Errors: 400 for text that is no selector, or a field that cannot be selected by.
 pub fn filter(resource: &Resource, kind: &Kind, namespace: &str, query: &Query) -> Result<Filter, Status> {
     let labels = Selector::parse(query.text("labelSelector")).map_err(|err| Status::bad_request(err.to_string()))?;
-    let fields = FieldSelector::parse(query.text("fieldSelector")).map_err(|err| Status::bad_request(err.to_string()))?;
-    let known = |field: &str| matches!(field, "metadata.name" | "metadata.namespace") || resource.selectable.iter().any(|s| s == field);
+    let fields =
+        FieldSelector::parse(query.text("fieldSelector")).map_err(|err| Status::bad_request(err.to_string()))?;
+    let known = |field: &str| {
+        matches!(field, "metadata.name" | "metadata.namespace") || resource.selectable.iter().any(|s| s == field)
+    };
     if let Some(term) = fields.terms().iter().find(|t| !known(&t.field)) {
         let message = if matches!(resource.group.as_ref(), "" | "events.k8s.io") && !resource.selectable.is_empty() {
             format!("field label not supported: {}", term.field)
@@ -118,7 +127,8 @@ impl Moment {
     ///
     /// Errors: 400 for combinations that make no sense.
     pub fn parse(query: &Query, limited: bool) -> Result<Moment, Status> {
-        let (rv, how, token) = (query.text("resourceVersion"), query.text("resourceVersionMatch"), query.text("continue"));
+        let (rv, how, token) =
+            (query.text("resourceVersion"), query.text("resourceVersionMatch"), query.text("continue"));
         if !matches!(how, "" | "Exact" | "NotOlderThan") {
             let supported = ["Exact", "NotOlderThan", ""];
             return Err(Status::options(
@@ -162,7 +172,9 @@ pub fn parse_version(text: &str) -> Result<Option<u64>, Status> {
         return Ok(None);
     }
     text.parse().map(Some).map_err(|_| {
-        Status::bad_request(format!("resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"))
+        Status::bad_request(format!(
+            "resourceVersion: Invalid value: {text:?}: strconv.ParseUint: parsing {text:?}: invalid syntax"
+        ))
     })
 }
 
@@ -222,7 +234,8 @@ async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment, enough: 
     })
 }
 
-/// Reads the store as it was, from `start` on and no further than is wanted: a page costs what it shows, however many are stored.
+/// Reads the store as it was, from `start` on and no further than is wanted: a page costs what it shows, however many
+/// are stored.
 async fn past(
     (cache, weight): (&Cache, &Weight),
     kind: &Kind,

@@ -1,7 +1,8 @@
-//! A list on its way to the client, item by item: the values of one item at a time are in memory, and of a long list only the piece that the
-//! client reads next.
+//! A list on its way to the client, item by item: the values of one item at a time are in memory, and of a long list
+//! only the piece that the client reads next.
 //!
-//! What a list costs is computed beside the async threads (`heavy.rs`), a piece at a time, so that many lists take turns.
+//! What a list costs is computed beside the async threads (`heavy.rs`), a piece at a time, so that many lists take
+//! turns.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -109,7 +110,8 @@ impl Look {
     }
 }
 
-/// An object as it stands in a list: those of built-in kinds without version and kind, which the list has for all of them.
+/// An object as it stands in a list: those of built-in kinds without version and kind, which the list has for all of
+/// them.
 ///
 /// Spec: upstream v1.36, whose typed objects lose both when they are decoded from the store.
 fn of_list(resource: &Resource, mut object: Value) -> Value {
@@ -136,9 +138,18 @@ struct Writer {
 
 impl Writer {
     fn new(look: Look, items: Vec<Item>, meta: &ListMeta) -> Writer {
-        let own = json!({ "apiVersion": look.resource.api_version(), "kind": look.resource.kind.to_string() }).to_string();
+        let own =
+            json!({ "apiVersion": look.resource.api_version(), "kind": look.resource.kind.to_string() }).to_string();
         let head = look.head(meta);
-        Writer { look, items: items.into_iter(), head, own: own.replace('}', ","), n_written: 0, is_begun: false, is_done: false }
+        Writer {
+            look,
+            items: items.into_iter(),
+            head,
+            own: own.replace('}', ","),
+            n_written: 0,
+            is_begun: false,
+            is_done: false,
+        }
     }
 
     /// The next piece; `None` behind the last.
@@ -217,7 +228,8 @@ impl Writer {
         Ok(())
     }
 
-    /// [`of_list`] of an object's bytes, which are parsed only if they do not begin with the two fields as they are stored.
+    /// [`of_list`] of an object's bytes, which are parsed only if they do not begin with the two fields as they are
+    /// stored.
     fn copy(&self, out: &mut Vec<u8>, entry: &Entry) -> Result<(), Status> {
         match entry.json.strip_prefix(self.own.as_bytes()) {
             _ if self.look.resource.custom => out.extend_from_slice(&entry.json),
@@ -225,7 +237,9 @@ impl Writer {
                 out.push(b'{');
                 out.extend_from_slice(rest);
             }
-            None => serde_json::to_writer(out, &of_list(&self.look.resource, entry.value())).map_err(Status::internal)?,
+            None => {
+                serde_json::to_writer(out, &of_list(&self.look.resource, entry.value())).map_err(Status::internal)?
+            }
         }
         Ok(())
     }
@@ -260,7 +274,8 @@ fn yaml<T: serde::Serialize>(value: &T) -> Result<String, Status> {
 /// Answers with a list.
 pub async fn answer(call: &Call<'_, '_>, items: Vec<Item>, meta: &ListMeta) -> Result<Response<Body>, Status> {
     let (look, headers) = (Look::of(call), &call.x.parts.headers);
-    let n_bytes: usize = items.iter().map(|item| if let Item::Stored(entry) = item { entry.json.len() } else { 0 }).sum();
+    let n_bytes: usize =
+        items.iter().map(|item| if let Item::Stored(entry) = item { entry.json.len() } else { 0 }).sum();
     let is_long = n_bytes > WHOLE_BYTES_MAX;
     let packs = wire::gzip::accepted(headers);
     call.x.weight.add(if look.is_plain() && !packs { n_bytes / COPY_SHARE } else { n_bytes }).await;
@@ -324,7 +339,12 @@ fn next(writer: &mut Writer, packer: &mut Option<Packer>) -> Result<Option<Bytes
 }
 
 /// A list in protobuf begins with its length: it is made as a whole.
-async fn protobuf(look: Look, items: Vec<Item>, meta: &ListMeta, headers: &HeaderMap) -> Result<Response<Body>, Status> {
+async fn protobuf(
+    look: Look,
+    items: Vec<Item>,
+    meta: &ListMeta,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, Status> {
     let mut head = look.head(meta);
     let fields = head.as_object_mut().map(std::mem::take).unwrap_or_default();
     let mut writer = match ListWriter::new(fields) {

@@ -131,7 +131,11 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     let found = catalog.resource(&a.group, &a.version, &a.resource).filter(|r| !r.custom || !r.verbs.is_empty());
     let Some(resource) = found else {
         // A group that is served answers itself for what it lacks.
-        return if catalog.groups().iter().any(|g| g.name == a.group) { Err(Status::no_such_resource()) } else { Ok(page_not_found()) };
+        return if catalog.groups().iter().any(|g| g.name == a.group) {
+            Err(Status::no_such_resource())
+        } else {
+            Ok(page_not_found())
+        };
     };
     let sub = match a.subresource.as_str() {
         "" => None,
@@ -142,13 +146,15 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     };
     let verbs = sub.map_or(&resource.verbs, |s| &s.verbs);
     // Which methods a path has: objects are named, but for those that are created.
-    let misaddressed = sub.is_none() && matches!((a.verb.as_str(), a.name.is_empty()), ("create", false) | ("update" | "patch", true));
+    let misaddressed =
+        sub.is_none() && matches!((a.verb.as_str(), a.name.is_empty()), ("create", false) | ("update" | "patch", true));
     let read_only = a.subresource == "log" && a.verb != "get";
     if misaddressed || read_only {
         return Err(Status::method_not_allowed());
     }
     let streaming = matches!(a.subresource.as_str(), "proxy" | "exec" | "attach" | "portforward" | "log");
-    // The old prefixes `watch` and `proxy` of a path make a verb of their own: with it nobody has been allowed what the method does.
+    // The old prefixes `watch` and `proxy` of a path make a verb of their own: with it nobody has been allowed what the
+    // method does.
     let prefixed = streaming && matches!(a.verb.as_str(), "watch" | "proxy");
     if prefixed || (!streaming && !allowed(verbs, &a.verb)) {
         return Err(Status::method_not_allowed());
@@ -172,7 +178,13 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     output.pretty = negotiate::is_pretty(&x.query, output);
     let deprecated = resource.definition.as_ref().and_then(|definition| definition.warning.clone());
     x.warnings.extend(deprecated);
-    let mut call = Call { stored: Arc::clone(catalog.storage_of(resource)), resource: Arc::clone(resource), sub: sub.cloned(), output, x };
+    let mut call = Call {
+        stored: Arc::clone(catalog.storage_of(resource)),
+        resource: Arc::clone(resource),
+        sub: sub.cloned(),
+        output,
+        x,
+    };
     if streaming {
         return connect::run(&mut call).boxed().await;
     }

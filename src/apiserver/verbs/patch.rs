@@ -16,8 +16,7 @@ use crate::status::Status;
 use crate::{kinds, negotiate};
 
 /// The kinds of patch by media type.
-const ACCEPTED: &str =
-    "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";
+const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";
 
 /// Custom resources know no strategic merge.
 const ACCEPTED_CUSTOM: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
@@ -41,7 +40,10 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
         _ => return Err(Status::unsupported_media_type(if call.resource.custom { ACCEPTED_CUSTOM } else { ACCEPTED })),
     };
     if call.x.query.flag("force") {
-        return Err(Status::options("PatchOptions", FieldError::forbidden("force", "may not be specified for non-apply patch")));
+        return Err(Status::options(
+            "PatchOptions",
+            FieldError::forbidden("force", "may not be specified for non-apply patch"),
+        ));
     }
     let bytes = call.body().await?;
     let name = call.x.attributes.name.clone();
@@ -54,7 +56,9 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
         let patched = patched(resource.type_def(), way, &old, &bytes)?;
         warnings.clear();
         kinds::decode_patched(patched, &resource, &strictness, &mut warnings, |patched| match way {
-            Way::Strategic => serde_json::from_slice(&bytes).map_or_else(|_| String::new(), |patch| schema::patch::go_text(&patch)),
+            Way::Strategic => {
+                serde_json::from_slice(&bytes).map_or_else(|_| String::new(), |patch| schema::patch::go_text(&patch))
+            }
             Way::Json | Way::Merge => patched.to_string(),
         })
         .map_err(|status| if way == Way::Strategic { unrestored(status) } else { status })
@@ -69,8 +73,8 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     answer(call, written).await
 }
 
-/// A strategic patch never becomes JSON upstream, so what does not fit its type is told by another reader, in other words:
-/// `cannot restore map from string`.
+/// A strategic patch never becomes JSON upstream, so what does not fit its type is told by another reader, in other
+/// words: `cannot restore map from string`.
 ///
 /// Spec: upstream v1.36 `runtime.DefaultUnstructuredConverter.FromUnstructured`.
 fn unrestored(mut status: Status) -> Status {
@@ -108,7 +112,9 @@ fn same_address(new: &mut Value, old: Option<&Value>) -> Result<(), Status> {
     let Some(old) = old else { return Ok(()) };
     let (sent, have) = (model::meta::name(new), model::meta::name(old));
     if sent != have {
-        return Err(Status::bad_request(format!("the name of the object ({sent}) does not match the name on the URL ({have})")));
+        return Err(Status::bad_request(format!(
+            "the name of the object ({sent}) does not match the name on the URL ({have})"
+        )));
     }
     let (sent, have) = (model::meta::namespace(new), model::meta::namespace(old));
     if sent != have {
@@ -128,7 +134,9 @@ fn patched(of: &schema::table::TypeDef, way: Way, old: &Value, bytes: &Bytes) ->
             return Ok(patch);
         }
         let what = schema::decode::go_kind(&patch);
-        Err(Status::bad_request(format!("{DECODING}json: cannot unmarshal {what} into Go value of type map[string]interface {{}}")))
+        Err(Status::bad_request(format!(
+            "{DECODING}json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"
+        )))
     };
     let patch = read().map_err(|mut status| {
         // Upstream says where it was only about the other patches.
@@ -168,8 +176,14 @@ mod tests {
     fn a_strategic_patch_of_the_wrong_type_is_refused_in_the_words_of_its_own_reader() {
         let said = |text: &str| unrestored(Status::bad_request(text)).message.clone();
         let field = "Go struct field ObjectMeta.metadata.labels of type";
-        assert_eq!(said(&format!("p: json: cannot unmarshal string into {field} map[string]string")), "p: cannot restore map from string");
-        assert_eq!(said("json: cannot unmarshal string into Go struct field S.spec.replicas of type int32"), "unrecognized type: int32");
+        assert_eq!(
+            said(&format!("p: json: cannot unmarshal string into {field} map[string]string")),
+            "p: cannot restore map from string"
+        );
+        assert_eq!(
+            said("json: cannot unmarshal string into Go struct field S.spec.replicas of type int32"),
+            "unrecognized type: int32"
+        );
         assert_eq!(
             said("json: cannot unmarshal array into Go struct field P.spec of type v1.PodSpec"),
             "cannot restore struct from: slice"

@@ -73,7 +73,8 @@ pub async fn list(call: &Call<'_, '_>, items: Vec<Arc<Entry>>, meta: &ListMeta) 
     }
     call.x.weight.add(items.iter().map(|e| e.json.len()).sum()).await;
     let converter = call.x.server.cache.converter().ok_or_else(|| Status::unavailable("the server is starting"))?;
-    let values = converter.convert(items.iter().map(|e| e.value()).collect(), &call.resource, &call.resource.list_kind).await?;
+    let values =
+        converter.convert(items.iter().map(|e| e.value()).collect(), &call.resource, &call.resource.list_kind).await?;
     list_of(call, values, meta).await
 }
 
@@ -107,7 +108,8 @@ pub fn metadata_only(mut object: Value, output: Output) -> Value {
 
 fn table(call: &Call<'_, '_>, object: Value) -> Value {
     let meta = ListMeta { rv: rv_of(&object), next: String::new(), remaining: None };
-    let row = row(&call.resource, object, call.x.query.text("includeObject"), call.output, call.x.server.config.clock.now());
+    let row =
+        row(&call.resource, object, call.x.query.text("includeObject"), call.output, call.x.server.config.clock.now());
     json!({
         "kind": "Table", "apiVersion": meta_version(call.output), "metadata": list_metadata(&meta),
         "columnDefinitions": schema::print::column_values(&call.resource),
@@ -130,9 +132,11 @@ pub fn row(resource: &Resource, object: Value, include: &str, output: Output, no
 /// How a watch brings objects into the version asked for, where a webhook may be needed for that.
 pub fn watch_converter(call: &Call<'_, '_>) -> Option<crate::cache::stream::Convert> {
     conversion::by_webhook(&call.resource)?;
-    let (cache, stored, resource) = (Arc::clone(&call.x.server.cache), Arc::clone(&call.stored), Arc::clone(&call.resource));
+    let (cache, stored, resource) =
+        (Arc::clone(&call.x.server.cache), Arc::clone(&call.stored), Arc::clone(&call.resource));
     Some(Arc::new(move |json: &Bytes| {
-        let (cache, stored, resource, json) = (Arc::clone(&cache), Arc::clone(&stored), Arc::clone(&resource), json.clone());
+        let (cache, stored, resource, json) =
+            (Arc::clone(&cache), Arc::clone(&stored), Arc::clone(&resource), json.clone());
         async move {
             let object = serde_json::from_slice(&json).map_err(Status::internal)?;
             let object = conversion::one(cache.converter(), object, &stored, &resource).await?;
@@ -142,8 +146,8 @@ pub fn watch_converter(call: &Call<'_, '_>) -> Option<crate::cache::stream::Conv
     }))
 }
 
-/// How a watch turns bytes (of the stored version, or what [`watch_converter`] made of them) into what the client asked for;
-/// `None` if they are it.
+/// How a watch turns bytes (of the stored version, or what [`watch_converter`] made of them) into what the client asked
+/// for; `None` if they are it.
 pub fn watch_encoder(call: &Call<'_, '_>) -> Option<crate::cache::stream::Encode> {
     let converted = conversion::by_webhook(&call.resource).is_some();
     let same = same(&call.stored, &call.resource) || converted;
@@ -157,8 +161,11 @@ pub fn watch_encoder(call: &Call<'_, '_>) -> Option<crate::cache::stream::Encode
     // Only the first Table of a watch carries the columns; the others a null.
     let first = std::sync::atomic::AtomicBool::new(true);
     Some(Arc::new(move |json: &Bytes| {
-        let object =
-            if converted { serde_json::from_slice(json).map_err(Status::internal)? } else { kinds::parse(json, &stored, &resource)? };
+        let object = if converted {
+            serde_json::from_slice(json).map_err(Status::internal)?
+        } else {
+            kinds::parse(json, &stored, &resource)?
+        };
         let object = match view {
             Some(view) => view(object),
             None => object,

@@ -21,12 +21,16 @@ const API_VERSION: &str = "autoscaling/v1";
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let name = call.x.attributes.name.clone();
     if call.x.attributes.verb == "get" {
-        let entry = get::read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
+        let entry = get::read(call.x.server, &call.stored, call.namespace(), &name)
+            .await?
+            .ok_or_else(|| call.not_found(&name))?;
         call.x.weight.add(entry.json.len()).await;
         let shown = call.to_requested(entry.value()).await?;
         return present::object(call, StatusCode::OK, of(call.resource.definition.as_deref(), &shown));
     }
-    if call.x.attributes.verb == "patch" && negotiate::media_type(&call.x.parts.headers) == "application/apply-patch+yaml" {
+    if call.x.attributes.verb == "patch"
+        && negotiate::media_type(&call.x.parts.headers) == "application/apply-patch+yaml"
+    {
         return apply(call).await;
     }
     let manager = write::manager(call)?;
@@ -50,7 +54,8 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         Ok(object)
     };
     let url_name = call.x.attributes.name.clone();
-    let written = write::update(call, &url_name, Part::Main, false, Some(&manager), Maker::Requested(&mut make)).await?;
+    let written =
+        write::update(call, &url_name, Part::Main, false, Some(&manager), Maker::Requested(&mut make)).await?;
     let shown = call.to_requested(written.into_object()).await?;
     present::object(call, StatusCode::OK, of(resource.definition.as_deref(), &shown))
 }
@@ -59,7 +64,11 @@ fn not_negative(name: &str, replicas: i64) -> Result<(), Status> {
     if replicas >= 0 {
         return Ok(());
     }
-    let error = schema::validate::error::FieldError::invalid("spec.replicas", json!(replicas), "must be greater than or equal to 0");
+    let error = schema::validate::error::FieldError::invalid(
+        "spec.replicas",
+        json!(replicas),
+        "must be greater than or equal to 0",
+    );
     Err(kinds::invalid("autoscaling", "Scale", name, vec![error]))
 }
 
@@ -78,7 +87,11 @@ async fn apply(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let bytes = call.body().await?;
     let mut sent = apply::raw(&bytes)?;
     apply::is_of((API_VERSION, "Scale"), &sent)?;
-    let of_scale = call.x.catalog.type_of_kind("autoscaling", "v1", "Scale").ok_or_else(|| Status::internal("the table has no Scale"))?;
+    let of_scale = call
+        .x
+        .catalog
+        .type_of_kind("autoscaling", "v1", "Scale")
+        .ok_or_else(|| Status::internal("the table has no Scale"))?;
     schema::apply::fits(of_scale, API_VERSION, &sent).map_err(apply::refused)?;
     check_address(call, &mut sent, &name)?;
     let (resource, definition) = (Arc::clone(&call.resource), call.resource.definition.clone());
@@ -132,16 +145,20 @@ async fn wish(call: &mut Call<'_, '_>) -> Result<Wish, Status> {
         return match negotiate::media_type(&call.x.parts.headers).as_str() {
             "application/json-patch+json" => Ok(Wish::Json(bytes)),
             // A Scale has no lists: a strategic merge of it is a plain merge.
-            "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
-                serde_json::from_slice(&bytes).map(Wish::Merge).map_err(|err| Status::bad_request(format!("error decoding patch: {err}")))
-            }
+            "application/merge-patch+json" | "application/strategic-merge-patch+json" => serde_json::from_slice(&bytes)
+                .map(Wish::Merge)
+                .map_err(|err| Status::bad_request(format!("error decoding patch: {err}"))),
             _ => Err(Status::unsupported_media_type(
                 "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
             )),
         };
     }
     let format = negotiate::input(&call.x.parts.headers)?;
-    let of = call.x.catalog.type_of_kind("autoscaling", "v1", "Scale").ok_or_else(|| Status::internal("the table has no Scale"))?;
+    let of = call
+        .x
+        .catalog
+        .type_of_kind("autoscaling", "v1", "Scale")
+        .ok_or_else(|| Status::internal("the table has no Scale"))?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
     let mut scale = kinds::decode_as(&bytes, format, (API_VERSION, "Scale"), of, &strictness, &mut call.x.warnings)?;
     let name = call.x.attributes.name.clone();

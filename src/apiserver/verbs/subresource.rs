@@ -20,7 +20,9 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         ("scale", _) => scale::run(call).await,
         (_, "get") => {
             let name = call.x.attributes.name.clone();
-            let entry = get::read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
+            let entry = get::read(call.x.server, &call.stored, call.namespace(), &name)
+                .await?
+                .ok_or_else(|| call.not_found(&name))?;
             present::entry(call, StatusCode::OK, &entry).await
         }
         ("status", "update") => update::run(call, Part::Status).await,
@@ -32,7 +34,9 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         ("eviction", "create") => evict(call).await,
         ("token", "create") => token(call).await,
         // What such a write may change stands in the owners of the kind's fields.
-        ("finalize" | "approval" | "ephemeralcontainers" | "resize", "update") => update::run(call, Part::Special).await,
+        ("finalize" | "approval" | "ephemeralcontainers" | "resize", "update") => {
+            update::run(call, Part::Special).await
+        }
         ("approval" | "ephemeralcontainers" | "resize", "patch") => patch::run(call, Part::Special).await,
         _ => Err(Status::method_not_allowed()),
     }
@@ -48,7 +52,14 @@ async fn posted(call: &mut Call<'_, '_>) -> Result<Value, Status> {
         .type_of_kind(&sub.kind.group, &sub.kind.version, &sub.kind.kind)
         .ok_or_else(|| Status::internal("the table lacks this kind"))?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
-    let mut object = kinds::decode_as(&bytes, format, (&sub.kind.api_version(), &sub.kind.kind), of, &strictness, &mut call.x.warnings)?;
+    let mut object = kinds::decode_as(
+        &bytes,
+        format,
+        (&sub.kind.api_version(), &sub.kind.kind),
+        of,
+        &strictness,
+        &mut call.x.warnings,
+    )?;
     let name = call.x.attributes.name.clone();
     update::check_address(call, &mut object, &name)?;
     Ok(object)
@@ -130,7 +141,10 @@ fn check_bindable(pod: &Value, name: &str, uid: &str) -> Result<(), Status> {
     let conflict = |why: &str| Err(Status::conflict("", "pods/binding", name, why));
     let have = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     if !uid.is_empty() && uid != meta::uid(pod) {
-        return conflict(&format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {}", meta::uid(pod)));
+        return conflict(&format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            meta::uid(pod)
+        ));
     }
     if meta::deletion_timestamp(pod).is_some() {
         return conflict(&format!("pod {name} is being deleted, cannot be assigned to a host"));
@@ -174,7 +188,8 @@ async fn token(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let dry_run = call.dry_run()?;
     admit(call, "TokenRequest", &mut request, dry_run).await?;
     let name = call.x.attributes.name.clone();
-    let account = get::read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
+    let account =
+        get::read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
     let lookup = call.x.server.lookup();
     let issuer = std::sync::Arc::clone(&call.x.server.guards.issuer);
     let asked = request["spec"]["expirationSeconds"].as_i64();

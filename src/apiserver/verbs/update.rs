@@ -45,7 +45,9 @@ pub fn check_address(call: &Call<'_, '_>, object: &mut Value, name: &str) -> Res
     if sent.is_empty() {
         meta::set_name(object, name);
     } else if sent != name {
-        return Err(Status::bad_request(format!("the name of the object ({sent}) does not match the name on the URL ({name})")));
+        return Err(Status::bad_request(format!(
+            "the name of the object ({sent}) does not match the name on the URL ({name})"
+        )));
     }
     let (sent, url) = (meta::namespace(object), call.namespace());
     if !sent.is_empty() && sent != url {

@@ -1,7 +1,7 @@
 //! An object in the other versions of its resource, for managers of fields that wrote in those.
 //!
-//! `schema` asks for a form where it needs one and waits for nobody. A form that only a webhook can make is noted, fetched, and then all is
-//! computed again.
+//! `schema` asks for a form where it needs one and waits for nobody. A form that only a webhook can make is noted,
+//! fetched, and then all is computed again.
 
 use std::sync::Arc;
 
@@ -57,7 +57,10 @@ impl Versions for Forms {
 /// What `compute` makes once it has all the forms that it asks for.
 ///
 /// Errors: a conversion webhook failed.
-pub async fn with<T>(call: &Call<'_, '_>, compute: &mut (dyn FnMut(&mut dyn Versions) -> T + Send)) -> Result<T, Status> {
+pub async fn with<T>(
+    call: &Call<'_, '_>,
+    compute: &mut (dyn FnMut(&mut dyn Versions) -> T + Send),
+) -> Result<T, Status> {
     let (catalog, stored) = (Arc::clone(&call.x.catalog), Arc::clone(&call.stored));
     let mut forms = Forms { catalog, stored, known: Vec::new(), wanted: Vec::new() };
     loop {

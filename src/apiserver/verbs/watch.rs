@@ -103,7 +103,8 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     Ok(stream_of(framing, stream))
 }
 
-/// The selector of a watch of one object: what was authorized is that name, so a selector that does not demand it is refused.
+/// The selector of a watch of one object: what was authorized is that name, so a selector that does not demand it is
+/// refused.
 fn only(name: &str, asked: FieldSelector) -> Result<FieldSelector, Status> {
     if asked.is_empty() {
         return Ok(FieldSelector::one("metadata.name", name));
@@ -118,7 +119,9 @@ fn framing(call: &Call<'_, '_>) -> Result<Framing, Status> {
     match call.output.format {
         Format::Json => Ok(Framing::Lines),
         Format::Protobuf => Ok(Framing::Protobuf),
-        Format::Yaml => Err(Status::not_acceptable("application/json, application/vnd.kubernetes.protobuf;stream=watch")),
+        Format::Yaml => {
+            Err(Status::not_acceptable("application/json, application/vnd.kubernetes.protobuf;stream=watch"))
+        }
     }
 }
 
@@ -163,7 +166,8 @@ where
                         };
                         tokio::time::timeout(WEBSOCKET_SEND_TIMEOUT, sent).await??;
                     }
-                    // Cancel safe: a message is returned or still to come. What the client says means nothing, its end does.
+                    // Cancel safe: a message is returned or still to come. What the client says means nothing, its end
+                    // does.
                     message = receiver.next() => if message?.is_none() { return Ok(()) },
                 }
             }
@@ -182,10 +186,13 @@ fn check_initial(how: &str, initial_list: Option<bool>, bookmarks: bool) -> Resu
         Some(_) if how != "NotOlderThan" => {
             forbidden("resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
         }
-        Some(true) if !bookmarks => forbidden("sendInitialEvents", "sendInitialEvents requires setting allowWatchBookmarks to true"),
-        None if !how.is_empty() => {
-            forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
+        Some(true) if !bookmarks => {
+            forbidden("sendInitialEvents", "sendInitialEvents requires setting allowWatchBookmarks to true")
         }
+        None if !how.is_empty() => forbidden(
+            "resourceVersionMatch",
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ),
         _ => Ok(()),
     }
 }
@@ -220,14 +227,23 @@ type Resumed = (Vec<Delivery>, tokio::sync::mpsc::Receiver<Delivery>);
 
 /// Every change after `rv`: from the cache's memory, or, if that does not reach so far back, from the store's history.
 /// The inner error goes to the client as the stream's only frame.
-async fn resume(call: &Call<'_, '_>, kind: &Kind, rv: u64, filter: &Arc<Filter>) -> Result<Result<Resumed, Status>, Status> {
+async fn resume(
+    call: &Call<'_, '_>,
+    kind: &Kind,
+    rv: u64,
+    filter: &Arc<Filter>,
+) -> Result<Result<Resumed, Status>, Status> {
     if let Some(resumed) = kind.watch_after(rv, filter) {
         return Ok(Ok(resumed));
     }
     let _turn = HISTORIES.acquire().await.map_err(Status::internal)?;
     let prefix = kind.prefix.as_bytes();
-    let request =
-        WatchRequest { key: Bytes::copy_from_slice(prefix), range_end: store::prefix_end(prefix), start: Revision(rv + 1), prev_kv: true };
+    let request = WatchRequest {
+        key: Bytes::copy_from_slice(prefix),
+        range_end: store::prefix_end(prefix),
+        start: Revision(rv + 1),
+        prev_kv: true,
+    };
     let mut history = match call.x.server.cache.storage().watch(request).await {
         Ok(history) => history,
         Err(store::error::Error::Compacted { floor, .. }) => return Ok(Err(Status::too_old(rv, floor.0))),

@@ -167,7 +167,12 @@ pub async fn track(call: &Call<'_, '_>, manager: &str, old: Option<&Value>, new:
     Ok(())
 }
 
-async fn track_in(call: &Call<'_, '_>, request: &schema::apply::Request<'_>, old: Option<&Value>, new: &mut Value) -> Result<(), Status> {
+async fn track_in(
+    call: &Call<'_, '_>,
+    request: &schema::apply::Request<'_>,
+    old: Option<&Value>,
+    new: &mut Value,
+) -> Result<(), Status> {
     let sent = meta::managed_fields(new).to_vec();
     let mut track = |versions: &mut dyn Versions| {
         meta::set_managed_fields(new, sent.clone());
@@ -228,11 +233,14 @@ pub async fn update(
             }
         } else if dry_run || unchanged(&new, &old) {
             return Ok(Written::Updated(if dry_run { new } else { old }));
-        } else if let Some(at) = put_beside(call.x.server, &call.stored, call.namespace(), name, &mut new, rv, beside).await? {
+        } else if let Some(at) =
+            put_beside(call.x.server, &call.stored, call.namespace(), name, &mut new, rv, beside).await?
+        {
             meta::set_resource_version(&mut new, &at.to_string());
             return Ok(Written::Updated(new));
         }
-        // Somebody was faster. A version that the client named no longer fits and ends the next round; a patch is laid on what is there now.
+        // Somebody was faster. A version that the client named no longer fits and ends the next round; a patch is laid
+        // on what is there now.
         drop((turn, charge));
         again.pause().await;
     }
@@ -240,10 +248,11 @@ pub async fn update(
 
 /// Whoever creates an object by an update or an apply needs the right to create it as well.
 ///
-/// Errors: 403. Spec: `withAuthorization` of upstream's apiserver/pkg/endpoints/handlers/update.go (v1.36.2); asked earlier than there,
-/// before any plugin of admission.
+/// Errors: 403. Spec: `withAuthorization` of upstream's apiserver/pkg/endpoints/handlers/update.go (v1.36.2); asked
+/// earlier than there, before any plugin of admission.
 async fn may_create(call: &Call<'_, '_>, name: &str) -> Result<(), Status> {
-    let attributes = Attributes { verb: "create".to_owned(), ..attributes_for(&call.x.attributes, name, call.namespace()) };
+    let attributes =
+        Attributes { verb: "create".to_owned(), ..attributes_for(&call.x.attributes, name, call.namespace()) };
     require(call.x.server, &attributes).await
 }
 
@@ -257,7 +266,8 @@ fn unversioned(resource: &Resource, name: &str) -> Status {
     Status::invalid(&resource.group, &resource.plural, name, vec![cause])
 }
 
-/// Checks the version that the client may have sent, and the uid if it sent the whole object: a patch of it is refused as a change.
+/// Checks the version that the client may have sent, and the uid if it sent the whole object: a patch of it is refused
+/// as a change.
 fn unmoved(resource: &Resource, name: &str, new: &Value, old: &Value, is_update: bool) -> Result<(), Status> {
     let (sent, have) = (meta::uid(new), meta::uid(old));
     if is_update && !sent.is_empty() && sent != have {
@@ -265,11 +275,21 @@ fn unmoved(resource: &Resource, name: &str, new: &Value, old: &Value, is_update:
         return Err(Status::conflict(&resource.group, &resource.plural, name, &why));
     }
     let (sent, have) = (meta::resource_version(new), meta::resource_version(old));
-    if sent.is_empty() || sent == "0" || sent == have { Ok(()) } else { Err(Status::modified(&resource.group, &resource.plural, name)) }
+    if sent.is_empty() || sent == "0" || sent == have {
+        Ok(())
+    } else {
+        Err(Status::modified(&resource.group, &resource.plural, name))
+    }
 }
 
 /// Defaults, admission, strategy, validation. Answers with what a quota charged.
-async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value, dry_run: bool) -> Result<Option<Charge>, Status> {
+async fn judge(
+    call: &mut Call<'_, '_>,
+    part: Part,
+    new: &mut Value,
+    old: &Value,
+    dry_run: bool,
+) -> Result<Option<Charge>, Status> {
     keep_system_fields(new, old);
     if part == Part::Bound {
         let violations = trusted::violations(&call.stored, &call.x.attributes.user, new, Some(old));
@@ -289,12 +309,18 @@ async fn judge(call: &mut Call<'_, '_>, part: Part, new: &mut Value, old: &Value
 }
 
 /// One round of admission of a change. Who is asked about a scale is shown scales, as it would be upstream.
-async fn ask_plugins(call: &mut Call<'_, '_>, new: &mut Value, old: &Value, dry_run: bool, mutate: bool) -> Result<Option<Charge>, Status> {
+async fn ask_plugins(
+    call: &mut Call<'_, '_>,
+    new: &mut Value,
+    old: &Value,
+    dry_run: bool,
+    mutate: bool,
+) -> Result<Option<Charge>, Status> {
     let attributes = call.x.attributes.clone();
     let (catalog, lookup) = (std::sync::Arc::clone(&call.x.catalog), call.x.server.lookup());
     let definition = call.resource.definition.clone();
-    let scales =
-        (attributes.subresource == "scale").then(|| (scale::of(definition.as_deref(), new), scale::of(definition.as_deref(), old)));
+    let scales = (attributes.subresource == "scale")
+        .then(|| (scale::of(definition.as_deref(), new), scale::of(definition.as_deref(), old)));
     let mut warnings = Vec::new();
     let mut scaled = None;
     let (kind, object, old) = match &scales {
@@ -328,7 +354,9 @@ fn faults(call: &Call<'_, '_>, part: Part, new: &Value, old: &Value) -> Vec<sche
     let subresource = call.x.attributes.subresource.as_str();
     let mut errors = match part {
         // What a running pod may not change otherwise, these may.
-        Part::Special if subresource == "ephemeralcontainers" => schema::validate::update_ephemeral_containers(&call.stored, new, old),
+        Part::Special if subresource == "ephemeralcontainers" => {
+            schema::validate::update_ephemeral_containers(&call.stored, new, old)
+        }
         Part::Special if subresource == "approval" => schema::validate::update_approval(&call.stored, new, old),
         Part::Special if subresource == "resize" => schema::validate::update_resize(&call.stored, new, old),
         Part::Status => schema::validate::update_status(&call.stored, new, old),
@@ -350,7 +378,13 @@ fn prepare(call: &Call<'_, '_>, part: Part, new: &mut Value, old: &Value) {
         Part::Status => schema::strategy::prepare_for_status_update(&call.stored, new, old, &now),
         Part::Bound => {}
         Part::Special => {
-            let _known = schema::strategy::prepare_for_subresource_update(&call.stored, &call.x.attributes.subresource, new, old, &now);
+            let _known = schema::strategy::prepare_for_subresource_update(
+                &call.stored,
+                &call.x.attributes.subresource,
+                new,
+                old,
+                &now,
+            );
         }
     }
 }
@@ -380,7 +414,9 @@ fn keep_system_fields(new: &mut Value, old: &Value) {
 
 /// Whether the update takes away the last thing that holds a dying object.
 fn ends(stored: &Resource, new: &Value, old: &Value) -> bool {
-    meta::deletion_timestamp(old).is_some() && meta::deletion_grace_period_seconds(old).unwrap_or(0) == 0 && !is_held(stored, new)
+    meta::deletion_timestamp(old).is_some()
+        && meta::deletion_grace_period_seconds(old).unwrap_or(0) == 0
+        && !is_held(stored, new)
 }
 
 /// Whether finalizers hold the object.
@@ -446,7 +482,8 @@ pub struct Beside<'a> {
     pub charge: Option<&'a Charge>,
 }
 
-/// The same; `None` also if another server gave out addresses since the turn began, or charged a quota since this was judged.
+/// The same; `None` also if another server gave out addresses since the turn began, or charged a quota since this was
+/// judged.
 pub async fn put_beside(
     server: &ApiServer,
     stored: &Resource,
@@ -474,21 +511,33 @@ pub async fn put_beside(
 /// Writes a stored value anew, unchanged, if nobody has changed it since it was read.
 pub async fn put_as_it_is(server: &ApiServer, kv: store::KeyValue) -> Result<bool, Status> {
     let put = Op::Put { key: kv.key.clone(), value: kv.value, lease: kv.lease, prev_kv: false };
-    let done =
-        run(server, Txn { compare: vec![unchanged_since(&kv.key, kv.mod_revision.0)], success: vec![put], failure: Vec::new() }).await?;
+    let done = run(
+        server,
+        Txn { compare: vec![unchanged_since(&kv.key, kv.mod_revision.0)], success: vec![put], failure: Vec::new() },
+    )
+    .await?;
     Ok(done.is_some())
 }
 
 /// Deletes the object if its key still is at `rv`. `None`: somebody was faster.
-pub async fn remove(server: &ApiServer, stored: &Resource, namespace: &str, name: &str, rv: u64) -> Result<Option<u64>, Status> {
+pub async fn remove(
+    server: &ApiServer,
+    stored: &Resource,
+    namespace: &str,
+    name: &str,
+    rv: u64,
+) -> Result<Option<u64>, Status> {
     let key = Bytes::from(keys::object(&stored.group, &stored.plural, namespace, name));
     let delete = Op::Delete { key: key.clone(), range_end: Bytes::new(), prev_kv: false };
     run(server, Txn { compare: vec![unchanged_since(&key, rv)], success: vec![delete], failure: Vec::new() }).await
 }
 
 async fn run(server: &ApiServer, txn: Txn) -> Result<Option<u64>, Status> {
-    let operation =
-        if txn.compare.iter().any(|c| matches!(c, Compare::ModRevision { revision: Revision(0), .. })) { "create" } else { "update" };
+    let operation = if txn.compare.iter().any(|c| matches!(c, Compare::ModRevision { revision: Revision(0), .. })) {
+        "create"
+    } else {
+        "update"
+    };
     let watch = Stopwatch::start();
     let reply = server.cache.storage().txn(txn).await;
     crate::metrics::stored(operation, watch.elapsed());

@@ -110,7 +110,8 @@ impl Endpoint {
 pub fn ca_bundle(value: &Value) -> Result<String, String> {
     let Some(text) = value.as_str().filter(|t| !t.is_empty()) else { return Ok(String::new()) };
     let bytes = STANDARD.decode(text).map_err(|err| format!("caBundle: {err}"))?;
-    String::from_utf8(bytes).map_err(|_| "unable to load root certificates: unable to parse bytes as PEM block".to_owned())
+    String::from_utf8(bytes)
+        .map_err(|_| "unable to load root certificates: unable to parse bytes as PEM block".to_owned())
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-//! The client of all webhooks: resolves services to their endpoints, trusts what the configuration says, keeps connections.
+//! The client of all webhooks: resolves services to their endpoints, trusts what the configuration says, keeps
+//! connections.
 
+use base::sync::Mutex;
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use base::chain::Chain;
@@ -84,13 +86,27 @@ struct Backend {
 }
 
 impl Webhooks {
-    /// Services and their endpoints are read through `lookup` and reached through `connector`; connections live in `group`.
+    /// Services and their endpoints are read through `lookup` and reached through `connector`; connections live in
+    /// `group`.
     pub fn new(lookup: Arc<dyn Lookup>, connector: Arc<dyn Connector>, group: &Group) -> Webhooks {
-        Webhooks { lookup, connector, kept: Kept::new(group), group: group.clone(), setups: Mutex::default(), turn: AtomicUsize::new(0) }
+        Webhooks {
+            lookup,
+            connector,
+            kept: Kept::new(group),
+            group: group.clone(),
+            setups: Mutex::default(),
+            turn: AtomicUsize::new(0),
+        }
     }
 
     /// Posts JSON and reads the answer of a 2xx.
-    pub async fn post(&self, to: &Endpoint, as_who: &Identity, body: Bytes, timeout: Duration) -> Result<Bytes, CallError> {
+    pub async fn post(
+        &self,
+        to: &Endpoint,
+        as_who: &Identity,
+        body: Bytes,
+        timeout: Duration,
+    ) -> Result<Bytes, CallError> {
         let mut request = Request::new(body);
         *request.method_mut() = Method::POST;
         let answer = self.send(request, to, as_who, timeout).await?;
@@ -131,7 +147,8 @@ impl Webhooks {
         headers.insert(ACCEPT, HeaderValue::from_static("application/json, */*"));
         headers.insert(USER_AGENT, HeaderValue::from_static("kube-apiserver-admission"));
         if let Some(token) = &as_who.token {
-            let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose())).map_err(|err| unreached(err.to_string()))?;
+            let mut value = HeaderValue::from_str(&format!("Bearer {}", token.expose()))
+                .map_err(|err| unreached(err.to_string()))?;
             value.set_sensitive(true);
             headers.insert(AUTHORIZATION, value);
         }
@@ -141,11 +158,17 @@ impl Webhooks {
         }
     }
 
-    async fn exchange(&self, to: &Endpoint, as_who: &Identity, request: &Request<Bytes>) -> Result<Response<Bytes>, String> {
+    async fn exchange(
+        &self,
+        to: &Endpoint,
+        as_who: &Identity,
+        request: &Request<Bytes>,
+    ) -> Result<Response<Bytes>, String> {
         let backend = self.resolve(&to.place).await?;
         // Connections are shared by those who go to the same place with the same trust.
         let shown = as_who.certificate.as_ref().map_or(0, |c| Arc::as_ptr(c).addr());
-        let key = format!("{} {}:{} {shown} {} {}", to.authority(), backend.host, backend.port, as_who.insecure, to.ca_pem);
+        let key =
+            format!("{} {}:{} {shown} {} {}", to.authority(), backend.host, backend.port, as_who.insecure, to.ca_pem);
         let open: BoxFuture<'_, Result<Box<dyn Stream>, DialError>> = Box::pin(self.reach(to, as_who, &backend));
         self.kept.exchange(&key, open, request, ANSWER_BYTES_MAX).await.map_err(|err| why(&err))
     }
@@ -168,15 +191,16 @@ impl Webhooks {
         if matches!(to.place, Place::Host { tls: false, .. }) {
             return Ok(stream);
         }
-        let setup =
-            self.setup(&to.ca_pem, as_who).map_err(|err| DialError::Connect { to: to.authority(), source: std::io::Error::other(err) })?;
+        let setup = self
+            .setup(&to.ca_pem, as_who)
+            .map_err(|err| DialError::Connect { to: to.authority(), source: std::io::Error::other(err) })?;
         wire::dial::tls(stream, &to.server_name(), setup.config()).await
     }
 
     fn setup(&self, ca_pem: &str, as_who: &Identity) -> Result<Arc<tls::ClientSetup>, pki::error::PkiError> {
         let shown = as_who.certificate.as_ref().map_or(0, |c| Arc::as_ptr(c).addr());
         let key = format!("{shown} {} {ca_pem}", as_who.insecure);
-        let mut setups = self.setups.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut setups = self.setups.lock();
         if let Some(setup) = setups.get(&key) {
             return Ok(setup.clone());
         }
@@ -200,9 +224,14 @@ impl Webhooks {
             Place::Service { namespace, name, port } => (namespace, name, *port),
         };
         self.lookup.load("discovery.k8s.io", "endpointslices").await;
-        let service = self.lookup.get("", "services", namespace, name).ok_or_else(|| format!("service {name:?} not found"))?;
+        let service =
+            self.lookup.get("", "services", namespace, name).ok_or_else(|| format!("service {name:?} not found"))?;
         if service["spec"]["type"] == "ExternalName" {
-            return Ok(Backend { host: service["spec"]["externalName"].as_str().unwrap_or_default().to_owned(), port, node: None });
+            return Ok(Backend {
+                host: service["spec"]["externalName"].as_str().unwrap_or_default().to_owned(),
+                port,
+                node: None,
+            });
         }
         let ports = service["spec"]["ports"].as_array().into_iter().flatten();
         let wanted = ports.into_iter().find(|p| p["port"].as_u64() == Some(u64::from(port)));
@@ -220,10 +249,18 @@ impl Webhooks {
 
 /// Addresses of a slice's ready endpoints, with the number of the port of this name.
 pub fn ready(slice: &Value, port_name: &str) -> Vec<(String, u16, Option<String>)> {
-    let port = slice["ports"].as_array().into_iter().flatten().find(|p| p["name"].as_str().unwrap_or_default() == port_name);
-    let Some(number) = port.and_then(|p| p["port"].as_u64()).and_then(|n| u16::try_from(n).ok()) else { return Vec::new() };
-    let ready = slice["endpoints"].as_array().into_iter().flatten().filter(|e| e["conditions"]["ready"] != Value::Bool(false));
-    ready.filter_map(|e| Some((e["addresses"][0].as_str()?.to_owned(), number, e["nodeName"].as_str().map(str::to_owned)))).collect()
+    let port =
+        slice["ports"].as_array().into_iter().flatten().find(|p| p["name"].as_str().unwrap_or_default() == port_name);
+    let Some(number) = port.and_then(|p| p["port"].as_u64()).and_then(|n| u16::try_from(n).ok()) else {
+        return Vec::new();
+    };
+    let ready =
+        slice["endpoints"].as_array().into_iter().flatten().filter(|e| e["conditions"]["ready"] != Value::Bool(false));
+    ready
+        .filter_map(|e| {
+            Some((e["addresses"][0].as_str()?.to_owned(), number, e["nodeName"].as_str().map(str::to_owned)))
+        })
+        .collect()
 }
 
 /// The innermost reason, as Go's errors end with it.
@@ -233,7 +270,9 @@ fn why(err: &ExchangeError) -> String {
             let text = Chain(source).to_string();
             // Go's words for the one failure that everybody greps for.
             if text.contains("UnknownIssuer") || text.contains("invalid peer certificate") {
-                return format!("tls: failed to verify certificate: x509: certificate signed by unknown authority ({text})");
+                return format!(
+                    "tls: failed to verify certificate: x509: certificate signed by unknown authority ({text})"
+                );
             }
             format!("dial tcp {to}: {text}")
         }
@@ -280,7 +319,10 @@ mod tests {
         let service = json!({ "metadata": { "name": "hook", "namespace": "n" }, "spec": { "ports": [{ "name": "a", "port": 443 }] } });
         objects.put("", "services", service);
         let place = Place::Service { namespace: "n".into(), name: "hook".into(), port: 443 };
-        assert_eq!(webhooks(objects).resolve(&place).await.err().unwrap(), r#"no endpoints available for service "hook""#);
+        assert_eq!(
+            webhooks(objects).resolve(&place).await.err().unwrap(),
+            r#"no endpoints available for service "hook""#
+        );
         let service = json!({ "metadata": { "name": "hook", "namespace": "n" }, "spec": { "ports": [{ "name": "a", "port": 443 }] } });
         let slice = json!({
             "metadata": { "name": "s", "namespace": "n", "labels": { "kubernetes.io/service-name": "hook" } },
@@ -296,7 +338,10 @@ mod tests {
 
     #[test]
     fn a_refusal_speaks_as_client_go() {
-        assert_eq!(refusal(500, b"boom\n"), r#"an error on the server ("boom") has prevented the request from succeeding"#);
+        assert_eq!(
+            refusal(500, b"boom\n"),
+            r#"an error on the server ("boom") has prevented the request from succeeding"#
+        );
         assert_eq!(refusal(404, b""), "the server could not find the requested resource");
     }
 }

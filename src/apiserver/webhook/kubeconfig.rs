@@ -35,23 +35,26 @@ impl Remote {
         let config: Value = serde_saphyr::from_str(text).map_err(|err| err.to_string())?;
         let named = |list: &str, name: &str, inner: &str| -> Option<Value> {
             let entries = config[list].as_array()?;
-            let found = entries.iter().find(|e| e["name"] == name).or(if name.is_empty() { entries.first() } else { None })?;
+            let found =
+                entries.iter().find(|e| e["name"] == name).or(if name.is_empty() { entries.first() } else { None })?;
             Some(found[inner].clone())
         };
         let current = config["current-context"].as_str().unwrap_or_default();
         let context = named("contexts", current, "context").unwrap_or_default();
-        let cluster = named("clusters", context["cluster"].as_str().unwrap_or_default(), "cluster").ok_or("no cluster")?;
+        let cluster =
+            named("clusters", context["cluster"].as_str().unwrap_or_default(), "cluster").ok_or("no cluster")?;
         let user = named("users", context["user"].as_str().unwrap_or_default(), "user").unwrap_or_default();
         let server = cluster["server"].as_str().ok_or("the cluster has no server")?;
         let mut endpoint = Endpoint::from_url(server)?;
         endpoint.ca_pem = data_or_file(&cluster, "certificate-authority", folder)?.unwrap_or_default();
-        let certificate = match (data_or_file(&user, "client-certificate", folder)?, data_or_file(&user, "client-key", folder)?) {
-            (Some(cert), Some(key)) => {
-                Some(CertStore::new(Pair::from_pem(&cert, &key).map_err(|err| base::chain::Chain(&err).to_string())?))
-            }
-            (None, None) => None,
-            _ => return Err("client-certificate and client-key go together".to_owned()),
-        };
+        let certificate =
+            match (data_or_file(&user, "client-certificate", folder)?, data_or_file(&user, "client-key", folder)?) {
+                (Some(cert), Some(key)) => Some(CertStore::new(
+                    Pair::from_pem(&cert, &key).map_err(|err| base::chain::Chain(&err).to_string())?,
+                )),
+                (None, None) => None,
+                _ => return Err("client-certificate and client-key go together".to_owned()),
+            };
         let token = match (user["token"].as_str(), user["tokenFile"].as_str()) {
             (Some(token), _) => Some(token.to_owned()),
             (None, Some(file)) => Some(read(&folder.join(file))?.trim().to_owned()),
@@ -63,7 +66,10 @@ impl Remote {
             }
         }
         let insecure = cluster["insecure-skip-tls-verify"].as_bool().unwrap_or(false);
-        Ok(Remote { endpoint, identity: Identity { certificate, token: token.map(|t| Arc::new(Secret::new(t))), insecure } })
+        Ok(Remote {
+            endpoint,
+            identity: Identity { certificate, token: token.map(|t| Arc::new(Secret::new(t))), insecure },
+        })
     }
 }
 

@@ -31,8 +31,8 @@ fn turn(all: &Arc<Places<PathBuf>>, path: &Path) -> io::Result<Place<PathBuf>> {
 
 /// Runs work on the files at `path` outside the async threads, and waits for it no longer than `limit`.
 ///
-/// Errors: the work's own, `TimedOut` when it takes longer (it goes on, unheard), `ResourceBusy` when too much earlier work
-/// still hangs, there or everywhere.
+/// Errors: the work's own, `TimedOut` when it takes longer (it goes on, unheard), `ResourceBusy` when too much earlier
+/// work still hangs, there or everywhere.
 /// Cancel safety: dropping the future leaves the work running to its end.
 pub async fn within<T, F>(path: &Path, limit: Duration, work: F) -> io::Result<T>
 where
@@ -80,7 +80,10 @@ mod tests {
             assert_eq!(within(path, Duration::from_millis(1), work).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
             ends.push(end);
         }
-        assert_eq!(within(path, Duration::from_secs(60), || Ok(())).await.unwrap_err().kind(), io::ErrorKind::ResourceBusy);
+        assert_eq!(
+            within(path, Duration::from_secs(60), || Ok(())).await.unwrap_err().kind(),
+            io::ErrorKind::ResourceBusy
+        );
         assert_eq!(within(Path::new("/other"), Duration::from_secs(60), || Ok(7)).await.unwrap(), 7);
         drop(ends);
         // The threads end by themselves; the next turn is free as soon as one has.

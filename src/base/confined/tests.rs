@@ -160,7 +160,9 @@ fn a_temporary_file_is_never_what_somebody_planted_under_its_name() {
     fs::set_permissions(&precious, fs::Permissions::from_mode(0o644)).unwrap();
     let number = |tmp: &Path| tmp.to_str().unwrap().split('.').rev().nth(1).unwrap().parse::<u64>().unwrap();
     let plants: [&dyn Fn(&Path) -> io::Result<()>; 3] =
-        [&|name| symlink(&precious, name), &|name| symlink(dir.path().join("new"), name), &|name| fs::hard_link(&precious, name)];
+        [&|name| symlink(&precious, name), &|name| symlink(dir.path().join("new"), name), &|name| {
+            fs::hard_link(&precious, name)
+        }];
     for (i, plant) in plants.iter().enumerate() {
         let name = format!("f{i}");
         let (first, _file) = volume.create_temporary(OsStr::new(&name), 0o600).unwrap();

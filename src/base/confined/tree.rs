@@ -1,5 +1,5 @@
-//! Walking and removing trees of any depth with a constant stack, few descriptors, and never across a mount: what hangs there is
-//! somebody's data (a CSI volume, an NFS share).
+//! Walking and removing trees of any depth with a constant stack, few descriptors, and never across a mount: what hangs
+//! there is somebody's data (a CSI volume, an NFS share).
 //!
 //! The way back up is `..`, believed only if it is the folder from which the walk came.
 
@@ -71,9 +71,11 @@ struct Level {
 }
 
 impl Dir {
-    /// Visits everything below this folder, parents before what is in them, links as links. Mounts below are not entered.
+    /// Visits everything below this folder, parents before what is in them, links as links. Mounts below are not
+    /// entered.
     ///
-    /// Errors: those of `visit`, which end the walk; the tree is deeper than a million levels, or a folder far down was moved meanwhile.
+    /// Errors: those of `visit`, which end the walk; the tree is deeper than a million levels, or a folder far down was
+    /// moved meanwhile.
     pub fn walk(&self, visit: &mut dyn FnMut(&Found<'_>) -> io::Result<()>) -> io::Result<()> {
         let mut here = rustix::fs::openat(&self.fd, c".", FOLDER, Mode::empty())?;
         let mut above: Vec<Level> = Vec::new();
@@ -82,10 +84,17 @@ impl Dir {
             match next_folder(&here, offset, visit)? {
                 Some((child, offset_here)) => {
                     if above.len() >= WALK_LEVELS_MAX {
-                        return Err(io::Error::other(format!("{} is deeper than {WALK_LEVELS_MAX} levels", self.path.display())));
+                        return Err(io::Error::other(format!(
+                            "{} is deeper than {WALK_LEVELS_MAX} levels",
+                            self.path.display()
+                        )));
                     }
                     let (id, parent) = (id(&here)?, std::mem::replace(&mut here, child));
-                    above.push(Level { fd: (above.len() < OPEN_LEVELS_MAX).then_some(parent), id, offset: offset_here });
+                    above.push(Level {
+                        fd: (above.len() < OPEN_LEVELS_MAX).then_some(parent),
+                        id,
+                        offset: offset_here,
+                    });
                     offset = 0;
                 }
                 None => {
@@ -100,8 +109,8 @@ impl Dir {
         }
     }
 
-    /// Removes what `name` names directly in this folder, and all below it, but no mount and nothing behind one: `name` itself, if it
-    /// is one, is left and named.
+    /// Removes what `name` names directly in this folder, and all below it, but no mount and nothing behind one: `name`
+    /// itself, if it is one, is left and named.
     pub fn remove_tree(&self, name: &OsStr) -> Left {
         let mut left = Left::default();
         remove_at(self.fd.as_fd(), name, &self.path.join(name), &[], Top::NoMount, &mut left);
@@ -110,7 +119,11 @@ impl Dir {
 }
 
 /// Visits entries from `offset` on until one is a folder; answers with that, and where to go on after it.
-fn next_folder(here: &OwnedFd, offset: i64, visit: &mut dyn FnMut(&Found<'_>) -> io::Result<()>) -> io::Result<Option<(OwnedFd, i64)>> {
+fn next_folder(
+    here: &OwnedFd,
+    offset: i64,
+    visit: &mut dyn FnMut(&Found<'_>) -> io::Result<()>,
+) -> io::Result<Option<(OwnedFd, i64)>> {
     let mut entries = rustix::fs::Dir::read_from(here)?;
     if offset != 0 {
         entries.seek(offset)?;
@@ -122,14 +135,18 @@ fn next_folder(here: &OwnedFd, offset: i64, visit: &mut dyn FnMut(&Found<'_>) ->
             continue;
         }
         let child = match entry.file_type() {
-            FileType::Directory | FileType::Unknown => rustix::fs::openat2(here, name, FOLDER, Mode::empty(), SAME_MOUNT),
+            FileType::Directory | FileType::Unknown => {
+                rustix::fs::openat2(here, name, FOLDER, Mode::empty(), SAME_MOUNT)
+            }
             _ => Err(Errno::NOTDIR),
         };
         let found = match &child {
             Ok(child) => rustix::fs::fstat(child),
             // A mount's root belongs to whoever mounted it.
             Err(Errno::XDEV) => continue,
-            Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => rustix::fs::statat(here, name, AtFlags::SYMLINK_NOFOLLOW),
+            Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => {
+                rustix::fs::statat(here, name, AtFlags::SYMLINK_NOFOLLOW)
+            }
             Err(err) => return Err(said(*err, Path::new(OsStr::from_bytes(name.to_bytes())))),
         };
         match found {
@@ -168,15 +185,16 @@ enum Top {
     MayBeMount,
 }
 
-/// Removes `path` and all below it. What is not there is no error; of a link only itself goes; a mount is left and named.
+/// Removes `path` and all below it. What is not there is no error; of a link only itself goes; a mount is left and
+/// named.
 ///
 /// The parents of `path` must be root's alone.
 pub fn remove(path: &Path) -> Left {
     remove_path(path, &[], Top::NoMount)
 }
 
-/// Removes `path` as [`remove`] does, but for the entries directly in it that `keep` names, and even if it is a disk that the
-/// administrator has mounted for us: that is emptied, and stays mounted.
+/// Removes `path` as [`remove`] does, but for the entries directly in it that `keep` names, and even if it is a disk
+/// that the administrator has mounted for us: that is emptied, and stays mounted.
 pub fn remove_or_empty_mount(path: &Path, keep: &[&str]) -> Left {
     remove_path(path, keep, Top::MayBeMount)
 }
@@ -203,7 +221,8 @@ enum Takes {
     Folders,
 }
 
-/// Removes a folder and those below it, if there is nothing else in them: a file that comes meanwhile stays with its folder.
+/// Removes a folder and those below it, if there is nothing else in them: a file that comes meanwhile stays with its
+/// folder.
 pub fn remove_folders(path: &Path) -> io::Result<()> {
     let dir = Dir::open(path)?;
     dir.walk(&mut |found| if found.meta.is_dir() { Ok(()) } else { Err(io::ErrorKind::DirectoryNotEmpty.into()) })?;
@@ -220,7 +239,8 @@ fn remove_at(parent: BorrowedFd<'_>, name: &OsStr, path: &Path, keep: &[&str], t
     };
     match opened {
         Ok(dir) => {
-            let kept = keep.iter().filter(|name| rustix::fs::statat(&dir, **name, AtFlags::SYMLINK_NOFOLLOW).is_ok()).count();
+            let kept =
+                keep.iter().filter(|name| rustix::fs::statat(&dir, **name, AtFlags::SYMLINK_NOFOLLOW).is_ok()).count();
             empty(dir, path, keep, Takes::All, left);
             if left.0.is_empty() && kept == 0 {
                 match rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR) {
@@ -323,9 +343,11 @@ impl Removal<'_> {
         }
     }
 
-    /// Removes what can go from one folder; answers with the first folder in it that holds something. What cannot go is spared.
+    /// Removes what can go from one folder; answers with the first folder in it that holds something. What cannot go is
+    /// spared.
     fn sweep(&mut self, here: &OwnedFd) -> io::Result<Option<(CString, OwnedFd)>> {
-        // Always from the start: some file systems number entries by place, so that what was removed would move the rest.
+        // Always from the start: some file systems number entries by place, so that what was removed would move the
+        // rest.
         let mut entries = rustix::fs::Dir::read_from(here)?;
         while let Some(entry) = entries.read() {
             let entry = entry?;
@@ -346,11 +368,13 @@ impl Removal<'_> {
             };
             let why = match gone {
                 Ok(()) | Err(Errno::NOENT) => continue,
-                Err(Errno::NOTEMPTY | Errno::EXIST) => match rustix::fs::openat2(here, name, FOLDER, Mode::empty(), SAME_MOUNT) {
-                    Ok(child) => return Ok(Some((name.to_owned(), child))),
-                    Err(Errno::NOENT) => continue,
-                    Err(err) => err,
-                },
+                Err(Errno::NOTEMPTY | Errno::EXIST) => {
+                    match rustix::fs::openat2(here, name, FOLDER, Mode::empty(), SAME_MOUNT) {
+                        Ok(child) => return Ok(Some((name.to_owned(), child))),
+                        Err(Errno::NOENT) => continue,
+                        Err(err) => err,
+                    }
+                }
                 Err(err) => err,
             };
             self.spare(name, &why_not(why));

@@ -52,7 +52,8 @@ pub fn objects(text: &str) -> Result<Vec<DynamicObject>, String> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|err| err.to_string())?;
     let mut out = Vec::new();
     for (idx, document) in documents.into_iter().enumerate().filter(|(_, document)| !document.is_null()) {
-        let is_list = document["kind"].as_str().is_some_and(|kind| kind.ends_with("List")) && document["items"].is_array();
+        let is_list =
+            document["kind"].as_str().is_some_and(|kind| kind.ends_with("List")) && document["items"].is_array();
         let items = if is_list { document["items"].as_array().cloned().unwrap_or_default() } else { vec![document] };
         for item in items {
             let lacks = |what: &str| format!("document {}: {what} is missing", idx + 1);
@@ -113,7 +114,8 @@ impl Cluster {
         Ok(listed.iter().map(AddOn::of).map(|addon| (addon.name.clone(), addon)).collect())
     }
 
-    /// Applies a manifest and removes what has left it. The AddOn names every object before it is made, so that none is forgotten.
+    /// Applies a manifest and removes what has left it. The AddOn names every object before it is made, so that none is
+    /// forgotten.
     pub async fn bring_in(
         &self,
         manifest: &Manifest,
@@ -163,14 +165,16 @@ impl Cluster {
         }
         let changed = addon.applied != manifest.checksum || !addon.error.is_empty();
         (addon.applied, addon.error) = (manifest.checksum.clone(), String::new());
-        if before.is_none_or(|before| (&before.objects, &before.applied, &before.error) != (&addon.objects, &addon.applied, &addon.error)) {
+        if before.is_none_or(|before| {
+            (&before.objects, &before.applied, &before.error) != (&addon.objects, &addon.applied, &addon.error)
+        }) {
             self.write(&addon).await.map_err(|err| refused(&addon, said(err)))?;
         }
         Ok(Done { addon, objects: n_wanted, changed })
     }
 
-    /// The objects and what is written down of them. Whether a kind has namespaces is known when it is served: its definition may
-    /// stand in this very file.
+    /// The objects and what is written down of them. Whether a kind has namespaces is known when it is served: its
+    /// definition may stand in this very file.
     async fn settled(&self, kinds: &mut Kinds, objects: Vec<DynamicObject>) -> Vec<(DynamicObject, Held)> {
         let mut out = Vec::new();
         for object in objects {
@@ -261,7 +265,12 @@ impl Cluster {
         let managers = found.metadata.managed_fields.as_deref().unwrap_or_default();
         let ours = managers.is_empty() || managers.iter().any(|entry| entry.manager.as_deref() == Some(MANAGER));
         if !ours {
-            info!(kind = held.kind, ns = held.namespace, name = held.name, "left where it is: it is no longer an add-on's");
+            info!(
+                kind = held.kind,
+                ns = held.namespace,
+                name = held.name,
+                "left where it is: it is no longer an add-on's"
+            );
             return Ok(());
         }
         match api.delete(&held.name, &DeleteParams::background()).await {
@@ -283,7 +292,11 @@ impl Cluster {
         }
         match self.addons().delete(&addon.name, &DeleteParams::default()).await {
             Err(kube::Error::Api(status)) if status.code == 404 => {}
-            done => done.map(drop).map_err(|err| Refused { kind: "AddOn".to_owned(), name: addon.name.clone(), why: said(err) })?,
+            done => done.map(drop).map_err(|err| Refused {
+                kind: "AddOn".to_owned(),
+                name: addon.name.clone(),
+                why: said(err),
+            })?,
         }
         Ok(addon.objects.len())
     }
@@ -345,7 +358,10 @@ mod tests {
         let text = "# nothing\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n---\napiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Secret, metadata: {name: b}}\n";
         let names: Vec<_> = objects(text).unwrap().into_iter().map(|o| o.metadata.name.unwrap()).collect();
         assert_eq!(names, ["a", "b"]);
-        assert_eq!(objects("{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {\"name\": \"p\"}}").unwrap().len(), 1);
+        assert_eq!(
+            objects("{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {\"name\": \"p\"}}").unwrap().len(),
+            1
+        );
         assert!(objects("apiVersion: v1\nkind: Pod\n").unwrap_err().contains("metadata.name"));
         assert!(objects("a: [").is_err());
     }

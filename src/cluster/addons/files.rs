@@ -37,7 +37,8 @@ pub struct Found {
     pub skipped: BTreeSet<String>,
 }
 
-/// The name of a file's AddOn: its path in the folder without the ending, what a name cannot hold replaced. `None`: no manifest.
+/// The name of a file's AddOn: its path in the folder without the ending, what a name cannot hold replaced. `None`: no
+/// manifest.
 pub fn name_of(relative: &Path) -> Option<String> {
     let file = relative.file_name()?.to_str()?;
     let ending = Path::new(file).extension()?.to_str()?;
@@ -45,8 +46,11 @@ pub fn name_of(relative: &Path) -> Option<String> {
         return None;
     }
     let stem = file.split('.').next()?;
-    let folders =
-        relative.parent().into_iter().flat_map(|dir| dir.components()).map(|part| part.as_os_str().to_string_lossy().into_owned());
+    let folders = relative
+        .parent()
+        .into_iter()
+        .flat_map(|dir| dir.components())
+        .map(|part| part.as_os_str().to_string_lossy().into_owned());
     let whole: Vec<String> = folders.chain([stem.to_owned()]).collect();
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c.to_ascii_lowercase() } else { '-' };
     let name: String = whole.join("-").chars().map(plain).collect();
@@ -57,7 +61,10 @@ pub fn name_of(relative: &Path) -> Option<String> {
 /// Whether `--disable` of one of `names` means the file: by its own name, or by that of the first folder on its way.
 pub fn is_disabled(names: &BTreeSet<String>, dir: &Path, path: &Path) -> bool {
     let Ok(relative) = path.strip_prefix(dir) else { return false };
-    let folder = relative.parent().and_then(|p| p.components().next()).map(|part| part.as_os_str().to_string_lossy().into_owned());
+    let folder = relative
+        .parent()
+        .and_then(|p| p.components().next())
+        .map(|part| part.as_os_str().to_string_lossy().into_owned());
     let stem = path.file_name().and_then(|file| file.to_str()).and_then(|file| file.split('.').next());
     folder.is_some_and(|folder| names.contains(&folder)) || stem.is_some_and(|stem| names.contains(stem))
 }
@@ -109,7 +116,8 @@ fn read_file(path: &Path) -> Result<String, String> {
     fs::read_to_string(path).map_err(|err| err.to_string())
 }
 
-/// Writes what comes with this program into the folder, unless a `.skip` stands beside it; an edited file is replaced, as k3s does.
+/// Writes what comes with this program into the folder, unless a `.skip` stands beside it; an edited file is replaced,
+/// as k3s does.
 pub fn write_packaged(config: &Config) -> Result<(), FileError> {
     for packaged in &config.packaged {
         let path = config.dir.join(format!("{}.yaml", packaged.name));
@@ -135,7 +143,9 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, "x").unwrap();
         };
-        for name in ["a.yaml", "B_c.v1.yml", "sub/d.json", ".e.yaml", "notes.txt", "f.yaml", "f.yaml.skip", ".git/g.yaml"] {
+        for name in
+            ["a.yaml", "B_c.v1.yml", "sub/d.json", ".e.yaml", "notes.txt", "f.yaml", "f.yaml.skip", ".git/g.yaml"]
+        {
             write(name);
         }
         let found = read(dir.path()).unwrap();

@@ -50,7 +50,10 @@ pub enum Step {
 pub fn plan(view: &View<'_>) -> Vec<Step> {
     let mut steps = removals(view);
     for manifest in view.found.manifests.values() {
-        if view.found.skipped.contains(&manifest.name) || disabled(view, manifest) || !view.leads && is_packaged(view, &manifest.name) {
+        if view.found.skipped.contains(&manifest.name)
+            || disabled(view, manifest)
+            || !view.leads && is_packaged(view, &manifest.name)
+        {
             continue;
         }
         let judged = view.seen.get(&manifest.name);
@@ -61,7 +64,9 @@ pub fn plan(view: &View<'_>) -> Vec<Step> {
         }
         steps.push(match view.known.get(&manifest.name) {
             // At the start what another server has applied stands; a change that is seen is a person's will.
-            Some(addon) if judged.is_none() && addon.server != view.config.server && !is_packaged(view, &manifest.name) => {
+            Some(addon)
+                if judged.is_none() && addon.server != view.config.server && !is_packaged(view, &manifest.name) =>
+            {
                 if addon.checksum == manifest.checksum {
                     continue;
                 }
@@ -82,7 +87,8 @@ fn disabled(view: &View<'_>, manifest: &Manifest) -> bool {
 }
 
 fn removals(view: &View<'_>) -> Vec<Step> {
-    let off = |manifest: &&Manifest| view.leads && disabled(view, manifest) && !view.found.skipped.contains(&manifest.name);
+    let off =
+        |manifest: &&Manifest| view.leads && disabled(view, manifest) && !view.found.skipped.contains(&manifest.name);
     let mut steps: Vec<Step> = view
         .found
         .manifests
@@ -91,12 +97,15 @@ fn removals(view: &View<'_>) -> Vec<Step> {
         .map(|manifest| Step::Remove { name: manifest.name.clone(), file: Some(manifest.path.clone()) })
         .collect();
     for (name, addon) in view.known {
-        if view.found.manifests.contains_key(name) || view.found.skipped.contains(name) || view.waiting.contains(&format!("-{name}")) {
+        if view.found.manifests.contains_key(name)
+            || view.found.skipped.contains(name)
+            || view.waiting.contains(&format!("-{name}"))
+        {
             continue;
         }
         // Gone from here: it was this server's, or it was seen to go.
-        let named =
-            view.config.disabled.contains(name) || is_disabled(&view.config.disabled, &view.config.dir, &PathBuf::from(&addon.source));
+        let named = view.config.disabled.contains(name)
+            || is_disabled(&view.config.disabled, &view.config.dir, &PathBuf::from(&addon.source));
         if !view.leads && (named || is_packaged(view, name)) {
             continue;
         }
@@ -119,18 +128,32 @@ mod tests {
 
     fn manifest(name: &str, checksum: &str) -> (String, Manifest) {
         let path = PathBuf::from(format!("/m/{name}.yaml"));
-        (name.to_owned(), Manifest { name: name.to_owned(), path, text: Ok(String::new()), checksum: checksum.to_owned() })
+        (
+            name.to_owned(),
+            Manifest { name: name.to_owned(), path, text: Ok(String::new()), checksum: checksum.to_owned() },
+        )
     }
 
     fn addon(name: &str, server: &str, checksum: &str) -> (String, AddOn) {
         let source = format!("/m/{name}.yaml");
         (
             name.to_owned(),
-            AddOn { name: name.to_owned(), server: server.to_owned(), source, checksum: checksum.to_owned(), ..AddOn::default() },
+            AddOn {
+                name: name.to_owned(),
+                server: server.to_owned(),
+                source,
+                checksum: checksum.to_owned(),
+                ..AddOn::default()
+            },
         )
     }
 
-    fn check(files: &[(String, Manifest)], known: &[(String, AddOn)], seen: &[(&str, &str)], disabled: &[&str]) -> Vec<String> {
+    fn check(
+        files: &[(String, Manifest)],
+        known: &[(String, AddOn)],
+        seen: &[(&str, &str)],
+        disabled: &[&str],
+    ) -> Vec<String> {
         check_as(true, files, known, seen, disabled)
     }
 
@@ -151,7 +174,8 @@ mod tests {
         let known = known.iter().cloned().collect();
         let seen = seen.iter().map(|(name, sum)| ((*name).to_owned(), (*sum).to_owned())).collect();
         let (waiting, due) = (["waits".to_owned()].into(), ["due".to_owned()].into());
-        let view = View { config: &config, leads, found: &found, known: &known, seen: &seen, waiting: &waiting, due: &due };
+        let view =
+            View { config: &config, leads, found: &found, known: &known, seen: &seen, waiting: &waiting, due: &due };
         let say = |step: Step| match step {
             Step::Apply(manifest) => format!("+{}", manifest.name),
             Step::Remove { name, file } => format!("-{name}{}", if file.is_some() { " and file" } else { "" }),
@@ -162,7 +186,13 @@ mod tests {
 
     #[test]
     fn files_are_applied_at_start_and_when_they_change() {
-        let files = [manifest("new", "1"), manifest("same", "1"), manifest("changed", "2"), manifest("due", "1"), manifest("waits", "1")];
+        let files = [
+            manifest("new", "1"),
+            manifest("same", "1"),
+            manifest("changed", "2"),
+            manifest("due", "1"),
+            manifest("waits", "1"),
+        ];
         let seen = [("same", "1"), ("changed", "1"), ("due", "1"), ("waits", "1")];
         assert_eq!(check(&files, &[], &seen, &[]), ["+changed", "+due", "+new"]);
         assert_eq!(check(&[manifest("skipped", "1")], &[addon("skipped", "s1", "0")], &[], &[]), [""; 0]);
@@ -172,13 +202,19 @@ mod tests {
     fn a_server_that_does_not_lead_looks_after_its_own_files_alone() {
         let files = [manifest("coredns", "1"), manifest("mine", "1"), manifest("off", "1")];
         assert_eq!(check_as(false, &files, &[], &[], &["off"]), ["+mine"]);
-        let known = [addon("coredns", "s1", "1"), addon("gone", "s1", "1"), addon("off", "s1", "1"), addon("foreign", "s2", "1")];
+        let known = [
+            addon("coredns", "s1", "1"),
+            addon("gone", "s1", "1"),
+            addon("off", "s1", "1"),
+            addon("foreign", "s2", "1"),
+        ];
         assert_eq!(check_as(false, &[], &known, &[], &["off"]), ["-gone"]);
     }
 
     #[test]
     fn what_is_gone_or_disabled_is_taken_back() {
-        let known = [addon("gone", "s1", "1"), addon("foreign", "s2", "1"), addon("seen", "s2", "1"), addon("off", "s2", "1")];
+        let known =
+            [addon("gone", "s1", "1"), addon("foreign", "s2", "1"), addon("seen", "s2", "1"), addon("off", "s2", "1")];
         assert_eq!(check(&[], &known, &[("seen", "1")], &["off"]), ["-gone", "-off", "-seen"]);
         assert_eq!(check(&[manifest("off", "1")], &[], &[], &["off"]), ["-off and file"]);
     }

@@ -163,7 +163,10 @@ pub fn layout(spec: &Spec, config: Option<&ConfigSpec>, fetched: &Fetched) -> Re
     let mut add = |name: String, text: Vec<u8>, counts: bool| {
         bytes += text.len();
         if bytes > FILES_BYTES_MAX || values.len() >= VALUES_MAX {
-            return Err(format!("values: more than {VALUES_MAX} documents, or than {} MiB of them", FILES_BYTES_MAX >> 20));
+            return Err(format!(
+                "values: more than {VALUES_MAX} documents, or than {} MiB of them",
+                FILES_BYTES_MAX >> 20
+            ));
         }
         values.push(format!("--values={name}"));
         if !counts {
@@ -185,10 +188,16 @@ pub fn layout(spec: &Spec, config: Option<&ConfigSpec>, fetched: &Fetched) -> Re
             add(format!("{layer}-content.yaml"), content.clone().into_bytes(), true)?;
         }
         for (idx, wanted) in secrets.iter().enumerate() {
-            let held = fetched.secrets.get(&wanted.name).ok_or_else(|| format!("valuesSecrets: secret {:?} not found", wanted.name))?;
-            let keys: Vec<&String> = if wanted.keys.is_empty() { held.keys().collect() } else { wanted.keys.iter().collect() };
+            let held = fetched
+                .secrets
+                .get(&wanted.name)
+                .ok_or_else(|| format!("valuesSecrets: secret {:?} not found", wanted.name))?;
+            let keys: Vec<&String> =
+                if wanted.keys.is_empty() { held.keys().collect() } else { wanted.keys.iter().collect() };
             for (number, key) in keys.into_iter().enumerate() {
-                let text = held.get(key).ok_or_else(|| format!("valuesSecrets: secret {:?} has no key {key:?}", wanted.name))?;
+                let text = held
+                    .get(key)
+                    .ok_or_else(|| format!("valuesSecrets: secret {:?} has no key {key:?}", wanted.name))?;
                 add(format!("{layer}-secret-{idx}-{number}.yaml"), text.clone(), !wanted.ignore_updates)?;
             }
         }
@@ -203,7 +212,9 @@ pub fn layout(spec: &Spec, config: Option<&ConfigSpec>, fetched: &Fetched) -> Re
     let policy = if config.failure_policy.is_empty() { &spec.failure_policy } else { &config.failure_policy };
     let timeout = match spec.timeout.as_str() {
         "" => Some(TIMEOUT),
-        text => base::cron::duration(text).and_then(|length| Duration::try_from(length).ok()).filter(|length| !length.is_zero()),
+        text => base::cron::duration(text)
+            .and_then(|length| Duration::try_from(length).ok())
+            .filter(|length| !length.is_zero()),
     };
     let mut layout = Layout {
         files,
@@ -224,7 +235,8 @@ pub fn layout(spec: &Spec, config: Option<&ConfigSpec>, fetched: &Fetched) -> Re
     Ok(layout)
 }
 
-/// Whether helm reads a name as the path of one value: with a second one behind a comma it would read a file of its author's choice.
+/// Whether helm reads a name as the path of one value: with a second one behind a comma it would read a file of its
+/// author's choice.
 fn is_one_path(name: &str) -> bool {
     let (mut escaped, mut fine) = (false, !name.is_empty());
     for c in name.chars() {
@@ -235,9 +247,17 @@ fn is_one_path(name: &str) -> bool {
 }
 
 /// One value of `set`: numbers and true, false, null as they are; text by way of a file, for it may be a secret.
-fn set(values: &mut Vec<String>, files: &mut BTreeMap<String, Vec<u8>>, idx: usize, name: &str, value: &Value) -> Result<(), String> {
+fn set(
+    values: &mut Vec<String>,
+    files: &mut BTreeMap<String, Vec<u8>>,
+    idx: usize,
+    name: &str,
+    value: &Value,
+) -> Result<(), String> {
     if !is_one_path(name) {
-        return Err(format!("set: {name:?} is no path of one value: '=', ',', '{{' and '}}' must be escaped with a backslash"));
+        return Err(format!(
+            "set: {name:?} is no path of one value: '=', ',', '{{' and '}}' must be escaped with a backslash"
+        ));
     }
     let plain = |text: &str| matches!(text.to_lowercase().as_str(), "true" | "false" | "null");
     match value {
@@ -254,11 +274,16 @@ fn set(values: &mut Vec<String>, files: &mut BTreeMap<String, Vec<u8>>, idx: usi
 }
 
 /// The chart as helm is told, the options that go with it, and whether a repository's index is needed.
-fn source(spec: &Spec, fetched: &Fetched, files: &mut BTreeMap<String, Vec<u8>>) -> Result<(String, Vec<String>, bool), String> {
+fn source(
+    spec: &Spec,
+    fetched: &Fetched,
+    files: &mut BTreeMap<String, Vec<u8>>,
+) -> Result<(String, Vec<String>, bool), String> {
     if !matches!(spec.helm_version.as_str(), "" | "v3") {
         return Err(format!("helmVersion: {:?} is not supported; only v3 is", spec.helm_version));
     }
-    let authorities: Vec<&str> = [spec.repo_ca.as_str()].into_iter().chain(fetched.authorities.iter().map(String::as_str)).collect();
+    let authorities: Vec<&str> =
+        [spec.repo_ca.as_str()].into_iter().chain(fetched.authorities.iter().map(String::as_str)).collect();
     let authorities = authorities.join("\n");
     let trusts = !authorities.trim().is_empty();
     let mut options = Vec::new();
@@ -272,10 +297,15 @@ fn source(spec: &Spec, fetched: &Fetched, files: &mut BTreeMap<String, Vec<u8>>)
     options.extend(spec.take_ownership.then(|| "--take-ownership".to_owned()));
     let held = |named: &Option<Named>, field: &str| match named {
         None => Ok(None),
-        Some(named) => fetched.secrets.get(&named.name).map(Some).ok_or_else(|| format!("{field}: secret {:?} not found", named.name)),
+        Some(named) => fetched
+            .secrets
+            .get(&named.name)
+            .map(Some)
+            .ok_or_else(|| format!("{field}: secret {:?} not found", named.name)),
     };
     if let Some(registry) = held(&spec.docker_registry_secret, "dockerRegistrySecret")? {
-        let text = registry.get(".dockerconfigjson").ok_or("dockerRegistrySecret: it has no key \".dockerconfigjson\"")?;
+        let text =
+            registry.get(".dockerconfigjson").ok_or("dockerRegistrySecret: it has no key \".dockerconfigjson\"")?;
         files.insert("registry.json".to_owned(), text.clone());
     }
     let login = held(&spec.auth_secret, "authSecret")?;
@@ -290,10 +320,14 @@ fn source(spec: &Spec, fetched: &Fetched, files: &mut BTreeMap<String, Vec<u8>>)
         return Err("neither chart nor chartContent says which chart".to_owned());
     }
     if chart.contains("%{KUBERNETES_API}%") {
-        return Err("chart: kedge serves no charts under %{KUBERNETES_API}%; name a path on the servers, or use chartContent".to_owned());
+        return Err(
+            "chart: kedge serves no charts under %{KUBERNETES_API}%; name a path on the servers, or use chartContent"
+                .to_owned(),
+        );
     }
     if !spec.repo.is_empty() {
-        let text = |key: &str| login.and_then(|login| login.get(key)).map(|text| String::from_utf8_lossy(text).into_owned());
+        let text =
+            |key: &str| login.and_then(|login| login.get(key)).map(|text| String::from_utf8_lossy(text).into_owned());
         let entry = json!({
             "name": REPOSITORY, "url": spec.repo, "username": text("username").unwrap_or_default(),
             "password": text("password").unwrap_or_default(), "caFile": if trusts { "repo-ca.pem" } else { "" },
@@ -306,11 +340,14 @@ fn source(spec: &Spec, fetched: &Fetched, files: &mut BTreeMap<String, Vec<u8>>)
         return Ok((format!("{REPOSITORY}/{chart}"), options, true));
     }
     if login.is_some() {
-        return Err("authSecret: it is for a chart of a repository (spec.repo); for OCI use dockerRegistrySecret".to_owned());
+        return Err(
+            "authSecret: it is for a chart of a repository (spec.repo); for OCI use dockerRegistrySecret".to_owned()
+        );
     }
     let found = chart.contains("://") || Path::new(chart).is_absolute();
-    let refused =
-        format!("chart: {chart:?} is a name, and spec.repo does not say of which repository; else want a URL or an absolute path");
+    let refused = format!(
+        "chart: {chart:?} is a name, and spec.repo does not say of which repository; else want a URL or an absolute path"
+    );
     if found { Ok((chart.to_owned(), options, false)) } else { Err(refused) }
 }
 
@@ -355,7 +392,8 @@ mod tests {
     fn values_are_files_in_the_order_in_which_they_win_and_texts_are_never_arguments() {
         let config = ConfigSpec { values_content: "b: 2\n".to_owned(), ..ConfigSpec::default() };
         let fetched = Fetched {
-            secrets: [("s".to_owned(), [("k".to_owned(), b"hidden: 1".to_vec()), ("l".to_owned(), Vec::new())].into())].into(),
+            secrets: [("s".to_owned(), [("k".to_owned(), b"hidden: 1".to_vec()), ("l".to_owned(), Vec::new())].into())]
+                .into(),
             authorities: Vec::new(),
         };
         let spec = spec(json!({
@@ -392,12 +430,21 @@ mod tests {
     #[test]
     fn a_repository_s_credentials_are_in_a_file() {
         let secret = [("username", "u"), ("password", "hidden")].map(|(k, v)| (k.to_owned(), v.as_bytes().to_vec()));
-        let fetched = Fetched { secrets: [("login".to_owned(), secret.into())].into(), authorities: vec!["PEM".to_owned()] };
-        let spec = spec(json!({"chart": "web", "repo": "https://c.example", "version": "1.2.3", "authSecret": {"name": "login"}}));
+        let fetched =
+            Fetched { secrets: [("login".to_owned(), secret.into())].into(), authorities: vec!["PEM".to_owned()] };
+        let spec = spec(
+            json!({"chart": "web", "repo": "https://c.example", "version": "1.2.3", "authSecret": {"name": "login"}}),
+        );
         let layout = layout(&spec, None, &fetched).unwrap();
-        assert_eq!((layout.chart.as_str(), layout.repository, layout.options), ("kedge/web", true, vec!["--version=1.2.3".to_owned()]));
+        assert_eq!(
+            (layout.chart.as_str(), layout.repository, layout.options),
+            ("kedge/web", true, vec!["--version=1.2.3".to_owned()])
+        );
         let list: Value = serde_json::from_slice(&layout.files["repositories.yaml"]).unwrap();
-        assert_eq!((&list["repositories"][0]["password"], &list["repositories"][0]["caFile"]), (&json!("hidden"), &json!("repo-ca.pem")));
+        assert_eq!(
+            (&list["repositories"][0]["password"], &list["repositories"][0]["caFile"]),
+            (&json!("hidden"), &json!("repo-ca.pem"))
+        );
     }
 
     #[test]
@@ -421,7 +468,10 @@ mod tests {
     #[test]
     fn another_content_is_another_hash_unless_its_changes_are_to_be_ignored() {
         let hash = |secret: &str, ignore: bool| {
-            let fetched = Fetched { secrets: [("s".to_owned(), [("k".to_owned(), secret.into())].into())].into(), authorities: Vec::new() };
+            let fetched = Fetched {
+                secrets: [("s".to_owned(), [("k".to_owned(), secret.into())].into())].into(),
+                authorities: Vec::new(),
+            };
             let spec = spec(json!({"chart": "/c", "valuesSecrets": [{"name": "s", "ignoreUpdates": ignore}]}));
             layout(&spec, None, &fetched).unwrap().hash
         };

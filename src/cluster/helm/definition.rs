@@ -13,7 +13,10 @@ pub fn charts() -> ApiResource {
 
 /// HelmChartConfig.
 pub fn configs() -> ApiResource {
-    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("helm.cattle.io", "v1", "HelmChartConfig"), "helmchartconfigs")
+    ApiResource::from_gvk_with_plural(
+        &GroupVersionKind::gvk("helm.cattle.io", "v1", "HelmChartConfig"),
+        "helmchartconfigs",
+    )
 }
 
 /// What is applied before the first chart is looked at: resource, name, object.
@@ -74,7 +77,8 @@ fn failure_policy() -> Value {
 }
 
 fn chart_spec() -> Value {
-    let number_or_text = json!({ "anyOf": [{ "type": "integer" }, { "type": "string" }], "x-kubernetes-int-or-string": true });
+    let number_or_text =
+        json!({ "anyOf": [{ "type": "integer" }, { "type": "string" }], "x-kubernetes-int-or-string": true });
     json!({ "type": "object", "properties": {
         "chart": text("Name of the chart in the repository, URL of its archive (https:// or oci://), or absolute path of one on the servers."),
         "chartContent": text("The chart's archive (.tgz) in base64; wins over chart."),

@@ -1,5 +1,5 @@
-//! The machine's `helm`, run as a child in a private folder, with nothing of this process's environment but where to find the network,
-//! and as a user that owns nothing else: a chart's author chooses what it reads.
+//! The machine's `helm`, run as a child in a private folder, with nothing of this process's environment but where to
+//! find the network, and as a user that owns nothing else: a chart's author chooses what it reads.
 
 use std::ffi::OsString;
 use std::io;
@@ -92,13 +92,19 @@ pub struct Release {
 
 impl Program {
     fn find(&self) -> Result<PathBuf, HelmError> {
-        let runs = |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
+        let runs =
+            |path: &Path| path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
         if let Some(named) = &self.named {
-            let none = || HelmError::None(format!("there is no program {} (--helm-binary) on this server", named.display()));
+            let none =
+                || HelmError::None(format!("there is no program {} (--helm-binary) on this server", named.display()));
             return Some(named.clone()).filter(|path| runs(path)).ok_or_else(none);
         }
-        let none = || "there is no program helm on this server's PATH: install helm, or name it with --helm-binary".to_owned();
-        std::env::split_paths(&self.search_path).map(|dir| dir.join("helm")).find(|path| runs(path)).ok_or_else(|| HelmError::None(none()))
+        let none =
+            || "there is no program helm on this server's PATH: install helm, or name it with --helm-binary".to_owned();
+        std::env::split_paths(&self.search_path)
+            .map(|dir| dir.join("helm"))
+            .find(|path| runs(path))
+            .ok_or_else(|| HelmError::None(none()))
     }
 }
 
@@ -114,7 +120,13 @@ pub struct Session {
 
 impl Session {
     /// Finds helm and makes its folder in `dir`.
-    pub fn begin(program: &Program, dir: &Path, kubeconfig: &str, release: &str, namespace: &str) -> Result<Session, HelmError> {
+    pub fn begin(
+        program: &Program,
+        dir: &Path,
+        kubeconfig: &str,
+        release: &str,
+        namespace: &str,
+    ) -> Result<Session, HelmError> {
         let found = program.find()?;
         let failed = || FileError::at("cannot make a folder in", dir);
         std::fs::DirBuilder::new().recursive(true).mode(PASSAGE).create(dir).map_err(failed())?;
@@ -138,7 +150,8 @@ impl Session {
         let path = self.folder.path().join(name);
         let failed = || FileError::at("cannot write", &path);
         // New, never through what lies there: the folder is helm's, and this process may write where helm may not.
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed())?;
+        let mut file =
+            std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).map_err(failed())?;
         if self.user.is_some() {
             fchown(&file, self.user, self.user).map_err(failed())?;
         }
@@ -194,7 +207,10 @@ impl Session {
         let mut command = Command::new(&self.program);
         command.arg(verb).arg(format!("--namespace={}", self.namespace)).args(args);
         command.env_clear().envs(self.environment.iter().map(|(name, value)| (name, value)));
-        command.env("HOME", here).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("KUBECONFIG", here.join("kubeconfig"));
+        command
+            .env("HOME", here)
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("KUBECONFIG", here.join("kubeconfig"));
         for (name, file) in [
             ("HELM_CACHE_HOME", "cache"),
             ("HELM_CONFIG_HOME", "config"),
@@ -213,7 +229,8 @@ impl Session {
         let limit = limit + GRACE;
         let late = |_| HelmError::Late { verb: verb.to_owned(), secs: limit.as_secs() };
         let (out, err) = (child.stdout.take(), child.stderr.take());
-        let ended = async { tokio::join!(child.wait(), last_bytes(out, OUTPUT_BYTES_MAX), last_bytes(err, OUTPUT_BYTES_MAX)) };
+        let ended =
+            async { tokio::join!(child.wait(), last_bytes(out, OUTPUT_BYTES_MAX), last_bytes(err, OUTPUT_BYTES_MAX)) };
         let (status, out, err) = tokio::time::timeout(limit, ended).await.map_err(late)?;
         let (status, out, err) = (status.map_err(failed)?, out.map_err(failed)?, err.map_err(failed)?);
         if status.success() {
@@ -254,7 +271,8 @@ fn newest(history: &str) -> Option<Release> {
 /// The end of what it said, for a condition; its folder is nobody's matter.
 fn last_lines(text: &str, folder: &Path) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let said = lines[lines.len().saturating_sub(SAID_LINES)..].join("; ").replace(&format!("{}/", folder.display()), "");
+    let said =
+        lines[lines.len().saturating_sub(SAID_LINES)..].join("; ").replace(&format!("{}/", folder.display()), "");
     let skip = said.chars().count().saturating_sub(SAID_CHARS);
     said.chars().skip(skip).collect()
 }
@@ -284,7 +302,8 @@ mod tests {
     #[test]
     fn a_file_is_never_written_through_what_lies_there() {
         let dir = tempfile::tempdir().unwrap();
-        let program = Program { named: Some("/bin/true".into()), search_path: "".into(), environment: Vec::new(), user: None };
+        let program =
+            Program { named: Some("/bin/true".into()), search_path: "".into(), environment: Vec::new(), user: None };
         let session = Session::begin(&program, &dir.path().join("helm"), "kubeconfig", "web", "shop").unwrap();
         let outside = dir.path().join("outside");
         std::fs::write(&outside, "mine").unwrap();

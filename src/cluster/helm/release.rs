@@ -85,7 +85,8 @@ impl Charts {
             unread = Some(why);
             Spec::default()
         });
-        let configs: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &definition::configs());
+        let configs: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), &key.namespace, &definition::configs());
         let config = configs.get_opt(&key.name).await?.map(|config| {
             read(&config.data["spec"]).unwrap_or_else(|why| {
                 unread = Some(format!("HelmChartConfig: {why}"));
@@ -143,9 +144,18 @@ impl Charts {
                 info!(chart = %key, rev = release.revision, "helm chart installed");
                 self.tell(wanted, Severity::Normal, "Deployed", &text);
                 let more = json!({"configHash": wanted.hash, "revision": release.revision});
-                self.written(key, wanted, [("Ready", "True", "Deployed", &text), ("Failed", "False", "Deployed", "")], more).await
+                self.written(
+                    key,
+                    wanted,
+                    [("Ready", "True", "Deployed", &text), ("Failed", "False", "Deployed", "")],
+                    more,
+                )
+                .await
             }
-            Ok(None) => self.failed(key, wanted, "Unknown", "helm knows nothing of the release that it has just installed").await,
+            Ok(None) => {
+                self.failed(key, wanted, "Unknown", "helm knows nothing of the release that it has just installed")
+                    .await
+            }
             Err(err) => {
                 let reason = match &err {
                     BringError::Wanted(_) => "InvalidSpec",
@@ -190,7 +200,8 @@ impl Charts {
     }
 
     fn session(&self, key: &Key, wanted: &Wanted) -> Result<Session, HelmError> {
-        let namespace = if wanted.spec.target_namespace.is_empty() { &key.namespace } else { &wanted.spec.target_namespace };
+        let namespace =
+            if wanted.spec.target_namespace.is_empty() { &key.namespace } else { &wanted.spec.target_namespace };
         let kubeconfig = (self.config.kubeconfig)().map_err(HelmError::Credential)?;
         Session::begin(&self.config.program, &self.config.dir, &kubeconfig, &key.name, namespace)
     }
@@ -225,7 +236,10 @@ impl Charts {
     async fn finalizers(&self, key: &Key, wanted: &Wanted, held: bool) -> Result<(), kube::Error> {
         let api = self.api(&key.namespace);
         // The status was written meanwhile: the list is taken as it is now.
-        let Some(now) = api.get_opt(&key.name).await?.filter(|now| now.metadata.uid == wanted.object.metadata.uid) else { return Ok(()) };
+        let Some(now) = api.get_opt(&key.name).await?.filter(|now| now.metadata.uid == wanted.object.metadata.uid)
+        else {
+            return Ok(());
+        };
         let others = now.metadata.finalizers.iter().flatten().filter(|finalizer| *finalizer != FINALIZER);
         let all: Vec<&str> = others.map(String::as_str).chain(held.then_some(FINALIZER)).collect();
         let patch = json!({"metadata": {"finalizers": all, "resourceVersion": now.metadata.resource_version}});
@@ -239,7 +253,13 @@ impl Charts {
         Outcome::Again
     }
 
-    async fn written(&self, key: &Key, wanted: &Wanted, conditions: [(&str, &str, &str, &str); 2], more: Value) -> Outcome {
+    async fn written(
+        &self,
+        key: &Key,
+        wanted: &Wanted,
+        conditions: [(&str, &str, &str, &str); 2],
+        more: Value,
+    ) -> Outcome {
         let before = &wanted.object.data["status"];
         let now = rfc3339_secs(self.config.clock.now());
         let conditions: Vec<Value> = conditions
@@ -318,7 +338,11 @@ mod tests {
 
     #[test]
     fn a_condition_is_found_by_its_type() {
-        let status = json!({"conditions": [{"type": "Failed", "status": "False"}, {"type": "Ready", "status": "True"}]});
-        assert_eq!((condition(&status, "Ready"), condition(&status, "Other"), condition(&Value::Null, "Ready")), ("True", "", ""));
+        let status =
+            json!({"conditions": [{"type": "Failed", "status": "False"}, {"type": "Ready", "status": "True"}]});
+        assert_eq!(
+            (condition(&status, "Ready"), condition(&status, "Other"), condition(&Value::Null, "Ready")),
+            ("True", "", "")
+        );
     }
 }

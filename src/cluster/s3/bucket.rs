@@ -187,7 +187,11 @@ impl Bucket {
         };
         let bare = settings.endpoint.host().trim_matches(['[', ']']);
         let (host, name, root) = match in_host {
-            true => (format!("{}.{}", settings.bucket, settings.endpoint), format!("{}.{bare}", settings.bucket), "/".to_owned()),
+            true => (
+                format!("{}.{}", settings.bucket, settings.endpoint),
+                format!("{}.{bare}", settings.bucket),
+                "/".to_owned(),
+            ),
             false => (settings.endpoint.to_string(), bare.to_owned(), format!("/{}/", settings.bucket)),
         };
         let tls = tls.map(|setup| setup.config());
@@ -226,7 +230,8 @@ impl Bucket {
         let id = xml::text_of(&text, "UploadId").ok_or_else(|| self.answer(&doing(), "it names no upload"))?;
         let sent = self.put_parts(name, file, len, &id).await;
         if sent.is_err() {
-            let stop = Ask::new(Method::DELETE, name, format!("forget the parts of {}", self.location(name))).query("uploadId", &*id);
+            let stop = Ask::new(Method::DELETE, name, format!("forget the parts of {}", self.location(name)))
+                .query("uploadId", &*id);
             if let Err(err) = self.send(&stop).await {
                 tracing::warn!(err = %base::chain::Chain(&err), "parts of a snapshot stay in the bucket");
             }
@@ -244,15 +249,22 @@ impl Bucket {
             let answer = self.send(&ask).await?;
             let tag = answer.headers().get(ETAG).and_then(|tag| tag.to_str().ok());
             let tag = tag.ok_or_else(|| self.answer(&ask.doing, "a part has no ETag"))?;
-            parts.push_str(&format!("<Part><PartNumber>{number}</PartNumber><ETag>{}</ETag></Part>", tag.replace('"', "&quot;")));
+            parts.push_str(&format!(
+                "<Part><PartNumber>{number}</PartNumber><ETag>{}</ETag></Part>",
+                tag.replace('"', "&quot;")
+            ));
         }
-        let list = format!("<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{parts}</CompleteMultipartUpload>");
+        let list = format!(
+            "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{parts}</CompleteMultipartUpload>"
+        );
         let end = Ask::new(Method::POST, name, format!("take {}", self.location(name))).query("uploadId", id);
         let end = end.payload(Payload::Bytes(list.into()));
         let text = self.text_of(&end).await?;
         // This one request says that it failed in an answer that begins well.
         match xml::text_of(&text, "Code").filter(|_| text.contains("<Error")) {
-            Some(code) => Err(self.refused(StatusCode::OK, &end.doing, code, xml::text_of(&text, "Message").unwrap_or_default())),
+            Some(code) => {
+                Err(self.refused(StatusCode::OK, &end.doing, code, xml::text_of(&text, "Message").unwrap_or_default()))
+            }
             None => Ok(()),
         }
     }
@@ -288,11 +300,18 @@ impl Bucket {
     pub async fn get(&self, name: &str, to: &Path) -> Result<u64, S3Error> {
         let ask = Ask::new(Method::GET, name, format!("give {}", self.location(name)));
         let mut content = self.send(&ask).await?.into_body();
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to).map_err(FileError::at("cannot write", to))?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(to)
+            .map_err(FileError::at("cannot write", to))?;
         let mut file = tokio::fs::File::from_std(file);
         let mut written = 0;
         loop {
-            let frame = tokio::time::timeout(self.settings.timeout, content.frame()).await.map_err(|_| self.late(&ask.doing))?;
+            let frame = tokio::time::timeout(self.settings.timeout, content.frame())
+                .await
+                .map_err(|_| self.late(&ask.doing))?;
             let Some(frame) = frame else { break };
             let frame = frame.map_err(|err| self.answer(&ask.doing, &err.to_string()))?;
             let Ok(bytes) = frame.into_data() else { continue };
@@ -306,7 +325,8 @@ impl Bucket {
     async fn text_of(&self, ask: &Ask<'_>) -> Result<String, S3Error> {
         let content = self.send(ask).await?.into_body();
         let read = tokio::time::timeout(self.settings.timeout, body::collect(content, ANSWER_BYTES_MAX)).await;
-        let bytes = read.map_err(|_| self.late(&ask.doing))?.map_err(|err| self.answer(&ask.doing, &err.to_string()))?;
+        let bytes =
+            read.map_err(|_| self.late(&ask.doing))?.map_err(|err| self.answer(&ask.doing, &err.to_string()))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -335,15 +355,24 @@ impl Bucket {
         };
         let key = ask.object.map(|name| self.key(name)).unwrap_or_default();
         let path = format!("{}{}", self.root, sign::encode_path(&key));
-        let query: Vec<String> = ask.query.iter().map(|(name, value)| format!("{name}={}", sign::encode_query(value))).collect();
+        let query: Vec<String> =
+            ask.query.iter().map(|(name, value)| format!("{name}={}", sign::encode_query(value))).collect();
         let query = query.join("&");
         let Settings { region, keys, proxy, .. } = &self.settings;
-        let signed = Signed { method: ask.method.as_str(), host: &self.host, path: &path, query: &query, payload: &payload, region };
+        let signed = Signed {
+            method: ask.method.as_str(),
+            host: &self.host,
+            path: &path,
+            query: &query,
+            payload: &payload,
+            region,
+        };
         let target = if query.is_empty() { path.clone() } else { format!("{path}?{query}") };
         // A proxy that is not asked for a tunnel wants to know for whom.
         let plain_proxy = proxy.as_ref().filter(|_| self.tls.is_none());
         let uri = if plain_proxy.is_some() { format!("http://{}{target}", self.host) } else { target };
-        let mut request = Request::builder().method(&ask.method).uri(uri).header(HOST, &self.host).header(CONTENT_LENGTH, len);
+        let mut request =
+            Request::builder().method(&ask.method).uri(uri).header(HOST, &self.host).header(CONTENT_LENGTH, len);
         for (name, value) in sign::headers(&signed, keys, self.clock.now()) {
             request = request.header(name, value);
         }
@@ -356,18 +385,26 @@ impl Bucket {
         };
         let request = request.body(content).map_err(|err| self.answer(&ask.doing, &err.to_string()))?;
         let stream = self.connect().await?;
-        dial::request(stream, &self.host, request, &self.group).await.map_err(|source| S3Error::Dial { host: self.host.clone(), source })
+        dial::request(stream, &self.host, request, &self.group)
+            .await
+            .map_err(|source| S3Error::Dial { host: self.host.clone(), source })
     }
 
     async fn connect(&self) -> Result<Box<dyn Stream>, S3Error> {
         let failed = |source| S3Error::Dial { host: self.host.clone(), source };
         let name = self.name.as_str();
         let port = self.settings.endpoint.port_u16().unwrap_or(if self.tls.is_some() { 443 } else { 80 });
-        let Some(proxy) = &self.settings.proxy else { return dial::tcp(name, port, name, self.tls.clone()).await.map_err(failed) };
+        let Some(proxy) = &self.settings.proxy else {
+            return dial::tcp(name, port, name, self.tls.clone()).await.map_err(failed);
+        };
         let mut stream = dial::tcp(&proxy.host, proxy.port, &proxy.host, None).await.map_err(failed)?;
         let Some(tls) = &self.tls else { return Ok(stream) };
         let to = if name.contains(':') { format!("[{name}]:{port}") } else { format!("{name}:{port}") };
-        let who = proxy.authorization.as_ref().map(|who| format!("Proxy-Authorization: {}\r\n", who.expose())).unwrap_or_default();
+        let who = proxy
+            .authorization
+            .as_ref()
+            .map(|who| format!("Proxy-Authorization: {}\r\n", who.expose()))
+            .unwrap_or_default();
         let refused = |why: String| S3Error::Proxy { host: self.host.clone(), why };
         tunnel(&mut stream, &format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{who}\r\n")).await.map_err(refused)?;
         dial::tls(stream, name, Arc::clone(tls)).await.map_err(failed)
@@ -375,12 +412,18 @@ impl Bucket {
 
     async fn why(&self, answer: Response<Body>, doing: &str) -> S3Error {
         let status = answer.status();
-        let text = match tokio::time::timeout(self.settings.timeout, body::collect(answer.into_body(), ANSWER_BYTES_MAX)).await {
+        let text = match tokio::time::timeout(
+            self.settings.timeout,
+            body::collect(answer.into_body(), ANSWER_BYTES_MAX),
+        )
+        .await
+        {
             Ok(Ok(bytes)) => String::from_utf8_lossy(&bytes).into_owned(),
             // The status alone says enough.
             _ => String::new(),
         };
-        let code = xml::text_of(&text, "Code").unwrap_or_else(|| status.canonical_reason().unwrap_or("no reason").to_owned());
+        let code =
+            xml::text_of(&text, "Code").unwrap_or_else(|| status.canonical_reason().unwrap_or("no reason").to_owned());
         self.refused(status, doing, code, xml::text_of(&text, "Message").unwrap_or_default())
     }
 
@@ -426,7 +469,7 @@ async fn hash(file: &Path, offset: u64, len: u64) -> Result<String, S3Error> {
         let mut chunk = vec![0; CHUNK_BYTES];
         loop {
             match opened.read(&mut chunk)? {
-                0 => return Ok(sign::hex(context.finish().as_ref())),
+                0 => return Ok(base::hex::encode(context.finish().as_ref())),
                 n => context.update(&chunk[..n]),
             }
         }

@@ -1,9 +1,10 @@
 //! A small S3 for tests: it checks every signature and hash by itself, and keeps objects in memory.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use super::sign::{self, Signed};
 
@@ -43,8 +44,11 @@ impl FakeS3 {
                 let mut stream = stream.unwrap();
                 // A client that went away is not this side's matter.
                 let Some(asked) = read(&mut stream) else { continue };
-                let (status, headers, body) = answer(&asked, &mut kept.lock().unwrap());
-                let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n{headers}\r\n", body.len());
+                let (status, headers, body) = answer(&asked, &mut kept.lock());
+                let head = format!(
+                    "HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n{headers}\r\n",
+                    body.len()
+                );
                 let _gone = stream.write_all(&[head.as_bytes(), &body].concat());
             }
         });
@@ -63,8 +67,10 @@ fn read(stream: &mut TcpStream) -> Option<Asked> {
     let mut lines = head.lines();
     let mut words = lines.next()?.split(' ');
     let (method, target) = (words.next()?.to_owned(), words.next()?.to_owned());
-    let headers: BTreeMap<String, String> =
-        lines.filter_map(|line| line.split_once(": ")).map(|(name, value)| (name.to_lowercase(), value.to_owned())).collect();
+    let headers: BTreeMap<String, String> = lines
+        .filter_map(|line| line.split_once(": "))
+        .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
+        .collect();
     let mut body = vec![0; headers.get("content-length").map_or(0, |n| n.parse().unwrap())];
     stream.read_exact(&mut body).ok()?;
     Some(Asked { method, target, headers, body })
@@ -73,13 +79,21 @@ fn read(stream: &mut TcpStream) -> Option<Asked> {
 /// Whether the request is signed with [`SECRET`] as it stands, its body included.
 pub(super) fn is_signed(asked: &Asked) -> bool {
     let Some(authorization) = asked.headers.get("authorization") else { return false };
-    let field = |name: &str| authorization.split([' ', ',']).find_map(|part| part.strip_prefix(name)).unwrap_or_default();
+    let field =
+        |name: &str| authorization.split([' ', ',']).find_map(|part| part.strip_prefix(name)).unwrap_or_default();
     let scope: Vec<&str> = field("Credential=").split('/').collect();
     let names = field("SignedHeaders=");
     let lines: String = names.split(';').map(|name| format!("{name}:{}\n", asked.headers[name])).collect();
     let (path, query) = asked.target.split_once('?').unwrap_or((&asked.target, ""));
     let payload = sign::sha256_hex(&asked.body);
-    let signed = Signed { method: &asked.method, host: &asked.headers["host"], path, query, payload: &payload, region: scope[2] };
+    let signed = Signed {
+        method: &asked.method,
+        host: &asked.headers["host"],
+        path,
+        query,
+        payload: &payload,
+        region: scope[2],
+    };
     asked.headers["x-amz-content-sha256"] == payload
         && names.split(';').any(|name| name == "host")
         && sign::signature(&signed, &lines, names, &asked.headers["x-amz-date"], SECRET) == field("Signature=")
@@ -132,11 +146,19 @@ fn answer(asked: &Asked, kept: &mut Kept) -> (u16, String, Vec<u8>) {
 
 /// Pages of two.
 fn list(query: &str, kept: &Kept) -> String {
-    let of = |name: &str| query.split('&').find_map(|part| part.strip_prefix(name)).unwrap_or_default().replace("%2F", "/");
+    let of =
+        |name: &str| query.split('&').find_map(|part| part.strip_prefix(name)).unwrap_or_default().replace("%2F", "/");
     let (after, prefix) = (of("continuation-token="), of("prefix="));
     let all: Vec<_> = kept.objects.iter().filter(|(key, _)| key.starts_with(&prefix) && **key > after).collect();
-    let entries: String =
-        all.iter().take(2).map(|(key, body)| format!("<Contents><Key>{key}</Key><Size>{}</Size></Contents>", body.len())).collect();
-    let next = if all.len() > 2 { format!("<NextContinuationToken>{}</NextContinuationToken>", all[1].0) } else { String::new() };
+    let entries: String = all
+        .iter()
+        .take(2)
+        .map(|(key, body)| format!("<Contents><Key>{key}</Key><Size>{}</Size></Contents>", body.len()))
+        .collect();
+    let next = if all.len() > 2 {
+        format!("<NextContinuationToken>{}</NextContinuationToken>", all[1].0)
+    } else {
+        String::new()
+    };
     format!("<L><IsTruncated>{}</IsTruncated>{next}{entries}</L>", all.len() > 2)
 }

@@ -95,7 +95,10 @@ fn bad(name: &str, why: impl Into<String>) -> Bad {
 /// Values by the part of their names after `etcd-s3-`. `read` gives what a path of an authority's file holds.
 ///
 /// Errors: the value that is wrong, or the one that is missing.
-pub fn settings(given: &BTreeMap<String, Secret<String>>, read: &dyn Fn(&str) -> Result<String, String>) -> Result<Settings, Bad> {
+pub fn settings(
+    given: &BTreeMap<String, Secret<String>>,
+    read: &dyn Fn(&str) -> Result<String, String>,
+) -> Result<Settings, Bad> {
     let of = |name: &str| given.get(name).map(|value| value.expose().trim()).filter(|value| !value.is_empty());
     let switch = |name: &str| match of(name) {
         None | Some("false") => Ok(false),
@@ -107,8 +110,9 @@ pub fn settings(given: &BTreeMap<String, Secret<String>>, read: &dyn Fn(&str) ->
         return Err(bad("bucket", format!("'{bucket}' is no name of a bucket")));
     }
     let secret = |name: &str| of(name).map(|value| Secret::new(value.to_owned()));
-    let missing =
-        |name: &str, variable: &str| bad(name, format!("is missing; give it in the configuration file or the variable {variable}"));
+    let missing = |name: &str, variable: &str| {
+        bad(name, format!("is missing; give it in the configuration file or the variable {variable}"))
+    };
     let keys = Keys {
         access: secret("access-key").ok_or_else(|| missing("access-key", "AWS_ACCESS_KEY_ID"))?,
         secret: secret("secret-key").ok_or_else(|| missing("secret-key", "AWS_SECRET_ACCESS_KEY"))?,
@@ -144,7 +148,9 @@ pub fn settings(given: &BTreeMap<String, Secret<String>>, read: &dyn Fn(&str) ->
 ///
 /// Errors: a text for people.
 pub fn parse_timeout(text: &str) -> Result<Duration, String> {
-    let length = base::cron::duration(text).and_then(|length| Duration::try_from(length).ok()).filter(|length| !length.is_zero());
+    let length = base::cron::duration(text)
+        .and_then(|length| Duration::try_from(length).ok())
+        .filter(|length| !length.is_zero());
     length.ok_or_else(|| format!("'{text}' is not a duration such as 5m0s"))
 }
 
@@ -154,13 +160,27 @@ fn parse_endpoint(text: &str, region: &str) -> Result<(Authority, bool), Bad> {
         Some(("http", host)) => (host, true),
         Some(("https", host)) => (host, false),
         None => (text, false),
-        Some(_) => return Err(bad("endpoint", format!("'{text}' is not a host such as s3.example.com or minio.example.com:9000"))),
+        Some(_) => {
+            return Err(bad(
+                "endpoint",
+                format!("'{text}' is not a host such as s3.example.com or minio.example.com:9000"),
+            ));
+        }
     };
     // AWS's buckets of other regions are at other hosts.
-    let host =
-        if host == ENDPOINT && region != REGION { format!("s3.{region}.amazonaws.com") } else { host.trim_end_matches('/').to_owned() };
-    let parsed: Option<Authority> = host.parse().ok().filter(|authority: &Authority| !authority.host().is_empty() && !host.contains('@'));
-    Ok((parsed.ok_or_else(|| bad("endpoint", format!("'{text}' is not a host such as s3.example.com or minio.example.com:9000")))?, plain))
+    let host = if host == ENDPOINT && region != REGION {
+        format!("s3.{region}.amazonaws.com")
+    } else {
+        host.trim_end_matches('/').to_owned()
+    };
+    let parsed: Option<Authority> =
+        host.parse().ok().filter(|authority: &Authority| !authority.host().is_empty() && !host.contains('@'));
+    Ok((
+        parsed.ok_or_else(|| {
+            bad("endpoint", format!("'{text}' is not a host such as s3.example.com or minio.example.com:9000"))
+        })?,
+        plain,
+    ))
 }
 
 /// Authorities: PEM, PEM in base64, or the path of a file with PEM.
@@ -196,20 +216,33 @@ mod tests {
 
     fn read(values: &[(&str, &str)]) -> Result<Settings, String> {
         let base = [("bucket", "b"), ("access-key", "A"), ("secret-key", "S")];
-        let given = base.iter().chain(values).map(|(name, value)| ((*name).to_owned(), Secret::new((*value).to_owned()))).collect();
+        let given = base
+            .iter()
+            .chain(values)
+            .map(|(name, value)| ((*name).to_owned(), Secret::new((*value).to_owned())))
+            .collect();
         settings(&given, &|path| Err(format!("no file {path}"))).map_err(|err| err.to_string())
     }
 
     #[test]
     fn what_is_not_said_is_as_in_k3s() {
         let all = read(&[("folder", "/edge/one/"), ("proxy", "http://u:p@[::1]:3128/")]).unwrap();
-        assert_eq!((all.endpoint.as_str(), all.region.as_str(), all.folder.as_str()), ("s3.amazonaws.com", "us-east-1", "edge/one"));
+        assert_eq!(
+            (all.endpoint.as_str(), all.region.as_str(), all.folder.as_str()),
+            ("s3.amazonaws.com", "us-east-1", "edge/one")
+        );
         assert_eq!((all.insecure, all.lookup, all.timeout), (false, Lookup::Auto, TIMEOUT));
         let proxy = all.proxy.unwrap();
-        assert_eq!((proxy.host.as_str(), proxy.port, proxy.authorization.unwrap().expose().as_str()), ("::1", 3128, "Basic dTpw"));
+        assert_eq!(
+            (proxy.host.as_str(), proxy.port, proxy.authorization.unwrap().expose().as_str()),
+            ("::1", 3128, "Basic dTpw")
+        );
         assert_eq!(read(&[("region", "eu-west-1")]).unwrap().endpoint.as_str(), "s3.eu-west-1.amazonaws.com");
         let own = read(&[("region", "eu"), ("endpoint", "http://10.0.0.9:9000"), ("timeout", "90s")]).unwrap();
-        assert_eq!((own.endpoint.as_str(), own.insecure, own.timeout), ("10.0.0.9:9000", true, Duration::from_secs(90)));
+        assert_eq!(
+            (own.endpoint.as_str(), own.insecure, own.timeout),
+            ("10.0.0.9:9000", true, Duration::from_secs(90))
+        );
     }
 
     #[test]

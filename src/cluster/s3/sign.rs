@@ -1,8 +1,9 @@
 //! AWS Signature Version 4 in a request's headers, over ring. Pure.
 //!
-//! No crate: those at hand bring a second SHA-256 and HMAC, and put the signature into the URL, where logs of others show it.
-//! Spec: https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
+//! No crate: those at hand bring a second SHA-256 and HMAC, and put the signature into the URL, where logs of others
+//! show it. Spec: https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
 
+use base::hex;
 use base::secret::Secret;
 use jiff::Timestamp;
 use ring::{digest, hmac};
@@ -37,12 +38,7 @@ pub struct Signed<'a> {
 
 /// SHA-256 in hexadecimal.
 pub fn sha256_hex(bytes: &[u8]) -> String {
-    hex(digest::digest(&digest::SHA256, bytes).as_ref())
-}
-
-/// Bytes in hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(digest::digest(&digest::SHA256, bytes).as_ref())
 }
 
 /// An object's key as a path is sent: all but letters, digits, `-_.~` and slashes as `%XX`.
@@ -81,7 +77,10 @@ pub fn headers(request: &Signed<'_>, keys: &Keys, now: Timestamp) -> Vec<(&'stat
     let lines = format!("host:{}\n{lines}", request.host);
     let signature = signature(request, &lines, &names, &time, keys.secret.expose());
     let scope = scope(&time, request.region);
-    let authorization = format!("AWS4-HMAC-SHA256 Credential={}/{scope},SignedHeaders={names},Signature={signature}", keys.access.expose());
+    let authorization = format!(
+        "AWS4-HMAC-SHA256 Credential={}/{scope},SignedHeaders={names},Signature={signature}",
+        keys.access.expose()
+    );
     headers.push(("authorization", authorization));
     headers
 }
@@ -99,7 +98,7 @@ pub fn signature(request: &Signed<'_>, lines: &str, names: &str, time: &str, sec
     for part in [region, "s3", "aws4_request"] {
         key = hmac_of(key.as_ref(), part);
     }
-    hex(hmac_of(key.as_ref(), &text).as_ref())
+    hex::encode(hmac_of(key.as_ref(), &text).as_ref())
 }
 
 fn hmac_of(key: &[u8], text: &str) -> hmac::Tag {
@@ -112,8 +111,14 @@ mod tests {
 
     fn check(query: &str, signature: &str) {
         let payload = sha256_hex(b"");
-        let request =
-            Signed { method: "GET", host: "examplebucket.s3.amazonaws.com", path: "/", query, payload: &payload, region: "us-east-1" };
+        let request = Signed {
+            method: "GET",
+            host: "examplebucket.s3.amazonaws.com",
+            path: "/",
+            query,
+            payload: &payload,
+            region: "us-east-1",
+        };
         let keys = Keys {
             access: Secret::new("AKIAIOSFODNN7EXAMPLE".to_owned()),
             secret: Secret::new("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".to_owned()),

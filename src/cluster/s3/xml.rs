@@ -105,7 +105,8 @@ mod tests {
             <IsTruncated>true</IsTruncated><NextContinuationToken>a&amp;b</NextContinuationToken>\
             <Contents><Key>f/x&#38;y &lt;1&gt;</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><Owner/><Size>12</Size></Contents>\
             <Contents><Key>f/z</Key><Size>3</Size></Contents></ListBucketResult>";
-        let entry = |key: &str, size, modified: &str| Entry { key: key.to_owned(), size, modified: modified.to_owned() };
+        let entry =
+            |key: &str, size, modified: &str| Entry { key: key.to_owned(), size, modified: modified.to_owned() };
         let entries = vec![entry("f/x&y <1>", 12, "2026-01-01T00:00:00.000Z"), entry("f/z", 3, "")];
         assert_eq!(page(text), Page { entries, next: Some("a&b".to_owned()) });
         assert_eq!(page("<ListBucketResult/>"), Page::default());

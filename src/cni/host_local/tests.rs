@@ -58,8 +58,13 @@ fn a_delete_of_the_unknown_succeeds() {
 
 #[test]
 fn candidates_wrap_around_once() {
-    let set =
-        [Range::new(&RangeConfig { subnet: "fd00::/125".parse().unwrap(), range_start: None, range_end: None, gateway: None }).unwrap()];
+    let set = [Range::new(&RangeConfig {
+        subnet: "fd00::/125".parse().unwrap(),
+        range_start: None,
+        range_end: None,
+        gateway: None,
+    })
+    .unwrap()];
     let all: Vec<String> = candidates(&set, Some("fd00::5".parse().unwrap())).map(|ip| ip.to_string()).collect();
     assert_eq!(all, ["fd00::6", "fd00::7", "fd00::2", "fd00::3", "fd00::4", "fd00::5"]);
 }

@@ -1,5 +1,6 @@
-//! Networks of pods that containerd did not live to end, as it does not show a sandbox before all of it runs: their attachments, their
-//! namespaces, their cables, and what shims and runc that were killed leave in folders of all runtimes of the machine.
+//! Networks of pods that containerd did not live to end, as it does not show a sandbox before all of it runs: their
+//! attachments, their namespaces, their cables, and what shims and runc that were killed leave in folders of all
+//! runtimes of the machine.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -37,8 +38,10 @@ impl Cleaner {
             conf_dir: cni_conf_dir(&self.data_dir),
             plugin_dir: cni_bin_dir(&self.data_dir),
         };
-        let pods: BTreeSet<String> =
-            owned::our_pods(&self.data_dir).iter().filter_map(|dir| Some(dir.file_name()?.to_str()?.to_owned())).collect();
+        let pods: BTreeSet<String> = owned::our_pods(&self.data_dir)
+            .iter()
+            .filter_map(|dir| Some(dir.file_name()?.to_str()?.to_owned()))
+            .collect();
         for attachment in attachments::recorded(&places, &|uid| pods.contains(uid)) {
             self.step(&format!("end the network of sandbox {}", attachment.sandbox), || {
                 let ended = attachment.end(&places).or_else(|err| {
@@ -74,7 +77,9 @@ impl Cleaner {
             return;
         }
         for path in dead_sockets(Path::new(SOCKETS)) {
-            self.step(&format!("remove socket {}, on which nobody listens", path.display()), || gone(fs::remove_file(&path)));
+            self.step(&format!("remove socket {}, on which nobody listens", path.display()), || {
+                gone(fs::remove_file(&path))
+            });
         }
         let state = self.run_dir.join("containerd");
         for path in containers_of(Path::new(CONTAINERS), &state) {
@@ -90,19 +95,26 @@ fn gone(removed: io::Result<()>) -> Result<(), String> {
     }
 }
 
-/// Names of cables in what `ip -o link` says, those that our plugin gives: `veth` and eleven digits, where upstream's has eight.
+/// Names of cables in what `ip -o link` says, those that our plugin gives: `veth` and eleven digits, where upstream's
+/// has eight.
 fn cables(text: &str) -> Vec<String> {
     let name = |line: &str| line.split(": ").nth(1)?.split('@').next().map(str::to_owned);
-    let is_ours =
-        |name: &String| name.strip_prefix("veth").is_some_and(|hash| hash.len() == 11 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    let is_ours = |name: &String| {
+        name.strip_prefix("veth")
+            .is_some_and(|hash| hash.len() == 11 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    };
     text.lines().filter_map(name).filter(is_ours).collect()
 }
 
-/// Namespaces of sandboxes that had come no further: no process is in them, no record of any network names them, and they have no link
-/// but their loopback. Whoever made one, it is of use to nobody.
+/// Namespaces of sandboxes that had come no further: no process is in them, no record of any network names them, and
+/// they have no link but their loopback. Whoever made one, it is of use to nobody.
 fn empty_namespaces(records: &Path) -> Vec<PathBuf> {
-    let recorded: Vec<String> =
-        fs::read_dir(records).into_iter().flatten().flatten().filter_map(|entry| fs::read_to_string(entry.path()).ok()).collect();
+    let recorded: Vec<String> = fs::read_dir(records)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| fs::read_to_string(entry.path()).ok())
+        .collect();
     let numbers: BTreeSet<u64> = fs::read_dir("/proc")
         .into_iter()
         .flatten()
@@ -128,16 +140,22 @@ fn has_only_loopback(path: &Path, name: &str) -> bool {
     said.is_ok_and(|output| output.status.success() && only_loopback(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// Devices that the kernel puts into each new namespace for its modules of tunnels are not links of anybody's: they are down.
+/// Devices that the kernel puts into each new namespace for its modules of tunnels are not links of anybody's: they are
+/// down.
 fn only_loopback(text: &str) -> bool {
-    text.lines().all(|line| line.split(": ").nth(1) == Some("lo") || (line.contains(" state DOWN ") && line.contains("<NOARP>")))
+    text.lines().all(|line| {
+        line.split(": ").nth(1) == Some("lo") || (line.contains(" state DOWN ") && line.contains("<NOARP>"))
+    })
 }
 
 /// Sockets in a folder that refuse to be connected to.
 fn dead_sockets(dir: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let sockets = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket())).map(|entry| entry.path());
-    sockets.filter(|path| UnixStream::connect(path).is_err_and(|err| err.kind() == io::ErrorKind::ConnectionRefused)).collect()
+    let sockets =
+        entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_socket())).map(|entry| entry.path());
+    sockets
+        .filter(|path| UnixStream::connect(path).is_err_and(|err| err.kind() == io::ErrorKind::ConnectionRefused))
+        .collect()
 }
 
 /// Folders of runc's in `dir` whose container has, or had, its bundle in our containerd's state folder.
@@ -168,7 +186,9 @@ mod tests {
         let lo = "1: lo: <LOOPBACK> mtu 65536 qdisc noop state DOWN mode DEFAULT\n";
         let tunnel = "2: tunl0@NONE: <NOARP> mtu 1480 qdisc noop state DOWN mode DEFAULT\n";
         assert!(only_loopback("") && only_loopback(lo) && only_loopback(&format!("{lo}{tunnel}")));
-        assert!(!only_loopback(&format!("{lo}2: eth0@if7: <BROADCAST,UP> mtu 1450 qdisc noqueue state UP mode DEFAULT\n")));
+        assert!(!only_loopback(&format!(
+            "{lo}2: eth0@if7: <BROADCAST,UP> mtu 1450 qdisc noqueue state UP mode DEFAULT\n"
+        )));
     }
 
     #[test]
@@ -184,7 +204,8 @@ mod tests {
             fs::create_dir_all(runc.join(name)).unwrap();
         }
         fs::create_dir_all(bundles.join("begun")).unwrap();
-        let told = |name: &str, of: &Path| format!("{{\"config\":{{\"labels\":[\"bundle={}\"]}}}}", of.join(name).display());
+        let told =
+            |name: &str, of: &Path| format!("{{\"config\":{{\"labels\":[\"bundle={}\"]}}}}", of.join(name).display());
         fs::write(runc.join("run/state.json"), told("run", &bundles)).unwrap();
         fs::write(runc.join("foreign/state.json"), told("foreign", Path::new("/run/other"))).unwrap();
         let mut found = containers_of(&runc, &state);

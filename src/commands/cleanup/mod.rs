@@ -1,5 +1,5 @@
-//! `kedge killall`: stops what kedge started on this machine and takes its mounts, links, routes and nft tables away. State (database,
-//! images, volumes) stays. `kedge uninstall` (uninstall.rs) does this first and then removes files.
+//! `kedge killall`: stops what kedge started on this machine and takes its mounts, links, routes and nft tables away.
+//! State (database, images, volumes) stays. `kedge uninstall` (uninstall.rs) does this first and then removes files.
 //!
 //! It never removes anything through a mount: mounts are detached, folders are left.
 
@@ -100,7 +100,10 @@ fn processes() -> Result<Vec<Process>, CleanupError> {
 /// Whether the process runs; one that ended and was not reaped yet does not.
 fn runs(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().and_then(|rest| rest.trim().chars().next()).is_some_and(|state| state != 'Z' && state != 'X')
+    stat.rsplit(')')
+        .next()
+        .and_then(|rest| rest.trim().chars().next())
+        .is_some_and(|state| state != 'Z' && state != 'X')
 }
 
 fn wait_gone(pid: i32) -> bool {
@@ -153,7 +156,9 @@ impl Cleaner {
                 "openrc" if succeeds("rc-service", &[name, "status"]) => {
                     self.step(&format!("stop service {name}"), || run("rc-service", &[name, "stop"]));
                 }
-                "sysv" if succeeds(&file, &["status"]) => self.step(&format!("stop service {name}"), || run(&file, &["stop"])),
+                "sysv" if succeeds(&file, &["status"]) => {
+                    self.step(&format!("stop service {name}"), || run(&file, &["stop"]))
+                }
                 _ => {}
             }
         }
@@ -190,7 +195,8 @@ impl Cleaner {
         if !socket.exists() {
             return Ok(());
         }
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CleanupError::Runtime)?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CleanupError::Runtime)?;
         let (cri, sandboxes) = runtime.block_on(async {
             let cri = Cri::connect(&socket);
             // A containerd that does not answer has its processes ended below.
@@ -247,7 +253,8 @@ impl Cleaner {
 
     /// Detaches mounts in our folders, innermost first.
     fn detach_mounts(&mut self) -> Result<(), CleanupError> {
-        let text = fs::read_to_string(base::mounts::TABLE).map_err(|source| CleanupError::Look { what: "mounts", source })?;
+        let text =
+            fs::read_to_string(base::mounts::TABLE).map_err(|source| CleanupError::Look { what: "mounts", source })?;
         for point in owned::mounts(&text, &owned::folders_of_mounts(&self.data_dir, &self.run_dir)) {
             self.step(&format!("unmount {}", point.display()), || {
                 umount2(&point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(|err| err.to_string())
@@ -260,7 +267,9 @@ impl Cleaner {
         self.remove_cables();
         for (family, name) in traces::NETWORK_TABLES.into_iter().chain(traces::PLUGIN_TABLES) {
             if succeeds("nft", &["list", "table", family, name]) {
-                self.step(&format!("remove nft table {family} {name}"), || run("nft", &["delete", "table", family, name]));
+                self.step(&format!("remove nft table {family} {name}"), || {
+                    run("nft", &["delete", "table", family, name])
+                });
             }
         }
         for link in LINKS.into_iter().filter(|link| link_exists(link)) {
@@ -268,14 +277,23 @@ impl Cleaner {
         }
         let protocol = traces::ROUTE_PROTOCOL.to_string();
         for family in ["-4", "-6"] {
-            let routes = program::output(Command::new("ip").args([family, "route", "show", "proto", &protocol]), b"", PROGRAM_LIMIT);
-            let text = routes.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
+            let routes = program::output(
+                Command::new("ip").args([family, "route", "show", "proto", &protocol]),
+                b"",
+                PROGRAM_LIMIT,
+            );
+            let text =
+                routes.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
             for route in text.lines() {
                 self.step(&format!("remove route {route}"), || {
                     run(
                         "ip",
-                        &[&[family, "route", "del"], route.split_whitespace().collect::<Vec<_>>().as_slice(), &["proto", &protocol]]
-                            .concat(),
+                        &[
+                            &[family, "route", "del"],
+                            route.split_whitespace().collect::<Vec<_>>().as_slice(),
+                            &["proto", &protocol],
+                        ]
+                        .concat(),
                     )
                 });
             }
@@ -315,16 +333,19 @@ fn said(name: &str, args: &[&str]) -> String {
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
-/// Whether a unit of systemd's has processes, or gets them by itself, by what `show` says: one that is starting, waits for its next start, or is
-/// `inactive` while its start is queued behind another unit (the network, after boot), would begin in the midst of a cleanup. One without a
-/// job that is at rest is left: to stop a unit that is not there any more is an error. Spec: org.freedesktop.systemd1(5), "ActiveState", "Job".
+/// Whether a unit of systemd's has processes, or gets them by itself, by what `show` says: one that is starting, waits
+/// for its next start, or is `inactive` while its start is queued behind another unit (the network, after boot), would
+/// begin in the midst of a cleanup. One without a job that is at rest is left: to stop a unit that is not there any
+/// more is an error. Spec: org.freedesktop.systemd1(5), "ActiveState", "Job".
 fn may_run(shown: &str) -> bool {
-    let value = |key: &str| shown.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default();
+    let value =
+        |key: &str| shown.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or_default();
     !["", "inactive", "failed"].contains(&value("ActiveState")) || !["", "0"].contains(&value("Job"))
 }
 
 fn run(name: &str, args: &[&str]) -> Result<(), String> {
-    let output = program::output(Command::new(name).args(args), b"", PROGRAM_LIMIT).map_err(|err| format!("{name}: {err}"))?;
+    let output =
+        program::output(Command::new(name).args(args), b"", PROGRAM_LIMIT).map_err(|err| format!("{name}: {err}"))?;
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
 }
 
@@ -358,8 +379,8 @@ pub(crate) struct UninstallArgs {
 mod tests {
     use super::*;
 
-    // Seen in the virtual machine: the unit was still starting, so it was not stopped, and systemd began it again in the midst of the
-    // uninstall.
+    // Seen in the virtual machine: the unit was still starting, so it was not stopped, and systemd began it again in
+    // the midst of the uninstall.
     #[test]
     fn a_service_that_is_starting_is_stopped_like_one_that_runs() {
         for state in ["active", "activating", "reloading", "deactivating", "maintenance"] {

@@ -1,4 +1,5 @@
-//! What of this machine is kedge's, and what is somebody else's: judged by marks and by what processes hold, never by a name alone.
+//! What of this machine is kedge's, and what is somebody else's: judged by marks and by what processes hold, never by a
+//! name alone.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,11 +13,12 @@ use crate::process::work_dir;
 
 /// Folders of the system, in which much else lies whatever a mark in them says.
 const SYSTEM: [&str; 22] = [
-    "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/root", "/run", "/sbin", "/srv",
-    "/sys", "/tmp", "/usr", "/var", "/var/lib", "/var/log",
+    "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/root",
+    "/run", "/sbin", "/srv", "/sys", "/tmp", "/usr", "/var", "/var/lib", "/var/log",
 ];
 
-/// Whether a data folder may be cleaned: it is not there, or it is marked, or an earlier version, which made no marks, has made it.
+/// Whether a data folder may be cleaned: it is not there, or it is marked, or an earlier version, which made no marks,
+/// has made it.
 pub(super) fn may_clean(data_dir: &Path) -> Result<bool, CleanupError> {
     let looked = |source| CleanupError::Look { what: "data folder", source };
     let homes = fs::read_to_string("/etc/passwd").unwrap_or_default();
@@ -43,11 +45,14 @@ pub(super) fn whose(data_dir: &Path) -> std::io::Result<Option<Owner>> {
     if fs::read_dir(data_dir)?.next().is_none() {
         return Ok(Some(Owner::Ours));
     }
-    let made = ["server/db", "server/tls", "agent/kubelet-dir", "agent/containerd"].iter().any(|part| data_dir.join(part).exists());
+    let made = ["server/db", "server/tls", "agent/kubelet-dir", "agent/containerd"]
+        .iter()
+        .any(|part| data_dir.join(part).exists());
     Ok(if made { Some(owner::judge(data_dir, is_of_data_dir)?) } else { None })
 }
 
-/// What of a kubelet's folder goes: all of it, or, where another kubelet has its own in it, the pods that are marked as ours.
+/// What of a kubelet's folder goes: all of it, or, where another kubelet has its own in it, the pods that are marked as
+/// ours.
 pub(super) enum KubeletPart {
     Whole(PathBuf),
     Pods(Vec<PathBuf>),
@@ -61,7 +66,9 @@ pub(super) fn kubelet_part(data_dir: &Path) -> KubeletPart {
     let owner = owner::of(&dir).and_then(|found| found.map_or_else(unmarked, Ok));
     match owner {
         Ok(Owner::Ours) => KubeletPart::Whole(dir),
-        _ => KubeletPart::Pods(pods(&dir).into_iter().filter(|pod| owner::of(pod).is_ok_and(|mark| mark.is_some())).collect()),
+        _ => KubeletPart::Pods(
+            pods(&dir).into_iter().filter(|pod| owner::of(pod).is_ok_and(|mark| mark.is_some())).collect(),
+        ),
     }
 }
 
@@ -77,7 +84,8 @@ pub(super) fn our_pods(data_dir: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Folders in which all mounts are kedge's or its pods'. A disk that the administrator mounted beside them is not among them.
+/// Folders in which all mounts are kedge's or its pods'. A disk that the administrator mounted beside them is not among
+/// them.
 pub(super) fn folders_of_mounts(data_dir: &Path, run_dir: &Path) -> Vec<PathBuf> {
     let mut all = vec![run_dir.to_owned(), data_dir.join("agent/containerd")];
     match kubelet_part(data_dir) {
@@ -88,17 +96,19 @@ pub(super) fn folders_of_mounts(data_dir: &Path, run_dir: &Path) -> Vec<PathBuf>
     all.into_iter().map(|dir| fs::canonicalize(&dir).unwrap_or(dir)).collect()
 }
 
-/// Mount points below the folders, in a text of mountinfo: the deepest first, stacked ones as often as they are mounted, the last first.
+/// Mount points below the folders, in a text of mountinfo: the deepest first, stacked ones as often as they are
+/// mounted, the last first.
 pub(super) fn mounts(mountinfo: &str, folders: &[PathBuf]) -> Vec<PathBuf> {
     let points = base::mounts::points(mountinfo).into_iter();
-    let mut found: Vec<PathBuf> = points.filter(|point| folders.iter().any(|dir| point.starts_with(dir) && point != dir)).collect();
+    let mut found: Vec<PathBuf> =
+        points.filter(|point| folders.iter().any(|dir| point.starts_with(dir) && point != dir)).collect();
     found.reverse();
     found.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
     found
 }
 
-/// What tells a service of install.sh's its data folder, in the order in which it counts: its own file, the variables it reads, the
-/// file of settings.
+/// What tells a service of install.sh's its data folder, in the order in which it counts: its own file, the variables
+/// it reads, the file of settings.
 pub(super) fn settings_of(name: &str, file: &Path) -> String {
     let beside = ["/etc/kedge", "/etc/default", "/etc/sysconfig"].map(|dir| Path::new(dir).join(name));
     let variables = [beside[0].with_extension("env"), beside[1].clone(), beside[2].clone()];
@@ -155,7 +165,10 @@ mod tests {
             fs::create_dir_all(kubelet.join("pods").join(pod)).unwrap();
         }
         owner::mark(&kubelet.join("pods/own"), |_| true).unwrap();
-        assert!(matches!(kubelet_part(dir.path()), KubeletPart::Whole(_)), "nothing but a kubelet's, and kedge used it");
+        assert!(
+            matches!(kubelet_part(dir.path()), KubeletPart::Whole(_)),
+            "nothing but a kubelet's, and kedge used it"
+        );
         fs::write(kubelet.join("config.yaml"), "").unwrap();
         let kubelet = fs::canonicalize(kubelet).unwrap();
         assert_eq!(our_pods(dir.path()), [kubelet.join("pods/own")]);
@@ -175,10 +188,14 @@ mod tests {
     #[test]
     fn a_service_is_told_by_its_data_folder() {
         let default = Path::new("/var/lib/kedge");
-        assert!(serves("ExecStart=/k server\nKEDGE_DATA_DIR=\"/d\"", Path::new("/d")) && serves("data-dir: '/d'", Path::new("/d")));
+        assert!(
+            serves("ExecStart=/k server\nKEDGE_DATA_DIR=\"/d\"", Path::new("/d"))
+                && serves("data-dir: '/d'", Path::new("/d"))
+        );
         assert!(!serves("ExecStart=/k server\nKEDGE_DATA_DIR=\"/d\"", default) && !serves("data-dir: /d", default));
         assert!(
-            serves("ExecStart=/usr/local/bin/kedge server\n", default) && !serves("ExecStart=/x/kedge server \"--data-dir\" /d", default)
+            serves("ExecStart=/usr/local/bin/kedge server\n", default)
+                && !serves("ExecStart=/x/kedge server \"--data-dir\" /d", default)
         );
     }
 }

@@ -1,5 +1,6 @@
-//! `kedge uninstall`: what install.sh made (it wrote a record), and kedge's own folders. Volumes and the administrator's own
-//! configuration stay unless asked for; what cannot be removed is said, and a second run goes on where the first one stopped.
+//! `kedge uninstall`: what install.sh made (it wrote a record), and kedge's own folders. Volumes and the
+//! administrator's own configuration stay unless asked for; what cannot be removed is said, and a second run goes on
+//! where the first one stopped.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -135,7 +136,8 @@ fn remove_item(cleaner: &mut Cleaner, item: &Installed) {
     let Ok(meta) = fs::symlink_metadata(path) else { return };
     match kind.as_str() {
         "systemd" if succeeds("systemctl", &["is-enabled", "--quiet", name]) => {
-            cleaner.step(&format!("disable service {name}"), || cleanup::run("systemctl", &["disable", "--quiet", name]));
+            cleaner
+                .step(&format!("disable service {name}"), || cleanup::run("systemctl", &["disable", "--quiet", name]));
         }
         "slice" if succeeds("systemctl", &["is-active", "--quiet", name]) => {
             cleaner.step(&format!("stop {name}"), || cleanup::run("systemctl", &["stop", name]));
@@ -155,7 +157,12 @@ fn remove_config(cleaner: &mut Cleaner, all: bool) {
         return remove_folder(cleaner, dir, &[]);
     }
     let names = |dir: &Path| -> Vec<String> {
-        fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+        fs::read_dir(dir)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .collect()
     };
     for name in ["kedge.yaml", "installed"] {
         remove_tree(cleaner, &dir.join(name));
@@ -170,7 +177,8 @@ fn remove_config(cleaner: &mut Cleaner, all: bool) {
 
 /// Pods that kedge's kubelet had on this machine.
 fn pod_uids(data_dir: &Path) -> Vec<String> {
-    let names = owned::our_pods(data_dir).into_iter().filter_map(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
+    let names =
+        owned::our_pods(data_dir).into_iter().filter_map(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
     names.filter(|uid| uid.len() >= 32).collect()
 }
 
@@ -194,9 +202,19 @@ fn remove_logs(cleaner: &mut Cleaner, pods: &[String]) {
 /// Control groups of those pods with all that is in them, then the groups above if nobody else has pods there.
 fn remove_cgroups(cleaner: &mut Cleaner, pods: &[String]) {
     let mut roots = vec![PathBuf::from("/sys/fs/cgroup")];
-    roots.extend(fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir()));
-    let tops: Vec<PathBuf> =
-        roots.iter().flat_map(|root| ["kubepods", "kubepods.slice"].map(|top| root.join(top))).filter(|top| top.is_dir()).collect();
+    roots.extend(
+        fs::read_dir("/sys/fs/cgroup")
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| path.is_dir()),
+    );
+    let tops: Vec<PathBuf> = roots
+        .iter()
+        .flat_map(|root| ["kubepods", "kubepods.slice"].map(|top| root.join(top)))
+        .filter(|top| top.is_dir())
+        .collect();
     // The server's own, where no systemd made one: another server may be in it.
     let own = PathBuf::from("/sys/fs/cgroup/kedge");
     if own.is_dir() {
@@ -227,16 +245,20 @@ fn sweep_cgroups(dir: &Path, pods: &[String]) -> Result<(), String> {
 }
 
 fn cgroups_in(dir: &Path) -> Vec<(String, PathBuf)> {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
+    let entries =
+        fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).filter(|path| path.is_dir());
     entries.map(|path| (path.file_name().unwrap_or_default().to_string_lossy().into_owned(), path)).collect()
 }
 
-/// Ends what still runs in a pod's group, a container that was being made when its kubelet stopped, and removes it with the groups in it.
+/// Ends what still runs in a pod's group, a container that was being made when its kubelet stopped, and removes it with
+/// the groups in it.
 fn end_cgroup(path: &Path) -> Result<(), String> {
     for (_, inner) in cgroups_in(path) {
         end_cgroup(&inner)?;
     }
-    for pid in fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default().lines().filter_map(|line| line.parse().ok()) {
+    for pid in
+        fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default().lines().filter_map(|line| line.parse().ok())
+    {
         // It may have ended with another one.
         let _gone = kill(Pid::from_raw(pid), Signal::SIGKILL);
         cleanup::wait_gone(pid);
@@ -265,7 +287,8 @@ fn stop_slice(path: &Path) {
         let _judged_by_rmdir = cleanup::run("systemctl", &["stop", &name]);
     }
     if name.starts_with("kubepods") && name.ends_with(".slice") {
-        // The limits that the kubelet had systemd hold it to. They end with the machine's run, and harm nobody until then.
+        // The limits that the kubelet had systemd hold it to. They end with the machine's run, and harm nobody until
+        // then.
         let _absent = fs::remove_dir_all(Path::new(base::traces::SYSTEMD_NOTES).join(format!("{name}.d")));
     }
 }
@@ -287,9 +310,17 @@ mod tests {
 
     #[test]
     fn the_record_is_read_line_by_line() {
-        let items =
-            parse("systemd kedge /etc/systemd/system/kedge.service\nlink kubectl /usr/local/bin/kubectl\n\nodd line\nlink x relative\n");
+        let items = parse(
+            "systemd kedge /etc/systemd/system/kedge.service\nlink kubectl /usr/local/bin/kubectl\n\nodd line\nlink x relative\n",
+        );
         assert_eq!(items.len(), 2);
-        assert_eq!(items[0], Installed { kind: "systemd".into(), name: "kedge".into(), path: "/etc/systemd/system/kedge.service".into() });
+        assert_eq!(
+            items[0],
+            Installed {
+                kind: "systemd".into(),
+                name: "kedge".into(),
+                path: "/etc/systemd/system/kedge.service".into()
+            }
+        );
     }
 }

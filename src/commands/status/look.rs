@@ -57,9 +57,12 @@ fn find_process(role: &str, data_dir: &Path) -> Option<u32> {
     let all = fs::read_dir("/proc").ok()?.flatten();
     all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).find(|pid| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let args: Vec<String> = line.split(|b| *b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        let args: Vec<String> =
+            line.split(|b| *b == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         let name = Path::new(&args[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
-        name.starts_with("kedge") && args.get(1).is_some_and(|word| word == role) && work_dir::works_in(&args, *pid, data_dir)
+        name.starts_with("kedge")
+            && args.get(1).is_some_and(|word| word == role)
+            && work_dir::works_in(&args, *pid, data_dir)
     })
 }
 
@@ -93,7 +96,11 @@ fn version(report: &mut Report, role: &str, pid: Option<u32>) {
             report.problems.push(Problem::new(format!("kedge {role} does not run"), remedy));
         }
     }
-    report.add("version", lines, json!({ "version": crate::process::version::VERSION, "role": role, "pid": pid, "residentBytes": rss }));
+    report.add(
+        "version",
+        lines,
+        json!({ "version": crate::process::version::VERSION, "role": role, "pid": pid, "residentBytes": rss }),
+    );
 }
 
 async fn cluster(report: &mut Report, kubeconfig: &Path, pid: Option<u32>) {
@@ -110,9 +117,10 @@ async fn cluster(report: &mut Report, kubeconfig: &Path, pid: Option<u32>) {
     match tokio::time::timeout(ANSWER, ask(report, &admin.client)).await {
         Ok(Ok(())) => {}
         Ok(Err(err)) if pid.is_some() => {
-            report
-                .problems
-                .push(Problem::new(format!("the API does not answer: {}", Chain(&err)), "see its log: 'journalctl -u kedge -n 50'"));
+            report.problems.push(Problem::new(
+                format!("the API does not answer: {}", Chain(&err)),
+                "see its log: 'journalctl -u kedge -n 50'",
+            ));
         }
         Ok(Err(_)) => {}
         Err(_) => report.problems.push(Problem::new(
@@ -127,13 +135,19 @@ async fn ask(report: &mut Report, client: &kube::Client) -> Result<(), kube::Err
     let mut lines = Vec::new();
     let mut values = Vec::new();
     for node in &nodes {
-        let (name, info) = (node.name_any(), node.status.as_ref().and_then(|s| s.node_info.clone()).unwrap_or_default());
+        let (name, info) =
+            (node.name_any(), node.status.as_ref().and_then(|s| s.node_info.clone()).unwrap_or_default());
         let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
-        let bad: Vec<_> =
-            conditions.filter(|c| (c.type_ == "Ready" || c.type_ == "OverlayHealthy") != (c.status == "True")).cloned().collect();
+        let bad: Vec<_> = conditions
+            .filter(|c| (c.type_ == "Ready" || c.type_ == "OverlayHealthy") != (c.status == "True"))
+            .cloned()
+            .collect();
         let ready = !bad.iter().any(|c| c.type_ == "Ready");
         let state = if ready { "Ready" } else { "NotReady" };
-        lines.push(format!("{name}  {state}  {}  {}  {}", info.kubelet_version, info.container_runtime_version, info.kernel_version));
+        lines.push(format!(
+            "{name}  {state}  {}  {}  {}",
+            info.kubelet_version, info.container_runtime_version, info.kernel_version
+        ));
         values.push(json!({ "name": name, "ready": ready, "version": info.kubelet_version, "runtime": info.container_runtime_version }));
         for condition in bad {
             let remedy = match condition.type_.as_str() {
@@ -142,7 +156,9 @@ async fn ask(report: &mut Report, client: &kube::Client) -> Result<(), kube::Err
                 _ => "look there: 'kedge status' and 'journalctl -u kedge' on that machine",
             };
             let why = condition.message.unwrap_or_default();
-            report.problems.push(Problem::new(format!("node {name}: {} is {}: {why}", condition.type_, condition.status), remedy));
+            report
+                .problems
+                .push(Problem::new(format!("node {name}: {} is {}: {why}", condition.type_, condition.status), remedy));
         }
     }
     report.add("nodes", lines, Value::Array(values));
@@ -166,7 +182,10 @@ async fn addons(report: &mut Report, client: &kube::Client) -> Result<(), kube::
     };
     let all: Vec<_> = listed.iter().map(cluster::addons::record::AddOn::of).collect();
     let names: Vec<&str> = all.iter().map(|addon| addon.name.as_str()).collect();
-    let values = all.iter().map(|a| json!({ "name": a.name, "source": a.source, "objects": a.objects.len(), "error": a.error })).collect();
+    let values = all
+        .iter()
+        .map(|a| json!({ "name": a.name, "source": a.source, "objects": a.objects.len(), "error": a.error }))
+        .collect();
     report.add("add-ons", vec![names.join(", ")], Value::Array(values));
     for addon in all.iter().filter(|addon| !addon.error.is_empty()) {
         let remedy = format!("mend {}: it is applied again as soon as it is saved", addon.source);
@@ -183,7 +202,10 @@ fn store(report: &mut Report, db: &Path, pid: Option<u32>) {
     let slowest = slowest_write(db);
     match &slowest {
         Ok(slowest) => {
-            lines.push(format!("{:.1} ms for the slowest of {PROBES} durable writes of this command's own", slowest.as_secs_f64() * 1e3));
+            lines.push(format!(
+                "{:.1} ms for the slowest of {PROBES} durable writes of this command's own",
+                slowest.as_secs_f64() * 1e3
+            ));
             if *slowest > FSYNC_SLOW {
                 let what = format!("the disk is slow: a small durable write took {:.1} s", slowest.as_secs_f64());
                 report.problems.push(Problem::new(
@@ -192,15 +214,19 @@ fn store(report: &mut Report, db: &Path, pid: Option<u32>) {
                 ));
             }
         }
-        Err(err) => {
-            report.problems.push(Problem::new(format!("cannot write into {}: {err}", db.display()), "check the disk and its mount"))
-        }
+        Err(err) => report
+            .problems
+            .push(Problem::new(format!("cannot write into {}: {err}", db.display()), "check the disk and its mount")),
     }
     if let Some(written) = written {
         lines.push(format!("{} written by this kedge since its start", mib(written)));
     }
     let slowest = slowest.ok().map(|slowest| slowest.as_secs_f64());
-    report.add("store", lines, json!({ "bytes": file, "logBytes": log, "slowestWriteSeconds": slowest, "writtenBytes": written }));
+    report.add(
+        "store",
+        lines,
+        json!({ "bytes": file, "logBytes": log, "slowestWriteSeconds": slowest, "writtenBytes": written }),
+    );
 }
 
 /// The slowest of some small durable writes beside the store.
@@ -223,16 +249,21 @@ fn slowest_write(dir: &Path) -> std::io::Result<Duration> {
 }
 
 fn membership(report: &mut Report, dir: &Path) {
-    let servers: Value =
-        fs::read(dir.join("load-balancer.json")).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-    let member: Value =
-        fs::read(dir.join("membership.json")).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+    let servers: Value = fs::read(dir.join("load-balancer.json"))
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default();
+    let member: Value = fs::read(dir.join("membership.json"))
+        .ok()
+        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
+        .unwrap_or_default();
     let name = member["nodeName"].as_str().unwrap_or_default();
     let list: Vec<&str> = servers["servers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let mut lines = vec![format!("node {name}")];
     for server in &list {
         let reached = std::net::ToSocketAddrs::to_socket_addrs(server).ok().and_then(|mut all| all.next());
-        let open = reached.is_some_and(|addr| std::net::TcpStream::connect_timeout(&addr, Duration::from_secs(3)).is_ok());
+        let open =
+            reached.is_some_and(|addr| std::net::TcpStream::connect_timeout(&addr, Duration::from_secs(3)).is_ok());
         lines.push(format!("server {server}  {}", if open { "answers" } else { "does not answer" }));
         if !open {
             let remedy = "check that the machine is up and that no firewall blocks the port from here";
@@ -248,13 +279,20 @@ fn ends(report: &mut Report, data_dir: &Path) {
     let Some(first) = found.iter().min_by_key(|seen| seen.ends) else { return };
     let days = (first.ends.as_second() - now.as_second()) / 86_400;
     let line = format!("{} certificates, the first ends in {days} days ({})", found.len(), first.file);
-    report.add("certificates", vec![line], json!({ "n": found.len(), "firstEnds": first.ends.to_string(), "firstFile": first.file }));
+    report.add(
+        "certificates",
+        vec![line],
+        json!({ "n": found.len(), "firstEnds": first.ends.to_string(), "firstFile": first.file }),
+    );
     for seen in found.iter().filter(|seen| seen.status(now) != "OK") {
         let remedy = match seen.file.ends_with("-ca.crt") {
             true => "replace the authorities: 'kedge certificate rotate-ca'",
             false => "a running kedge renews certificates by itself: start it, and see its log if that does not help",
         };
-        report.problems.push(Problem::new(format!("certificate {} is {}: it ends at {}", seen.file, seen.status(now), seen.ends), remedy));
+        report.problems.push(Problem::new(
+            format!("certificate {} is {}: it ends at {}", seen.file, seen.status(now), seen.ends),
+            remedy,
+        ));
     }
 }
 

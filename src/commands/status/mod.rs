@@ -78,7 +78,8 @@ impl Report {
         for (name, _, value) in &self.sections {
             out.insert(name.replace('-', ""), value.clone());
         }
-        let problems = self.problems.iter().map(|p| serde_json::json!({ "problem": p.what, "remedy": p.remedy })).collect();
+        let problems =
+            self.problems.iter().map(|p| serde_json::json!({ "problem": p.what, "remedy": p.remedy })).collect();
         out.insert("problems".to_owned(), Value::Array(problems));
         Value::Object(out)
     }

@@ -44,7 +44,12 @@ fn plain(object: &DynamicObject) -> Result<Value, WhyError> {
 }
 
 /// Finds out what an object waits for.
-pub(super) async fn findings(kubeconfig: &Path, kind: &str, name: &str, namespace: &str) -> Result<Vec<Finding>, WhyError> {
+pub(super) async fn findings(
+    kubeconfig: &Path,
+    kind: &str,
+    name: &str,
+    namespace: &str,
+) -> Result<Vec<Finding>, WhyError> {
     let admin = Admin::open(kubeconfig)?;
     let cluster = Cluster { client: admin.client, namespace: namespace.to_owned() };
     let (resource, capabilities) = cluster.resolve(kind).await?;
@@ -71,11 +76,15 @@ impl Cluster {
         let wanted = SHORT.iter().find(|(short, _)| *short == wanted).map_or(wanted.as_str(), |(_, long)| *long);
         let (wanted, group) = wanted.split_once('.').map_or((wanted, None), |(name, group)| (name, Some(group)));
         let fits = |resource: &ApiResource| {
-            (resource.plural == wanted || resource.kind.to_lowercase() == wanted) && group.is_none_or(|group| resource.group == group)
+            (resource.plural == wanted || resource.kind.to_lowercase() == wanted)
+                && group.is_none_or(|group| resource.group == group)
         };
         let known = Discovery::new(self.client.clone()).run().await?;
-        let mut all: Vec<_> =
-            known.groups().flat_map(|group| group.recommended_resources()).filter(|(resource, _)| fits(resource)).collect();
+        let mut all: Vec<_> = known
+            .groups()
+            .flat_map(|group| group.recommended_resources())
+            .filter(|(resource, _)| fits(resource))
+            .collect();
         // What is built in goes before what others call the same.
         all.sort_by_key(|(resource, _)| resource.group.contains('.'));
         all.into_iter().next().ok_or_else(|| WhyError::Kind(kind.to_owned()))
@@ -101,12 +110,18 @@ impl Cluster {
         let name = pod["metadata"]["name"].as_str().unwrap_or_default();
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.namespace);
         let mut logs = std::collections::BTreeMap::new();
-        let statuses =
-            ["initContainerStatuses", "containerStatuses"].into_iter().filter_map(|list| pod["status"][list].as_array()).flatten();
+        let statuses = ["initContainerStatuses", "containerStatuses"]
+            .into_iter()
+            .filter_map(|list| pod["status"][list].as_array())
+            .flatten();
         for status in statuses.filter(|status| status["restartCount"].as_i64().unwrap_or_default() > 0) {
             let container = status["name"].as_str().unwrap_or_default();
-            let params =
-                LogParams { container: Some(container.to_owned()), previous: true, tail_lines: Some(LOG_LINES), ..LogParams::default() };
+            let params = LogParams {
+                container: Some(container.to_owned()),
+                previous: true,
+                tail_lines: Some(LOG_LINES),
+                ..LogParams::default()
+            };
             // A log that is gone, or a node that is silent, says nothing; all else does still.
             if let Ok(text) = api.logs(name, &params).await {
                 logs.insert(container.to_owned(), text);
@@ -143,9 +158,13 @@ impl Cluster {
     }
 
     async fn claim(&self, about: &str, claim: &Value, events: &[Value]) -> Result<Vec<Finding>, WhyError> {
-        let classes = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("storage.k8s.io", "v1", "StorageClass"), "storageclasses");
+        let classes = ApiResource::from_gvk_with_plural(
+            &GroupVersionKind::gvk("storage.k8s.io", "v1", "StorageClass"),
+            "storageclasses",
+        );
         let classes = self.list(&Api::all_with(self.client.clone(), &classes), &ListParams::default()).await?;
-        let is_default = |class: &Value| class["metadata"]["annotations"]["storageclass.kubernetes.io/is-default-class"] == "true";
+        let is_default =
+            |class: &Value| class["metadata"]["annotations"]["storageclass.kubernetes.io/is-default-class"] == "true";
         let class = match claim["spec"]["storageClassName"].as_str() {
             Some(named) => classes.iter().find(|class| class["metadata"]["name"] == named),
             None => classes.iter().find(|class| is_default(class)),
@@ -154,7 +173,9 @@ impl Cluster {
         let pods = self.list(&self.api("", "v1", "Pod", "pods"), &ListParams::default()).await?;
         let mounts = |pod: &&Value| {
             let volumes = pod["spec"]["volumes"].as_array();
-            volumes.is_some_and(|volumes| volumes.iter().any(|volume| volume["persistentVolumeClaim"]["claimName"] == *name))
+            volumes.is_some_and(|volumes| {
+                volumes.iter().any(|volume| volume["persistentVolumeClaim"]["claimName"] == *name)
+            })
         };
         Ok(reasons::claim(about, claim, class, pods.iter().filter(mounts).count(), events))
     }
@@ -162,14 +183,19 @@ impl Cluster {
     async fn service(&self, about: &str, service: &Value) -> Result<Vec<Finding>, WhyError> {
         let name = service["metadata"]["name"].as_str().unwrap_or_default();
         let slices = self.api("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
-        let slices = self.list(&slices, &ListParams::default().labels(&format!("kubernetes.io/service-name={name}"))).await?;
-        let endpoints: Vec<&Value> = slices.iter().filter_map(|slice| slice["endpoints"].as_array()).flatten().collect();
+        let slices =
+            self.list(&slices, &ListParams::default().labels(&format!("kubernetes.io/service-name={name}"))).await?;
+        let endpoints: Vec<&Value> =
+            slices.iter().filter_map(|slice| slice["endpoints"].as_array()).flatten().collect();
         let ready = endpoints.iter().filter(|endpoint| endpoint["conditions"]["ready"] != Value::Bool(false)).count();
         let labels = service["spec"]["selector"].as_object().into_iter().flatten();
-        let labels: Vec<String> = labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
+        let labels: Vec<String> =
+            labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
         let pods = match labels.is_empty() {
             true => Vec::new(),
-            false => self.list(&self.api("", "v1", "Pod", "pods"), &ListParams::default().labels(&labels.join(","))).await?,
+            false => {
+                self.list(&self.api("", "v1", "Pod", "pods"), &ListParams::default().labels(&labels.join(","))).await?
+            }
         };
         let mut found = reasons::service(about, service, ready, endpoints.len() - ready, pods.len());
         if ready == 0 {
@@ -184,7 +210,9 @@ impl Cluster {
         let mut owners = vec![object["metadata"]["uid"].clone()];
         let owned = |all: Vec<Value>, owners: &[Value]| -> Vec<Value> {
             let ours = |one: &Value| {
-                one["metadata"]["ownerReferences"].as_array().is_some_and(|refs| refs.iter().any(|r| owners.contains(&r["uid"])))
+                one["metadata"]["ownerReferences"]
+                    .as_array()
+                    .is_some_and(|refs| refs.iter().any(|r| owners.contains(&r["uid"])))
             };
             all.into_iter().filter(ours).collect()
         };
@@ -192,9 +220,15 @@ impl Cluster {
         for set in owned(self.list(&sets, &ListParams::default()).await?, &owners) {
             owners.push(set["metadata"]["uid"].clone());
             let name = set["metadata"]["name"].as_str().unwrap_or_default();
-            if set["spec"]["replicas"].as_i64().unwrap_or_default() > set["status"]["replicas"].as_i64().unwrap_or_default() {
+            if set["spec"]["replicas"].as_i64().unwrap_or_default()
+                > set["status"]["replicas"].as_i64().unwrap_or_default()
+            {
                 let whole = sets.get(name).await?;
-                found.extend(reasons::workload(&format!("replicaset {name}"), &plain(&whole)?, &self.events(&whole).await?));
+                found.extend(reasons::workload(
+                    &format!("replicaset {name}"),
+                    &plain(&whole)?,
+                    &self.events(&whole).await?,
+                ));
             }
         }
         let pods = owned(self.list(&self.api("", "v1", "Pod", "pods"), &ListParams::default()).await?, &owners);

@@ -1,5 +1,5 @@
-//! Node by node, why none takes a pod: cordon, readiness, taints, labels, room. Pure, and less than a scheduler looks at: volumes, affinity
-//! and spread are in the scheduler's own message.
+//! Node by node, why none takes a pod: cordon, readiness, taints, labels, room. Pure, and less than a scheduler looks
+//! at: volumes, affinity and spread are in the scheduler's own message.
 
 use std::collections::BTreeMap;
 
@@ -41,8 +41,11 @@ fn requests(pod: &Value) -> BTreeMap<String, i64> {
 fn tolerates(pod: &Value, taint: &Value) -> bool {
     items(pod, "/spec/tolerations").any(|toleration| {
         let (key, effect) = (text(toleration, "/key"), text(toleration, "/effect"));
-        let same_value = text(toleration, "/operator") == "Exists" || text(toleration, "/value") == text(taint, "/value");
-        (key.is_empty() || key == text(taint, "/key")) && (effect.is_empty() || effect == text(taint, "/effect")) && same_value
+        let same_value =
+            text(toleration, "/operator") == "Exists" || text(toleration, "/value") == text(taint, "/value");
+        (key.is_empty() || key == text(taint, "/key"))
+            && (effect.is_empty() || effect == text(taint, "/effect"))
+            && same_value
     })
 }
 
@@ -57,14 +60,17 @@ fn amount(resource: &str, thousandths: i64) -> String {
 
 fn against(pod: &Value, node: &Value, pods: &[Value]) -> Vec<String> {
     let mut why = Vec::new();
-    let ready = items(node, "/status/conditions").any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+    let ready = items(node, "/status/conditions")
+        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
     if !ready {
         why.push("not ready".to_owned());
     }
     if node.pointer("/spec/unschedulable") == Some(&Value::Bool(true)) {
         why.push("cordoned".to_owned());
     }
-    for taint in items(node, "/spec/taints").filter(|taint| taint["effect"] != "PreferNoSchedule" && !tolerates(pod, taint)) {
+    for taint in
+        items(node, "/spec/taints").filter(|taint| taint["effect"] != "PreferNoSchedule" && !tolerates(pod, taint))
+    {
         why.push(format!("taint {}={}:{}", text(taint, "/key"), text(taint, "/value"), text(taint, "/effect")));
     }
     for (key, value) in pod.pointer("/spec/nodeSelector").and_then(Value::as_object).into_iter().flatten() {
@@ -73,7 +79,9 @@ fn against(pod: &Value, node: &Value, pods: &[Value]) -> Vec<String> {
         }
     }
     let name = text(node, "/metadata/name");
-    let runs = |other: &&Value| text(other, "/spec/nodeName") == name && !matches!(text(other, "/status/phase"), "Succeeded" | "Failed");
+    let runs = |other: &&Value| {
+        text(other, "/spec/nodeName") == name && !matches!(text(other, "/status/phase"), "Succeeded" | "Failed")
+    };
     let mut used: BTreeMap<String, i64> = BTreeMap::new();
     for (resource, taken) in pods.iter().filter(runs).flat_map(requests) {
         *used.entry(resource).or_default() += taken;
@@ -81,7 +89,11 @@ fn against(pod: &Value, node: &Value, pods: &[Value]) -> Vec<String> {
     for (resource, needs) in requests(pod).into_iter().filter(|(_, needs)| *needs > 0) {
         let free = milli(&node["status"]["allocatable"][&resource]) - used.get(&resource).copied().unwrap_or_default();
         if needs > free {
-            why.push(format!("wants {} of {resource}, {} is free", amount(&resource, needs), amount(&resource, free.max(0))));
+            why.push(format!(
+                "wants {} of {resource}, {} is free",
+                amount(&resource, needs),
+                amount(&resource, free.max(0))
+            ));
         }
     }
     why
@@ -125,8 +137,7 @@ mod tests {
             lines(&pod, &nodes, std::slice::from_ref(&runs)),
             ["node a: taint gpu=yes:NoSchedule", "node b: cordoned", "node c: wants 500m of cpu, 200m is free"]
         );
-        let tolerant =
-            json!({"spec": {"containers": [], "tolerations": [{"key": "gpu", "operator": "Exists"}], "nodeSelector": {"disk": "hdd"}}});
+        let tolerant = json!({"spec": {"containers": [], "tolerations": [{"key": "gpu", "operator": "Exists"}], "nodeSelector": {"disk": "hdd"}}});
         assert_eq!(lines(&tolerant, &nodes[..1], &[]), ["node a: no label disk=hdd"]);
     }
 }

@@ -36,7 +36,8 @@ fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a Value> {
 fn newest_first(events: &[Value]) -> Vec<&Value> {
     let mut all: Vec<&Value> = events.iter().collect();
     let time = |event: &Value| {
-        let times = [text(event, "/lastTimestamp"), text(event, "/eventTime"), text(event, "/metadata/creationTimestamp")];
+        let times =
+            [text(event, "/lastTimestamp"), text(event, "/eventTime"), text(event, "/metadata/creationTimestamp")];
         times.into_iter().find(|time| !time.is_empty()).unwrap_or_default().to_owned()
     };
     all.sort_by_key(|event| std::cmp::Reverse(time(event)));
@@ -64,11 +65,20 @@ pub(super) fn going(about: &str, object: &Value) -> Option<Finding> {
         return Some(finding(about, format!("it was deleted at {since} and is ending"), ""));
     }
     let what = format!("it was deleted at {since}, and finalizers keep it: {}", holders.join(", "));
-    Some(finding(about, what, "see whether the controller that put each of them there runs; it takes it away when it has cleaned up"))
+    Some(finding(
+        about,
+        what,
+        "see whether the controller that put each of them there runs; it takes it away when it has cleaned up",
+    ))
 }
 
 /// Of a pod; `previous` gives the last lines of a container's log before it was started again.
-pub(super) fn pod(about: &str, pod: &Value, events: &[Value], previous: &dyn Fn(&str) -> Option<String>) -> Vec<Finding> {
+pub(super) fn pod(
+    about: &str,
+    pod: &Value,
+    events: &[Value],
+    previous: &dyn Fn(&str) -> Option<String>,
+) -> Vec<Finding> {
     if let Some(going) = going(about, pod) {
         return vec![going];
     }
@@ -79,7 +89,11 @@ pub(super) fn pod(about: &str, pod: &Value, events: &[Value], previous: &dyn Fn(
     let mut found = Vec::new();
     if phase == "Failed" {
         let why = format!("it failed: {} {}", text(pod, "/status/reason"), text(pod, "/status/message"));
-        found.push(finding(about, why.trim().trim_end_matches(':'), "a failed pod is never started again; its controller makes another"));
+        found.push(finding(
+            about,
+            why.trim().trim_end_matches(':'),
+            "a failed pod is never started again; its controller makes another",
+        ));
     }
     if let Some(scheduled) = condition(pod, "PodScheduled").filter(|scheduled| scheduled["status"] == "False") {
         found.push(unscheduled(about, scheduled));
@@ -94,7 +108,10 @@ pub(super) fn pod(about: &str, pod: &Value, events: &[Value], previous: &dyn Fn(
         found.extend(items(pod, list).filter_map(|status| container(about, status, events, previous)));
     }
     for (reason, remedy) in [
-        ("FailedMount", "what it mounts must be there: ConfigMap, Secret, PersistentVolumeClaim, or the volume's driver on its node"),
+        (
+            "FailedMount",
+            "what it mounts must be there: ConfigMap, Secret, PersistentVolumeClaim, or the volume's driver on its node",
+        ),
         ("FailedAttachVolume", "see VolumeAttachments and the volume's driver"),
         ("FailedCreatePodSandBox", "the network plugin or the runtime of its node refuses: see that node's log"),
     ] {
@@ -104,14 +121,21 @@ pub(super) fn pod(about: &str, pod: &Value, events: &[Value], previous: &dyn Fn(
     }
     let gates: Vec<&str> = items(pod, "/spec/readinessGates").map(|gate| text(gate, "/conditionType")).collect();
     let closed = gates.iter().filter(|gate| condition(pod, gate).is_none_or(|condition| condition["status"] != "True"));
-    found.extend(
-        closed
-            .map(|gate| finding(about, format!("its readiness gate {gate} is not True"), "the controller behind that condition opens it")),
-    );
+    found.extend(closed.map(|gate| {
+        finding(
+            about,
+            format!("its readiness gate {gate} is not True"),
+            "the controller behind that condition opens it",
+        )
+    }));
     if found.is_empty() {
-        let message = ready.map(|ready| text(ready, "/message")).filter(|message| !message.is_empty()).unwrap_or("it is starting");
-        let last =
-            newest_first(events).first().map(|event| format!("; last heard: {}: {}", text(event, "/reason"), text(event, "/message")));
+        let message = ready
+            .map(|ready| text(ready, "/message"))
+            .filter(|message| !message.is_empty())
+            .unwrap_or("it is starting");
+        let last = newest_first(events)
+            .first()
+            .map(|event| format!("; last heard: {}: {}", text(event, "/reason"), text(event, "/message")));
         found.push(finding(about, format!("{message}{}", last.unwrap_or_default()), ""));
     }
     found
@@ -124,7 +148,9 @@ fn unscheduled(about: &str, scheduled: &Value) -> Finding {
         m if m.contains("Insufficient") => "lower its requests, free a node (kubectl describe nodes), or add one",
         m if m.contains("untolerated taint") => "give it a toleration, or take the taint from a node (kubectl taint)",
         m if m.contains("unschedulable") => "let a node take pods again: kubectl uncordon NODE",
-        m if m.contains("persistentvolumeclaim") || m.contains("PersistentVolumeClaim") => "see the claim: kedge why pvc/NAME",
+        m if m.contains("persistentvolumeclaim") || m.contains("PersistentVolumeClaim") => {
+            "see the claim: kedge why pvc/NAME"
+        }
         m if m.contains("affinity") || m.contains("selector") => {
             "compare its nodeSelector and affinity with the labels of nodes (kubectl get nodes --show-labels)"
         }
@@ -133,15 +159,25 @@ fn unscheduled(about: &str, scheduled: &Value) -> Finding {
     finding(about, format!("no node takes it: {message}"), remedy)
 }
 
-fn container(about: &str, status: &Value, events: &[Value], previous: &dyn Fn(&str) -> Option<String>) -> Option<Finding> {
+fn container(
+    about: &str,
+    status: &Value,
+    events: &[Value],
+    previous: &dyn Fn(&str) -> Option<String>,
+) -> Option<Finding> {
     let name = text(status, "/name");
     let about = format!("{about}, container {name}");
     let last = |status: &Value| {
         let ended = status.pointer("/lastState/terminated").or_else(|| status.pointer("/state/terminated"))?;
         Some(
-            format!("{} with exit code {} {}", text(ended, "/reason"), number(ended, "/exitCode"), text(ended, "/message"))
-                .trim()
-                .to_owned(),
+            format!(
+                "{} with exit code {} {}",
+                text(ended, "/reason"),
+                number(ended, "/exitCode"),
+                text(ended, "/message")
+            )
+            .trim()
+            .to_owned(),
         )
     };
     let with_log = |what: String| match previous(name).map(|log| log.trim().to_owned()).filter(|log| !log.is_empty()) {
@@ -153,24 +189,33 @@ fn container(about: &str, status: &Value, events: &[Value], previous: &dyn Fn(&s
         return match reason {
             "PodInitializing" | "ContainerCreating" => None,
             "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" => {
-                let remedy =
-                    "check the image's name; give credentials with imagePullSecrets or registries.yaml, or put the image into agent/images";
+                let remedy = "check the image's name; give credentials with imagePullSecrets or registries.yaml, or put the image into agent/images";
                 Some(finding(&about, format!("its image {} is not there: {message}", text(status, "/image")), remedy))
             }
             "CrashLoopBackOff" => {
                 let ended = last(status).unwrap_or_else(|| message.to_owned());
-                let what = format!("it ended {} times and waits for its next start: {ended}", number(status, "/restartCount"));
-                let remedy =
-                    if ended.contains("OOMKilled") { "raise its memory limit" } else { "mend what its log says (kubectl logs --previous)" };
+                let what =
+                    format!("it ended {} times and waits for its next start: {ended}", number(status, "/restartCount"));
+                let remedy = if ended.contains("OOMKilled") {
+                    "raise its memory limit"
+                } else {
+                    "mend what its log says (kubectl logs --previous)"
+                };
                 Some(finding(&about, with_log(what), remedy))
             }
-            "CreateContainerConfigError" => Some(finding(&about, message, "make the ConfigMap or Secret that it names, with that key")),
+            "CreateContainerConfigError" => {
+                Some(finding(&about, message, "make the ConfigMap or Secret that it names, with that key"))
+            }
             _ => Some(finding(&about, format!("{reason}: {message}"), "")),
         };
     }
     if let Some(ended) = status.pointer("/state/terminated").filter(|ended| number(ended, "/exitCode") != 0) {
-        let what =
-            format!("it ended: {} with exit code {} {}", text(ended, "/reason"), number(ended, "/exitCode"), text(ended, "/message"));
+        let what = format!(
+            "it ended: {} with exit code {} {}",
+            text(ended, "/reason"),
+            number(ended, "/exitCode"),
+            text(ended, "/message")
+        );
         return Some(finding(&about, what.trim(), "mend what its log says (kubectl logs)"));
     }
     if status["ready"] == Value::Bool(true) || status.pointer("/state/running").is_none() {
@@ -188,13 +233,19 @@ fn container(about: &str, status: &Value, events: &[Value], previous: &dyn Fn(&s
         ));
     }
     let what = said.map_or("it runs and is not ready".to_owned(), |said| format!("it runs and is not ready: {said}"));
-    Some(finding(&about, what, "see whether it listens where the readiness probe looks, and what it waits for itself (kubectl logs)"))
+    Some(finding(
+        &about,
+        what,
+        "see whether it listens where the readiness probe looks, and what it waits for itself (kubectl logs)",
+    ))
 }
 
 /// Of what makes pods: what stops it from making them.
 pub(super) fn workload(about: &str, object: &Value, events: &[Value]) -> Vec<Finding> {
     let mut found: Vec<Finding> = going(about, object).into_iter().collect();
-    if object.pointer("/spec/paused") == Some(&Value::Bool(true)) || object.pointer("/spec/suspend") == Some(&Value::Bool(true)) {
+    if object.pointer("/spec/paused") == Some(&Value::Bool(true))
+        || object.pointer("/spec/suspend") == Some(&Value::Bool(true))
+    {
         found.push(finding(about, "it is paused", "kubectl rollout resume, or spec.suspend: false"));
     }
     for (kind, bad) in [("ReplicaFailure", "True"), ("Progressing", "False"), ("Failed", "True")] {
@@ -206,8 +257,8 @@ pub(super) fn workload(about: &str, object: &Value, events: &[Value]) -> Vec<Fin
             ));
         }
     }
-    if let Some(message) =
-        last_warning(events, "FailedCreate").filter(|message| !found.iter().any(|finding| finding.what.contains(message)))
+    if let Some(message) = last_warning(events, "FailedCreate")
+        .filter(|message| !found.iter().any(|finding| finding.what.contains(message)))
     {
         found.push(finding(about, format!("FailedCreate: {message}"), refusal(message)));
     }
@@ -218,8 +269,12 @@ pub(super) fn workload(about: &str, object: &Value, events: &[Value]) -> Vec<Fin
 fn refusal(message: &str) -> &'static str {
     match message {
         m if m.contains("exceeded quota") => "raise the ResourceQuota of the namespace, or ask for less",
-        m if m.contains("failed quota") => "the ResourceQuota wants requests and limits on every container; a LimitRange gives defaults",
-        m if m.contains("violates PodSecurity") => "change the pod, or the namespace's label pod-security.kubernetes.io/enforce",
+        m if m.contains("failed quota") => {
+            "the ResourceQuota wants requests and limits on every container; a LimitRange gives defaults"
+        }
+        m if m.contains("violates PodSecurity") => {
+            "change the pod, or the namespace's label pod-security.kubernetes.io/enforce"
+        }
         m if m.contains("failed calling webhook") => {
             "see the Service behind that webhook; kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"
         }
@@ -255,11 +310,18 @@ pub(super) fn claim(about: &str, claim: &Value, class: Option<&Value>, pods: usi
         }];
     };
     if text(class, "/volumeBindingMode") == "WaitForFirstConsumer" && pods == 0 {
-        return vec![finding(about, "its volume is made when a pod that mounts it is scheduled, and there is none", "make that pod")];
+        return vec![finding(
+            about,
+            "its volume is made when a pod that mounts it is scheduled, and there is none",
+            "make that pod",
+        )];
     }
     let said = warnings(events).first().map(|event| format!(": {}", text(event, "/message"))).unwrap_or_default();
-    let what =
-        format!("it is not bound; its StorageClass {} is served by {}{said}", text(class, "/metadata/name"), text(class, "/provisioner"));
+    let what = format!(
+        "it is not bound; its StorageClass {} is served by {}{said}",
+        text(class, "/metadata/name"),
+        text(class, "/provisioner")
+    );
     vec![finding(about, what, "see whether the pods of that provisioner run")]
 }
 
@@ -273,7 +335,8 @@ pub(super) fn service(about: &str, service: &Value, ready: usize, unready: usize
         .flatten()
         .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
         .collect();
-    if text(service, "/spec/type") == "LoadBalancer" && items(service, "/status/loadBalancer/ingress").next().is_none() {
+    if text(service, "/spec/type") == "LoadBalancer" && items(service, "/status/loadBalancer/ingress").next().is_none()
+    {
         found.push(finding(
             about,
             "no address was given to it yet",
@@ -285,10 +348,16 @@ pub(super) fn service(about: &str, service: &Value, ready: usize, unready: usize
     }
     let picks = selector.join(",");
     found.push(match (selector.is_empty(), pods, unready) {
-        (true, ..) => finding(about, "it has no selector and no ready endpoints", "make an EndpointSlice for it, or give it a selector"),
-        (_, 0, _) => {
-            finding(about, format!("no pod of its namespace has the labels {picks}"), "compare them with 'kubectl get pods --show-labels'")
-        }
+        (true, ..) => finding(
+            about,
+            "it has no selector and no ready endpoints",
+            "make an EndpointSlice for it, or give it a selector",
+        ),
+        (_, 0, _) => finding(
+            about,
+            format!("no pod of its namespace has the labels {picks}"),
+            "compare them with 'kubectl get pods --show-labels'",
+        ),
         (_, n, 0) => finding(
             about,
             format!("{n} pods have the labels {picks}, and none has an address and a port of the name that it wants"),
@@ -319,7 +388,9 @@ pub(super) fn other(about: &str, object: &Value, events: &[Value]) -> Vec<Findin
     if !found.is_empty() {
         let said = warnings(events);
         found.extend(
-            said.iter().take(3).map(|event| finding(about, format!("{}: {}", text(event, "/reason"), text(event, "/message")), "")),
+            said.iter()
+                .take(3)
+                .map(|event| finding(about, format!("{}: {}", text(event, "/reason"), text(event, "/message")), "")),
         );
     }
     found
@@ -332,7 +403,10 @@ mod tests {
 
     fn of_pod(status: Value, events: &[Value]) -> Vec<(String, String)> {
         let object = json!({"spec": {"nodeName": "n"}, "status": status});
-        pod("pod web", &object, events, &|_| Some("boom\n".to_owned())).into_iter().map(|f| (f.what, f.remedy)).collect()
+        pod("pod web", &object, events, &|_| Some("boom\n".to_owned()))
+            .into_iter()
+            .map(|f| (f.what, f.remedy))
+            .collect()
     }
 
     fn waiting(reason: &str, message: &str) -> Value {
@@ -344,23 +418,30 @@ mod tests {
 
     #[test]
     fn a_pod_says_what_keeps_it() {
-        let scheduled =
-            json!({"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient cpu."}]});
+        let scheduled = json!({"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient cpu."}]});
         let found = of_pod(scheduled, &[]);
         assert!(found[0].0.contains("Insufficient cpu") && found[0].1.contains("requests"));
-        assert!(of_pod(waiting("ImagePullBackOff", "no such host"), &[])[0].0.contains("x:1 is not there: no such host"));
+        assert!(
+            of_pod(waiting("ImagePullBackOff", "no such host"), &[])[0].0.contains("x:1 is not there: no such host")
+        );
         let crash = &of_pod(waiting("CrashLoopBackOff", "back-off"), &[])[0].0;
-        assert!(crash.contains("4 times") && crash.contains("exit code 2") && crash.ends_with("its log ended with:\nboom"), "{crash}");
-        let unready =
-            json!({"phase": "Running", "containerStatuses": [{"name": "app", "ready": false, "started": true, "state": {"running": {}}}]});
+        assert!(
+            crash.contains("4 times") && crash.contains("exit code 2") && crash.ends_with("its log ended with:\nboom"),
+            "{crash}"
+        );
+        let unready = json!({"phase": "Running", "containerStatuses": [{"name": "app", "ready": false, "started": true, "state": {"running": {}}}]});
         let probe = json!({"type": "Warning", "reason": "Unhealthy", "message": "Readiness probe failed: 503", "lastTimestamp": "2026-01-01T00:00:00Z"});
         assert!(of_pod(unready, &[probe])[0].0.ends_with("Readiness probe failed: 503"));
-        assert!(of_pod(json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}), &[]).is_empty());
+        assert!(
+            of_pod(json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}), &[]).is_empty()
+        );
     }
 
     #[test]
     fn what_makes_pods_says_who_refused_them() {
-        let events = [json!({"type": "Warning", "reason": "FailedCreate", "message": "pods \"a\" is forbidden: exceeded quota: q"})];
+        let events = [
+            json!({"type": "Warning", "reason": "FailedCreate", "message": "pods \"a\" is forbidden: exceeded quota: q"}),
+        ];
         let found = workload("replicaset web", &json!({}), &events);
         assert!(found[0].what.contains("exceeded quota") && found[0].remedy.contains("ResourceQuota"));
         assert!(workload("job x", &json!({"spec": {"suspend": true}}), &[])[0].what.contains("paused"));
@@ -370,7 +451,8 @@ mod tests {
     fn claims_services_and_others_say_what_is_missing() {
         let pending = json!({"spec": {"storageClassName": "fast"}, "status": {"phase": "Pending"}});
         assert!(claim("pvc d", &pending, None, 0, &[])[0].what.contains("no StorageClass fast"));
-        let late = json!({"volumeBindingMode": "WaitForFirstConsumer", "provisioner": "p", "metadata": {"name": "fast"}});
+        let late =
+            json!({"volumeBindingMode": "WaitForFirstConsumer", "provisioner": "p", "metadata": {"name": "fast"}});
         assert!(claim("pvc d", &pending, Some(&late), 0, &[])[0].what.contains("when a pod"));
         assert!(claim("pvc d", &pending, Some(&late), 1, &[])[0].what.contains("served by p"));
         let web = json!({"spec": {"selector": {"app": "web"}}});

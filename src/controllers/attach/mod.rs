@@ -1,12 +1,13 @@
-//! Volumes are attached to the nodes whose pods need them, and detached when nobody there uses them any more: a VolumeAttachment each,
-//! which the driver's own attacher carries out. Spec: upstream's attach/detach controller.
+//! Volumes are attached to the nodes whose pods need them, and detached when nobody there uses them any more: a
+//! VolumeAttachment each, which the driver's own attacher carries out. Spec: upstream's attach/detach controller.
 //!
 //! Nothing of it runs until there is a volume of a driver.
 
 mod plan;
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::time::Stopwatch;
@@ -134,13 +135,16 @@ fn begin(context: &Context) {
 fn feed(context: &Context, attacher: &Attacher, queue: &Arc<Queue<Key>>) {
     context.feed(&attacher.pods, queue, |change| match change {
         Change::Modified { old, new }
-            if old.spec.as_ref().map(|s| &s.node_name) == new.spec.as_ref().map(|s| &s.node_name) && ended(old) == ended(new) =>
+            if old.spec.as_ref().map(|s| &s.node_name) == new.spec.as_ref().map(|s| &s.node_name)
+                && ended(old) == ended(new) =>
         {
             Vec::new()
         }
-        change => {
-            driver::objects_of(change).iter().filter(|pod| claim_names(pod).next().is_some()).filter_map(|pod| node_of(pod)).collect()
-        }
+        change => driver::objects_of(change)
+            .iter()
+            .filter(|pod| claim_names(pod).next().is_some())
+            .filter_map(|pod| node_of(pod))
+            .collect(),
     });
     context.feed(&attacher.nodes, queue, |change| match change {
         Change::Modified { old, new } if view(Some(old), "") == view(Some(new), "") => Vec::new(),
@@ -151,8 +155,14 @@ fn feed(context: &Context, attacher: &Attacher, queue: &Arc<Queue<Key>>) {
         let mut keys: Vec<Key> = driver::objects_of(change).iter().map(|a| Key::new("", &a.spec.node_name)).collect();
         if let Change::Deleted(gone) = change {
             let volume = gone.spec.source.persistent_volume_name.as_deref().unwrap_or_default();
-            let memory = memory.lock().unwrap_or_else(PoisonError::into_inner);
-            keys.extend(memory.blocked.iter().filter(|(_, volumes)| volumes.contains(volume)).map(|(node, _)| Key::new("", node)));
+            let memory = memory.lock();
+            keys.extend(
+                memory
+                    .blocked
+                    .iter()
+                    .filter(|(_, volumes)| volumes.contains(volume))
+                    .map(|(node, _)| Key::new("", node)),
+            );
         }
         keys
     });
@@ -169,7 +179,9 @@ fn feed(context: &Context, attacher: &Attacher, queue: &Arc<Queue<Key>>) {
         users.filter_map(|pod| node_of(&pod)).collect()
     });
     let nodes = attacher.nodes.clone();
-    context.feed(&attacher.drivers, queue, move |_| nodes.list().iter().map(|node| Key::new("", &node.name_any())).collect());
+    context.feed(&attacher.drivers, queue, move |_| {
+        nodes.list().iter().map(|node| Key::new("", &node.name_any())).collect()
+    });
 }
 
 fn ended(pod: &Pod) -> bool {
@@ -191,7 +203,11 @@ fn view(node: Option<&Node>, name: &str) -> NodeView {
         name: node.name_any(),
         exists: true,
         is_ready: status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True"),
-        is_out_of_service: node.spec.iter().flat_map(|s| s.taints.iter().flatten()).any(|taint| taint.key == OUT_OF_SERVICE),
+        is_out_of_service: node
+            .spec
+            .iter()
+            .flat_map(|s| s.taints.iter().flatten())
+            .any(|taint| taint.key == OUT_OF_SERVICE),
         in_use: status.volumes_in_use.into_iter().flatten().collect(),
         attached: status.volumes_attached.into_iter().flatten().map(|v| v.name).collect(),
     }
@@ -205,8 +221,13 @@ impl Reconcile for Attacher {
         let wishes = self.wishes(&pods);
         let all: Vec<Attachment> = self.attachments.list().iter().filter_map(|a| self.seen(a)).collect();
         let overdue = {
-            let memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-            memory.held.iter().filter(|(_, since)| since.elapsed() >= UNMOUNT_WAIT).map(|(name, _)| name.clone()).collect()
+            let memory = self.memory.lock();
+            memory
+                .held
+                .iter()
+                .filter(|(_, since)| since.elapsed() >= UNMOUNT_WAIT)
+                .map(|(name, _)| name.clone())
+                .collect()
         };
         let plan = plan::plan(&node, &wishes, &all, &overdue);
         // The kubelet must not believe in what is about to go.
@@ -241,8 +262,10 @@ impl Attacher {
                 let required = self.drivers.get("", &csi.driver).and_then(|d| d.spec.attach_required).unwrap_or(true);
                 if required {
                     let modes = spec.access_modes.unwrap_or_default();
-                    let is_shared = modes.is_empty() || modes.iter().any(|m| m == "ReadWriteMany" || m == "ReadOnlyMany");
-                    let wish = Wish { volume: volume.name_any(), driver: csi.driver, handle: csi.volume_handle, is_shared };
+                    let is_shared =
+                        modes.is_empty() || modes.iter().any(|m| m == "ReadWriteMany" || m == "ReadOnlyMany");
+                    let wish =
+                        Wish { volume: volume.name_any(), driver: csi.driver, handle: csi.volume_handle, is_shared };
                     wishes.insert(wish.volume.clone(), wish);
                 }
             }
@@ -291,9 +314,13 @@ impl Attacher {
         let spec = VolumeAttachmentSpec {
             attacher: wish.driver.clone(),
             node_name: node.to_owned(),
-            source: VolumeAttachmentSource { persistent_volume_name: Some(wish.volume.clone()), inline_volume_spec: None },
+            source: VolumeAttachmentSource {
+                persistent_volume_name: Some(wish.volume.clone()),
+                inline_volume_spec: None,
+            },
         };
-        let object = VolumeAttachment { metadata: ObjectMeta { name: Some(name), ..Default::default() }, spec, status: None };
+        let object =
+            VolumeAttachment { metadata: ObjectMeta { name: Some(name), ..Default::default() }, spec, status: None };
         let api: Api<VolumeAttachment> = Api::all(self.client.clone());
         match api.create(&PostParams::default(), &object).await {
             // It is there already; if it is on its way out, its end brings us back.
@@ -314,10 +341,11 @@ impl Attacher {
     /// Tells of each new failure of an attacher.
     fn tell_failures(&self, node: &str, pods: &[Arc<Pod>]) {
         for attachment in self.attachments.list().iter().filter(|a| a.spec.node_name == node) {
-            let error = attachment.status.as_ref().and_then(|s| s.attach_error.as_ref()).and_then(|err| err.message.clone());
+            let error =
+                attachment.status.as_ref().and_then(|s| s.attach_error.as_ref()).and_then(|err| err.message.clone());
             let name = attachment.name_any();
             let fresh = {
-                let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut memory = self.memory.lock();
                 match &error {
                     Some(message) => memory.failures.insert(name, message.clone()).as_ref() != Some(message),
                     None => memory.failures.remove(&name).is_some_and(|_| false),
@@ -335,7 +363,7 @@ impl Attacher {
     fn note_blocked(&self, node: &str, blocked: &[Wish], pods: &[Arc<Pod>]) {
         let volumes: BTreeSet<String> = blocked.iter().map(|wish| wish.volume.clone()).collect();
         let before = {
-            let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut memory = self.memory.lock();
             match volumes.is_empty() {
                 true => memory.blocked.remove(node),
                 false => memory.blocked.insert(node.to_owned(), volumes.clone()),
@@ -344,7 +372,9 @@ impl Attacher {
         for volume in volumes.difference(&before.unwrap_or_default()) {
             let users = self.users_elsewhere(node, volume);
             let why = match users.is_empty() {
-                true => "Volume is already exclusively attached to one node and can't be attached to another".to_owned(),
+                true => {
+                    "Volume is already exclusively attached to one node and can't be attached to another".to_owned()
+                }
                 false => format!("Volume is already used by pod(s) {}", users.join(", ")),
             };
             let text = format!("Multi-Attach error for volume {volume:?} {why}");
@@ -354,7 +384,9 @@ impl Attacher {
 
     /// Pods of other nodes that have the volume.
     fn users_elsewhere(&self, node: &str, volume: &str) -> Vec<String> {
-        let Some(claim) = self.volumes.get("", volume).and_then(|v| v.spec.as_ref()?.claim_ref.clone()) else { return Vec::new() };
+        let Some(claim) = self.volumes.get("", volume).and_then(|v| v.spec.as_ref()?.claim_ref.clone()) else {
+            return Vec::new();
+        };
         let (ns, name) = (claim.namespace.unwrap_or_default(), claim.name.unwrap_or_default());
         let pods = self.pods.list_in(&ns).into_iter();
         let elsewhere = pods.filter(|pod| node_of(pod).is_some_and(|key| key.name != node) && !ended(pod));
@@ -363,9 +395,10 @@ impl Attacher {
 
     /// Remembers since when attachments wait for the kubelet, and says when to look again.
     fn note_held(&self, node: &str, held: &[String], all: &[Attachment]) -> Next {
-        let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut memory = self.memory.lock();
         let over = |name: &String| {
-            all.iter().all(|a| a.name != *name) || (!held.contains(name) && all.iter().any(|a| a.name == *name && a.node == node))
+            all.iter().all(|a| a.name != *name)
+                || (!held.contains(name) && all.iter().any(|a| a.name == *name && a.node == node))
         };
         memory.held.retain(|name, _| !over(name));
         let mut left = None;

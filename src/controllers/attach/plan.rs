@@ -25,12 +25,13 @@ const NAME_PREFIX: &str = "csi-";
 /// The name of the VolumeAttachment by which a node gets a volume, upstream's.
 pub(super) fn name_of(driver: &str, handle: &str, node: &str) -> String {
     let hash = Sha256::digest(format!("{handle}{driver}{node}"));
-    hash.iter().fold(NAME_PREFIX.to_owned(), |name, byte| format!("{name}{byte:02x}"))
+    format!("{NAME_PREFIX}{}", base::hex::encode(&hash))
 }
 
 /// Whether a VolumeAttachment has a name of that form. Others are somebody's own, who takes them away as well.
 pub(super) fn is_ours(name: &str) -> bool {
-    name.strip_prefix(NAME_PREFIX).is_some_and(|hash| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
+    name.strip_prefix(NAME_PREFIX)
+        .is_some_and(|hash| hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
 /// A VolumeAttachment.

@@ -37,7 +37,14 @@ pub(crate) fn start(context: &Context, signer: Arc<dyn Signer>, life_max: Option
     let queue = Arc::new(Queue::default());
     context.feed_own(&requests, &queue);
     let client = context.client(NAME);
-    let controller = Controller { client, requests: requests.clone(), nodes: nodes.clone(), signer, life_max, clock: Clock::system() };
+    let controller = Controller {
+        client,
+        requests: requests.clone(),
+        nodes: nodes.clone(),
+        signer,
+        life_max,
+        clock: Clock::system(),
+    };
     context.start(NAME, &queue, controller, async move {
         requests.synced().await;
         nodes.synced().await;
@@ -68,8 +75,9 @@ impl Controller {
         Api::all(self.client.clone())
     }
 
-    /// A node that asks for its own client certificate gets it, if it may; whoever else asks gets one for a new node only. A bootstrap
-    /// token that leaked makes nobody a node that is there: such a request waits for a person. Upstream's approver does not look.
+    /// A node that asks for its own client certificate gets it, if it may; whoever else asks gets one for a new node
+    /// only. A bootstrap token that leaked makes nobody a node that is there: such a request waits for a person.
+    /// Upstream's approver does not look.
     async fn approve(&self, csr: &CertificateSigningRequest) -> Result<(), Error> {
         if csr.spec.signer_name != plan::KUBELET_CLIENT || plan::bad_usages(csr).is_some() {
             return Ok(());
@@ -83,7 +91,8 @@ impl Controller {
         ];
         for (subresource, message, _) in ways.into_iter().filter(|(_, _, fits)| *fits) {
             if self.may(csr, subresource).await? {
-                let approved = plan::with_condition(csr, "Approved", "AutoApproved", message.to_owned(), self.clock.now());
+                let approved =
+                    plan::with_condition(csr, "Approved", "AutoApproved", message.to_owned(), self.clock.now());
                 self.api().replace_subresource("approval", &csr.name_any(), &PostParams::default(), &approved).await?;
                 return Ok(());
             }

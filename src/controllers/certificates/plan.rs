@@ -9,7 +9,8 @@ pub(super) const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kub
 pub(super) const KUBELET_SERVING: &str = "kubernetes.io/kubelet-serving";
 const HOUR: SignedDuration = SignedDuration::from_hours(1);
 
-/// The time of a condition of this type, if the request has it; the far future if it says none: such a request never gets old.
+/// The time of a condition of this type, if the request has it; the far future if it says none: such a request never
+/// gets old.
 pub(super) fn condition(csr: &CertificateSigningRequest, kind: &str) -> Option<Timestamp> {
     let conditions = csr.status.as_ref()?.conditions.as_deref()?;
     let found = conditions.iter().find(|c| c.type_ == kind)?;
@@ -39,7 +40,8 @@ pub(super) fn bad_usages(csr: &CertificateSigningRequest) -> Option<String> {
         _ => ("client auth", "client"),
     };
     let known = ["digital signature", "key encipherment", needed];
-    let wrong = usages.iter().any(|usage| !known.contains(&usage.as_str())) || !usages.iter().any(|usage| usage == needed);
+    let wrong =
+        usages.iter().any(|usage| !known.contains(&usage.as_str())) || !usages.iter().any(|usage| usage == needed);
     wrong.then(|| format!("usages did not match {name} certificate: {usages:?}"))
 }
 
@@ -52,14 +54,16 @@ pub(super) fn with_condition(
     now: Timestamp,
 ) -> CertificateSigningRequest {
     let mut updated = csr.clone();
-    updated.status.get_or_insert_default().conditions.get_or_insert_default().push(CertificateSigningRequestCondition {
-        type_: kind.to_owned(),
-        status: "True".to_owned(),
-        reason: Some(reason.to_owned()),
-        message: Some(message),
-        last_update_time: Some(Time(now)),
-        last_transition_time: Some(Time(now)),
-    });
+    updated.status.get_or_insert_default().conditions.get_or_insert_default().push(
+        CertificateSigningRequestCondition {
+            type_: kind.to_owned(),
+            status: "True".to_owned(),
+            reason: Some(reason.to_owned()),
+            message: Some(message),
+            last_update_time: Some(Time(now)),
+            last_transition_time: Some(Time(now)),
+        },
+    );
     updated
 }
 

@@ -37,8 +37,9 @@ pub(crate) fn start(context: &Context) {
     let (crons, jobs) = (context.informers.get::<CronJob>(), context.informers.get::<Job>());
     let queue = Arc::new(Queue::default());
     context.feed_own(&crons, &queue);
-    context
-        .feed(&jobs, &queue, |change| driver::objects_of(change).iter().filter_map(|job| driver::owner_key(&**job, "CronJob")).collect());
+    context.feed(&jobs, &queue, |change| {
+        driver::objects_of(change).iter().filter_map(|job| driver::owner_key(&**job, "CronJob")).collect()
+    });
     let controller = Controller {
         client: context.client(NAME),
         recorder: context.recorder(NAME),
@@ -88,7 +89,8 @@ impl Controller {
     async fn jobs_of(&self, cron: &CronJob, key: &Key) -> Result<Vec<Arc<Job>>, Error> {
         let uid = cron.uid().unwrap_or_default();
         let all = self.jobs.list_in(&key.namespace);
-        let mut jobs: Vec<Arc<Job>> = all.into_iter().filter(|job| owners::is_controlled_by(&job.metadata, &uid)).collect();
+        let mut jobs: Vec<Arc<Job>> =
+            all.into_iter().filter(|job| owners::is_controlled_by(&job.metadata, &uid)).collect();
         let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
         for reference in cron.status.iter().flat_map(|s| s.active.iter().flatten()) {
             if jobs.iter().any(|job| job.uid() == reference.uid) {
@@ -105,7 +107,12 @@ impl Controller {
         let job = plan::job(cron, &self.zone, at);
         match api.create(&PostParams::default(), &job).await {
             Ok(made) => {
-                self.recorder.report(cron, Severity::Normal, "SuccessfulCreate", format!("Created job {}", made.name_any()));
+                self.recorder.report(
+                    cron,
+                    Severity::Normal,
+                    "SuccessfulCreate",
+                    format!("Created job {}", made.name_any()),
+                );
                 Ok(made)
             }
             // Made before, and the status was not written.
@@ -114,11 +121,20 @@ impl Controller {
                 if owners::is_controlled_by(&there.metadata, &cron.uid().unwrap_or_default()) {
                     return Ok(there);
                 }
-                Err(Error::Object(format!("job {}/{} is not controlled by cronjob {key}", key.namespace, job.name_any())))
+                Err(Error::Object(format!(
+                    "job {}/{} is not controlled by cronjob {key}",
+                    key.namespace,
+                    job.name_any()
+                )))
             }
             Err(err) => {
                 if !client::events::is_namespace_ending(&err) {
-                    self.recorder.report(cron, Severity::Warning, "FailedCreate", format!("Error creating job: {}", Chain(&err)));
+                    self.recorder.report(
+                        cron,
+                        Severity::Warning,
+                        "FailedCreate",
+                        format!("Error creating job: {}", Chain(&err)),
+                    );
                 }
                 Err(err.into())
             }
@@ -128,10 +144,16 @@ impl Controller {
     async fn delete(&self, cron: &CronJob, key: &Key, job: &Job) -> Result<(), Error> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
         let same = Preconditions { uid: job.uid(), resource_version: None };
-        let done = driver::gone_is_fine(api.delete(&job.name_any(), &DeleteParams::background().preconditions(same)).await);
+        let done =
+            driver::gone_is_fine(api.delete(&job.name_any(), &DeleteParams::background().preconditions(same)).await);
         match done {
             Ok(()) => {
-                self.recorder.report(cron, Severity::Normal, "SuccessfulDelete", format!("Deleted job {}", job.name_any()));
+                self.recorder.report(
+                    cron,
+                    Severity::Normal,
+                    "SuccessfulDelete",
+                    format!("Deleted job {}", job.name_any()),
+                );
                 Ok(())
             }
             Err(err) => {

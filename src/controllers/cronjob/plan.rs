@@ -71,7 +71,8 @@ pub(super) fn plan(cron: &CronJob, jobs: &[Arc<Job>], local: &TimeZone, now: Tim
         plan.events.push(told(Severity::Warning, "InvalidSchedule", text));
         return plan;
     };
-    plan.look_again = next_start(cron, &schedule, &zone, now).map(|next| next.duration_since(now).unsigned_abs() + AFTER_START);
+    plan.look_again =
+        next_start(cron, &schedule, &zone, now).map(|next| next.duration_since(now).unsigned_abs() + AFTER_START);
     if due.missed > MISSED_MAX {
         let text = "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
         plan.events.push(told(Severity::Warning, "TooManyMissedTimes", text));
@@ -149,7 +150,9 @@ fn beyond_limits(cron: &CronJob, jobs: &[Arc<Job>]) -> Vec<Arc<Job>> {
     let spec = &cron.spec;
     let oldest = |end: &str, limit: Option<i32>| -> Vec<Arc<Job>> {
         let Some(limit) = limit.and_then(|n| usize::try_from(n).ok()) else { return Vec::new() };
-        let ended = jobs.iter().filter(|job| job::finished_condition(job) == Some(end) && job.metadata.deletion_timestamp.is_none());
+        let ended = jobs
+            .iter()
+            .filter(|job| job::finished_condition(job) == Some(end) && job.metadata.deletion_timestamp.is_none());
         let mut ended: Vec<Arc<Job>> = ended.cloned().collect();
         ended.sort_by_key(|job| (job.status.as_ref().and_then(|s| s.start_time.clone()).map(|t| t.0), job.name_any()));
         let n = ended.len().saturating_sub(limit);
@@ -180,8 +183,8 @@ fn earliest(cron: &CronJob, now: Timestamp) -> Timestamp {
     begun(cron, now).max(deadline)
 }
 
-/// The start after `now`, counted from the last one: `@every 1h` comes an hour after that, however often this process begins anew.
-/// Spec: upstream's `nextScheduleTimeDuration` (1.36.2).
+/// The start after `now`, counted from the last one: `@every 1h` comes an hour after that, however often this process
+/// begins anew. Spec: upstream's `nextScheduleTimeDuration` (1.36.2).
 fn next_start(cron: &CronJob, schedule: &Schedule, zone: &TimeZone, now: Timestamp) -> Option<Timestamp> {
     let begun = begun(cron, now);
     let last = most_recent(begun, schedule, zone, now)?.at.unwrap_or(begun);
@@ -220,7 +223,11 @@ pub(super) fn job(cron: &CronJob, local: &TimeZone, at: Timestamp) -> Job {
     let spec = cron.spec.clone();
     let zone = spec.time_zone.as_deref().and_then(|name| TimeZone::get(name).ok()).unwrap_or_else(|| local.clone());
     let here = at.to_zoned(zone);
-    let text = if here.offset().is_zero() { base::time::rfc3339_secs(at) } else { here.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string() };
+    let text = if here.offset().is_zero() {
+        base::time::rfc3339_secs(at)
+    } else {
+        here.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string()
+    };
     let from = spec.job_template.metadata.unwrap_or_default();
     let mut job = Job { spec: spec.job_template.spec, ..Job::default() };
     job.metadata.name = Some(job_name(cron, at));

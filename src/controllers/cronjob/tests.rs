@@ -59,8 +59,12 @@ fn after_many_missed_starts_only_the_last_is_made_up_for() {
 
 #[test]
 fn the_concurrency_policy_forbids_or_replaces() {
-    let with =
-        |policy: &str| cron(json!({"schedule": "* * * * *", "concurrencyPolicy": policy}), json!({"active": [{"name": "a", "uid": "a"}]}));
+    let with = |policy: &str| {
+        cron(
+            json!({"schedule": "* * * * *", "concurrencyPolicy": policy}),
+            json!({"active": [{"name": "a", "uid": "a"}]}),
+        )
+    };
     let running = [job("a", None, "2026-01-01T00:01:00Z")];
     let now = at("2026-01-01T00:02:00Z");
     let forbid = plan::plan(&with("Forbid"), &running, &TimeZone::UTC, now);

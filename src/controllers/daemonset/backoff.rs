@@ -1,7 +1,8 @@
-//! How long a failed daemon pod stays before it is made anew on its node: a kubelet that refuses it does so as fast as it is asked.
+//! How long a failed daemon pod stays before it is made anew on its node: a kubelet that refuses it does so as fast as
+//! it is asked.
 //!
-//! Spec: upstream's `failedPodsBackoff` (1.36.2, pkg/controller/daemon): 1 s, doubled with each failure, up to 15 minutes, and anew
-//! after twice that time without one. Pure; time is passed in.
+//! Spec: upstream's `failedPodsBackoff` (1.36.2, pkg/controller/daemon): 1 s, doubled with each failure, up to 15
+//! minutes, and anew after twice that time without one. Pure; time is passed in.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,7 +41,8 @@ mod tests {
     // Semantics H11.
     #[test]
     fn a_daemon_pod_that_fails_again_and_again_waits_longer_each_time() {
-        let (mut failures, start, slot) = (Failures::default(), Instant::now(), ("u".to_owned(), Some(1), "n".to_owned()));
+        let (mut failures, start, slot) =
+            (Failures::default(), Instant::now(), ("u".to_owned(), Some(1), "n".to_owned()));
         assert_eq!(failures.left(&slot, start), None);
         for n in 0..12 {
             failures.gone(slot.clone(), start);

@@ -5,8 +5,9 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
+use base::sync::Mutex;
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::time::Clock;
@@ -60,7 +61,9 @@ pub(crate) fn start(context: &Context) {
     let all_sets = sets.clone();
     context.feed(&nodes, &queue, move |change| match change {
         // Heartbeats change nothing for a DaemonSet.
-        Change::Modified { old, new } if old.metadata.labels == new.metadata.labels && old.spec == new.spec => Vec::new(),
+        Change::Modified { old, new } if old.metadata.labels == new.metadata.labels && old.spec == new.spec => {
+            Vec::new()
+        }
         _ => all_sets.list().iter().map(|set| Key::of(&**set)).collect(),
     });
     let controller = Controller {
@@ -88,7 +91,9 @@ fn concerned(pod: &Pod, sets: &Informer<DaemonSet>) -> Vec<Key> {
         return driver::owner_key(pod, "DaemonSet").into_iter().collect();
     }
     let all = sets.list_in(&pod.namespace().unwrap_or_default()).into_iter();
-    let selects = |set: &Arc<DaemonSet>| set.spec.as_ref().is_some_and(|s| selectors::selects(&s.selector, pod.metadata.labels.as_ref()));
+    let selects = |set: &Arc<DaemonSet>| {
+        set.spec.as_ref().is_some_and(|s| selectors::selects(&s.selector, pod.metadata.labels.as_ref()))
+    };
     all.filter(selects).map(|set| Key::of(&*set)).collect()
 }
 
@@ -101,7 +106,9 @@ impl Reconcile for Controller {
         }
         let hash = self.current_revision(&set).await?;
         let owned = self.claim(&set).await?;
-        let uids = |of: &dyn Fn(&Pod) -> bool| owned.iter().filter(|pod| of(pod)).filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>();
+        let uids = |of: &dyn Fn(&Pod) -> bool| {
+            owned.iter().filter(|pod| of(pod)).filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>()
+        };
         let met = self.expectations.met(key, &uids(&|_| true), &uids(&|pod| pod.metadata.deletion_timestamp.is_some()));
         let now = self.clock.now();
         let waits = |node: &str| self.failures().left(&slot(&set, node), Instant::now());
@@ -121,7 +128,7 @@ fn slot(set: &DaemonSet, node: &str) -> backoff::Slot {
 
 impl Controller {
     fn failures(&self) -> std::sync::MutexGuard<'_, backoff::Failures> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+        self.failures.lock()
     }
 
     /// The pods of the set, after adopting and releasing what its selector says.
@@ -138,7 +145,9 @@ impl Controller {
                 }
                 Claim::Foreign => continue,
                 Claim::Adopt => json!({"metadata": {"uid": pod.uid(), "ownerReferences": [owners::reference_to(set)]}}),
-                Claim::Release => json!({"metadata": {"uid": pod.uid(), "ownerReferences": [{"$patch": "delete", "uid": set.uid()}]}}),
+                Claim::Release => {
+                    json!({"metadata": {"uid": pod.uid(), "ownerReferences": [{"$patch": "delete", "uid": set.uid()}]}})
+                }
             };
             driver::gone_is_fine(api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await)?;
         }
@@ -148,7 +157,8 @@ impl Controller {
     /// The hash of the set's template; stores the template as a ControllerRevision and forgets the oldest ones.
     async fn current_revision(&self, set: &DaemonSet) -> Result<String, Error> {
         let Some(spec) = &set.spec else { return Ok(String::new()) };
-        let history = History { client: self.client.clone(), revisions: &self.revisions, owner: set, selector: &spec.selector };
+        let history =
+            History { client: self.client.clone(), revisions: &self.revisions, owner: set, selector: &spec.selector };
         let owned = history.claim().await?;
         let collisions = set.status.as_ref().and_then(|s| s.collision_count).unwrap_or(0);
         let state = State { template: &spec.template, hash_label: plan::HASH_LABEL, collisions };
@@ -160,7 +170,9 @@ impl Controller {
             self.merge_revision(copy, &hash, &pods).await?;
         }
         let carried = history::carried(pods.iter().map(|pod| &**pod), plan::HASH_LABEL);
-        let live = |r: &ControllerRevision| r.labels().get(plan::HASH_LABEL).is_some_and(|h| *h == hash || carried.contains(h));
+        let live = |r: &ControllerRevision| {
+            r.labels().get(plan::HASH_LABEL).is_some_and(|h| *h == hash || carried.contains(h))
+        };
         history.truncate(&owned, spec.revision_history_limit, live).await?;
         Ok(hash)
     }
@@ -170,7 +182,9 @@ impl Controller {
         let (pods_api, api): (Api<Pod>, Api<ControllerRevision>) =
             (Api::namespaced(self.client.clone(), &namespace), Api::namespaced(self.client.clone(), &namespace));
         let old = copy.labels().get(plan::HASH_LABEL);
-        for pod in pods.iter().filter(|pod| old.is_some_and(|old| old != hash) && pod.labels().get(plan::HASH_LABEL) == old) {
+        for pod in
+            pods.iter().filter(|pod| old.is_some_and(|old| old != hash) && pod.labels().get(plan::HASH_LABEL) == old)
+        {
             let patch = Patch::Merge(json!({"metadata": {"uid": pod.uid(), "labels": {plan::HASH_LABEL: hash}}}));
             driver::gone_is_fine(pods_api.patch(&pod.name_any(), &PatchParams::default(), &patch).await)?;
         }
@@ -186,7 +200,9 @@ impl Controller {
                     self.failures().gone(slot(set, node), Instant::now());
                     self.recorder.report(set, Severity::Warning, "FailedDaemonPod", text.clone());
                 }
-                Some(Ended::Succeeded { text }) => self.recorder.report(set, Severity::Normal, "SucceededDaemonPod", text.clone()),
+                Some(Ended::Succeeded { text }) => {
+                    self.recorder.report(set, Severity::Normal, "SucceededDaemonPod", text.clone())
+                }
                 None => {}
             }
             let same = Preconditions { uid: Some(uid.clone()), resource_version: None };
@@ -199,7 +215,12 @@ impl Controller {
             match api.create(&PostParams::default(), &plan::pod(set, node, hash)).await {
                 Ok(pod) => {
                     self.expectations.created(key, pod.uid().unwrap_or_default());
-                    self.recorder.report(set, Severity::Normal, "SuccessfulCreate", format!("Created pod: {}", pod.name_any()));
+                    self.recorder.report(
+                        set,
+                        Severity::Normal,
+                        "SuccessfulCreate",
+                        format!("Created pod: {}", pod.name_any()),
+                    );
                 }
                 Err(err) => {
                     let why = base::chain::Chain(&err).to_string();

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus};
-use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod as WholePod, PodSpec, Taint, Toleration};
+use k8s_openapi::api::core::v1::{
+    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod as WholePod, PodSpec, Taint, Toleration,
+};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
 use model::pod::Pod;
@@ -46,16 +48,25 @@ pub(super) struct Plan {
 /// A pod of the set for one node: the scheduler binds it there and nowhere else.
 pub(super) fn pod(set: &DaemonSet, node: &str, hash: &str) -> WholePod {
     let template = set.spec.as_ref().map(|s| s.template.clone()).unwrap_or_default();
-    let mut pod = phase::from_template(&template, &set.name_any(), &set.namespace().unwrap_or_default(), owners::reference_to(set));
+    let mut pod = phase::from_template(
+        &template,
+        &set.name_any(),
+        &set.namespace().unwrap_or_default(),
+        owners::reference_to(set),
+    );
     let labels = pod.metadata.labels.get_or_insert_default();
     labels.insert(HASH_LABEL.to_owned(), hash.to_owned());
     labels.insert("pod-template-generation".to_owned(), set.metadata.generation.unwrap_or(1).to_string());
     let Some(spec) = pod.spec.as_mut() else { return pod };
     *spec.tolerations.get_or_insert_default() = tolerations(spec);
-    let by_name =
-        NodeSelectorRequirement { key: "metadata.name".to_owned(), operator: "In".to_owned(), values: Some(vec![node.to_owned()]) };
+    let by_name = NodeSelectorRequirement {
+        key: "metadata.name".to_owned(),
+        operator: "In".to_owned(),
+        values: Some(vec![node.to_owned()]),
+    };
     let affinity = spec.affinity.get_or_insert_default().node_affinity.get_or_insert_default();
-    let terms = &mut affinity.required_during_scheduling_ignored_during_execution.get_or_insert_default().node_selector_terms;
+    let terms =
+        &mut affinity.required_during_scheduling_ignored_during_execution.get_or_insert_default().node_selector_terms;
     if terms.is_empty() {
         terms.push(NodeSelectorTerm::default());
     }
@@ -102,14 +113,17 @@ fn suits(spec: &PodSpec, node: &Node) -> (bool, bool) {
     let tolerations = tolerations(spec);
     let refused = |effects: &[&str]| {
         let taints = node.spec.iter().flat_map(|s| s.taints.iter().flatten());
-        taints.filter(|t| effects.contains(&t.effect.as_str())).any(|taint| !tolerations.iter().any(|t| tolerates(t, taint)))
+        taints
+            .filter(|t| effects.contains(&t.effect.as_str()))
+            .any(|taint| !tolerations.iter().any(|t| tolerates(t, taint)))
     };
     (fits && !refused(&["NoSchedule", "NoExecute"]), fits && !refused(&["NoExecute"]))
 }
 
 fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    let (key, effect, exists) = (text(&toleration.key), text(&toleration.effect), toleration.operator.as_deref() == Some("Exists"));
+    let (key, effect, exists) =
+        (text(&toleration.key), text(&toleration.effect), toleration.operator.as_deref() == Some("Exists"));
     (effect.is_empty() || effect == taint.effect)
         && (if key.is_empty() { exists } else { key == taint.key })
         && (exists || text(&toleration.value) == text(&taint.value))
@@ -127,7 +141,8 @@ fn node_of(pod: &Pod) -> Option<String> {
     if let Some(name) = spec.node_name.clone().filter(|name| !name.is_empty()) {
         return Some(name);
     }
-    let required = spec.affinity.as_ref()?.node_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref()?;
+    let required =
+        spec.affinity.as_ref()?.node_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref()?;
     let fields = required.node_selector_terms.first()?.match_fields.as_ref()?;
     fields.iter().find(|f| f.key == "metadata.name")?.values.as_ref()?.first().cloned()
 }
@@ -166,7 +181,9 @@ pub(super) fn plan(set: &DaemonSet, nodes: &[Arc<Node>], owned: &[Arc<Pod>], has
     } else {
         renew(set, desired, &placed, hash, now, &mut plan);
     }
-    let count = |test: &dyn Fn(&Pod) -> bool| i32::try_from(placed.iter().flatten().filter(|pod| test(pod)).count()).unwrap_or(i32::MAX);
+    let count = |test: &dyn Fn(&Pod) -> bool| {
+        i32::try_from(placed.iter().flatten().filter(|pod| test(pod)).count()).unwrap_or(i32::MAX)
+    };
     let available = count(&|pod| phase::is_available(pod, min_ready, now));
     let old = set.status.clone().unwrap_or_default();
     plan.status = DaemonSetStatus {
@@ -224,13 +241,17 @@ fn on_one_node(
             look_again(plan, left.as_secs() + 1);
             continue;
         } else {
-            Ended::Failed { node: node.to_owned(), text: format!("Found failed daemon pod {key} on node {node}, will try to kill it") }
+            Ended::Failed {
+                node: node.to_owned(),
+                text: format!("Found failed daemon pod {key} on node {node}, will try to kill it"),
+            }
         };
         plan.delete.push((Arc::clone(pod), Some(why)));
     }
     if surges {
         let min_ready = set.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0);
-        let (new, old): (Vec<&Arc<Pod>>, Vec<_>) = live.iter().copied().filter(|pod| !failed(pod)).partition(|pod| is_updated(pod, hash));
+        let (new, old): (Vec<&Arc<Pod>>, Vec<_>) =
+            live.iter().copied().filter(|pod| !failed(pod)).partition(|pod| is_updated(pod, hash));
         // One old and one new, as long as the old one serves and the new one does not yet.
         let surplus = new.iter().skip(1).chain(old.iter().skip(1));
         plan.delete.extend(surplus.map(|pod| (Arc::clone(pod), None)));
@@ -260,21 +281,34 @@ fn bound(set: &DaemonSet, which: Bound, desired: i32) -> i32 {
     };
     match value {
         Some(IntOrString::Int(n)) => n,
-        Some(IntOrString::String(text)) => (desired * text.trim_end_matches('%').parse::<i32>().unwrap_or(0) + 99) / 100,
+        Some(IntOrString::String(text)) => {
+            (desired * text.trim_end_matches('%').parse::<i32>().unwrap_or(0) + 99) / 100
+        }
         None => default,
     }
 }
 
-/// With a surge, new pods start beside the old ones on at most `surge` nodes at once; the old one goes when the new one serves.
-fn surge_renew(set: &DaemonSet, surge: i32, slots: &[(String, Vec<Arc<Pod>>)], hash: &str, now: Timestamp, plan: &mut Plan) {
+/// With a surge, new pods start beside the old ones on at most `surge` nodes at once; the old one goes when the new one
+/// serves.
+fn surge_renew(
+    set: &DaemonSet,
+    surge: i32,
+    slots: &[(String, Vec<Arc<Pod>>)],
+    hash: &str,
+    now: Timestamp,
+    plan: &mut Plan,
+) {
     if set.spec.as_ref().and_then(|s| s.update_strategy.as_ref()).and_then(|s| s.type_.as_deref()) == Some("OnDelete") {
         return;
     }
     let min_ready = set.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0);
     let (mut surging, mut free, mut candidates) = (0, Vec::new(), Vec::new());
     for (node, here) in slots {
-        let ended = |pod: &Pod| matches!(phase::phase(pod), "Succeeded" | "Failed") || pod.metadata.deletion_timestamp.is_some();
-        let (new, old): (Vec<&Arc<Pod>>, Vec<_>) = here.iter().filter(|pod| !ended(pod)).partition(|pod| is_updated(pod, hash));
+        let ended = |pod: &Pod| {
+            matches!(phase::phase(pod), "Succeeded" | "Failed") || pod.metadata.deletion_timestamp.is_some()
+        };
+        let (new, old): (Vec<&Arc<Pod>>, Vec<_>) =
+            here.iter().filter(|pod| !ended(pod)).partition(|pod| is_updated(pod, hash));
         match (new.first(), old.first()) {
             (_, None) => {}
             // Unavailable, so nothing is lost by a second one.
@@ -288,7 +322,8 @@ fn surge_renew(set: &DaemonSet, surge: i32, slots: &[(String, Vec<Arc<Pod>>)], h
     plan.create.extend(free.into_iter().chain(candidates.into_iter().take(room)));
 }
 
-/// A rolling update takes old pods away, at most `maxUnavailable` nodes being without an available pod; new ones follow by themselves.
+/// A rolling update takes old pods away, at most `maxUnavailable` nodes being without an available pod; new ones follow
+/// by themselves.
 fn renew(set: &DaemonSet, desired: i32, placed: &[Option<Arc<Pod>>], hash: &str, now: Timestamp, plan: &mut Plan) {
     let strategy = set.spec.as_ref().and_then(|s| s.update_strategy.as_ref());
     if strategy.and_then(|s| s.type_.as_deref()) == Some("OnDelete") {
@@ -300,7 +335,8 @@ fn renew(set: &DaemonSet, desired: i32, placed: &[Option<Arc<Pod>>], hash: &str,
     let going = |pod: &Arc<Pod>| plan.delete.iter().any(|(other, _)| Arc::ptr_eq(other, pod));
     let unavailable = placed.iter().filter(|slot| slot.as_ref().is_none_or(|pod| !available(pod))).count();
     let mut budget = max_unavailable - i32::try_from(unavailable).unwrap_or(i32::MAX);
-    let old: Vec<Arc<Pod>> = placed.iter().flatten().filter(|pod| !is_updated(pod, hash) && !going(pod)).cloned().collect();
+    let old: Vec<Arc<Pod>> =
+        placed.iter().flatten().filter(|pod| !is_updated(pod, hash) && !going(pod)).cloned().collect();
     for pod in old {
         // An old pod that serves nobody costs nothing.
         if !available(&pod) {

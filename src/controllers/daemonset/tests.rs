@@ -78,7 +78,8 @@ fn with_a_surge_the_new_pod_starts_beside_the_old_one() {
     assert_eq!((gone, served.create), (vec!["1".to_owned()], vec!["b".to_owned()]));
 }
 
-// Upstream's `podsShouldBeOnNode` (pkg/controller/daemon 1.36.2): "we need to have at least one non-deleted pod on the node".
+// Upstream's `podsShouldBeOnNode` (pkg/controller/daemon 1.36.2): "we need to have at least one non-deleted pod on the
+// node".
 #[test]
 fn with_a_surge_nobody_waits_for_the_end_of_a_deleted_pod() {
     let nodes = [node("a", json!([]))];
@@ -106,7 +107,8 @@ fn a_failed_pod_waits_out_the_backoff_of_its_node_and_a_succeeded_one_does_not()
     let pods = [ended("1", "a", "Failed"), ended("2", "b", "Failed"), ended("3", "c", "Succeeded")];
     let waits = |node: &str| (node == "a").then(|| std::time::Duration::from_secs(8));
     let plan = plan::plan(&set(json!({"containers": []})), &nodes, &pods, "h", (Timestamp::UNIX_EPOCH, &waits));
-    let gone: Vec<_> = plan.delete.iter().map(|(pod, why)| (kube::ResourceExt::name_any(&**pod), why.clone().unwrap())).collect();
+    let gone: Vec<_> =
+        plan.delete.iter().map(|(pod, why)| (kube::ResourceExt::name_any(&**pod), why.clone().unwrap())).collect();
     let text = "Found failed daemon pod n/2 on node b, will try to kill it".to_owned();
     assert_eq!(gone[0], ("2".to_owned(), plan::Ended::Failed { node: "b".to_owned(), text }));
     assert!(matches!(&gone[1..], [(name, plan::Ended::Succeeded { .. })] if name == "3"));

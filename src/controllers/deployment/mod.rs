@@ -40,7 +40,9 @@ pub(crate) fn start(context: &Context) {
     let queue = Arc::new(Queue::default());
     context.feed_own(&deployments, &queue);
     let all = deployments.clone();
-    context.feed(&sets, &queue, move |change| driver::objects_of(change).iter().flat_map(|set| concerned(set, &all)).collect());
+    context.feed(&sets, &queue, move |change| {
+        driver::objects_of(change).iter().flat_map(|set| concerned(set, &all)).collect()
+    });
     let controller = Controller {
         client: context.client(NAME),
         recorder: context.recorder(NAME),
@@ -58,10 +60,9 @@ fn concerned(set: &ReplicaSet, deployments: &Informer<Deployment>) -> Vec<Key> {
     if owners::controller_of(&set.metadata).is_some() {
         return driver::owner_key(set, "Deployment").into_iter().collect();
     }
-    let selecting = deployments
-        .list_in(&set.namespace().unwrap_or_default())
-        .into_iter()
-        .filter(|deployment| deployment.spec.as_ref().is_some_and(|spec| selectors::selects(&spec.selector, set.metadata.labels.as_ref())));
+    let selecting = deployments.list_in(&set.namespace().unwrap_or_default()).into_iter().filter(|deployment| {
+        deployment.spec.as_ref().is_some_and(|spec| selectors::selects(&spec.selector, set.metadata.labels.as_ref()))
+    });
     selecting.map(|deployment| Key::of(&*deployment)).collect()
 }
 
@@ -87,10 +88,13 @@ impl Reconcile for Controller {
 /// When the progress deadline has to be looked at.
 fn check_again(deployment: &Deployment, status: &DeploymentStatus, now: jiff::Timestamp) -> Next {
     let progressing = status.conditions.iter().flatten().find(|c| c.type_ == "Progressing");
-    let waiting = progressing
-        .filter(|c| !matches!(c.reason.as_deref(), Some("NewReplicaSetAvailable" | "ProgressDeadlineExceeded" | "DeploymentPaused")));
+    let waiting = progressing.filter(|c| {
+        !matches!(c.reason.as_deref(), Some("NewReplicaSetAvailable" | "ProgressDeadlineExceeded" | "DeploymentPaused"))
+    });
     let since = waiting.and_then(|c| c.last_update_time.as_ref()).map(|t| t.0);
-    let left = since.and_then(|since| plan::deadline(deployment, since)).map(|deadline| deadline.duration_since(now).as_secs());
+    let left = since
+        .and_then(|since| plan::deadline(deployment, since))
+        .map(|deadline| deadline.duration_since(now).as_secs());
     left.map_or(Next::Wait, |left| Next::After(Duration::from_secs(u64::try_from(left).unwrap_or(0) + 1)))
 }
 
@@ -110,16 +114,18 @@ impl Controller {
             match owners::claim(&deployment.metadata, &spec.selector, &set.metadata) {
                 Claim::Owned => owned.push(set),
                 Claim::Adopt => {
-                    let patch = json!({"metadata": {"uid": set.uid(), "ownerReferences": [owners::reference_to(deployment)]}});
+                    let patch =
+                        json!({"metadata": {"uid": set.uid(), "ownerReferences": [owners::reference_to(deployment)]}});
                     match api.patch(&set.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await {
                         Ok(adopted) => owned.push(Arc::new(adopted)),
                         Err(err) => driver::gone_is_fine::<()>(Err(err))?,
                     }
                 }
                 Claim::Release => {
-                    let drop_us =
-                        json!({"metadata": {"uid": set.uid(), "ownerReferences": [{"$patch": "delete", "uid": deployment.uid()}]}});
-                    driver::gone_is_fine(api.patch(&set.name_any(), &PatchParams::default(), &Patch::Strategic(drop_us)).await)?;
+                    let drop_us = json!({"metadata": {"uid": set.uid(), "ownerReferences": [{"$patch": "delete", "uid": deployment.uid()}]}});
+                    driver::gone_is_fine(
+                        api.patch(&set.name_any(), &PatchParams::default(), &Patch::Strategic(drop_us)).await,
+                    )?;
                 }
                 Claim::Foreign => {}
             }
@@ -133,8 +139,7 @@ impl Controller {
             Action::Create(set) => self.create(deployment, &api, &set).await,
             Action::Scale { set, to, annotations } => {
                 let from = numbers::wanted(&set);
-                let patch =
-                    json!({"metadata": {"resourceVersion": set.resource_version(), "annotations": annotations}, "spec": {"replicas": to}});
+                let patch = json!({"metadata": {"resourceVersion": set.resource_version(), "annotations": annotations}, "spec": {"replicas": to}});
                 api.patch(&set.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
                 if from != to {
                     let how = if to > from { "up" } else { "down" };
@@ -150,7 +155,8 @@ impl Controller {
             }
             Action::SetRevision(revision) => {
                 let api: Api<Deployment> = self.api(deployment);
-                // The controller's role may update Deployments, not patch them. A lost race is tried again with the newest version.
+                // The controller's role may update Deployments, not patch them. A lost race is tried again with the
+                // newest version.
                 let mut updated = deployment.clone();
                 updated.annotations_mut().insert(plan::REVISION.to_owned(), revision);
                 api.replace(&deployment.name_any(), &PostParams::default(), &updated).await?;
@@ -164,7 +170,8 @@ impl Controller {
         }
     }
 
-    /// Makes the new set. A set of that name with another template is a hash collision: the count in the status changes the next name.
+    /// Makes the new set. A set of that name with another template is a hash collision: the count in the status changes
+    /// the next name.
     async fn create(&self, deployment: &Deployment, api: &Api<ReplicaSet>, set: &ReplicaSet) -> Result<(), Error> {
         match api.create(&PostParams::default(), set).await {
             Ok(created) => {
@@ -177,7 +184,8 @@ impl Controller {
             }
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
                 let existing = api.get(&set.name_any()).await?;
-                let template = |set: &ReplicaSet| set.spec.as_ref().and_then(|s| s.template.clone()).unwrap_or_default();
+                let template =
+                    |set: &ReplicaSet| set.spec.as_ref().and_then(|s| s.template.clone()).unwrap_or_default();
                 let ours = owners::is_controlled_by(&existing.metadata, &deployment.uid().unwrap_or_default());
                 if ours && template::same(&template(&existing), &template(set)) {
                     // Our own earlier request: the cache will show it.
@@ -206,7 +214,9 @@ impl Controller {
         let mut updated = deployment.clone();
         updated.status = Some(status);
         Ok(driver::gone_is_fine(
-            self.api::<Deployment>(deployment).replace_status(&deployment.name_any(), &PostParams::default(), &updated).await,
+            self.api::<Deployment>(deployment)
+                .replace_status(&deployment.name_any(), &PostParams::default(), &updated)
+                .await,
         )?)
     }
 }

@@ -68,8 +68,8 @@ pub(super) fn ready(set: &ReplicaSet) -> i32 {
 
 /// Shares `change` pods among sets of these sizes in proportion, largest first; what rounding leaves goes to the first.
 ///
-/// `total_before` is the size that the sets were made for (their `max-replicas` annotation), `total_after` the size wanted now.
-/// Spec: upstream's `GetReplicaSetProportion`.
+/// `total_before` is the size that the sets were made for (their `max-replicas` annotation), `total_after` the size
+/// wanted now. Spec: upstream's `GetReplicaSetProportion`.
 pub(super) fn proportions(sizes: &[i32], total_before: i32, total_after: i32) -> Vec<i32> {
     let change = total_after - sizes.iter().sum::<i32>();
     let mut given = 0;

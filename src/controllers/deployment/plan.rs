@@ -17,8 +17,14 @@ const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
 const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
 const MAX: &str = "deployment.kubernetes.io/max-replicas";
 /// Annotations that a set does not take over from its Deployment.
-const NOT_COPIED: [&str; 6] =
-    ["kubectl.kubernetes.io/last-applied-configuration", REVISION, REVISION_HISTORY, DESIRED, MAX, "deprecated.deployment.rollback.to"];
+const NOT_COPIED: [&str; 6] = [
+    "kubectl.kubernetes.io/last-applied-configuration",
+    REVISION,
+    REVISION_HISTORY,
+    DESIRED,
+    MAX,
+    "deprecated.deployment.rollback.to",
+];
 
 /// One request to make.
 #[derive(Debug)]
@@ -48,7 +54,8 @@ impl Sets {
     pub(super) fn of(deployment: &Deployment, owned: &[Arc<ReplicaSet>]) -> Sets {
         let new = template::newest(deployment, owned).cloned();
         let uid = new.as_ref().and_then(|set| set.uid());
-        let mut old: Vec<Arc<ReplicaSet>> = owned.iter().filter(|set| set.uid() != uid || uid.is_none()).cloned().collect();
+        let mut old: Vec<Arc<ReplicaSet>> =
+            owned.iter().filter(|set| set.uid() != uid || uid.is_none()).cloned().collect();
         old.sort_by_key(|set| (set.metadata.creation_timestamp.as_ref().map(|t| t.0), set.name_any()));
         Sets { new, old }
     }
@@ -158,8 +165,12 @@ fn new_set(deployment: &Deployment, sets: &Sets, replicas: i32) -> Option<Replic
     set.metadata.labels = template.metadata.as_ref().and_then(|m| m.labels.clone());
     set.metadata.owner_references = Some(vec![owners::reference_to(deployment)]);
     set.metadata.annotations = Some(annotations(deployment, None, &new_revision(sets)));
-    set.spec =
-        Some(ReplicaSetSpec { replicas: Some(replicas), min_ready_seconds: spec.min_ready_seconds, selector, template: Some(template) });
+    set.spec = Some(ReplicaSetSpec {
+        replicas: Some(replicas),
+        min_ready_seconds: spec.min_ready_seconds,
+        selector,
+        template: Some(template),
+    });
     Some(set)
 }
 
@@ -181,7 +192,10 @@ fn new_size(deployment: &Deployment, sets: &Sets) -> i32 {
 
 fn plan_rolling(deployment: &Deployment, sets: &Sets) -> Vec<Action> {
     let Some(new) = &sets.new else {
-        return new_set(deployment, sets, new_size(deployment, sets)).map(|set| Action::Create(Box::new(set))).into_iter().collect();
+        return new_set(deployment, sets, new_size(deployment, sets))
+            .map(|set| Action::Create(Box::new(set)))
+            .into_iter()
+            .collect();
     };
     let mut actions = renew(deployment, sets);
     let replicas = numbers::replicas(deployment);
@@ -222,7 +236,8 @@ fn scale_old_down(deployment: &Deployment, sets: &Sets, new: &ReplicaSet) -> Vec
 }
 
 fn plan_recreate(deployment: &Deployment, sets: &Sets) -> Vec<Action> {
-    let shrinking: Vec<Action> = sets.old.iter().filter(|set| wanted(set) > 0).filter_map(|set| scale(deployment, set, 0)).collect();
+    let shrinking: Vec<Action> =
+        sets.old.iter().filter(|set| wanted(set) > 0).filter_map(|set| scale(deployment, set, 0)).collect();
     if !shrinking.is_empty() {
         return shrinking;
     }

@@ -68,7 +68,12 @@ fn available_condition(deployment: &Deployment, available: i32) -> Told {
     if available >= minimum {
         ("Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.".to_owned())
     } else {
-        ("Available", "False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.".to_owned())
+        (
+            "Available",
+            "False",
+            "MinimumReplicasUnavailable",
+            "Deployment does not have minimum availability.".to_owned(),
+        )
     }
 }
 
@@ -93,10 +98,10 @@ fn progress(
         let resumed = ("Progressing", "Unknown", "DeploymentResumed", "Deployment is resumed".to_owned());
         return set(conditions, resumed, now);
     }
-    let subject = sets
-        .new
-        .as_ref()
-        .map_or_else(|| format!("Deployment {:?}", deployment.name_any()), |set| format!("ReplicaSet {:?}", set.name_any()));
+    let subject = sets.new.as_ref().map_or_else(
+        || format!("Deployment {:?}", deployment.name_any()),
+        |set| format!("ReplicaSet {:?}", set.name_any()),
+    );
     let reason = before.as_ref().and_then(|c| c.reason.as_deref());
     let done = format!("{subject} has successfully progressed.");
     let finished = before.as_ref().filter(|_| reason == Some(AVAILABLE));
@@ -117,19 +122,24 @@ fn progress(
         conditions.retain(|c| c.type_ != "Progressing");
         set(conditions, moving, now);
         if let Some(since) = before.filter(|c| c.status == "True").and_then(|c| c.last_transition_time) {
-            conditions.iter_mut().filter(|c| c.type_ == "Progressing").for_each(|c| c.last_transition_time = Some(since.clone()));
+            conditions
+                .iter_mut()
+                .filter(|c| c.type_ == "Progressing")
+                .for_each(|c| c.last_transition_time = Some(since.clone()));
         }
         return;
     }
     let since = before.as_ref().and_then(|c| c.last_update_time.as_ref()).map_or(now, |t| t.0);
     let late = plan::deadline(deployment, since).is_some_and(|deadline| deadline <= now);
     if late && !matches!(reason, Some(AVAILABLE | "ProgressDeadlineExceeded")) {
-        let stuck = ("Progressing", "False", "ProgressDeadlineExceeded", format!("{subject} has timed out progressing."));
+        let stuck =
+            ("Progressing", "False", "ProgressDeadlineExceeded", format!("{subject} has timed out progressing."));
         set(conditions, stuck, now);
     }
 }
 
-/// A rollout to another set than that of the last one: the clock of the deadline starts, whether the set gets a pod or not.
+/// A rollout to another set than that of the last one: the clock of the deadline starts, whether the set gets a pod or
+/// not.
 fn begun(finished: &DeploymentCondition, new: &ReplicaSet) -> Told {
     let told = finished.last_update_time.as_ref().map(|t| t.0);
     let made = new.metadata.creation_timestamp.as_ref().map(|t| t.0);
@@ -160,11 +170,14 @@ fn moved(old: &DeploymentStatus, new: &DeploymentStatus) -> bool {
 }
 
 fn replica_failure(sets: &Sets, conditions: &mut Vec<DeploymentCondition>, now: Timestamp) {
-    let failure =
-        sets.all().flat_map(|set| set.status.iter().flat_map(|s| s.conditions.iter().flatten())).find(|c| c.type_ == "ReplicaFailure");
+    let failure = sets
+        .all()
+        .flat_map(|set| set.status.iter().flat_map(|s| s.conditions.iter().flatten()))
+        .find(|c| c.type_ == "ReplicaFailure");
     match failure {
         Some(failure) => {
-            let reason = if failure.reason.as_deref() == Some("FailedDelete") { "FailedDelete" } else { "FailedCreate" };
+            let reason =
+                if failure.reason.as_deref() == Some("FailedDelete") { "FailedDelete" } else { "FailedCreate" };
             set(conditions, ("ReplicaFailure", "True", reason, failure.message.clone().unwrap_or_default()), now);
         }
         None => conditions.retain(|c| c.type_ != "ReplicaFailure"),

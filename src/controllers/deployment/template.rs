@@ -36,8 +36,13 @@ pub(super) fn hash(template: &PodTemplateSpec, collisions: Option<i32>) -> Strin
 }
 
 /// The owned set that has the Deployment's template; the oldest, if a race made two.
-pub(super) fn newest<'a>(deployment: &Deployment, sets: &'a [std::sync::Arc<ReplicaSet>]) -> Option<&'a std::sync::Arc<ReplicaSet>> {
+pub(super) fn newest<'a>(
+    deployment: &Deployment,
+    sets: &'a [std::sync::Arc<ReplicaSet>],
+) -> Option<&'a std::sync::Arc<ReplicaSet>> {
     let template = &deployment.spec.as_ref()?.template;
-    let matching = sets.iter().filter(|set| set.spec.as_ref().and_then(|s| s.template.as_ref()).is_some_and(|t| same(t, template)));
+    let matching = sets
+        .iter()
+        .filter(|set| set.spec.as_ref().and_then(|s| s.template.as_ref()).is_some_and(|t| same(t, template)));
     matching.min_by_key(|set| (set.metadata.creation_timestamp.as_ref().map(|t| t.0), set.name_any()))
 }

@@ -52,7 +52,9 @@ fn rolling(surge: &Value, unavailable: &Value) -> Value {
 
 #[test]
 fn percentages_round_so_that_a_rollout_can_move() {
-    let of = |replicas, surge: &Value, unavailable: &Value| numbers::bounds(&deployment(replicas, "i", &rolling(surge, unavailable)));
+    let of = |replicas, surge: &Value, unavailable: &Value| {
+        numbers::bounds(&deployment(replicas, "i", &rolling(surge, unavailable)))
+    };
     assert_eq!(of(10, &json!("25%"), &json!("25%")), Bounds { surge: 3, unavailable: 2 });
     assert_eq!(of(3, &json!("25%"), &json!("25%")), Bounds { surge: 1, unavailable: 0 });
     assert_eq!(of(3, &json!(0), &json!("1%")), Bounds { surge: 0, unavailable: 1 });
@@ -105,7 +107,8 @@ fn history_beyond_the_limit_is_forgotten() {
 
 #[test]
 fn the_hash_is_stable_and_differs_by_template() {
-    let hash = |image: &str, collisions| template::hash(&deployment(1, image, &json!({})).spec.unwrap().template, collisions);
+    let hash =
+        |image: &str, collisions| template::hash(&deployment(1, image, &json!({})).spec.unwrap().template, collisions);
     assert_eq!(hash("a", None), hash("a", None));
     assert_ne!(hash("a", None), hash("b", None));
     assert_ne!(hash("a", None), hash("a", Some(1)));
@@ -121,11 +124,17 @@ fn conditions_say_what_upstream_says() {
     };
     assert_eq!(
         told(&[set("b", "new", 1, 1, 1)]),
-        ["Available=True Deployment has minimum availability.", "Progressing=True ReplicaSet \"b\" has successfully progressed.",]
+        [
+            "Available=True Deployment has minimum availability.",
+            "Progressing=True ReplicaSet \"b\" has successfully progressed.",
+        ]
     );
     assert_eq!(
         told(&[set("b", "new", 1, 0, 1)]),
-        ["Available=False Deployment does not have minimum availability.", "Progressing=True ReplicaSet \"b\" is progressing.",]
+        [
+            "Available=False Deployment does not have minimum availability.",
+            "Progressing=True ReplicaSet \"b\" is progressing.",
+        ]
     );
 }
 
@@ -184,7 +193,9 @@ fn a_changed_time_to_be_ready_reaches_the_set() {
     wanted.spec.as_mut().unwrap().min_ready_seconds = Some(30);
     let renewed = |wanted: &Deployment| {
         let actions = plan(wanted, &Sets::of(wanted, &[set("b", "new", 1, 1, 1)]));
-        actions.into_iter().find_map(|action| if let Action::Renew { min_ready_secs, .. } = action { Some(min_ready_secs) } else { None })
+        actions.into_iter().find_map(|action| {
+            if let Action::Renew { min_ready_secs, .. } = action { Some(min_ready_secs) } else { None }
+        })
     };
     assert_eq!(renewed(&wanted), Some(30));
     wanted.spec.as_mut().unwrap().paused = Some(true);

@@ -41,7 +41,9 @@ pub(crate) fn start(context: &Context) {
     let queue = Arc::new(Queue::default());
     context.feed_own(&budgets, &queue);
     let all = budgets.clone();
-    context.feed(&pods, &queue, move |change| driver::objects_of(change).iter().flat_map(|pod| covering(pod, &all)).collect());
+    context.feed(&pods, &queue, move |change| {
+        driver::objects_of(change).iter().flat_map(|pod| covering(pod, &all)).collect()
+    });
     let scales = Scales::new(context.client(NAME), &context.informers);
     let waits = scales.clone();
     let controller = Controller {
@@ -75,7 +77,8 @@ fn covering(pod: &Pod, budgets: &Informer<PodDisruptionBudget>) -> Vec<Key> {
 impl Reconcile for Controller {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
         let Some(budget) = self.budgets.get(&key.namespace, &key.name) else { return Ok(Next::Wait) };
-        let covered: Vec<Arc<Pod>> = self.pods.list_in(&key.namespace).into_iter().filter(|pod| covers(&budget, pod)).collect();
+        let covered: Vec<Arc<Pod>> =
+            self.pods.list_in(&key.namespace).into_iter().filter(|pod| covers(&budget, pod)).collect();
         if covered.is_empty() {
             self.recorder.report(&*budget, Severity::Normal, "NoPods", "No matching pods found");
         }
@@ -121,7 +124,8 @@ impl Controller {
         if budget.status.as_ref() == Some(&status) {
             return Ok(());
         }
-        let api: Api<PodDisruptionBudget> = Api::namespaced(self.client.clone(), &budget.namespace().unwrap_or_default());
+        let api: Api<PodDisruptionBudget> =
+            Api::namespaced(self.client.clone(), &budget.namespace().unwrap_or_default());
         let mut updated = budget.clone();
         updated.status = Some(status);
         // Evictions write here too: a conflict must be an error, or their count would be lost.
@@ -155,7 +159,8 @@ impl Reconcile for Stale {
         if left.is_positive() {
             return Ok(Next::After(left.unsigned_abs()));
         }
-        let condition = json!({"type": "DisruptionTarget", "status": "False", "lastTransitionTime": base::time::rfc3339_secs(now)});
+        let condition =
+            json!({"type": "DisruptionTarget", "status": "False", "lastTransitionTime": base::time::rfc3339_secs(now)});
         let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"conditions": [condition]}});
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         driver::gone_is_fine(api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await)?;

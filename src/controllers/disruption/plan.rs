@@ -37,8 +37,10 @@ pub(super) fn expected(budget: &PodDisruptionBudget, n_pods: i32, scale: i32) ->
         match bound {
             IntOrString::Int(n) => Ok(*n),
             IntOrString::String(text) => {
-                let percent: i32 =
-                    text.strip_suffix('%').and_then(|p| p.parse().ok()).ok_or_else(|| format!("invalid value for IntOrString: {text}"))?;
+                let percent: i32 = text
+                    .strip_suffix('%')
+                    .and_then(|p| p.parse().ok())
+                    .ok_or_else(|| format!("invalid value for IntOrString: {text}"))?;
                 Ok((scale * percent + 99) / 100)
             }
         }
@@ -47,7 +49,8 @@ pub(super) fn expected(budget: &PodDisruptionBudget, n_pods: i32, scale: i32) ->
         (Some(max), _) => Ok(Expected { pods: scale, healthy: (scale - of(max)?).max(0) }),
         (None, Some(min @ IntOrString::Int(_))) => Ok(Expected { pods: n_pods, healthy: of(min)? }),
         (None, Some(min)) => Ok(Expected { pods: scale, healthy: of(min)? }),
-        // Who says nothing has not said that a pod may go: upstream's `getExpectedPodCount` (1.36.2) expects none, and allows none.
+        // Who says nothing has not said that a pod may go: upstream's `getExpectedPodCount` (1.36.2) expects none, and
+        // allows none.
         (None, None) => Ok(Expected { pods: 0, healthy: 0 }),
     }
 }
@@ -75,8 +78,9 @@ pub(super) fn plan(budget: &PodDisruptionBudget, covered: &[Arc<Pod>], expected:
             disrupted.insert(name, at.clone());
         }
     }
-    let counts =
-        |pod: &&Arc<Pod>| pod.metadata.deletion_timestamp.is_none() && !disrupted.contains_key(&pod.name_any()) && phase::is_ready(pod);
+    let counts = |pod: &&Arc<Pod>| {
+        pod.metadata.deletion_timestamp.is_none() && !disrupted.contains_key(&pod.name_any()) && phase::is_ready(pod)
+    };
     let healthy = i32::try_from(covered.iter().filter(counts).count()).unwrap_or(i32::MAX);
     // Without expected pods nothing is allowed: the first ones may be there before this controller has seen them.
     let allowed = if expected.pods > 0 { (healthy - expected.healthy).max(0) } else { 0 };

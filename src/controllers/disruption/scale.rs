@@ -72,7 +72,8 @@ impl Scales {
         Ok(Sum { wanted: by_uid.values().sum(), unmanaged })
     }
 
-    /// The uid and the number of a built-in kind's object (a Deployment for its ReplicaSets); outer `None` for other kinds.
+    /// The uid and the number of a built-in kind's object (a Deployment for its ReplicaSets); outer `None` for other
+    /// kinds.
     fn known(&self, namespace: &str, owner: &OwnerReference) -> Option<Option<(String, i32)>> {
         let same = |uid: Option<String>| uid.filter(|uid| *uid == owner.uid);
         Some(match (owner.api_version.as_str(), owner.kind.as_str()) {
@@ -99,7 +100,9 @@ impl Scales {
     async fn asked(&self, namespace: &str, owner: &OwnerReference) -> Result<Option<(String, i32)>, String> {
         let kinds = discovery::kinds(&self.client).await.map_err(|err| base::chain::Chain(&err).to_string())?;
         let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
-        let Some(kind) = kinds.into_iter().find(|k| k.resource.group == group && k.resource.kind == owner.kind && k.namespaced) else {
+        let Some(kind) =
+            kinds.into_iter().find(|k| k.resource.group == group && k.resource.kind == owner.kind && k.namespaced)
+        else {
             return Ok(None);
         };
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &kind.resource);

@@ -15,7 +15,12 @@ fn budget(spec: Value, status: Value) -> PodDisruptionBudget {
 
 fn pod(name: &str, ready: bool) -> Arc<Pod> {
     let ready = json!([{"type": "Ready", "status": if ready { "True" } else { "False" }}]);
-    Arc::new(serde_json::from_value(json!({"metadata": {"name": name}, "status": {"phase": "Running", "conditions": ready}})).unwrap())
+    Arc::new(
+        serde_json::from_value(
+            json!({"metadata": {"name": name}, "status": {"phase": "Running", "conditions": ready}}),
+        )
+        .unwrap(),
+    )
 }
 
 #[test]
@@ -35,7 +40,8 @@ fn what_is_healthy_beyond_the_need_may_go_and_evicted_ones_count_no_more() {
     let fresh = plan::plan(&budget(json!({}), json!({})), &pods, Expected { pods: 3, healthy: 1 }, now);
     assert_eq!((fresh.status.current_healthy, fresh.status.disruptions_allowed), (Some(2), Some(1)));
     assert_eq!(fresh.status.conditions.unwrap()[0].reason, "SufficientPods");
-    let evicted = budget(json!({}), json!({"disruptedPods": {"a": "2026-01-01T00:00:30Z", "gone": "2026-01-01T00:00:30Z"}}));
+    let evicted =
+        budget(json!({}), json!({"disruptedPods": {"a": "2026-01-01T00:00:30Z", "gone": "2026-01-01T00:00:30Z"}}));
     let after = plan::plan(&evicted, &pods, Expected { pods: 3, healthy: 1 }, now);
     assert_eq!((after.status.current_healthy, after.status.disruptions_allowed), (Some(1), Some(0)));
     assert_eq!(after.status.disrupted_pods.unwrap().len(), 1);
@@ -47,9 +53,11 @@ fn what_is_healthy_beyond_the_need_may_go_and_evicted_ones_count_no_more() {
 #[test]
 fn nothing_is_allowed_before_pods_are_expected_or_when_counting_fails() {
     let pods = [pod("a", true)];
-    let none = plan::plan(&budget(json!({}), json!({})), &pods, Expected { pods: 0, healthy: 0 }, Timestamp::UNIX_EPOCH);
+    let none =
+        plan::plan(&budget(json!({}), json!({})), &pods, Expected { pods: 0, healthy: 0 }, Timestamp::UNIX_EPOCH);
     assert_eq!(none.status.disruptions_allowed, Some(0));
-    let failed = plan::failed(&budget(json!({}), json!({"disruptionsAllowed": 2})), "why".to_owned(), Timestamp::UNIX_EPOCH);
+    let failed =
+        plan::failed(&budget(json!({}), json!({"disruptionsAllowed": 2})), "why".to_owned(), Timestamp::UNIX_EPOCH);
     assert_eq!((failed.disruptions_allowed, failed.conditions.unwrap()[0].reason.as_str()), (Some(0), "SyncFailed"));
 }
 

@@ -18,7 +18,12 @@ pub(super) const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 fn address(service: &Service, pod: &Pod) -> Option<EndpointAddress> {
     let ip = pod.status.as_ref()?.pod_ip.clone()?;
     let about = plan::about(service, pod);
-    Some(EndpointAddress { ip, hostname: about.hostname, node_name: about.node_name, target_ref: Some(about.target_ref) })
+    Some(EndpointAddress {
+        ip,
+        hostname: about.hostname,
+        node_name: about.node_name,
+        target_ref: Some(about.target_ref),
+    })
 }
 
 fn ports(service: &Service, pod: &Pod) -> Vec<EndpointPort> {
@@ -39,7 +44,9 @@ fn ports(service: &Service, pod: &Pod) -> Vec<EndpointPort> {
 pub(super) fn endpoints(service: &Service, selected: &[Arc<Pod>], existing: Option<&Endpoints>) -> Endpoints {
     let publish_all = service.spec.as_ref().and_then(|s| s.publish_not_ready_addresses).unwrap_or(false);
     let mut by_ports: BTreeMap<String, EndpointSubset> = BTreeMap::new();
-    let listed = selected.iter().filter(|pod| plan::is_listed(pod) && (publish_all || pod.metadata.deletion_timestamp.is_none()));
+    let listed = selected
+        .iter()
+        .filter(|pod| plan::is_listed(pod) && (publish_all || pod.metadata.deletion_timestamp.is_none()));
     for pod in listed.take(ADDRESSES_MAX) {
         let Some(address) = address(service, pod) else { continue };
         let ports = ports(service, pod);

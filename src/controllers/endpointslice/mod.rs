@@ -50,12 +50,20 @@ pub(crate) fn start(context: &Context) {
     context.feed(&controller.pods, &queue, move |change| pod_concerns(change, &services));
     let (services, pods) = (controller.services.clone(), controller.pods.clone());
     context.feed(&controller.nodes, &queue, move |change| node_concerns(change, &services, &pods));
-    context.feed(&slices, &queue, |change| driver::objects_of(change).iter().filter_map(|slice| service_of(slice)).collect());
+    context.feed(&slices, &queue, |change| {
+        driver::objects_of(change).iter().filter_map(|slice| service_of(slice)).collect()
+    });
     context.feed(&controller.endpoints, &queue, |change| match change {
         Change::Deleted(endpoints) => vec![Key::of(&**endpoints)],
         _ => Vec::new(),
     });
-    let waits = (controller.services.clone(), controller.pods.clone(), controller.nodes.clone(), slices, controller.endpoints.clone());
+    let waits = (
+        controller.services.clone(),
+        controller.pods.clone(),
+        controller.nodes.clone(),
+        slices,
+        controller.endpoints.clone(),
+    );
     context.start(NAME, &queue, controller, async move {
         waits.0.synced().await;
         waits.1.synced().await;
@@ -65,7 +73,8 @@ pub(crate) fn start(context: &Context) {
     });
 }
 
-/// The Services that show a node's zone, or that share their endpoints out by it; a zone's label may come after the pods.
+/// The Services that show a node's zone, or that share their endpoints out by it; a zone's label may come after the
+/// pods.
 fn node_concerns(change: &Change<Node>, services: &Informer<Service>, pods: &Informer<Pod>) -> Vec<Key> {
     let shown = |node: &Node| (topology::zone_of(node).map(str::to_owned), topology::counted_cpu(node));
     let (node, moved) = match change {
@@ -73,8 +82,12 @@ fn node_concerns(change: &Change<Node>, services: &Informer<Service>, pods: &Inf
         Change::Modified { old, new } => (new, topology::zone_of(old) != topology::zone_of(new)),
         Change::Added(node) | Change::Deleted(node) => (node, topology::zone_of(node).is_some()),
     };
-    let mut keys: Vec<Key> =
-        services.list().iter().filter(|service| topology::is_auto(service)).map(|service| Key::of(&**service)).collect();
+    let mut keys: Vec<Key> = services
+        .list()
+        .iter()
+        .filter(|service| topology::is_auto(service))
+        .map(|service| Key::of(&**service))
+        .collect();
     let name = node.name_any();
     let here = |pod: &Arc<Pod>| moved && pod.spec.as_ref().is_some_and(|spec| spec.node_name.as_deref() == Some(&name));
     for pod in pods.list().iter().filter(|pod| here(pod)) {
@@ -100,7 +113,13 @@ fn pod_concerns(change: &Change<Pod>, services: &Informer<Service>) -> Vec<Key> 
             let status = pod.status.as_ref();
             let ready = model::phase::is_ready(pod);
             let ips = status.map(|s| (s.pod_ip.clone(), s.pod_ips.clone()));
-            (ready, ips, model::phase::phase(pod).to_owned(), pod.metadata.deletion_timestamp.is_some(), pod.metadata.labels.clone())
+            (
+                ready,
+                ips,
+                model::phase::phase(pod).to_owned(),
+                pod.metadata.deletion_timestamp.is_some(),
+                pod.metadata.labels.clone(),
+            )
         };
         if shown(old) == shown(new) {
             return Vec::new();
@@ -122,8 +141,10 @@ impl Reconcile for Controller {
         if spec.type_.as_deref() == Some("ExternalName") || service.metadata.deletion_timestamp.is_some() {
             return Ok(Next::Wait);
         }
-        let selector =
-            k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector { match_labels: Some(selector), match_expressions: None };
+        let selector = k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector {
+            match_labels: Some(selector),
+            match_expressions: None,
+        };
         let selected: Vec<Arc<Pod>> = self
             .pods
             .list_in(&key.namespace)
@@ -141,9 +162,11 @@ impl Controller {
         let namespace = service.namespace().unwrap_or_default();
         let mut existing = self.slices.get(&Key::of(service));
         existing.retain(|slice| {
-            slice.labels().get(plan::MANAGED_BY).map(String::as_str) == Some(plan::MANAGER) && slice.metadata.deletion_timestamp.is_none()
+            slice.labels().get(plan::MANAGED_BY).map(String::as_str) == Some(plan::MANAGER)
+                && slice.metadata.deletion_timestamp.is_none()
         });
-        let nodes: BTreeMap<String, Arc<Node>> = self.nodes.list().into_iter().map(|node| (node.name_any(), node)).collect();
+        let nodes: BTreeMap<String, Arc<Node>> =
+            self.nodes.list().into_iter().map(|node| (node.name_any(), node)).collect();
         let plan = plan::plan(service, selected, &nodes, &existing);
         let api: Api<EndpointSlice> = Api::namespaced(self.client.clone(), &namespace);
         for slice in &plan.update {
@@ -165,7 +188,9 @@ impl Controller {
         let api: Api<Endpoints> = Api::namespaced(self.old_client.clone(), &namespace);
         match existing {
             None => drop(api.create(&PostParams::default(), &wanted).await?),
-            Some(existing) if *existing != wanted => drop(api.replace(&wanted.name_any(), &PostParams::default(), &wanted).await?),
+            Some(existing) if *existing != wanted => {
+                drop(api.replace(&wanted.name_any(), &PostParams::default(), &wanted).await?)
+            }
             Some(_) => {}
         }
         Ok(())
@@ -173,7 +198,10 @@ impl Controller {
 
     /// Endpoints share their Service's name and end with it; they carry no owner reference in upstream either.
     async fn forget(&self, key: &Key) -> Result<Next, Error> {
-        let ours = self.endpoints.get(&key.namespace, &key.name).is_some_and(|e| e.labels().contains_key(endpoints::MANAGED_BY));
+        let ours = self
+            .endpoints
+            .get(&key.namespace, &key.name)
+            .is_some_and(|e| e.labels().contains_key(endpoints::MANAGED_BY));
         if ours {
             let api: Api<Endpoints> = Api::namespaced(self.old_client.clone(), &key.namespace);
             driver::gone_is_fine(api.delete(&key.name, &DeleteParams::default()).await)?;

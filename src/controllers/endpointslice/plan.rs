@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use client::services::SERVICE_NAME;
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Service};
-use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone};
+use k8s_openapi::api::discovery::v1::{
+    Endpoint, EndpointConditions, EndpointHints, EndpointPort, EndpointSlice, ForNode, ForZone,
+};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
 use model::pod::Pod;
@@ -47,7 +49,8 @@ pub(super) fn target_port(port: &k8s_openapi::api::core::v1::ServicePort, pod: &
         Some(IntOrString::Int(number)) => Some(if *number == 0 { port.port } else { *number }),
         Some(IntOrString::String(name)) => {
             let spec = pod.spec.as_ref()?;
-            let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+            let sidecars =
+                spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
             let ports = spec.containers.iter().chain(sidecars).flat_map(|c| c.ports.iter().flatten());
             let protocol = port.protocol.as_deref().unwrap_or("TCP");
             ports
@@ -63,7 +66,12 @@ fn ports_of(service: &Service, pod: &Pod) -> Ports {
     ports
         .filter_map(|port| {
             let protocol = port.protocol.clone().unwrap_or_else(|| "TCP".to_owned());
-            Some((Some(port.name.clone().unwrap_or_default()), protocol, target_port(port, pod)?, port.app_protocol.clone()))
+            Some((
+                Some(port.name.clone().unwrap_or_default()),
+                protocol,
+                target_port(port, pod)?,
+                port.app_protocol.clone(),
+            ))
         })
         .collect()
 }
@@ -116,12 +124,20 @@ fn endpoint(service: &Service, pod: &Pod, family: &str, nodes: &BTreeMap<String,
     let publish_all = service.spec.as_ref().and_then(|s| s.publish_not_ready_addresses).unwrap_or(false);
     let serving = publish_all || phase::is_ready(pod);
     let terminating = pod.metadata.deletion_timestamp.is_some();
-    let zone = about.node_name.as_ref().and_then(|n| nodes.get(n)).and_then(|n| n.labels().get("topology.kubernetes.io/zone").cloned());
+    let zone = about
+        .node_name
+        .as_ref()
+        .and_then(|n| nodes.get(n))
+        .and_then(|n| n.labels().get("topology.kubernetes.io/zone").cloned());
     let ready = publish_all || serving && !terminating;
     Some(Endpoint {
         addresses,
         hints: hints(service, ready, about.node_name.as_deref(), zone.as_deref()),
-        conditions: Some(EndpointConditions { ready: Some(ready), serving: Some(serving), terminating: Some(terminating) }),
+        conditions: Some(EndpointConditions {
+            ready: Some(ready),
+            serving: Some(serving),
+            terminating: Some(terminating),
+        }),
         hostname: about.hostname,
         node_name: about.node_name,
         target_ref: Some(about.target_ref),
@@ -136,7 +152,9 @@ fn hints(service: &Service, ready: bool, node: Option<&str>, zone: Option<&str>)
     let for_zones = zone.map(|zone| vec![ForZone { name: zone.to_owned() }]);
     let hints = match wish {
         "PreferClose" | "PreferSameZone" => EndpointHints { for_zones, for_nodes: None },
-        "PreferSameNode" => EndpointHints { for_zones, for_nodes: node.map(|node| vec![ForNode { name: node.to_owned() }]) },
+        "PreferSameNode" => {
+            EndpointHints { for_zones, for_nodes: node.map(|node| vec![ForNode { name: node.to_owned() }]) }
+        }
         _ => return None,
     };
     (hints.for_zones.is_some() || hints.for_nodes.is_some()).then_some(hints)
@@ -159,7 +177,12 @@ fn labels(service: &Service) -> BTreeMap<String, String> {
 }
 
 /// Compares the slices that exist with the pods that the Service selects.
-pub(super) fn plan(service: &Service, pods: &[Arc<Pod>], nodes: &BTreeMap<String, Arc<Node>>, existing: &[Arc<EndpointSlice>]) -> Plan {
+pub(super) fn plan(
+    service: &Service,
+    pods: &[Arc<Pod>],
+    nodes: &BTreeMap<String, Arc<Node>>,
+    existing: &[Arc<EndpointSlice>],
+) -> Plan {
     let mut plan = Plan::default();
     let mut kept = BTreeSet::new();
     for family in families(service) {
@@ -185,7 +208,8 @@ pub(super) fn plan(service: &Service, pods: &[Arc<Pod>], nodes: &BTreeMap<String
     plan
 }
 
-/// Fills the slices that have these ports already, in name order, and makes more as needed. An endpoint stays in its slice.
+/// Fills the slices that have these ports already, in name order, and makes more as needed. An endpoint stays in its
+/// slice.
 fn plan_group(
     service: &Service,
     family: &str,
@@ -195,14 +219,17 @@ fn plan_group(
     kept: &mut BTreeSet<String>,
     plan: &mut Plan,
 ) {
-    let usable =
-        existing.iter().filter(|slice| slice.address_type == family && same_ports(slice, ports) && !kept.contains(&slice.name_any()));
+    let usable = existing
+        .iter()
+        .filter(|slice| slice.address_type == family && same_ports(slice, ports) && !kept.contains(&slice.name_any()));
     let mut slices: Vec<&Arc<EndpointSlice>> = usable.collect();
     slices.sort_by_key(|slice| slice.name_any());
     let mut left: BTreeMap<Vec<String>, Endpoint> = endpoints.into_iter().map(|e| (e.addresses.clone(), e)).collect();
     let mut filled: Vec<(Option<&Arc<EndpointSlice>>, Vec<Endpoint>)> = slices
         .into_iter()
-        .map(|slice| (Some(slice), slice.endpoints.iter().flatten().filter_map(|e| left.remove(&e.addresses)).collect()))
+        .map(|slice| {
+            (Some(slice), slice.endpoints.iter().flatten().filter_map(|e| left.remove(&e.addresses)).collect())
+        })
         .collect();
     let mut rest = left.into_values();
     for (_, stay) in &mut filled {
@@ -296,7 +323,8 @@ mod tests {
         let plan = plan(&service(), &pods, &BTreeMap::new(), &[]);
         let ports: Vec<_> = plan.create.iter().map(|s| s.ports.as_ref().unwrap()[0].port.unwrap()).collect();
         assert_eq!(ports, [8080, 9090]);
-        let ready: Vec<_> = plan.create.iter().map(|s| s.endpoints.as_ref().unwrap()[0].conditions.as_ref().unwrap().ready).collect();
+        let ready: Vec<_> =
+            plan.create.iter().map(|s| s.endpoints.as_ref().unwrap()[0].conditions.as_ref().unwrap().ready).collect();
         assert_eq!(ready, [Some(true), Some(false)]);
     }
 
@@ -312,7 +340,10 @@ mod tests {
 
     #[test]
     fn nobody_left_leaves_one_placeholder() {
-        let slice = existing(plan(&service(), &[pod("a", "10.0.0.1", "True", 8080)], &BTreeMap::new(), &[]).create.remove(0), "web-1");
+        let slice = existing(
+            plan(&service(), &[pod("a", "10.0.0.1", "True", 8080)], &BTreeMap::new(), &[]).create.remove(0),
+            "web-1",
+        );
         let plan = plan(&service(), &[], &BTreeMap::new(), &[slice]);
         assert_eq!((plan.create.len(), plan.update.len(), plan.delete.len()), (1, 0, 1));
         assert!(plan.create[0].endpoints.is_none());
@@ -320,9 +351,14 @@ mod tests {
 
     #[test]
     fn more_pods_than_a_slice_holds_get_another_slice() {
-        let pods: Vec<_> = (0..150).map(|i| pod(&format!("p{i}"), &format!("10.0.{}.{}", i / 250, i % 250 + 1), "True", 8080)).collect();
-        let sizes: Vec<_> =
-            plan(&service(), &pods, &BTreeMap::new(), &[]).create.iter().map(|s| s.endpoints.as_ref().unwrap().len()).collect();
+        let pods: Vec<_> = (0..150)
+            .map(|i| pod(&format!("p{i}"), &format!("10.0.{}.{}", i / 250, i % 250 + 1), "True", 8080))
+            .collect();
+        let sizes: Vec<_> = plan(&service(), &pods, &BTreeMap::new(), &[])
+            .create
+            .iter()
+            .map(|s| s.endpoints.as_ref().unwrap().len())
+            .collect();
         assert_eq!(sizes, [100, 50]);
     }
 }

@@ -1,5 +1,6 @@
-//! Topology-aware routing (`service.kubernetes.io/topology-mode: Auto`): each zone's clients get endpoints in proportion to the zone's
-//! CPUs, from their own zone as far as those go. Pure; nothing is remembered, so the same nodes and endpoints give the same hints.
+//! Topology-aware routing (`service.kubernetes.io/topology-mode: Auto`): each zone's clients get endpoints in
+//! proportion to the zone's CPUs, from their own zone as far as those go. Pure; nothing is remembered, so the same
+//! nodes and endpoints give the same hints.
 //!
 //! Spec: upstream's `topologycache` (1.36.2, staging/src/k8s.io/endpointslice).
 
@@ -26,10 +27,16 @@ pub(super) fn is_auto(service: &Service) -> bool {
 
 /// The node's zone.
 pub(super) fn zone_of(node: &Node) -> Option<&str> {
-    node.metadata.labels.as_ref()?.get("topology.kubernetes.io/zone").map(String::as_str).filter(|zone| !zone.is_empty())
+    node.metadata
+        .labels
+        .as_ref()?
+        .get("topology.kubernetes.io/zone")
+        .map(String::as_str)
+        .filter(|zone| !zone.is_empty())
 }
 
-/// Thousandths of the CPUs that a node gives to the shares of its zone; `None` for one that is not ready, or that runs nothing.
+/// Thousandths of the CPUs that a node gives to the shares of its zone; `None` for one that is not ready, or that runs
+/// nothing.
 pub(super) fn counted_cpu(node: &Node) -> Option<i64> {
     let excluded = EXCLUDED.iter().any(|label| node.labels().contains_key(*label));
     let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
@@ -102,9 +109,13 @@ fn moves(wanted: &BTreeMap<String, f64>, homes: &BTreeMap<String, Vec<usize>>) -
     let there = |zone: &String| real(homes.get(zone).map_or(0, |idxs| i64::try_from(idxs.len()).unwrap_or(i64::MAX)));
     let over = |zone: &String| there(zone) - wanted.get(zone).copied().unwrap_or(0.0);
     let zones = || wanted.keys().chain(homes.keys().filter(|zone| !wanted.contains_key(*zone)));
-    let mut giving: BTreeMap<String, f64> = zones().filter(|zone| over(zone) > 0.0).map(|zone| (zone.clone(), over(zone))).collect();
-    let mut receiving: BTreeMap<String, f64> = zones().filter(|zone| over(zone) < 0.0).map(|zone| (zone.clone(), -over(zone))).collect();
-    let most = |zones: &BTreeMap<String, f64>| zones.iter().max_by(|a, b| a.1.total_cmp(b.1)).map(|(zone, n)| (zone.clone(), *n));
+    let mut giving: BTreeMap<String, f64> =
+        zones().filter(|zone| over(zone) > 0.0).map(|zone| (zone.clone(), over(zone))).collect();
+    let mut receiving: BTreeMap<String, f64> =
+        zones().filter(|zone| over(zone) < 0.0).map(|zone| (zone.clone(), -over(zone))).collect();
+    let most = |zones: &BTreeMap<String, f64>| {
+        zones.iter().max_by(|a, b| a.1.total_cmp(b.1)).map(|(zone, n)| (zone.clone(), *n))
+    };
     let mut moves = Vec::new();
     while let (Some((from, gives)), Some((to, takes))) = (most(&giving), most(&receiving)) {
         if gives < 1.0 && takes < 1.0 || gives < 0.5 || takes < 0.5 {
@@ -134,11 +145,15 @@ mod tests {
 
     fn hinted(zones: &[Option<&str>], nodes: &BTreeMap<String, Arc<Node>>) -> Vec<String> {
         let of = |zone: &Option<&str>| -> Endpoint {
-            serde_json::from_value(json!({"addresses": ["10.0.0.1"], "zone": zone, "conditions": {"ready": true}})).unwrap()
+            serde_json::from_value(json!({"addresses": ["10.0.0.1"], "zone": zone, "conditions": {"ready": true}}))
+                .unwrap()
         };
         let mut endpoints: Vec<Endpoint> = zones.iter().map(of).collect();
         hint(&mut endpoints.iter_mut().collect::<Vec<_>>(), nodes);
-        endpoints.into_iter().map(|e| e.hints.map_or("-".to_owned(), |h| h.for_zones.unwrap()[0].name.clone())).collect()
+        endpoints
+            .into_iter()
+            .map(|e| e.hints.map_or("-".to_owned(), |h| h.for_zones.unwrap()[0].name.clone()))
+            .collect()
     }
 
     #[test]
@@ -165,8 +180,9 @@ mod tests {
 
     #[test]
     fn the_annotation_is_read_in_both_its_forms() {
-        let with =
-            |key: &str, mode: &str| -> Service { serde_json::from_value(json!({"metadata": {"annotations": {key: mode}}})).unwrap() };
+        let with = |key: &str, mode: &str| -> Service {
+            serde_json::from_value(json!({"metadata": {"annotations": {key: mode}}})).unwrap()
+        };
         assert!(is_auto(&with(MODE, "Auto")) && is_auto(&with(OLD_MODE, "auto")));
         assert!(!is_auto(&with(MODE, "Disabled")) && !is_auto(&Service::default()));
     }

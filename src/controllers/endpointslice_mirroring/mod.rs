@@ -1,4 +1,5 @@
-//! Endpoints that somebody writes by hand for a Service without a selector, shown as EndpointSlices, which is all that proxies read.
+//! Endpoints that somebody writes by hand for a Service without a selector, shown as EndpointSlices, which is all that
+//! proxies read.
 
 mod plan;
 
@@ -36,7 +37,11 @@ pub(crate) fn start(context: &Context) {
     context.feed_own(&controller.endpoints, &queue);
     context.feed_own(&controller.services, &queue);
     context.feed(&slices, &queue, |change| {
-        driver::objects_of(change).iter().filter(|slice| plan::is_ours(slice)).filter_map(|slice| service_of(slice)).collect()
+        driver::objects_of(change)
+            .iter()
+            .filter(|slice| plan::is_ours(slice))
+            .filter_map(|slice| service_of(slice))
+            .collect()
     });
     let waits = (controller.services.clone(), controller.endpoints.clone(), slices);
     context.start(NAME, &queue, controller, async move {
@@ -51,7 +56,8 @@ impl Reconcile for Controller {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
         let service = self.services.get(&key.namespace, &key.name);
         let selects_nothing = service.is_some_and(|s| s.spec.as_ref().is_none_or(|spec| spec.selector.is_none()));
-        let endpoints = self.endpoints.get(&key.namespace, &key.name).filter(|e| selects_nothing && plan::is_mirrored(e));
+        let endpoints =
+            self.endpoints.get(&key.namespace, &key.name).filter(|e| selects_nothing && plan::is_mirrored(e));
         let mut existing: Vec<Arc<EndpointSlice>> = self.slices.get(key);
         existing.retain(|slice| plan::is_ours(slice) && slice.metadata.deletion_timestamp.is_none());
         let wanted = endpoints.map(|e| plan::slices(&e)).unwrap_or_default();

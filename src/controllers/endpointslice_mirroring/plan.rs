@@ -16,7 +16,8 @@ const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 /// Endpoints once served as locks of leader elections; those are no addresses.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 /// Annotations that tell of the Endpoints object itself.
-const OWN_ANNOTATIONS: [&str; 2] = ["endpoints.kubernetes.io/last-change-trigger-time", "kubectl.kubernetes.io/last-applied-configuration"];
+const OWN_ANNOTATIONS: [&str; 2] =
+    ["endpoints.kubernetes.io/last-change-trigger-time", "kubectl.kubernetes.io/last-applied-configuration"];
 /// Addresses of one subset that are mirrored (upstream's `--mirroring-max-endpoints-per-subset`).
 const SUBSET_ADDRESSES_MAX: usize = 1000;
 /// Endpoints in one slice.
@@ -49,7 +50,8 @@ pub(super) fn slices(endpoints: &Endpoints) -> Vec<EndpointSlice> {
         let unready = subset.not_ready_addresses.iter().flatten().map(|a| (a, false));
         for (address, ready) in ready.chain(unready).take(SUBSET_ADDRESSES_MAX) {
             let family = if address.ip.contains(':') { "IPv6" } else { "IPv4" };
-            let group = groups.entry((family.to_owned(), format!("{ports:?}"))).or_insert_with(|| (ports.clone(), Vec::new()));
+            let group =
+                groups.entry((family.to_owned(), format!("{ports:?}"))).or_insert_with(|| (ports.clone(), Vec::new()));
             group.1.push(endpoint(address, ready));
         }
     }
@@ -161,9 +163,15 @@ mod tests {
         let old = [stored(&one[0], "db-x")];
         let same = plan(one, &old);
         assert!(same.create.is_empty() && same.update.is_empty() && same.delete.is_empty(), "{same:?}");
-        let two = plan(slices(&endpoints(json!([{"addresses": [{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}], "ports": [{"port": 80}]}]))), &old);
+        let two = plan(
+            slices(&endpoints(
+                json!([{"addresses": [{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}], "ports": [{"port": 80}]}]),
+            )),
+            &old,
+        );
         assert_eq!((two.create.len(), two.update.len(), two.delete.len()), (0, 1, 0));
-        let moved = plan(slices(&endpoints(json!([{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 81}]}]))), &old);
+        let moved =
+            plan(slices(&endpoints(json!([{"addresses": [{"ip": "10.0.0.1"}], "ports": [{"port": 81}]}]))), &old);
         assert_eq!((moved.create.len(), moved.update.len(), moved.delete), (1, 0, vec!["db-x".to_owned()]));
     }
 

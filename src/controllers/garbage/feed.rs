@@ -1,7 +1,9 @@
-//! From the watch of one kind's metadata into the graph. No cache lies between: what the graph needs of an object is in its node.
+//! From the watch of one kind's metadata into the graph. No cache lies between: what the graph needs of an object is in
+//! its node.
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use client::reflector::Sink;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -35,7 +37,11 @@ struct Meta {
 impl Meta {
     fn into_node(self, of: &Arc<Type>) -> Node {
         Node {
-            place: Place { of: Arc::clone(of), ns: self.namespace.unwrap_or_default(), name: self.name.unwrap_or_default() },
+            place: Place {
+                of: Arc::clone(of),
+                ns: self.namespace.unwrap_or_default(),
+                name: self.name.unwrap_or_default(),
+            },
             owners: self.owner_references.unwrap_or_default(),
             finalizers: self.finalizers.unwrap_or_default(),
             deleting: self.deletion_timestamp.is_some(),
@@ -61,7 +67,7 @@ impl Feed {
     }
 
     fn fresh(&self) -> MutexGuard<'_, Option<BTreeSet<String>>> {
-        self.fresh.lock().unwrap_or_else(PoisonError::into_inner)
+        self.fresh.lock()
     }
 }
 
@@ -94,9 +100,10 @@ impl Sink for Feed {
     /// What a new list lacks was deleted while nobody watched.
     fn listed(&self) {
         let fresh = self.fresh().take().unwrap_or_default();
-        let gone: Vec<String> = self.collector.graph().uids_of(&self.of).filter(|uid| !fresh.contains(*uid)).map(str::to_owned).collect();
+        let gone: Vec<String> =
+            self.collector.graph().uids_of(&self.of).filter(|uid| !fresh.contains(*uid)).map(str::to_owned).collect();
         gone.iter().for_each(|uid| self.collector.remove(uid));
-        if let Some(filled) = self.filled.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(filled) = self.filled.lock().take() {
             let _nobody_waits_any_more = filled.send(());
         }
     }
@@ -109,7 +116,9 @@ mod tests {
 
     fn object(uid: &str, owner: &str) -> String {
         let owners = format!(r#"[{{"apiVersion":"v1","kind":"K","name":"o","uid":"{owner}"}}]"#);
-        format!(r#"{{"metadata":{{"name":"{uid}","namespace":"n","uid":"{uid}","resourceVersion":"7","ownerReferences":{owners}}}}}"#)
+        format!(
+            r#"{{"metadata":{{"name":"{uid}","namespace":"n","uid":"{uid}","resourceVersion":"7","ownerReferences":{owners}}}}}"#
+        )
     }
 
     fn feed() -> (Feed, oneshot::Receiver<()>) {
@@ -117,7 +126,8 @@ mod tests {
             tower::service_fn(|_| std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>()),
             "n",
         );
-        let collector = Collector { client, graph: Arc::default(), kinds: Arc::default(), queue: Arc::new(Queue::default()) };
+        let collector =
+            Collector { client, graph: Arc::default(), kinds: Arc::default(), queue: Arc::new(Queue::default()) };
         let of = Arc::new(Type { api_version: "v1".to_owned(), kind: "K".to_owned() });
         let (filled, wait) = oneshot::channel();
         (Feed { collector, of, fresh: Mutex::default(), filled: Mutex::new(Some(filled)) }, wait)

@@ -58,7 +58,8 @@ pub(super) enum Verdict {
     RemoveFinalizer(&'static str),
     /// These dependents must forget it, and then its `orphan` finalizer goes.
     OrphanDependents(Vec<String>),
-    /// It has owners: these are known to live, wait for their dependents, or are not in the graph and must be asked for.
+    /// It has owners: these are known to live, wait for their dependents, or are not in the graph and must be asked
+    /// for.
     JudgeOwners { alive: Vec<String>, waiting: Vec<String>, unknown: Vec<OwnerReference> },
 }
 
@@ -76,10 +77,11 @@ impl Graph {
         self.dependents.contains_key(uid)
     }
 
-    /// Whether the object blocks owners while one of its own dependents waits for dependents too. Should it wait as well, a circle
-    /// would wait for itself for ever.
+    /// Whether the object blocks owners while one of its own dependents waits for dependents too. Should it wait as
+    /// well, a circle would wait for itself for ever.
     pub(super) fn may_close_a_circle(&self, uid: &str) -> bool {
-        let blocks = self.nodes.get(uid).is_some_and(|node| node.owners.iter().any(|o| o.block_owner_deletion == Some(true)));
+        let blocks =
+            self.nodes.get(uid).is_some_and(|node| node.owners.iter().any(|o| o.block_owner_deletion == Some(true)));
         let mut dependents = self.dependents.get(uid).into_iter().flatten();
         blocks && dependents.any(|dependent| self.nodes.get(dependent.as_str()).is_some_and(|d| d.waits(FOREGROUND)))
     }

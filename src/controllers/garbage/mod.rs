@@ -1,12 +1,14 @@
-//! The garbage collector: what belongs to nobody any more is deleted; foreground and orphan deletions are brought to their end.
+//! The garbage collector: what belongs to nobody any more is deleted; foreground and orphan deletions are brought to
+//! their end.
 
 mod feed;
 mod graph;
 #[cfg(test)]
 mod tests;
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
@@ -44,8 +46,12 @@ struct Collector {
 
 /// Starts the collector: it watches the metadata of every kind that can be listed, watched and deleted.
 pub(crate) fn start(context: &Context) {
-    let collector =
-        Collector { client: context.client(NAME), graph: Arc::default(), kinds: Arc::default(), queue: Arc::new(Queue::default()) };
+    let collector = Collector {
+        client: context.client(NAME),
+        graph: Arc::default(),
+        kinds: Arc::default(),
+        queue: Arc::new(Queue::default()),
+    };
     let (synced_tx, mut synced) = watch::channel(false);
     let (own, watching) = (context.clone(), collector.clone());
     context.spawn("garbage-kinds", async move { watching.follow_kinds(&own, &synced_tx).await });
@@ -62,7 +68,7 @@ fn looked_at(uid: &str) -> Key {
 
 impl Collector {
     fn graph(&self) -> MutexGuard<'_, Graph> {
-        self.graph.lock().unwrap_or_else(PoisonError::into_inner)
+        self.graph.lock()
     }
 
     /// Learns the kinds, again after each change of a CRD, and watches the new ones.
@@ -75,7 +81,7 @@ impl Collector {
             match discovery::kinds(&self.client).await {
                 Ok(kinds) => {
                     self.watch_new(context, &kinds, &mut watched).await;
-                    *self.kinds.lock().unwrap_or_else(PoisonError::into_inner) = kinds;
+                    *self.kinds.lock() = kinds;
                     synced.send_replace(true);
                 }
                 Err(err) => {
@@ -113,8 +119,8 @@ impl Collector {
                 group.shutdown().await;
             }
         }
-        // The graph must hold all that the caches hold before anything is judged; but a kind that goes again before it was ever
-        // served must not hold up the others.
+        // The graph must hold all that the caches hold before anything is judged; but a kind that goes again before it
+        // was ever served must not hold up the others.
         let filled = futures_util::future::join_all(fresh);
         let _late_or_ended_with_the_group = tokio::time::timeout(FILL_MAX, filled).await;
     }
@@ -138,7 +144,7 @@ impl Collector {
     /// The kind of this group and name, whatever its version.
     fn kind(&self, api_version: &str, kind: &str) -> Option<Kind> {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
-        let kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
+        let kinds = self.kinds.lock();
         kinds.iter().find(|k| k.resource.group == group && k.resource.kind == kind).cloned()
     }
 
@@ -152,17 +158,23 @@ impl Collector {
 
     fn api_of(&self, place: &Place) -> Result<Api<DynamicObject>, Error> {
         let kind = self.kind(&place.of.api_version, &place.of.kind);
-        let kind = kind.ok_or_else(|| Error::Object(format!("kind {} of {} is not served", place.of.kind, place.of.api_version)))?;
+        let kind = kind.ok_or_else(|| {
+            Error::Object(format!("kind {} of {} is not served", place.of.kind, place.of.api_version))
+        })?;
         Ok(self.api(&kind, &place.ns))
     }
 
     /// Asks the server whether an owner exists that the graph does not know.
     async fn lives(&self, reference: &OwnerReference, dependent: &Place) -> Result<bool, Error> {
         let Some(kind) = self.kind(&reference.api_version, &reference.kind) else {
-            return Err(Error::Object(format!("owner kind {} of {} is not served", reference.kind, reference.api_version)));
+            return Err(Error::Object(format!(
+                "owner kind {} of {} is not served",
+                reference.kind, reference.api_version
+            )));
         };
         if kind.namespaced && dependent.ns.is_empty() {
-            // A cluster-scoped object cannot have an owner in a namespace; which one would it be? Leave it alone, as upstream does.
+            // A cluster-scoped object cannot have an owner in a namespace; which one would it be? Leave it alone, as
+            // upstream does.
             return Ok(true);
         }
         let owner = self.api(&kind, &dependent.ns).get_metadata_opt(&reference.name).await?;
@@ -226,8 +238,12 @@ impl Collector {
     async fn delete(&self, node: &Node, uid: &str, policy: PropagationPolicy) -> Result<(), Error> {
         info!(controller = NAME, kind = %node.place.of.kind, ns = %node.place.ns, name = %node.place.name, uid, "owners are gone, deleting");
         // The resource version too: somebody may have adopted it since we looked.
-        let same = Preconditions { uid: Some(uid.to_owned()), resource_version: node.resource_version.as_deref().map(str::to_owned) };
-        let params = DeleteParams { propagation_policy: Some(policy), preconditions: Some(same), ..DeleteParams::default() };
+        let same = Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: node.resource_version.as_deref().map(str::to_owned),
+        };
+        let params =
+            DeleteParams { propagation_policy: Some(policy), preconditions: Some(same), ..DeleteParams::default() };
         Ok(driver::gone_is_fine(self.api_of(&node.place)?.delete(&node.place.name, &params).await)?)
     }
 

@@ -16,7 +16,13 @@ fn node(ns: &str, name: &str, owners: &[(&str, bool)]) -> Node {
     };
     let of = Arc::new(Type { api_version: "v1".to_owned(), kind: "K".to_owned() });
     let place = Place { of, ns: ns.into(), name: name.into() };
-    Node { place, owners: owners.iter().map(owner).collect(), finalizers: Box::default(), deleting: false, resource_version: None }
+    Node {
+        place,
+        owners: owners.iter().map(owner).collect(),
+        finalizers: Box::default(),
+        deleting: false,
+        resource_version: None,
+    }
 }
 
 fn going(mut node: Node, finalizer: &str) -> Node {
@@ -30,7 +36,10 @@ fn a_vanished_owner_makes_its_dependents_be_looked_at() {
     let mut graph = Graph::default();
     graph.put("owner", node("a", "owner", &[]));
     graph.put("child", node("a", "child", &[("owner", true)]));
-    assert_eq!(graph.judge("child"), Verdict::JudgeOwners { alive: vec!["owner".into()], waiting: vec![], unknown: vec![] });
+    assert_eq!(
+        graph.judge("child"),
+        Verdict::JudgeOwners { alive: vec!["owner".into()], waiting: vec![], unknown: vec![] }
+    );
     assert_eq!(graph.remove("owner"), ["child"]);
     assert!(matches!(graph.judge("child"), Verdict::JudgeOwners { unknown, .. } if unknown.len() == 1));
 }
@@ -40,7 +49,9 @@ fn an_owner_in_another_namespace_is_nobody() {
     let mut graph = Graph::default();
     graph.put("owner", node("b", "owner", &[]));
     graph.put("child", node("a", "child", &[("owner", true)]));
-    assert!(matches!(graph.judge("child"), Verdict::JudgeOwners { alive, unknown, .. } if alive.is_empty() && unknown.len() == 1));
+    assert!(
+        matches!(graph.judge("child"), Verdict::JudgeOwners { alive, unknown, .. } if alive.is_empty() && unknown.len() == 1)
+    );
 }
 
 #[test]

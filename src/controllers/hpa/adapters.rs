@@ -1,6 +1,7 @@
 //! Metrics that an adapter serves: custom.metrics.k8s.io (of pods and of other objects) and external.metrics.k8s.io.
 //!
-//! Spec: k8s.io/metrics' clients (1.36.2): an adapter's preferred version is asked; both versions of the custom API are read.
+//! Spec: k8s.io/metrics' clients (1.36.2): an adapter's preferred version is asked; both versions of the custom API are
+//! read.
 
 use std::collections::BTreeMap;
 
@@ -50,7 +51,8 @@ impl Adapters<'_> {
         Ok(items.iter().filter_map(one).collect())
     }
 
-    /// A metric of one object, in thousandths. `resource` is that of the object's kind, e.g. `ingresses.networking.k8s.io`.
+    /// A metric of one object, in thousandths. `resource` is that of the object's kind, e.g.
+    /// `ingresses.networking.k8s.io`.
     pub(super) async fn of_object(
         &self,
         metric: &str,
@@ -63,7 +65,9 @@ impl Adapters<'_> {
         let path = match resource {
             // A namespace is described by itself.
             "namespaces" => format!("/apis/{CUSTOM}/{version}/namespaces/{name}/metrics/{metric}"),
-            _ => format!("/apis/{CUSTOM}/{version}/namespaces/{}/{}/{name}/{metric}", self.namespace, encoded(resource)),
+            _ => {
+                format!("/apis/{CUSTOM}/{version}/namespaces/{}/{}/{name}/{metric}", self.namespace, encoded(resource))
+            }
         };
         let found = self.get(&with_selectors(&path, None, of)?).await?;
         let item = found["items"].as_array().and_then(|items| items.first()).unwrap_or(&found);
@@ -102,7 +106,8 @@ fn with_selectors(path: &str, labels: Option<String>, of: Option<&LabelSelector>
 
 /// A selector as a query has it: `app=web,tier in (a,b),!old`.
 fn text_of(selector: &LabelSelector) -> Result<String, String> {
-    let mut parts: Vec<String> = selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}")).collect();
+    let mut parts: Vec<String> =
+        selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}")).collect();
     for requirement in selector.match_expressions.iter().flatten() {
         let values = || requirement.values.as_deref().unwrap_or_default().join(",");
         parts.push(match requirement.operator.as_str() {
@@ -116,7 +121,8 @@ fn text_of(selector: &LabelSelector) -> Result<String, String> {
     Ok(parts.join(","))
 }
 
-/// Percent-encoded, so that what somebody wrote into an autoscaler stays one part of the path or one value of the query.
+/// Percent-encoded, so that what somebody wrote into an autoscaler stays one part of the path or one value of the
+/// query.
 fn encoded(text: &str) -> String {
     use std::fmt::Write as _;
     let mut out = String::new();
@@ -143,13 +149,17 @@ mod tests {
             "matchExpressions": [{"key": "code", "operator": "In", "values": ["200", "201"]}, {"key": "old", "operator": "DoesNotExist"}]}))
         .unwrap();
         let query = with_selectors("/p", Some("app=web".to_owned()), Some(&of)).unwrap();
-        assert_eq!(query, "/p?labelSelector=app%3Dweb&metricLabelSelector=verb%3DGET%2Ccode%20in%20%28200%2C201%29%2C%21old");
+        assert_eq!(
+            query,
+            "/p?labelSelector=app%3Dweb&metricLabelSelector=verb%3DGET%2Ccode%20in%20%28200%2C201%29%2C%21old"
+        );
         assert_eq!(encoded("../../secrets?x"), "..%2F..%2Fsecrets%3Fx");
     }
 
     #[test]
     fn both_versions_of_a_value_are_read() {
-        let second = reading(&json!({"value": "1500m", "windowSeconds": 30, "timestamp": "2026-01-01T00:00:00Z"})).unwrap();
+        let second =
+            reading(&json!({"value": "1500m", "windowSeconds": 30, "timestamp": "2026-01-01T00:00:00Z"})).unwrap();
         assert_eq!((second.milli, second.window.as_secs()), (1500, 30));
         let first = reading(&json!({"value": "2", "window": 10, "metricName": "m"})).unwrap();
         assert_eq!((first.milli, first.window.as_secs()), (2000, 10));

@@ -1,13 +1,14 @@
-//! HorizontalPodAutoscalers: as many pods as their use of CPU and memory asks for, by what metrics.k8s.io says, or other metrics, by
-//! what adapters say.
+//! HorizontalPodAutoscalers: as many pods as their use of CPU and memory asks for, by what metrics.k8s.io says, or
+//! other metrics, by what adapters say.
 
 mod adapters;
 mod pace;
 mod replicas;
 mod status;
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::chain::Chain;
 use base::time::Clock;
@@ -17,8 +18,8 @@ use client::queue::Queue;
 use jiff::SignedDuration;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::autoscaling::v2::{
-    ExternalMetricSource, HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus, MetricSpec, MetricTarget,
-    ObjectMetricSource, PodsMetricSource,
+    ExternalMetricSource, HPAScalingRules, HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus, MetricSpec,
+    MetricTarget, ObjectMetricSource, PodsMetricSource,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use kube::ResourceExt as _;
@@ -77,7 +78,7 @@ pub(crate) fn start(context: &Context, tuning: Autoscaler) {
 impl Reconcile for Controller {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
         let Some(hpa) = self.autoscalers.get(&key.namespace, &key.name) else {
-            self.memory.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+            self.memory.lock().remove(key);
             return Ok(Next::Wait);
         };
         let mut report = Report::of(&hpa, self.clock.now());
@@ -126,10 +127,15 @@ impl Controller {
                 return Err(("FailedGetScale", why));
             }
         };
-        report.set("AbleToScale", "True", "SucceededGetScale", "the HPA controller was able to get the target's current scale");
+        report.set(
+            "AbleToScale",
+            "True",
+            "SucceededGetScale",
+            "the HPA controller was able to get the target's current scale",
+        );
         let current = scale.spec.as_ref().and_then(|s| s.replicas).unwrap_or(0);
         report.status.current_replicas = Some(scale.status.as_ref().map_or(0, |s| s.replicas));
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner).entry(key.clone()).or_default().begin(current, self.clock.now());
+        self.memory.lock().entry(key.clone()).or_default().begin(current, self.clock.now());
         let (min, max) = (hpa.spec.min_replicas.unwrap_or(1), hpa.spec.max_replicas);
         let (wanted, why) = if current == 0 && min != 0 {
             let text = "scaling is disabled since the replica count of the target is zero";
@@ -143,8 +149,9 @@ impl Controller {
         } else {
             let (wanted, why) = self.ask_metrics(hpa, key, &scale, current, report).await?;
             let now = self.clock.now();
-            let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-            let allowed = memory.entry(key.clone()).or_default().allow(hpa, current, wanted, self.tuning.down_window, now);
+            let mut memory = self.memory.lock();
+            let allowed =
+                memory.entry(key.clone()).or_default().allow(hpa, current, wanted, self.tuning.down_window, now);
             let (limited, reason, text) = match allowed.limited {
                 Some((reason, text)) => ("True", reason, text),
                 None => ("False", "DesiredWithinRange", "the desired count is within the acceptable range"),
@@ -186,7 +193,7 @@ impl Controller {
             return Err(("FailedRescale", format!("New size: {wanted}; reason: {why}; error: {text}")));
         }
         let now = self.clock.now();
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner).entry(key.clone()).or_default().changed(wanted - current, now);
+        self.memory.lock().entry(key.clone()).or_default().changed(wanted - current, now);
         report.set(
             "AbleToScale",
             "True",
@@ -202,8 +209,10 @@ impl Controller {
         let reference = &hpa.spec.scale_target_ref;
         let group = group_of(reference.api_version.as_deref());
         let kinds = discovery::kinds(&self.client).await.map_err(|err| said(&err))?;
-        let found = kinds.into_iter().find(|k| k.resource.group == group && k.resource.kind == reference.kind && k.namespaced);
-        let resource = found.ok_or_else(|| format!("no matches for kind {:?} in group {group:?}", reference.kind))?.resource;
+        let found =
+            kinds.into_iter().find(|k| k.resource.group == group && k.resource.kind == reference.kind && k.namespaced);
+        let resource =
+            found.ok_or_else(|| format!("no matches for kind {:?} in group {group:?}", reference.kind))?.resource;
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), &key.namespace, &resource);
         let scale = api.get_scale(&reference.name).await.map_err(|err| said(&err))?;
         Ok((resource, scale))
@@ -228,7 +237,13 @@ impl Controller {
         let mut shown = Vec::new();
         for metric in &metrics {
             let present = scale.status.as_ref().map_or(0, |s| s.replicas);
-            let about = About { key, selector: &selector, current, present, tolerances: tolerances(hpa, self.tuning.tolerance) };
+            let about = About {
+                key,
+                selector: &selector,
+                current,
+                present,
+                tolerances: tolerances(hpa, self.tuning.tolerance),
+            };
             match self.ask(metric, &about).await {
                 Ok((count, name)) => {
                     shown.push(status::shown(metric, &count));
@@ -245,13 +260,17 @@ impl Controller {
             let text = format!("the HPA was unable to compute the replica count: {why}");
             report.set("ScalingActive", "False", reason, text);
             let n = metrics.len();
-            return Err(("FailedComputeMetricsReplicas", format!("invalid metrics (1 invalid out of {n}), first error is: {why}")));
+            return Err((
+                "FailedComputeMetricsReplicas",
+                format!("invalid metrics (1 invalid out of {n}), first error is: {why}"),
+            ));
         }
         let Some((wanted, name)) = best else { return Ok((current, String::new())) };
         let text = format!("the HPA was able to successfully calculate a replica count from {name}");
         report.set("ScalingActive", "True", "ValidMetricFound", text);
         let word = if wanted > current { "above" } else { "below" };
-        let why = if wanted < current { "All metrics below target".to_owned() } else { format!("{name} {word} target") };
+        let why =
+            if wanted < current { "All metrics below target".to_owned() } else { format!("{name} {word} target") };
         Ok((wanted, why))
     }
 
@@ -272,7 +291,8 @@ impl Controller {
         }
         if let Some(source) = &metric.external {
             let name = &source.metric.name;
-            let trouble = |why: String| ("FailedGetExternalMetric", format!("failed to get {name} external metric value: {why}"));
+            let trouble =
+                |why: String| ("FailedGetExternalMetric", format!("failed to get {name} external metric value: {why}"));
             return self.ask_external(source, about).await.map_err(trouble);
         }
         Err(("InvalidMetricSourceType", format!("unknown metric source type {:?}", metric.type_)))
@@ -296,12 +316,14 @@ impl Controller {
         let (kinds, group) = (discovery::kinds(&self.client).await, group_of(object.api_version.as_deref()));
         let kinds = kinds.map_err(|err| said(&err))?;
         let found = kinds.into_iter().find(|k| k.resource.group == group && k.resource.kind == object.kind);
-        let resource = found.ok_or_else(|| format!("no matches for kind {:?} in group {group:?}", object.kind))?.resource;
+        let resource =
+            found.ok_or_else(|| format!("no matches for kind {:?} in group {group:?}", object.kind))?.resource;
         let resource = if group.is_empty() { resource.plural } else { format!("{}.{group}", resource.plural) };
         let adapters = Adapters { client: &self.client, namespace: &about.key.namespace };
         let on = format!("{} {}/{}", object.kind, about.key.namespace, object.name);
         let unable = |why: String| format!("unable to get metric {name}: {why} on {on}");
-        let used = adapters.of_object(name, source.metric.selector.as_ref(), object, &resource).await.map_err(unable)?;
+        let used =
+            adapters.of_object(name, source.metric.selector.as_ref(), object, &resource).await.map_err(unable)?;
         let count = replicas::count_whole(self.whole(about).await?, used, target, about.tolerances);
         Ok((count, format!("{} metric {name}", object.kind)))
     }
@@ -332,9 +354,13 @@ impl Controller {
     ) -> Result<(Count, String), Trouble> {
         let reason = if container.is_none() { "FailedGetResourceMetric" } else { "FailedGetContainerResourceMetric" };
         let trouble = |why: String| (reason, format!("failed to get {resource} resource metric value: {why}"));
-        let wanted = target_of(target)
-            .ok_or_else(|| trouble("invalid resource metric source: neither a utilization target nor a value target was set".to_owned()))?;
-        let readings = self.readings(&about.key.namespace, about.selector, resource, container).await.map_err(trouble)?;
+        let wanted = target_of(target).ok_or_else(|| {
+            trouble(
+                "invalid resource metric source: neither a utilization target nor a value target was set".to_owned(),
+            )
+        })?;
+        let readings =
+            self.readings(&about.key.namespace, about.selector, resource, container).await.map_err(trouble)?;
         let count = self.counted(about, &readings, (resource, container), wanted).await.map_err(trouble)?;
         let name = match (wanted, container) {
             (Target::Utilization(_), None) => format!("{resource} resource utilization (percentage of request)"),
@@ -385,20 +411,30 @@ impl Controller {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &ApiResource::from_gvk_with_plural(&kind, "pods"));
         let unable = |err: kube::Error| {
-            format!("unable to get metrics for resource {resource}: unable to fetch metrics from resource metrics API: {}", said(&err))
+            format!(
+                "unable to get metrics for resource {resource}: unable to fetch metrics from resource metrics API: {}",
+                said(&err)
+            )
         };
         let all = api.list(&ListParams::default().labels(selector)).await.map_err(unable)?;
         if all.items.is_empty() {
-            return Err(format!("unable to get metrics for resource {resource}: no metrics returned from resource metrics API"));
+            return Err(format!(
+                "unable to get metrics for resource {resource}: no metrics returned from resource metrics API"
+            ));
         }
         Ok(all.iter().filter_map(|pod| Some((pod.name_any(), reading(&pod.data, resource, container)?))).collect())
     }
 
-    async fn write_status(&self, hpa: &HorizontalPodAutoscaler, status: HorizontalPodAutoscalerStatus) -> Result<(), Error> {
+    async fn write_status(
+        &self,
+        hpa: &HorizontalPodAutoscaler,
+        status: HorizontalPodAutoscalerStatus,
+    ) -> Result<(), Error> {
         if hpa.status.as_ref() == Some(&status) {
             return Ok(());
         }
-        let api: Api<HorizontalPodAutoscaler> = Api::namespaced(self.client.clone(), &hpa.namespace().unwrap_or_default());
+        let api: Api<HorizontalPodAutoscaler> =
+            Api::namespaced(self.client.clone(), &hpa.namespace().unwrap_or_default());
         let mut updated = hpa.clone();
         updated.status = Some(status);
         Ok(driver::gone_is_fine(api.replace_status(&hpa.name_any(), &PostParams::default(), &updated).await)?)

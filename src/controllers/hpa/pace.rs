@@ -1,4 +1,5 @@
-//! How fast an autoscaler may follow its metrics: stabilization windows and rates. Pure. Spec: upstream's `normalizeDesiredReplicasWithBehaviors`.
+//! How fast an autoscaler may follow its metrics: stabilization windows and rates. Pure. Spec: upstream's
+//! `normalizeDesiredReplicasWithBehaviors`.
 
 use std::time::Duration;
 
@@ -27,8 +28,8 @@ fn within(at: Timestamp, secs: i32, now: Timestamp) -> bool {
 }
 
 impl Memory {
-    /// What is there when the autoscaler is first looked at counts as asked for: after a restart, or on its first day, one low reading
-    /// must wait as any other. Spec: upstream's `recordInitialRecommendation` (1.36.2).
+    /// What is there when the autoscaler is first looked at counts as asked for: after a restart, or on its first day,
+    /// one low reading must wait as any other. Spec: upstream's `recordInitialRecommendation` (1.36.2).
     pub(super) fn begin(&mut self, current: i32, now: Timestamp) {
         if self.recommendations.is_empty() {
             self.recommendations.push((now, current));
@@ -58,8 +59,11 @@ impl Memory {
         let behavior = hpa.spec.behavior.as_ref();
         let up = behavior.and_then(|b| b.scale_up.as_ref());
         let down = behavior.and_then(|b| b.scale_down.as_ref());
-        let window = |rules: Option<&HPAScalingRules>, default: i32| rules.and_then(|r| r.stabilization_window_seconds).unwrap_or(default);
-        let (up_window, down_window) = (window(up, 0), window(down, i32::try_from(down_window.as_secs()).unwrap_or(i32::MAX)));
+        let window = |rules: Option<&HPAScalingRules>, default: i32| {
+            rules.and_then(|r| r.stabilization_window_seconds).unwrap_or(default)
+        };
+        let (up_window, down_window) =
+            (window(up, 0), window(down, i32::try_from(down_window.as_secs()).unwrap_or(i32::MAX)));
         let longest = up_window.max(down_window).max(3600);
         self.recommendations.retain(|(at, _)| within(*at, longest, now));
         self.changes.retain(|(at, _)| within(*at, longest, now));
@@ -87,7 +91,10 @@ impl Memory {
                     bound,
                     limit > min,
                     (
-                        ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate"),
+                        (
+                            "ScaleDownLimit",
+                            "the desired replica count is decreasing faster than the maximum scale rate",
+                        ),
                         ("TooFewReplicas", "the desired replica count is less than the minimum replica count"),
                     ),
                 );
@@ -101,14 +108,19 @@ impl Memory {
             );
         }
         if steady < min {
-            return limited(min, false, (("", ""), ("TooFewReplicas", "the desired replica count is less than the minimum replica count")));
+            return limited(
+                min,
+                false,
+                (("", ""), ("TooFewReplicas", "the desired replica count is less than the minimum replica count")),
+            );
         }
         Allowed { replicas: steady, limited: None }
     }
 
     /// Upwards the least, downwards the most that was asked for within the window.
     fn stabilized(&self, current: i32, wanted: i32, up_secs: i32, down_secs: i32, now: Timestamp) -> i32 {
-        let recent = |secs: i32| self.recommendations.iter().filter(move |(at, _)| within(*at, secs, now)).map(|(_, n)| *n);
+        let recent =
+            |secs: i32| self.recommendations.iter().filter(move |(at, _)| within(*at, secs, now)).map(|(_, n)| *n);
         let least = recent(up_secs).chain([wanted]).min().unwrap_or(wanted);
         let most = recent(down_secs).chain([wanted]).max().unwrap_or(wanted);
         current.max(least).min(most)
@@ -194,7 +206,10 @@ mod tests {
             memory.allow(&hpa, 2, 20, WINDOW, at(0)),
             Allowed {
                 replicas: 6,
-                limited: Some(("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate"))
+                limited: Some((
+                    "ScaleUpLimit",
+                    "the desired replica count is increasing faster than the maximum scale rate"
+                ))
             }
         );
         assert_eq!(memory.allow(&hpa, 10, 99, WINDOW, at(1)).replicas, 20);

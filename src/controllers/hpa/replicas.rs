@@ -29,7 +29,8 @@ pub(super) enum Target {
     Average(i64),
 }
 
-/// The result: pods to have, and what the metric shows: percent in use (for a utilization), thousandths for each pod, thousandths in all.
+/// The result: pods to have, and what the metric shows: percent in use (for a utilization), thousandths for each pod,
+/// thousandths in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) replicas: i32,
@@ -87,8 +88,13 @@ fn request(pod: &Pod, resource: &str, container: Option<&str>) -> Result<f64, St
     let sidecars = spec.init_containers.into_iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
     let mut sum = 0;
     for found in spec.containers.into_iter().chain(sidecars).filter(|c| container.is_none_or(|name| name == c.name)) {
-        let asked = found.resources.and_then(|r| r.requests).and_then(|r| r.get(resource).and_then(|q| q.0.parse::<Quantity>().ok()));
-        let asked = asked.ok_or_else(|| format!("missing request for {resource} in container {} of Pod {}", found.name, pod.name_any()))?;
+        let asked = found
+            .resources
+            .and_then(|r| r.requests)
+            .and_then(|r| r.get(resource).and_then(|q| q.0.parse::<Quantity>().ok()));
+        let asked = asked.ok_or_else(|| {
+            format!("missing request for {resource} in container {} of Pod {}", found.name, pod.name_any())
+        })?;
         sum += asked.milli_value();
     }
     Ok(sum as f64)
@@ -145,7 +151,9 @@ pub(super) fn count(q: &Question<'_>) -> Result<Count, String> {
     let mut usage = groups.measured;
     for name in &groups.missing {
         let full = match q.target {
-            Target::Utilization(percent) => requests.get(name).copied().unwrap_or(0.0) * f64::from(percent.max(100)) / 100.0,
+            Target::Utilization(percent) => {
+                requests.get(name).copied().unwrap_or(0.0) * f64::from(percent.max(100)) / 100.0
+            }
             Target::Average(milli) => milli as f64,
         };
         if first < 1.0 {
@@ -172,7 +180,8 @@ pub(super) struct Whole {
     pub(super) ready: usize,
 }
 
-/// The answer to a metric that is not of pods. Spec: upstream's `getUsageRatioReplicaCount` and `GetExternalPerPodMetricReplicas` (1.36.2).
+/// The answer to a metric that is not of pods. Spec: upstream's `getUsageRatioReplicaCount` and
+/// `GetExternalPerPodMetricReplicas` (1.36.2).
 pub(super) fn count_whole(whole: Whole, used_milli: i64, target: WholeTarget, tolerances: (f64, f64)) -> Count {
     let tolerates = |ratio: f64| (1.0 - tolerances.0..=1.0 + tolerances.1).contains(&ratio);
     let used = used_milli as f64;
@@ -188,7 +197,8 @@ pub(super) fn count_whole(whole: Whole, used_milli: i64, target: WholeTarget, to
         }
         WholeTarget::Average(milli) => {
             let (target, present) = (milli.max(1) as f64, f64::from(whole.present));
-            let replicas = if tolerates(used / (target * present)) { whole.present } else { (used / target).ceil() as i32 };
+            let replicas =
+                if tolerates(used / (target * present)) { whole.present } else { (used / target).ceil() as i32 };
             let average = (used / present.max(1.0)).ceil() as i64;
             Count { replicas, percent: None, average_milli: Some(average), value_milli: None }
         }
@@ -205,7 +215,11 @@ pub(super) enum WholeTarget {
 }
 
 /// Usage over target; and the percentage in use, of a utilization.
-fn ratio(usage: &BTreeMap<String, f64>, requests: &BTreeMap<String, f64>, target: Target) -> Result<(f64, Option<i32>), String> {
+fn ratio(
+    usage: &BTreeMap<String, f64>,
+    requests: &BTreeMap<String, f64>,
+    target: Target,
+) -> Result<(f64, Option<i32>), String> {
     let used: f64 = usage.values().sum();
     match target {
         Target::Average(milli) => Ok((used / usage.len().max(1) as f64 / (milli.max(1) as f64), None)),

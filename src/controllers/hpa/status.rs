@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v2::{
     ContainerResourceMetricStatus, ExternalMetricStatus, HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition,
-    HorizontalPodAutoscalerStatus, MetricSpec, MetricStatus, MetricValueStatus, ObjectMetricStatus, PodsMetricStatus, ResourceMetricStatus,
+    HorizontalPodAutoscalerStatus, MetricSpec, MetricStatus, MetricValueStatus, ObjectMetricStatus, PodsMetricStatus,
+    ResourceMetricStatus,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -65,8 +66,11 @@ pub(super) fn shown(metric: &MetricSpec, count: &Count) -> MetricStatus {
     if let Some(source) = &metric.resource {
         status.resource = Some(ResourceMetricStatus { name: source.name.clone(), current });
     } else if let Some(source) = &metric.container_resource {
-        status.container_resource =
-            Some(ContainerResourceMetricStatus { name: source.name.clone(), container: source.container.clone(), current });
+        status.container_resource = Some(ContainerResourceMetricStatus {
+            name: source.name.clone(),
+            container: source.container.clone(),
+            current,
+        });
     } else if let Some(source) = &metric.pods {
         status.pods = Some(PodsMetricStatus { metric: source.metric.clone(), current });
     } else if let Some(source) = &metric.object {

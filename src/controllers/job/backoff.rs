@@ -1,7 +1,7 @@
 //! How long a job's next pod waits: 10 s after the first failure since the last success, then doubled. Pure.
 //!
-//! Spec: upstream's `pkg/controller/job/backoff_utils.go` (1.36.2). Failures that a policy ignores wait as all others do: they are not
-//! held against the job, and would else come again as fast as pods can be made.
+//! Spec: upstream's `pkg/controller/job/backoff_utils.go` (1.36.2). Failures that a policy ignores wait as all others
+//! do: they are not held against the job, and would else come again as fast as pods can be made.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,8 @@ impl Record {
     pub(super) fn after(&self, succeeded: &[Arc<Pod>], failed: &[Arc<Pod>]) -> Record {
         let last_success = succeeded.iter().map(|pod| ended_at(pod)).max();
         let mut record = if last_success.is_some() { Record::default() } else { self.clone() };
-        let counts = failed.iter().map(|pod| ended_at(pod)).filter(|ended| last_success.is_none_or(|success| *ended > success));
+        let counts =
+            failed.iter().map(|pod| ended_at(pod)).filter(|ended| last_success.is_none_or(|success| *ended > success));
         for ended in counts {
             record.failures = record.failures.saturating_add(1);
             record.last_failure = record.last_failure.max(Some(ended));
@@ -48,7 +49,8 @@ pub(super) fn wait_after(last: Timestamp, failures: i32, now: Timestamp) -> Opti
     (passed < wait).then(|| Duration::from_secs(wait - passed))
 }
 
-/// When a pod ended: its last container, or when it stopped being ready, or when it was told to go, or else when it was made.
+/// When a pod ended: its last container, or when it stopped being ready, or when it was told to go, or else when it was
+/// made.
 pub(super) fn ended_at(pod: &Pod) -> Timestamp {
     let deleted = || {
         let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds.unwrap_or(0));
@@ -62,7 +64,8 @@ pub(super) fn ended_at(pod: &Pod) -> Timestamp {
 fn containers_ended_at(pod: &Pod) -> Option<Timestamp> {
     let status = pod.status.as_ref()?;
     let inits = pod.spec.iter().flat_map(|spec| spec.init_containers.iter().flatten());
-    let sidecars: Vec<&str> = inits.filter(|c| c.restart_policy.as_deref() == Some("Always")).map(|c| c.name.as_str()).collect();
+    let sidecars: Vec<&str> =
+        inits.filter(|c| c.restart_policy.as_deref() == Some("Always")).map(|c| c.name.as_str()).collect();
     let beside = status.init_container_statuses.iter().flatten().filter(|c| sidecars.contains(&c.name.as_str()));
     let end = |c: &ContainerStatus| Some(c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()?.0);
     let ends: Option<Vec<Timestamp>> = status.container_statuses.iter().flatten().chain(beside).map(end).collect();

@@ -9,8 +9,9 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
+use base::sync::Mutex;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::time::Clock;
@@ -115,7 +116,9 @@ impl Reconcile for Controller {
             let_go(&self.client, &owned).await?;
             return self.expire(&job, key).await;
         }
-        let uids = |of: &dyn Fn(&Pod) -> bool| owned.iter().filter(|pod| of(pod)).filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>();
+        let uids = |of: &dyn Fn(&Pod) -> bool| {
+            owned.iter().filter(|pod| of(pod)).filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>()
+        };
         if !self.expectations.met(key, &uids(&|_| true), &uids(&|pod| pod.metadata.deletion_timestamp.is_some())) {
             return Ok(Next::Wait);
         }
@@ -123,7 +126,8 @@ impl Reconcile for Controller {
         let known = self.records().get(key).filter(|(of, _)| *of == uid).map(|(_, record)| record.clone());
         let plan = plan::plan(&job, &owned, known.as_ref(), now);
         let (made, outcome) = self.act(&job, key, &plan).await;
-        // The counts are stored before the pods lose their finalizer: a pod is then never counted twice, and never lost.
+        // The counts are stored before the pods lose their finalizer: a pod is then never counted twice, and never
+        // lost.
         let mut status = plan.status.clone();
         status.active = status.active.map(|n| n + i32::try_from(made).unwrap_or(0)).filter(|n| *n > 0);
         self.write_status(&job, status).await?;
@@ -139,7 +143,7 @@ impl Reconcile for Controller {
 
 impl Controller {
     fn records(&self) -> std::sync::MutexGuard<'_, HashMap<Key, (String, backoff::Record)>> {
-        self.records.lock().unwrap_or_else(PoisonError::into_inner)
+        self.records.lock()
     }
 
     /// The pods of the job, after adopting and releasing what its selector says.
@@ -177,10 +181,16 @@ impl Controller {
         }
         for pod in &plan.delete {
             let same = Preconditions { uid: pod.uid(), resource_version: None };
-            match driver::gone_is_fine(api.delete(&pod.name_any(), &DeleteParams::default().preconditions(same)).await) {
+            match driver::gone_is_fine(api.delete(&pod.name_any(), &DeleteParams::default().preconditions(same)).await)
+            {
                 Ok(()) => {
                     self.expectations.deleted(key, pod.uid().unwrap_or_default());
-                    self.recorder.report(job, Severity::Normal, "SuccessfulDelete", format!("Deleted pod: {}", pod.name_any()));
+                    self.recorder.report(
+                        job,
+                        Severity::Normal,
+                        "SuccessfulDelete",
+                        format!("Deleted pod: {}", pod.name_any()),
+                    );
                 }
                 Err(err) => return (0, Err(err.into())),
             }
@@ -189,7 +199,8 @@ impl Controller {
         let (mut made, mut batch) = (0, 1);
         while made < plan.create.len() {
             let slice = &plan.create[made..plan.create.len().min(made + batch)];
-            let results = futures_util::future::join_all(slice.iter().map(|fresh| self.create(&whole, job, key, fresh))).await;
+            let results =
+                futures_util::future::join_all(slice.iter().map(|fresh| self.create(&whole, job, key, fresh))).await;
             let failed = results.iter().any(Result::is_err);
             made += results.iter().filter(|r| r.is_ok()).count();
             if failed {
@@ -204,7 +215,12 @@ impl Controller {
         match api.create(&PostParams::default(), &plan::pod(job, fresh)).await {
             Ok(pod) => {
                 self.expectations.created(key, pod.uid().unwrap_or_default());
-                self.recorder.report(job, Severity::Normal, "SuccessfulCreate", format!("Created pod: {}", pod.name_any()));
+                self.recorder.report(
+                    job,
+                    Severity::Normal,
+                    "SuccessfulCreate",
+                    format!("Created pod: {}", pod.name_any()),
+                );
                 Ok(())
             }
             Err(err) => {
@@ -230,7 +246,9 @@ impl Controller {
     /// Deletes an ended job when its time is over.
     async fn expire(&self, job: &Job, key: &Key) -> Result<Next, Error> {
         let Some(ttl) = job.spec.as_ref().and_then(|s| s.ttl_seconds_after_finished) else { return Ok(Next::Wait) };
-        let Some(ended) = plan::finished_at(job).filter(|_| job.metadata.deletion_timestamp.is_none()) else { return Ok(Next::Wait) };
+        let Some(ended) = plan::finished_at(job).filter(|_| job.metadata.deletion_timestamp.is_none()) else {
+            return Ok(Next::Wait);
+        };
         let left = i64::from(ttl) - self.clock.now().duration_since(ended).as_secs();
         if left > 0 {
             return Ok(Next::After(Duration::from_secs(left.unsigned_abs())));

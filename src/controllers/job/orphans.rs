@@ -1,8 +1,8 @@
 //! Pods that were a job's and are nobody's any more: nobody will count them, so they must not wait for it.
 //!
-//! Orphaning is what batch/v1 does when a job is deleted without a word about its pods: the garbage collector takes their references
-//! off and the job is gone. A pod that kept the tracking finalizer then could never be deleted, nor could its namespace.
-//! Spec: upstream's `syncOrphanPod` (1.36.2, pkg/controller/job/job_controller.go).
+//! Orphaning is what batch/v1 does when a job is deleted without a word about its pods: the garbage collector takes
+//! their references off and the job is gone. A pod that kept the tracking finalizer then could never be deleted, nor
+//! could its namespace. Spec: upstream's `syncOrphanPod` (1.36.2, pkg/controller/job/job_controller.go).
 
 use std::sync::Arc;
 
@@ -29,7 +29,9 @@ pub(super) fn start(context: &Context, jobs: &Informer<Job>, pods: &Informer<Pod
     let queue = Arc::new(Queue::default());
     let (all_jobs, all_pods) = (jobs.clone(), pods.clone());
     context.feed(pods, &queue, move |change| match change {
-        Change::Added(pod) | Change::Modified { new: pod, .. } | Change::Deleted(pod) if may_be_orphan(pod, &all_jobs) => {
+        Change::Added(pod) | Change::Modified { new: pod, .. } | Change::Deleted(pod)
+            if may_be_orphan(pod, &all_jobs) =>
+        {
             vec![Key::of(&**pod)]
         }
         _ => Vec::new(),
@@ -38,7 +40,10 @@ pub(super) fn start(context: &Context, jobs: &Informer<Job>, pods: &Informer<Pod
         let Change::Deleted(job) = change else { return Vec::new() };
         let uid = job.uid().unwrap_or_default();
         let owned = all_pods.list_in(&job.namespace().unwrap_or_default()).into_iter();
-        owned.filter(|pod| is_tracked(pod) && owners::is_controlled_by(&pod.metadata, &uid)).map(|pod| Key::of(&*pod)).collect()
+        owned
+            .filter(|pod| is_tracked(pod) && owners::is_controlled_by(&pod.metadata, &uid))
+            .map(|pod| Key::of(&*pod))
+            .collect()
     });
     let orphans = Orphans { client: context.client(NAME), jobs: jobs.clone(), pods: pods.clone() };
     let (jobs, pods) = (jobs.clone(), pods.clone());
@@ -58,7 +63,8 @@ fn job_of(pod: &Pod) -> Option<(Key, String)> {
     Some((Key::new(&pod.namespace().unwrap_or_default(), &owner.name), owner.uid.clone()))
 }
 
-/// Whether the pod waits to be counted and has no job, as far as the cache shows: it may lag, and is asked about before anything is done.
+/// Whether the pod waits to be counted and has no job, as far as the cache shows: it may lag, and is asked about before
+/// anything is done.
 fn may_be_orphan(pod: &Pod, jobs: &Informer<Job>) -> bool {
     is_tracked(pod)
         && match job_of(pod) {
@@ -99,7 +105,8 @@ mod tests {
             )
             .unwrap()
         };
-        let owner = |kind: &str| json!([{"apiVersion": "batch/v1", "kind": kind, "name": "j", "uid": "u", "controller": true}]);
+        let owner =
+            |kind: &str| json!([{"apiVersion": "batch/v1", "kind": kind, "name": "j", "uid": "u", "controller": true}]);
         assert_eq!(job_of(&pod(json!([]))), None);
         assert_eq!(job_of(&pod(owner("ReplicaSet"))), None);
         assert_eq!(job_of(&pod(owner("Job"))), Some((Key::new("d", "j"), "u".to_owned())));

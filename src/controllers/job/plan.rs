@@ -74,7 +74,8 @@ pub(super) fn pod(job: &Job, fresh: &Fresh) -> WholePod {
     let template = job.spec.as_ref().map(|s| s.template.clone()).unwrap_or_default();
     let name = job.name_any();
     let prefix = index.map_or_else(|| name.clone(), |index| format!("{name}-{index}"));
-    let mut pod = phase::from_template(&template, &prefix, &job.namespace().unwrap_or_default(), owners::reference_to(job));
+    let mut pod =
+        phase::from_template(&template, &prefix, &job.namespace().unwrap_or_default(), owners::reference_to(job));
     pod.metadata.finalizers.get_or_insert_default().push(TRACKING.to_owned());
     let Some(index) = index else { return pod };
     pod.metadata.annotations.get_or_insert_default().insert(INDEX.to_owned(), index.to_string());
@@ -100,8 +101,8 @@ pub(super) fn pod(job: &Job, fresh: &Fresh) -> WholePod {
     pod
 }
 
-/// Decides the next step of a job that has not ended. `known` is the back-off of the step before; after a restart it is read off the
-/// pods that are there.
+/// Decides the next step of a job that has not ended. `known` is the back-off of the step before; after a restart it is
+/// read off the pods that are there.
 pub(super) fn plan(job: &Job, owned: &[Arc<Pod>], known: Option<&Record>, now: Timestamp) -> Plan {
     let spec = job.spec.clone().unwrap_or_default();
     let mut tally = tally::tally(job, owned);
@@ -152,10 +153,13 @@ fn look_again(plan: &mut Plan, after: Duration) {
     plan.look_again = Some(plan.look_again.map_or(after, |other| other.min(after)));
 }
 
-/// Pods that the counts include but that have their finalizer still: seen again (a late cache, a crash), they are not counted again.
+/// Pods that the counts include but that have their finalizer still: seen again (a late cache, a crash), they are not
+/// counted again.
 fn still_tracked(counted: &[Arc<Pod>]) -> UncountedTerminatedPods {
     let (good, bad): (Vec<_>, Vec<_>) = counted.iter().partition(|pod| phase::phase(pod) == "Succeeded");
-    let uids = |pods: Vec<&Arc<Pod>>| Some(pods.iter().filter_map(|pod| pod.uid()).collect::<Vec<_>>()).filter(|uids| !uids.is_empty());
+    let uids = |pods: Vec<&Arc<Pod>>| {
+        Some(pods.iter().filter_map(|pod| pod.uid()).collect::<Vec<_>>()).filter(|uids| !uids.is_empty())
+    };
     UncountedTerminatedPods { succeeded: uids(good), failed: uids(bad) }
 }
 
@@ -193,7 +197,11 @@ fn end(kind: &'static str, reason: &str, message: impl Into<String>) -> Option<E
 fn verdict(job: &Job, tally: &Tally, status: &JobStatus, now: Timestamp) -> Option<End> {
     let spec = job.spec.as_ref()?;
     for (target, kind) in [("FailureTarget", "Failed"), ("SuccessCriteriaMet", "Complete")] {
-        let known = job.status.iter().flat_map(|s| s.conditions.iter().flatten()).find(|c| c.type_ == target && c.status == "True");
+        let known = job
+            .status
+            .iter()
+            .flat_map(|s| s.conditions.iter().flatten())
+            .find(|c| c.type_ == target && c.status == "True");
         if let Some(known) = known {
             return end(kind, known.reason.as_deref().unwrap_or_default(), known.message.clone().unwrap_or_default());
         }
@@ -212,7 +220,11 @@ fn verdict(job: &Job, tally: &Tally, status: &JobStatus, now: Timestamp) -> Opti
     if tally::limit_per_index(job).is_some() {
         let failed = count(tally.failed_indexes.len());
         if spec.max_failed_indexes.is_some_and(|max| failed > max) {
-            return end("Failed", "MaxFailedIndexesExceeded", "Job has exceeded the specified maximal number of failed indexes");
+            return end(
+                "Failed",
+                "MaxFailedIndexesExceeded",
+                "Job has exceeded the specified maximal number of failed indexes",
+            );
         }
         if failed > 0 && failed + tally.succeeded >= tally::completions(job) {
             return end("Failed", "FailedIndexes", "Job has failed indexes");
@@ -237,7 +249,8 @@ fn restarts_exceed(job: &Job, tally: &Tally) -> bool {
     }
     let of = |pod: &Arc<Pod>| -> i32 {
         let status = pod.status.iter();
-        let all = status.flat_map(|s| s.container_statuses.iter().flatten().chain(s.init_container_statuses.iter().flatten()));
+        let all = status
+            .flat_map(|s| s.container_statuses.iter().flatten().chain(s.init_container_statuses.iter().flatten()));
         all.map(|c| c.restart_count).sum()
     };
     let restarts: i32 = tally.active.iter().map(of).sum();
@@ -287,7 +300,8 @@ fn finish(job: &Job, end: &End, tally: &mut Tally, plan: &mut Plan, now: Timesta
 }
 
 fn known_reason(reason: &str) -> &'static str {
-    const ALL: [&str; 5] = ["PodFailurePolicy", "BackoffLimitExceeded", "DeadlineExceeded", "MaxFailedIndexesExceeded", "FailedIndexes"];
+    const ALL: [&str; 5] =
+        ["PodFailurePolicy", "BackoffLimitExceeded", "DeadlineExceeded", "MaxFailedIndexesExceeded", "FailedIndexes"];
     ALL.into_iter().find(|known| *known == reason).unwrap_or("Failed")
 }
 
@@ -343,7 +357,9 @@ fn balance(job: &Job, tally: &Tally, plan: &mut Plan, now: Timestamp) {
 
 fn open_indexes<'a>(job: &Job, tally: &'a Tally) -> impl Iterator<Item = i32> + 'a {
     let running: BTreeSet<i32> = tally.active.iter().filter_map(|pod| index_of(pod)).collect();
-    let closed = move |index: &i32| running.contains(index) || tally.completed.contains(index) || tally.failed_indexes.contains(index);
+    let closed = move |index: &i32| {
+        running.contains(index) || tally.completed.contains(index) || tally.failed_indexes.contains(index)
+    };
     (0..tally::completions(job)).filter(move |index| !closed(index))
 }
 
@@ -376,8 +392,10 @@ fn surplus(job: &Job, tally: &Tally, wanted: i32) -> Vec<Arc<Pod>> {
     if is_indexed(job) {
         rest.sort_by_cached_key(|pod| std::cmp::Reverse(phase::is_ready(pod)));
         let (mut seen, end) = (BTreeSet::new(), tally::completions(job));
-        let needed = |index: i32| index < end && !tally.completed.contains(&index) && !tally.failed_indexes.contains(&index);
-        (rest, gone) = rest.into_iter().partition(|pod| index_of(pod).is_some_and(|index| needed(index) && seen.insert(index)));
+        let needed =
+            |index: i32| index < end && !tally.completed.contains(&index) && !tally.failed_indexes.contains(&index);
+        (rest, gone) =
+            rest.into_iter().partition(|pod| index_of(pod).is_some_and(|index| needed(index) && seen.insert(index)));
     }
     let more = rest.len().saturating_sub(usize::try_from(wanted).unwrap_or(0));
     // In an indexed job the highest indexes go.

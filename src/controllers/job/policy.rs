@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::batch::v1::{Job, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern};
+use k8s_openapi::api::batch::v1::{
+    Job, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
+};
 use kube::ResourceExt as _;
 use model::pod::{ContainerStatus, Pod};
 
@@ -30,9 +32,15 @@ pub(super) fn meaning(job: &Job, pod: &Pod) -> Meaning {
         let by_condition = rule.on_pod_conditions.as_ref().and_then(|wanted| condition(pod, wanted));
         let why = match (by_exit, by_condition) {
             (Some((container, code)), _) => {
-                format!("Container {container} for pod {} failed with exit code {code} matching {} rule at index {n}", key(), rule.action)
+                format!(
+                    "Container {container} for pod {} failed with exit code {code} matching {} rule at index {n}",
+                    key(),
+                    rule.action
+                )
             }
-            (None, Some(kind)) => format!("Pod {} has condition {kind} matching {} rule at index {n}", key(), rule.action),
+            (None, Some(kind)) => {
+                format!("Pod {} has condition {kind} matching {} rule at index {n}", key(), rule.action)
+            }
             (None, None) => continue,
         };
         match rule.action.as_str() {

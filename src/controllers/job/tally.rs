@@ -13,7 +13,8 @@ use super::plan::TRACKING;
 use super::policy::{self, Meaning};
 use model::phase;
 
-/// Ended pods that a status names at once: each takes some 40 bytes of an object of bounded size (upstream's `MaxUncountedPods`).
+/// Ended pods that a status names at once: each takes some 40 bytes of an object of bounded size (upstream's
+/// `MaxUncountedPods`).
 const UNCOUNTED_MAX: usize = 500;
 
 /// The sums.
@@ -92,7 +93,11 @@ pub(super) fn tally(job: &Job, owned: &[Arc<Pod>]) -> Tally {
         completed: listed(old.completed_indexes),
         failed_indexes: listed(old.failed_indexes),
         // Without its finalizer a pod on its way out is one that we gave up ourselves.
-        failures: owned.iter().filter(|pod| phase::phase(pod) == "Failed" || is_tracked(pod) && is_failed(job, pod)).cloned().collect(),
+        failures: owned
+            .iter()
+            .filter(|pod| phase::phase(pod) == "Failed" || is_tracked(pod) && is_failed(job, pod))
+            .cloned()
+            .collect(),
         successes: owned.iter().filter(|pod| phase::phase(pod) == "Succeeded").cloned().collect(),
         ..Tally::default()
     };

@@ -14,7 +14,10 @@ use super::plan::{self, TRACKING};
 fn job(spec: Value, status: Value) -> Job {
     let mut spec = spec;
     spec["template"] = json!({"spec": {"containers": [{"name": "c"}]}});
-    serde_json::from_value(json!({"metadata": {"name": "j", "namespace": "d", "uid": "u"}, "spec": spec, "status": status})).unwrap()
+    serde_json::from_value(
+        json!({"metadata": {"name": "j", "namespace": "d", "uid": "u"}, "spec": spec, "status": status}),
+    )
+    .unwrap()
 }
 
 fn pod(name: &str, phase: &str, index: Option<i32>) -> Arc<Pod> {
@@ -62,13 +65,18 @@ fn one_failure_too_many_fails_the_job_and_stops_its_pods() {
     let plan = step(&job, &[pod("a", "Failed", None), pod("b", "Running", None)], Timestamp::UNIX_EPOCH);
     assert_eq!(plan.delete.len(), 1);
     let conditions = plan.status.conditions.unwrap();
-    assert_eq!((conditions[0].type_.as_str(), conditions[0].reason.as_deref()), ("FailureTarget", Some("BackoffLimitExceeded")));
+    assert_eq!(
+        (conditions[0].type_.as_str(), conditions[0].reason.as_deref()),
+        ("FailureTarget", Some("BackoffLimitExceeded"))
+    );
 }
 
 #[test]
 fn an_index_is_made_again_only_while_it_is_open() {
-    let job =
-        job(json!({"completions": 4, "parallelism": 4, "completionMode": "Indexed"}), json!({"succeeded": 1, "completedIndexes": "1"}));
+    let job = job(
+        json!({"completions": 4, "parallelism": 4, "completionMode": "Indexed"}),
+        json!({"succeeded": 1, "completedIndexes": "1"}),
+    );
     let plan = step(&job, &[pod("a", "Running", Some(0)), pod("b", "Succeeded", Some(1))], Timestamp::UNIX_EPOCH);
     assert_eq!(plan.create.iter().map(|fresh| fresh.index).collect::<Vec<_>>(), [Some(2), Some(3)]);
     assert_eq!(plan.status.succeeded, Some(1));
@@ -92,8 +100,7 @@ fn reasons(plan: &plan::Plan) -> Vec<String> {
 
 #[test]
 fn failures_by_index_wait_and_end_for_each_index_alone() {
-    let spec =
-        json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimitPerIndex": 1, "backoffLimit": i32::MAX});
+    let spec = json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimitPerIndex": 1, "backoffLimit": i32::MAX});
     let fresh = job(spec.clone(), json!({}));
     let first = step(&fresh, &[failed("a", 0, 0, 1)], later(5));
     assert_eq!(first.create.iter().map(|f| f.index).collect::<Vec<_>>(), [Some(1)]);
@@ -129,18 +136,27 @@ fn the_first_rule_that_matches_says_what_a_failure_means() {
 #[test]
 fn a_success_policy_ends_the_job_early_and_stops_the_rest() {
     let policy = json!({"rules": [{"succeededIndexes": "3", "succeededCount": 1}, {"succeededCount": 2}]});
-    let job = job(json!({"completions": 4, "parallelism": 4, "completionMode": "Indexed", "successPolicy": policy}), json!({}));
+    let job = job(
+        json!({"completions": 4, "parallelism": 4, "completionMode": "Indexed", "successPolicy": policy}),
+        json!({}),
+    );
     let one = step(&job, &[pod("a", "Succeeded", Some(0))], later(0));
     assert!(reasons(&one).is_empty());
-    let two = step(&job, &[pod("a", "Succeeded", Some(0)), pod("b", "Succeeded", Some(1)), pod("c", "Running", Some(2))], later(0));
+    let two = step(
+        &job,
+        &[pod("a", "Succeeded", Some(0)), pod("b", "Succeeded", Some(1)), pod("c", "Running", Some(2))],
+        later(0),
+    );
     assert_eq!((reasons(&two), two.delete.len()), (vec!["SuccessCriteriaMet SuccessPolicy".to_owned()], 1));
     assert_eq!(two.status.conditions.unwrap()[0].message.as_deref(), Some("Matched rules at index 1"));
 }
 
 #[test]
 fn an_indexed_job_shrinks_from_its_end() {
-    let job =
-        job(json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed"}), json!({"completedIndexes": "0,3", "succeeded": 2}));
+    let job = job(
+        json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed"}),
+        json!({"completedIndexes": "0,3", "succeeded": 2}),
+    );
     let plan = step(&job, &[pod("b", "Running", Some(1)), pod("c", "Running", Some(2))], later(0));
     assert_eq!((plan.status.succeeded, plan.status.completed_indexes.as_deref()), (Some(1), Some("0")));
     assert_eq!(plan.delete.len(), 1);
@@ -150,13 +166,18 @@ fn an_indexed_job_shrinks_from_its_end() {
 #[test]
 fn ignored_failures_wait_as_all_others_do() {
     let policy = json!({"rules": [{"action": "Ignore", "onExitCodes": {"operator": "In", "values": [42]}}]});
-    let job = job(json!({"completions": 1, "parallelism": 1, "backoffLimit": 6, "podFailurePolicy": policy}), json!({}));
+    let job =
+        job(json!({"completions": 1, "parallelism": 1, "backoffLimit": 6, "podFailurePolicy": policy}), json!({}));
     let first = step(&job, &[failed("a", 0, 0, 42)], later(1));
-    assert_eq!((first.status.failed, first.create.len(), first.look_again), (None, 0, Some(std::time::Duration::from_secs(9))));
+    assert_eq!(
+        (first.status.failed, first.create.len(), first.look_again),
+        (None, 0, Some(std::time::Duration::from_secs(9)))
+    );
     let gone = plan::plan(&job, &[failed("b", 0, 0, 42)], Some(&first.record), later(11));
     assert_eq!((gone.create.len(), gone.look_again), (0, Some(std::time::Duration::from_secs(9))));
     assert_eq!(step(&job, &[failed("a", 0, 0, 42)], later(10)).create.len(), 1);
-    let mut by_index = json!({"completions": 1, "parallelism": 1, "completionMode": "Indexed", "backoffLimitPerIndex": 3});
+    let mut by_index =
+        json!({"completions": 1, "parallelism": 1, "completionMode": "Indexed", "backoffLimitPerIndex": 3});
     by_index["podFailurePolicy"] = json!(job.spec.as_ref().unwrap().pod_failure_policy);
     let waits = step(&self::job(by_index, json!({})), &[failed("a", 0, 0, 42)], later(1));
     assert_eq!((waits.create.len(), waits.look_again), (0, Some(std::time::Duration::from_secs(9))));
@@ -165,7 +186,8 @@ fn ignored_failures_wait_as_all_others_do() {
 // Semantics H4 (b): from the seventh failure of a long job on, every failure stopped it for ten minutes.
 #[test]
 fn a_success_ends_the_wait_of_a_job_with_many_failures() {
-    let job = job(json!({"completions": 40, "parallelism": 1, "backoffLimit": 100}), json!({"failed": 20, "succeeded": 3}));
+    let job =
+        job(json!({"completions": 40, "parallelism": 1, "backoffLimit": 100}), json!({"failed": 20, "succeeded": 3}));
     let succeeded = json!({"metadata": {"name": "s", "uid": "s", "finalizers": [TRACKING]}, "status": {"phase": "Succeeded",
         "containerStatuses": [{"name": "c", "restartCount": 0, "state": {"terminated": {"exitCode": 0, "finishedAt": "1970-01-01T00:00:05Z"}}}]}});
     let succeeded = Arc::new(serde_json::from_value(succeeded).unwrap());
@@ -181,7 +203,8 @@ fn pods_that_end_together_are_counted_by_the_five_hundred_and_decided_about_when
     let mut counts = Vec::new();
     for _ in 0..4 {
         let plan = step(&job(spec.clone(), status.clone()), &owned, later(1));
-        let named = plan.status.uncounted_terminated_pods.clone().and_then(|u| u.succeeded).map_or(0, |uids| uids.len());
+        let named =
+            plan.status.uncounted_terminated_pods.clone().and_then(|u| u.succeeded).map_or(0, |uids| uids.len());
         counts.push((plan.status.succeeded, named, plan.create.len()));
         status = serde_json::to_value(&plan.status).unwrap();
         owned.retain(|pod| !plan.release.iter().any(|gone| gone.metadata.uid == pod.metadata.uid));

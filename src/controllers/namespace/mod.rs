@@ -21,7 +21,8 @@ mod tests;
 
 const NAME: &str = "namespace-controller";
 const FINALIZER: &str = "kubernetes";
-/// Between two looks at a namespace whose content is still going; nothing tells when the last object of any kind is gone.
+/// Between two looks at a namespace whose content is still going; nothing tells when the last object of any kind is
+/// gone.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 struct Controller {
@@ -38,7 +39,8 @@ pub(crate) fn start(context: &Context) {
         let going = driver::objects_of(change).into_iter().filter(|ns| ns.metadata.deletion_timestamp.is_some());
         going.map(|ns| Key::of(&*ns)).collect()
     });
-    let controller = Controller { client: context.client(NAME), namespaces: namespaces.clone(), clock: Clock::system() };
+    let controller =
+        Controller { client: context.client(NAME), namespaces: namespaces.clone(), clock: Clock::system() };
     context.start(NAME, &queue, controller, async move { namespaces.synced().await });
 }
 
@@ -61,7 +63,8 @@ impl Reconcile for Controller {
         }
         let api: Api<Namespace> = Api::all(self.client.clone());
         let mut done = api.get(&key.name).await?;
-        done.spec.get_or_insert_default().finalizers = Some(finalizers.into_iter().filter(|f| f != FINALIZER).collect());
+        done.spec.get_or_insert_default().finalizers =
+            Some(finalizers.into_iter().filter(|f| f != FINALIZER).collect());
         driver::gone_is_fine(api.replace_subresource("finalize", &key.name, &PostParams::default(), &done).await)?;
         Ok(Next::Wait)
     }
@@ -85,7 +88,13 @@ impl Controller {
         }
     }
 
-    async fn empty_kind(&self, ns: &str, kind: &Kind, name: &str, found: &mut plan::Findings) -> Result<(), kube::Error> {
+    async fn empty_kind(
+        &self,
+        ns: &str,
+        kind: &Kind,
+        name: &str,
+        found: &mut plan::Findings,
+    ) -> Result<(), kube::Error> {
         let everything = ListParams::default();
         let meta: Api<PartialObjectMeta<DynamicObject>> = Api::namespaced_with(self.client.clone(), ns, &kind.resource);
         let before = meta.list(&everything).await?.items;

@@ -59,7 +59,11 @@ pub(super) fn conditions(found: &Findings, old: &[NamespaceCondition], now: &Tim
     let failures = (!found.failures.is_empty()).then(|| {
         (
             "ContentDeletionFailed",
-            format!("Failed to delete all resource types, {} remaining: {}", found.failures.len(), found.failures.join(", ")),
+            format!(
+                "Failed to delete all resource types, {} remaining: {}",
+                found.failures.len(),
+                found.failures.join(", ")
+            ),
         )
     });
     let remaining = (!found.remaining.is_empty()).then(|| {
@@ -70,9 +74,16 @@ pub(super) fn conditions(found: &Findings, old: &[NamespaceCondition], now: &Tim
         let text = join(&found.finalizers, &|name, n| format!("{name} in {n} resource instances"));
         ("SomeFinalizersRemain", format!("Some content in the namespace has finalizers remaining: {text}"))
     });
-    let discovery = found.discovery.clone().map(|err| ("DiscoveryFailed", format!("Discovery failed for some groups, 1 failing: {err}")));
+    let discovery = found
+        .discovery
+        .clone()
+        .map(|err| ("DiscoveryFailed", format!("Discovery failed for some groups, 1 failing: {err}")));
     vec![
-        condition("NamespaceDeletionDiscoveryFailure", discovery, ("ResourcesDiscovered", "All resources successfully discovered")),
+        condition(
+            "NamespaceDeletionDiscoveryFailure",
+            discovery,
+            ("ResourcesDiscovered", "All resources successfully discovered"),
+        ),
         condition(
             "NamespaceDeletionGroupVersionParsingFailure",
             None,
@@ -84,6 +95,10 @@ pub(super) fn conditions(found: &Findings, old: &[NamespaceCondition], now: &Tim
             ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
         ),
         condition("NamespaceContentRemaining", remaining, ("ContentRemoved", "All content successfully removed")),
-        condition("NamespaceFinalizersRemaining", finalizers, ("ContentHasNoFinalizers", "All content-preserving finalizers finished")),
+        condition(
+            "NamespaceFinalizersRemaining",
+            finalizers,
+            ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+        ),
     ]
 }

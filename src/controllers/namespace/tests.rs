@@ -11,7 +11,8 @@ fn what_is_left_is_named_with_upstreams_words() {
     found.remaining.insert("pods.".to_owned(), 2);
     found.finalizers.insert("example.com/hold".to_owned(), 1);
     let conditions = plan::conditions(&found, &[], &Time(jiff::Timestamp::UNIX_EPOCH));
-    let texts: Vec<&str> = conditions.iter().filter(|c| c.status == "True").filter_map(|c| c.message.as_deref()).collect();
+    let texts: Vec<&str> =
+        conditions.iter().filter(|c| c.status == "True").filter_map(|c| c.message.as_deref()).collect();
     assert_eq!(
         texts,
         [

@@ -1,5 +1,5 @@
-//! Gives each node its part of the cluster's pod network, for ever: a node keeps its range until it is deleted. When the cluster gets a
-//! second family, each node gets a range of it beside the first.
+//! Gives each node its part of the cluster's pod network, for ever: a node keeps its range until it is deleted. When
+//! the cluster gets a second family, each node gets a range of it beside the first.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -67,7 +67,9 @@ impl Reconcile for Controller {
         let is_piece = |cidr: &String| self.ranges.iter().any(|range| range.has_piece(cidr));
         let used: BTreeSet<String> = nodes.iter().flat_map(|node| cidrs(node)).filter(is_piece).collect();
         self.report_trouble(key, &nodes);
-        let wanted = |node: &Node| plan::ranges_of_node(&cidrs(node), &self.ranges, |cidr| used.contains(cidr) || given.contains(cidr));
+        let wanted = |node: &Node| {
+            plan::ranges_of_node(&cidrs(node), &self.ranges, |cidr| used.contains(cidr) || given.contains(cidr))
+        };
         let node = self.nodes.get("", &key.name).filter(|node| node.metadata.deletion_timestamp.is_none());
         let Some((node, wanted)) = node.and_then(|node| Some((Arc::clone(&node), wanted(&node)?))) else {
             // Every node that waits for a range is in the queue: when none is left, the cache has caught up.
@@ -81,8 +83,7 @@ impl Reconcile for Controller {
             self.recorder.report(&*node, Severity::Normal, "CIDRNotAvailable", text);
             return Err(Error::Object("no free pod range is left in the cluster's range".to_owned()));
         };
-        let patch =
-            json!({"metadata": {"resourceVersion": node.resource_version()}, "spec": {"podCIDR": chosen.first(), "podCIDRs": chosen}});
+        let patch = json!({"metadata": {"resourceVersion": node.resource_version()}, "spec": {"podCIDR": chosen.first(), "podCIDRs": chosen}});
         let api: Api<Node> = Api::all(self.client.clone());
         api.patch(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await?;
         given.extend(chosen);

@@ -1,8 +1,8 @@
 //! Watches over nodes: silence makes Ready Unknown, conditions become taints, and NoExecute taints drive pods away.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use base::time::Clock;
@@ -25,8 +25,8 @@ use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::settings::{Evictions, Settings};
 
 const NAME: &str = "node-controller";
-/// A node that is not ready is looked at again after this (upstream's `--node-monitor-period`), and one whose turn is near not sooner
-/// than after the second.
+/// A node that is not ready is looked at again after this (upstream's `--node-monitor-period`), and one whose turn is
+/// near not sooner than after the second.
 const NOT_READY_PERIOD: Duration = Duration::from_secs(5);
 const TURN_MIN: Duration = Duration::from_millis(100);
 /// Where kubelets keep their leases.
@@ -55,7 +55,8 @@ pub(crate) fn start(context: &Context, settings: &Settings) {
     let leases = context.informers.get::<Lease>();
     let queue = Arc::new(Queue::default());
     context.feed_own(&nodes, &queue);
-    // A renewed lease asks for nothing: the node's timer looks at it when it rings. One that came back to life must be seen.
+    // A renewed lease asks for nothing: the node's timer looks at it when it rings. One that came back to life must be
+    // seen.
     context.feed(&leases, &queue, |change| match change {
         Change::Added(lease) if lease.namespace().as_deref() == Some(LEASES) => vec![Key::new("", &lease.name_any())],
         _ => Vec::new(),
@@ -85,7 +86,7 @@ pub(crate) fn start(context: &Context, settings: &Settings) {
 impl Reconcile for Nodes {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
         let Some(node) = self.nodes.get("", &key.name) else {
-            self.seen.lock().unwrap_or_else(PoisonError::into_inner).remove(&key.name);
+            self.seen.lock().remove(&key.name);
             return Ok(Next::Wait);
         };
         self.renew_patience();
@@ -120,18 +121,18 @@ impl Nodes {
     /// After a time in which no node answered, all get the whole grace again (upstream's `handleDisruption`, 1.36.2).
     fn renew_patience(&self) {
         let has_recovered = {
-            let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pace = self.pace.lock();
             pace.has_recovered(|| self.nodes.list(), &self.evictions)
         };
         if has_recovered {
             info!("nodes answer again");
-            begin_anew(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner), Instant::now());
+            begin_anew(&mut self.seen.lock(), Instant::now());
         }
     }
 
     fn judge(&self, node: &Node) -> Verdict {
         let fresh = !plan::is_driven_away(node);
-        let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pace = self.pace.lock();
         pace.judge(node, fresh, &self.nodes.list(), &self.evictions, Instant::now())
     }
 
@@ -139,9 +140,10 @@ impl Nodes {
     fn silent_for(&self, node: &Node) -> Duration {
         let lease = self.leases.get(LEASES, &node.name_any());
         let renewed = lease.and_then(|lease| lease.spec.clone()?.renew_time).map(|t| t.0.to_string());
-        let heard = plan::condition(node, "Ready").and_then(|c| c.last_heartbeat_time.as_ref()).map(|t| t.0.to_string());
+        let heard =
+            plan::condition(node, "Ready").and_then(|c| c.last_heartbeat_time.as_ref()).map(|t| t.0.to_string());
         let sign = format!("{renewed:?} {heard:?}");
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         let now = Instant::now();
         let entry = seen.entry(node.name_any()).or_insert_with(|| (sign.clone(), now));
         if entry.0 != sign {
@@ -167,7 +169,8 @@ impl Nodes {
             .collect();
         info!(node = %node.name_any(), "node fell silent");
         let api: Api<Node> = Api::all(self.client.clone());
-        let patch = json!({"metadata": {"resourceVersion": node.resource_version()}, "status": {"conditions": conditions}});
+        let patch =
+            json!({"metadata": {"resourceVersion": node.resource_version()}, "status": {"conditions": conditions}});
         api.patch_status(&node.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await?;
         let text = format!("Node {} status is now: NodeNotReady", node.name_any());
         self.recorder.report(node, Severity::Normal, "NodeNotReady", text);
@@ -181,7 +184,8 @@ impl Nodes {
         let mut results = Vec::new();
         for pod in self.pods.list().into_iter().filter(|pod| on_node(pod, &name) && model::phase::is_ready(pod)) {
             let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
-            let ready = json!({"type": "Ready", "status": "False", "reason": "NodeNotReady", "lastTransitionTime": now});
+            let ready =
+                json!({"type": "Ready", "status": "False", "reason": "NodeNotReady", "lastTransitionTime": now});
             let patch = json!({"metadata": {"uid": pod.uid()}, "status": {"conditions": [ready]}});
             let done = api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await;
             results.push(driver::gone_is_fine(done));
@@ -224,7 +228,9 @@ fn start_eviction(context: &Context, nodes: Informer<Node>, pods: Informer<Pod>)
             Change::Modified { new, .. } | Change::Added(new) => Some(new.name_any()),
             _ => None,
         };
-        moved.map_or(Vec::new(), |name| all_pods.list().iter().filter(|pod| on_node(pod, &name)).map(|pod| Key::of(&**pod)).collect())
+        moved.map_or(Vec::new(), |name| {
+            all_pods.list().iter().filter(|pod| on_node(pod, &name)).map(|pod| Key::of(&**pod)).collect()
+        })
     });
     let client = context.client(NAME);
     let recorder = context.recorder_as("node-controller", "taint-eviction-controller");
@@ -259,7 +265,12 @@ impl Reconcile for Eviction {
         if at > now {
             return Ok(Next::After(at.duration_since(now).unsigned_abs()));
         }
-        self.recorder.report(&*pod, Severity::Normal, "TaintManagerEviction", format!("Marking for deletion Pod {key}"));
+        self.recorder.report(
+            &*pod,
+            Severity::Normal,
+            "TaintManagerEviction",
+            format!("Marking for deletion Pod {key}"),
+        );
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
         // Before it goes: a job's policy may say that such an end is no failure.
         let told = api.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(disruption(&pod, now))).await;

@@ -62,22 +62,29 @@ impl Range {
     }
 }
 
-/// What is wrong with a node's ranges: the other nodes make no routes for those that are no pieces of the cluster's, and none for one that
-/// an older node has. `older` are the ranges of older nodes.
+/// What is wrong with a node's ranges: the other nodes make no routes for those that are no pieces of the cluster's,
+/// and none for one that an older node has. `older` are the ranges of older nodes.
 pub(super) fn trouble(have: &[String], ranges: &[Range], older: &BTreeSet<String>) -> Option<String> {
     have.iter().find_map(|cidr| match () {
-        () if !ranges.iter().any(|range| range.has_piece(cidr)) => {
-            Some(format!("the pod range {cidr} is no piece of the cluster's: its pods cannot be reached from other nodes"))
+        () if !ranges.iter().any(|range| range.has_piece(cidr)) => Some(format!(
+            "the pod range {cidr} is no piece of the cluster's: its pods cannot be reached from other nodes"
+        )),
+        () if older.contains(cidr) => {
+            Some(format!("the pod range {cidr} is an older node's: its pods cannot be reached from other nodes"))
         }
-        () if older.contains(cidr) => Some(format!("the pod range {cidr} is an older node's: its pods cannot be reached from other nodes")),
         () => None,
     })
 }
 
-/// The ranges that a node with `have` should have, or `None` where it has all. What it has stays, as its pods' addresses are in it.
+/// The ranges that a node with `have` should have, or `None` where it has all. What it has stays, as its pods'
+/// addresses are in it.
 ///
 /// Errors: a range is used up.
-pub(super) fn ranges_of_node(have: &[String], ranges: &[Range], taken: impl Fn(&str) -> bool) -> Option<Result<Vec<String>, ()>> {
+pub(super) fn ranges_of_node(
+    have: &[String],
+    ranges: &[Range],
+    taken: impl Fn(&str) -> bool,
+) -> Option<Result<Vec<String>, ()>> {
     let missing: Vec<&Range> = ranges.iter().filter(|range| !have.iter().any(|cidr| range.is_like(cidr))).collect();
     if missing.is_empty() {
         return None;
@@ -118,8 +125,8 @@ fn drives_away(taint: &Taint) -> bool {
     taint.effect == "NoExecute" && (taint.key == NOT_READY || taint.key == UNREACHABLE)
 }
 
-/// The taints a node should have, or `None` if it has them: users' taints stay, ours mirror the conditions. Whether a node that is not
-/// ready is one to drive pods away from is `verdict`'s to say: it knows the others.
+/// The taints a node should have, or `None` if it has them: users' taints stay, ours mirror the conditions. Whether a
+/// node that is not ready is one to drive pods away from is `verdict`'s to say: it knows the others.
 pub(super) fn taints(node: &Node, verdict: Verdict, now: Timestamp) -> Option<Vec<Taint>> {
     let spec = node.spec.clone().unwrap_or_default();
     let status = |kind: &str| condition(node, kind).map_or("", |c| c.status.as_str());
@@ -162,7 +169,8 @@ pub(super) fn taints(node: &Node, verdict: Verdict, now: Timestamp) -> Option<Ve
         "NoExecute" => drives_away(t),
         _ => false,
     };
-    let mut result: Vec<Taint> = have.iter().filter(|t| !ours(t) || wanted.iter().any(|w| same(w, t))).cloned().collect();
+    let mut result: Vec<Taint> =
+        have.iter().filter(|t| !ours(t) || wanted.iter().any(|w| same(w, t))).cloned().collect();
     let missing: Vec<Taint> = wanted.into_iter().filter(|w| !have.iter().any(|t| same(w, t))).collect();
     let changed = result.len() != have.len() || !missing.is_empty();
     result.extend(missing);
@@ -180,7 +188,8 @@ pub(super) fn leave_at(pod: &Pod, node_taints: &[Taint], now: Timestamp) -> Opti
         }
         let since = taint.time_added.as_ref().map_or(now, |t| t.0);
         let seconds = matching.iter().filter_map(|t| t.toleration_seconds).min();
-        let until = seconds.map(|secs| since.checked_add(jiff::SignedDuration::from_secs(secs.max(0))).unwrap_or(Timestamp::MAX));
+        let until = seconds
+            .map(|secs| since.checked_add(jiff::SignedDuration::from_secs(secs.max(0))).unwrap_or(Timestamp::MAX));
         leave = match (leave, until) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -194,5 +203,7 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let effect = toleration.effect.as_deref().unwrap_or_default();
     let exists = toleration.operator.as_deref() == Some("Exists");
     let value = toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
-    (effect.is_empty() || effect == taint.effect) && (if key.is_empty() { exists } else { key == taint.key }) && (exists || value)
+    (effect.is_empty() || effect == taint.effect)
+        && (if key.is_empty() { exists } else { key == taint.key })
+        && (exists || value)
 }

@@ -11,7 +11,10 @@ use super::plan::{self, Range};
 use super::zones::Verdict;
 
 fn node(conditions: serde_json::Value, taints: serde_json::Value) -> Node {
-    serde_json::from_value(json!({"metadata": {"name": "n"}, "spec": {"taints": taints}, "status": {"conditions": conditions}})).unwrap()
+    serde_json::from_value(
+        json!({"metadata": {"name": "n"}, "spec": {"taints": taints}, "status": {"conditions": conditions}}),
+    )
+    .unwrap()
 }
 
 #[test]
@@ -58,7 +61,8 @@ fn a_silent_node_is_unreachable_for_scheduling_and_for_running() {
 fn a_node_that_waits_its_turn_gets_no_new_taint_that_drives_away_and_one_of_a_dead_cluster_loses_it() {
     let execute = |taints: serde_json::Value, verdict: Verdict| {
         let node = node(json!([{"type": "Ready", "status": "Unknown"}]), taints);
-        let after = plan::taints(&node, verdict, Timestamp::UNIX_EPOCH).unwrap_or(node.spec.unwrap().taints.unwrap_or_default());
+        let after = plan::taints(&node, verdict, Timestamp::UNIX_EPOCH)
+            .unwrap_or(node.spec.unwrap().taints.unwrap_or_default());
         after.into_iter().filter(|t| t.effect == "NoExecute").map(|t| t.key).collect::<Vec<_>>()
     };
     let hold = Verdict::Hold(std::time::Duration::from_secs(1));
@@ -73,7 +77,9 @@ fn a_pod_leaves_when_its_shortest_toleration_ends() {
     let now = Timestamp::UNIX_EPOCH;
     let node = node(json!([{"type": "Ready", "status": "Unknown"}]), json!([]));
     let taints = plan::taints(&node, Verdict::Evict, now).unwrap();
-    let pod = |tolerations| -> Pod { serde_json::from_value(json!({"spec": {"containers": [], "tolerations": tolerations}})).unwrap() };
+    let pod = |tolerations| -> Pod {
+        serde_json::from_value(json!({"spec": {"containers": [], "tolerations": tolerations}})).unwrap()
+    };
     let for_300 = json!([{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]);
     assert_eq!(plan::leave_at(&pod(for_300), &taints, now).unwrap().as_second(), 300);
     assert_eq!(plan::leave_at(&pod(json!([{"operator": "Exists"}])), &taints, now), None);
@@ -82,13 +88,24 @@ fn a_pod_leaves_when_its_shortest_toleration_ends() {
 
 #[test]
 fn only_pieces_of_the_clusters_ranges_are_a_nodes() {
-    let ranges: Vec<Range> = ["10.42.0.0/16", "fd42::/48"].iter().map(|cidr| Range::new(&cidr.parse().unwrap())).collect();
+    let ranges: Vec<Range> =
+        ["10.42.0.0/16", "fd42::/48"].iter().map(|cidr| Range::new(&cidr.parse().unwrap())).collect();
     let older = BTreeSet::from(["10.42.0.0/24".to_owned()]);
     let trouble = |cidr: &str| plan::trouble(&[cidr.to_owned()], &ranges, &older);
     for fine in ["10.42.1.0/24", "10.42.255.0/24", "fd42:0:0:ffff::/64"] {
         assert_eq!(trouble(fine), None, "{fine}");
     }
-    for odd in ["0.0.0.0/1", "10.42.0.0/16", "10.42.1.0/25", "10.43.0.0/24", "10.42.1.1/24", "2000::/3", "fd42:0:1::/64", "odd", "::/24"] {
+    for odd in [
+        "0.0.0.0/1",
+        "10.42.0.0/16",
+        "10.42.1.0/25",
+        "10.43.0.0/24",
+        "10.42.1.1/24",
+        "2000::/3",
+        "fd42:0:1::/64",
+        "odd",
+        "::/24",
+    ] {
         assert!(trouble(odd).is_some_and(|text| text.contains("no piece")), "{odd}");
     }
     assert!(trouble("10.42.0.0/24").is_some_and(|text| text.contains("older node's")));

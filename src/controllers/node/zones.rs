@@ -1,9 +1,9 @@
-//! How fast nodes that fell silent lose their pods: the fewer nodes of a zone still answer, the likelier it is the network that failed
-//! and not they. Pure; time is passed in.
+//! How fast nodes that fell silent lose their pods: the fewer nodes of a zone still answer, the likelier it is the
+//! network that failed and not they. Pure; time is passed in.
 //!
-//! Spec: upstream's `handleDisruption` (1.36.2, pkg/controller/nodelifecycle): so many nodes a second and zone lose their pods; in a
-//! zone of which most are silent fewer, or none if it is small; where no node of the cluster answers none, and those that were about
-//! to lose theirs keep them.
+//! Spec: upstream's `handleDisruption` (1.36.2, pkg/controller/nodelifecycle): so many nodes a second and zone lose
+//! their pods; in a zone of which most are silent fewer, or none if it is small; where no node of the cluster answers
+//! none, and those that were about to lose theirs keep them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -113,7 +113,8 @@ fn is_silent(zones: &BTreeMap<(String, String), Zone>, limits: &Evictions) -> bo
 }
 
 impl Pace {
-    /// Whether nodes answer again after none did; told once. It was the network that failed then, or we: each node's patience begins anew.
+    /// Whether nodes answer again after none did; told once. It was the network that failed then, or we: each node's
+    /// patience begins anew.
     pub(super) fn has_recovered(&mut self, nodes: impl FnOnce() -> Vec<Arc<Node>>, limits: &Evictions) -> bool {
         if !self.none_answered || is_silent(&zones(&nodes()), limits) {
             return false;
@@ -122,8 +123,16 @@ impl Pace {
         true
     }
 
-    /// What becomes of the pods of `node`, one of `nodes`; `fresh` if it would get the taint only now, which takes the zone's turn.
-    pub(super) fn judge(&mut self, node: &Node, fresh: bool, nodes: &[Arc<Node>], limits: &Evictions, now: Instant) -> Verdict {
+    /// What becomes of the pods of `node`, one of `nodes`; `fresh` if it would get the taint only now, which takes the
+    /// zone's turn.
+    pub(super) fn judge(
+        &mut self,
+        node: &Node,
+        fresh: bool,
+        nodes: &[Arc<Node>],
+        limits: &Evictions,
+        now: Instant,
+    ) -> Verdict {
         let zones = zones(nodes);
         if is_silent(&zones, limits) {
             self.none_answered = true;
@@ -198,7 +207,9 @@ mod tests {
             let (nodes, limits, start) = (cluster(&[zone]), Evictions::default(), Instant::now());
             let silent: Vec<_> = nodes.iter().filter(|node| !is_ready(node)).collect();
             let mut pace = Pace::default();
-            let at = |pace: &mut Pace, n: usize, secs: u64| pace.judge(silent[n], true, &nodes, &limits, start + Duration::from_secs(secs));
+            let at = |pace: &mut Pace, n: usize, secs: u64| {
+                pace.judge(silent[n], true, &nodes, &limits, start + Duration::from_secs(secs))
+            };
             assert_eq!(at(&mut pace, 0, 0), Verdict::Evict);
             assert!(matches!(at(&mut pace, 1, secs - 1), Verdict::Hold(_)));
             assert_eq!(at(&mut pace, 1, secs), Verdict::Evict);

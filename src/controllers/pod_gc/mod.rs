@@ -1,7 +1,9 @@
-//! Takes away pods that nobody else will: those of vanished nodes, those that ended in great number, those deleted before they had a node.
+//! Takes away pods that nobody else will: those of vanished nodes, those that ended in great number, those deleted
+//! before they had a node.
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::time::{Clock, rfc3339_secs};
@@ -23,14 +25,14 @@ const QUARANTINE: Duration = Duration::from_secs(40);
 /// A node that is missing longer is forgotten when another is missed.
 const MISSING_KEPT: Duration = Duration::from_secs(3600);
 
-/// Nodes that pods name and that are not there, and since when. Whoever makes pods chooses the names: old ones are forgotten, and a pod
-/// that still names one only waits once more.
+/// Nodes that pods name and that are not there, and since when. Whoever makes pods chooses the names: old ones are
+/// forgotten, and a pod that still names one only waits once more.
 #[derive(Default)]
 struct Missing(Mutex<BTreeMap<String, Instant>>);
 
 impl Missing {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// How long the node has been missed; from `now` on, if it was not.
@@ -110,7 +112,8 @@ fn node_of(pod: &Pod) -> &str {
 
 /// Whether the operator says that the node is dead, and it does not say otherwise (upstream's `gcTerminating`, 1.36.2).
 fn is_out_of_service(node: &Node) -> bool {
-    let tainted = node.spec.iter().flat_map(|s| s.taints.iter().flatten()).any(|t| t.key == "node.kubernetes.io/out-of-service");
+    let tainted =
+        node.spec.iter().flat_map(|s| s.taints.iter().flatten()).any(|t| t.key == "node.kubernetes.io/out-of-service");
     let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
     tainted && !conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
@@ -192,8 +195,11 @@ impl Controller {
             });
             // Of the others somebody has decided that they end.
             let conditions = if reason == NODE_GONE { vec![target] } else { Vec::new() };
-            let status = json!({"metadata": {"uid": pod.uid()}, "status": {"phase": "Failed", "conditions": conditions}});
-            driver::gone_is_fine(api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(status)).await)?;
+            let status =
+                json!({"metadata": {"uid": pod.uid()}, "status": {"phase": "Failed", "conditions": conditions}});
+            driver::gone_is_fine(
+                api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(status)).await,
+            )?;
         }
         let uid = Preconditions { uid: pod.uid(), resource_version: None };
         let now = DeleteParams::default().grace_period(0).preconditions(uid);
@@ -250,6 +256,10 @@ mod tests {
                 "status": {"conditions": [{"type": "Ready", "status": ready}]}}))
             .unwrap()
         };
-        assert!(is_out_of_service(&node("Unknown")) && is_out_of_service(&node("False")) && !is_out_of_service(&node("True")));
+        assert!(
+            is_out_of_service(&node("Unknown"))
+                && is_out_of_service(&node("False"))
+                && !is_out_of_service(&node("True"))
+        );
     }
 }

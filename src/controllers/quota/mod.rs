@@ -2,8 +2,9 @@
 
 mod plan;
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::task::Group;
@@ -65,7 +66,8 @@ pub(crate) fn start(context: &Context) {
     context.feed(&controller.services, &queue, move |change| of_namespace(change, &quotas));
     let quotas = controller.quotas.clone();
     context.feed(&controller.claims, &queue, move |change| of_namespace(change, &quotas));
-    let waits = (controller.quotas.clone(), controller.pods.clone(), controller.services.clone(), controller.claims.clone());
+    let waits =
+        (controller.quotas.clone(), controller.pods.clone(), controller.services.clone(), controller.claims.clone());
     context.start(NAME, &queue, controller, async move {
         waits.0.synced().await;
         waits.1.synced().await;
@@ -152,7 +154,7 @@ impl Controller {
     }
 
     fn followed(&self) -> MutexGuard<'_, BTreeMap<String, (Group, Informer<Metadata>)>> {
-        self.followed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.followed.lock()
     }
 
     fn follow(&self, kind: &ApiResource) -> Informer<Metadata> {
@@ -186,7 +188,10 @@ fn slot(kind: &ApiResource) -> String {
 /// The kind whose objects a quota counts, if it is served and can be followed.
 fn countable<'k>(kinds: &'k [discovery::Kind], group: &str, resource: &str) -> Option<&'k ApiResource> {
     let of = |kind: &&discovery::Kind| {
-        kind.resource.group == group && kind.resource.plural == resource && kind.namespaced && kind.can(&["list", "watch"])
+        kind.resource.group == group
+            && kind.resource.plural == resource
+            && kind.namespaced
+            && kind.can(&["list", "watch"])
     };
     kinds.iter().find(of).map(|kind| &kind.resource)
 }

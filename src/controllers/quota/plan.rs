@@ -19,7 +19,8 @@ pub(super) fn status(quota: &ResourceQuota, used: &Usage) -> Option<ResourceQuot
     (!same).then_some(ResourceQuotaStatus { hard: Some(hard), used: Some(used) })
 }
 
-/// Whether a pod that changed uses of its quotas what it used before: its spec, its phase and what its containers hold beside their spec.
+/// Whether a pod that changed uses of its quotas what it used before: its spec, its phase and what its containers hold
+/// beside their spec.
 pub(super) fn uses_the_same(old: &Pod, new: &Pod) -> bool {
     model::phase::phase(old) == model::phase::phase(new)
         && old.spec == new.spec
@@ -45,7 +46,9 @@ fn pending_reason(pod: &Pod) -> Option<&str> {
 fn equal(a: Option<&BTreeMap<String, Text>>, b: &BTreeMap<String, Text>) -> bool {
     let number = |text: &Text| text.0.parse::<Quantity>().ok();
     let n = a.map_or(0, BTreeMap::len);
-    n == b.len() && b.iter().all(|(name, amount)| a.and_then(|a| a.get(name)).is_some_and(|other| number(other) == number(amount)))
+    n == b.len()
+        && b.iter()
+            .all(|(name, amount)| a.and_then(|a| a.get(name)).is_some_and(|other| number(other) == number(amount)))
 }
 
 #[cfg(test)]
@@ -64,9 +67,11 @@ mod tests {
         };
         let before = pod("Running", "1", false, "Deferred");
         assert!(uses_the_same(&before, &pod("Running", "1", true, "Deferred")));
-        for after in
-            [pod("Failed", "1", false, "Deferred"), pod("Running", "2", false, "Deferred"), pod("Running", "1", false, "Infeasible")]
-        {
+        for after in [
+            pod("Failed", "1", false, "Deferred"),
+            pod("Running", "2", false, "Deferred"),
+            pod("Running", "1", false, "Infeasible"),
+        ] {
             assert!(!uses_the_same(&before, &after));
         }
     }
@@ -79,10 +84,14 @@ mod tests {
             )
             .unwrap()
         };
-        let used = Usage::from([("requests.cpu".to_owned(), "500m".parse().unwrap()), ("memory".to_owned(), "1".parse().unwrap())]);
+        let used = Usage::from([
+            ("requests.cpu".to_owned(), "500m".parse().unwrap()),
+            ("memory".to_owned(), "1".parse().unwrap()),
+        ]);
         let fresh = status(&quota(json!({})), &used).unwrap();
         assert_eq!(json!(fresh.used), json!({"pods": "0", "requests.cpu": "500m"}));
-        let told = json!({"hard": {"pods": "2", "requests.cpu": "1000m"}, "used": {"pods": "0", "requests.cpu": "0.5"}});
+        let told =
+            json!({"hard": {"pods": "2", "requests.cpu": "1000m"}, "used": {"pods": "0", "requests.cpu": "0.5"}});
         assert_eq!(status(&quota(told), &used), None);
     }
 }

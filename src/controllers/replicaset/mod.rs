@@ -28,7 +28,8 @@ use model::phase;
 use plan::Action;
 use workload::Workload;
 
-/// The first batch of creations; doubled while all go well, so that a refusal (a quota, say) is met by one request, not by hundreds.
+/// The first batch of creations; doubled while all go well, so that a refusal (a quota, say) is met by one request, not
+/// by hundreds.
 const FIRST_BATCH: usize = 1;
 
 struct Controller<K: Workload> {
@@ -79,10 +80,12 @@ fn concerned<K: Workload>(pod: &Pod, sets: &Informer<K>) -> Vec<Key> {
         return driver::owner_key(pod, &K::kind(&())).into_iter().collect();
     }
     let namespace = pod.namespace().unwrap_or_default();
-    let selecting = sets
-        .list_in(&namespace)
-        .into_iter()
-        .filter(|set| K::as_set(set).spec.as_ref().is_some_and(|spec| selectors::selects(&spec.selector, pod.metadata.labels.as_ref())));
+    let selecting = sets.list_in(&namespace).into_iter().filter(|set| {
+        K::as_set(set)
+            .spec
+            .as_ref()
+            .is_some_and(|spec| selectors::selects(&spec.selector, pod.metadata.labels.as_ref()))
+    });
     selecting.map(|set| Key::of(&*set)).collect()
 }
 
@@ -92,7 +95,9 @@ impl<K: Workload> Reconcile for Controller<K> {
         let Some(object) = self.sets.get(&key.namespace, &key.name) else { return Ok(Next::Wait) };
         let set = K::as_set(&object);
         let owned = self.claim(&object, &set).await?;
-        let uids = |of: &dyn Fn(&Pod) -> bool| owned.iter().filter(|pod| of(pod)).filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>();
+        let uids = |of: &dyn Fn(&Pod) -> bool| {
+            owned.iter().filter(|pod| of(pod)).filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>()
+        };
         let (present, leaving) = (uids(&|_| true), uids(&|pod| pod.metadata.deletion_timestamp.is_some()));
         let mut outcome = Ok(());
         if self.expectations.met(key, &present, &leaving) && set.metadata.deletion_timestamp.is_none() {
@@ -100,7 +105,9 @@ impl<K: Workload> Reconcile for Controller<K> {
             outcome = match plan::plan(&set, &active, || self.related(&set, &owned), self.clock.now()) {
                 Action::None => Ok(()),
                 Action::Create(n) => self.create(&object, &set, key, n).await.map_err(|err| ("FailedCreate", err)),
-                Action::Delete(surplus) => self.delete(&object, key, &surplus).await.map_err(|err| ("FailedDelete", err)),
+                Action::Delete(surplus) => {
+                    self.delete(&object, key, &surplus).await.map_err(|err| ("FailedDelete", err))
+                }
             };
         }
         let now = self.clock.now();
@@ -108,19 +115,25 @@ impl<K: Workload> Reconcile for Controller<K> {
         let failure = text.as_ref().map(|(reason, text)| (*reason, text.as_str()));
         self.write_status(&object, &set, plan::status(&set, &owned, failure, now)).await?;
         outcome.map_err(|(_, err)| err)?;
-        Ok(plan::next_available_secs(&set, &owned, now).map_or(Next::Wait, |secs| Next::After(Duration::from_secs(secs))))
+        Ok(plan::next_available_secs(&set, &owned, now)
+            .map_or(Next::Wait, |secs| Next::After(Duration::from_secs(secs))))
     }
 }
 
 impl<K: Workload> Controller<K> {
-    /// The pods of all sets that have the controller of `set`; its own if it has none. Spec: upstream's `getIndirectlyRelatedPods`.
+    /// The pods of all sets that have the controller of `set`; its own if it has none. Spec: upstream's
+    /// `getIndirectlyRelatedPods`.
     fn related(&self, set: &ReplicaSet, own: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
         let Some(controller) = owners::controller_of(&set.metadata) else { return own.to_vec() };
         let namespace = set.namespace().unwrap_or_default();
-        let siblings =
-            self.sets.list_in(&namespace).into_iter().filter(|set| owners::is_controlled_by(kube::Resource::meta(&**set), &controller.uid));
+        let siblings = self
+            .sets
+            .list_in(&namespace)
+            .into_iter()
+            .filter(|set| owners::is_controlled_by(kube::Resource::meta(&**set), &controller.uid));
         let uids: BTreeSet<String> = siblings.filter_map(|set| set.uid()).collect();
-        let of_one = |pod: &Arc<Pod>| owners::controller_of(&pod.metadata).is_some_and(|owner| uids.contains(&owner.uid));
+        let of_one =
+            |pod: &Arc<Pod>| owners::controller_of(&pod.metadata).is_some_and(|owner| uids.contains(&owner.uid));
         self.pods.list_in(&namespace).into_iter().filter(of_one).collect()
     }
 
@@ -137,7 +150,8 @@ impl<K: Workload> Controller<K> {
             match owners::claim(&set.metadata, &spec.selector, &pod.metadata) {
                 Claim::Owned => owned.push(pod),
                 Claim::Adopt if phase::is_active(&pod) => {
-                    let patch = json!({"metadata": {"uid": pod.uid(), "ownerReferences": [owners::reference_to(object)]}});
+                    let patch =
+                        json!({"metadata": {"uid": pod.uid(), "ownerReferences": [owners::reference_to(object)]}});
                     match api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await {
                         Ok(adopted) => owned.push(Arc::new(adopted)),
                         Err(err) => driver::gone_is_fine::<()>(Err(err))?,
@@ -145,7 +159,9 @@ impl<K: Workload> Controller<K> {
                 }
                 Claim::Release => {
                     let drop_us = json!({"metadata": {"uid": pod.uid(), "ownerReferences": [{"$patch": "delete", "uid": set.uid()}]}});
-                    driver::gone_is_fine(api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(drop_us)).await)?;
+                    driver::gone_is_fine(
+                        api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(drop_us)).await,
+                    )?;
                 }
                 Claim::Adopt | Claim::Foreign => {}
             }
@@ -163,7 +179,8 @@ impl<K: Workload> Controller<K> {
         let (mut made, mut batch) = (0, FIRST_BATCH);
         while made < n {
             let size = batch.min(n - made);
-            let results = futures_util::future::join_all((0..size).map(|_| self.create_one(&api, object, key, &pod))).await;
+            let results =
+                futures_util::future::join_all((0..size).map(|_| self.create_one(&api, object, key, &pod))).await;
             driver::all_of(results)?;
             made += size;
             batch *= 2;
@@ -175,7 +192,12 @@ impl<K: Workload> Controller<K> {
         match api.create(&PostParams::default(), pod).await {
             Ok(created) => {
                 self.expectations.created(key, created.uid().unwrap_or_default());
-                self.recorder.report(set, Severity::Normal, "SuccessfulCreate", format!("Created pod: {}", created.name_any()));
+                self.recorder.report(
+                    set,
+                    Severity::Normal,
+                    "SuccessfulCreate",
+                    format!("Created pod: {}", created.name_any()),
+                );
                 Ok(())
             }
             Err(err) => {
@@ -188,7 +210,8 @@ impl<K: Workload> Controller<K> {
 
     async fn delete(&self, set: &K, key: &Key, surplus: &[Arc<Pod>]) -> Result<(), Error> {
         let api = self.pods_of(set);
-        let results = futures_util::future::join_all(surplus.iter().map(|pod| self.delete_one(&api, set, key, pod))).await;
+        let results =
+            futures_util::future::join_all(surplus.iter().map(|pod| self.delete_one(&api, set, key, pod))).await;
         driver::all_of(results).map(drop)
     }
 

@@ -23,9 +23,14 @@ pub(super) enum Action {
     Delete(Vec<Arc<Pod>>),
 }
 
-/// Compares the pods that are `active` and owned with what the spec wants. `related` gives the pods of all sets of the same controller,
-/// e.g. of a Deployment in a rollout: a node that has many of them gives up one first.
-pub(super) fn plan(set: &ReplicaSet, active: &[Arc<Pod>], related: impl FnOnce() -> Vec<Arc<Pod>>, now: Timestamp) -> Action {
+/// Compares the pods that are `active` and owned with what the spec wants. `related` gives the pods of all sets of the
+/// same controller, e.g. of a Deployment in a rollout: a node that has many of them gives up one first.
+pub(super) fn plan(
+    set: &ReplicaSet,
+    active: &[Arc<Pod>],
+    related: impl FnOnce() -> Vec<Arc<Pod>>,
+    now: Timestamp,
+) -> Action {
     let wanted = usize::try_from(set.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1)).unwrap_or(0);
     if active.len() < wanted {
         return Action::Create((wanted - active.len()).min(BURST));
@@ -40,22 +45,32 @@ pub(super) fn plan(set: &ReplicaSet, active: &[Arc<Pod>], related: impl FnOnce()
         *on_node.entry(node(pod)).or_default() += 1;
     }
     let mut ranked: Vec<Arc<Pod>> = active.to_vec();
-    ranked.sort_by_cached_key(|pod| phase::deletion_rank(pod, on_node.get(&node(pod)).copied().unwrap_or(0), phase::Ages::Doubling(now)));
+    ranked.sort_by_cached_key(|pod| {
+        phase::deletion_rank(pod, on_node.get(&node(pod)).copied().unwrap_or(0), phase::Ages::Doubling(now))
+    });
     ranked.truncate(surplus);
     Action::Delete(ranked)
 }
 
-/// The status that the pods amount to. `failure` is the last failed attempt to make or give up pods: its reason and text.
-pub(super) fn status(set: &ReplicaSet, owned: &[Arc<Pod>], failure: Option<(&str, &str)>, now: Timestamp) -> ReplicaSetStatus {
+/// The status that the pods amount to. `failure` is the last failed attempt to make or give up pods: its reason and
+/// text.
+pub(super) fn status(
+    set: &ReplicaSet,
+    owned: &[Arc<Pod>],
+    failure: Option<(&str, &str)>,
+    now: Timestamp,
+) -> ReplicaSetStatus {
     let spec = set.spec.clone().unwrap_or_default();
     let min_ready = spec.min_ready_seconds.unwrap_or(0);
     let template = spec.template.and_then(|t| t.metadata).and_then(|m| m.labels).unwrap_or_default();
-    let has_labels = |pod: &Pod| template.iter().all(|(k, v)| pod.metadata.labels.as_ref().and_then(|l| l.get(k)) == Some(v));
+    let has_labels =
+        |pod: &Pod| template.iter().all(|(k, v)| pod.metadata.labels.as_ref().and_then(|l| l.get(k)) == Some(v));
     let count = |test: &dyn Fn(&Pod) -> bool| {
         i32::try_from(owned.iter().filter(|pod| phase::is_active(pod) && test(pod)).count()).unwrap_or(i32::MAX)
     };
-    let terminating =
-        owned.iter().filter(|p| p.metadata.deletion_timestamp.is_some() && !matches!(phase::phase(p), "Succeeded" | "Failed"));
+    let terminating = owned
+        .iter()
+        .filter(|p| p.metadata.deletion_timestamp.is_some() && !matches!(phase::phase(p), "Succeeded" | "Failed"));
     let old = set.status.clone().unwrap_or_default();
     ReplicaSetStatus {
         replicas: count(&|_| true),
@@ -68,18 +83,24 @@ pub(super) fn status(set: &ReplicaSet, owned: &[Arc<Pod>], failure: Option<(&str
     }
 }
 
-fn conditions(old: Vec<ReplicaSetCondition>, failure: Option<(&str, &str)>, now: Timestamp) -> Option<Vec<ReplicaSetCondition>> {
+fn conditions(
+    old: Vec<ReplicaSetCondition>,
+    failure: Option<(&str, &str)>,
+    now: Timestamp,
+) -> Option<Vec<ReplicaSetCondition>> {
     let before = old.iter().find(|c| c.type_ == "ReplicaFailure").cloned();
     let mut conditions: Vec<ReplicaSetCondition> = old.into_iter().filter(|c| c.type_ != "ReplicaFailure").collect();
     if let Some((reason, message)) = failure {
-        // One that says so already stays as it is: each pod has another name in the message, and a status that changes with every
-        // failure asks for the next try at once.
-        conditions.push(before.filter(|c| c.reason.as_deref() == Some(reason)).unwrap_or_else(|| ReplicaSetCondition {
-            type_: "ReplicaFailure".to_owned(),
-            status: "True".to_owned(),
-            reason: Some(reason.to_owned()),
-            message: Some(message.to_owned()),
-            last_transition_time: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now)),
+        // One that says so already stays as it is: each pod has another name in the message, and a status that changes
+        // with every failure asks for the next try at once.
+        conditions.push(before.filter(|c| c.reason.as_deref() == Some(reason)).unwrap_or_else(|| {
+            ReplicaSetCondition {
+                type_: "ReplicaFailure".to_owned(),
+                status: "True".to_owned(),
+                reason: Some(reason.to_owned()),
+                message: Some(message.to_owned()),
+                last_transition_time: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(now)),
+            }
         }));
     }
     (!conditions.is_empty()).then_some(conditions)

@@ -87,7 +87,8 @@ fn a_node_that_runs_other_sets_of_the_deployment_gives_up_first_and_ages_count_b
     assert_eq!(planned_among(1, &pods, &others), "delete b");
     let aged = |name: &str, since: &str| {
         let mut aged = (*pod(name, "n1", "Running", true)).clone();
-        aged.status.as_mut().unwrap().conditions.as_mut().unwrap()[0].last_transition_time = serde_json::from_value(json!(since)).unwrap();
+        aged.status.as_mut().unwrap().conditions.as_mut().unwrap()[0].last_transition_time =
+            serde_json::from_value(json!(since)).unwrap();
         Arc::new(aged)
     };
     // 3600 and 3590 seconds are of one age, and 60 are not.

@@ -1,5 +1,5 @@
-//! Tokens that an earlier Kubernetes made for every service account and nobody uses: marked as invalid after a year without use, and
-//! deleted after another. The API server writes down when one was used (`apiserver/authn/legacy.rs`).
+//! Tokens that an earlier Kubernetes made for every service account and nobody uses: marked as invalid after a year
+//! without use, and deleted after another. The API server writes down when one was used (`apiserver/authn/legacy.rs`).
 //!
 //! Spec: upstream v1.36.2, `pkg/controller/serviceaccount/legacy_serviceaccount_token_cleaner.go`.
 
@@ -44,7 +44,8 @@ struct Cleaner {
 
 /// Starts the controller. `life` is for how long a token may rest.
 pub(super) fn start(context: &Context, life: Duration) {
-    let (secrets, accounts) = (context.informers.selected::<Secret>(TOKEN_TYPE), context.informers.get::<ServiceAccount>());
+    let (secrets, accounts) =
+        (context.informers.selected::<Secret>(TOKEN_TYPE), context.informers.get::<ServiceAccount>());
     let queue = Arc::new(Queue::default());
     // One key for all: it comes back every day.
     queue.add(Key { namespace: NAMESPACE.to_owned(), name: TRACKING.to_owned() });
@@ -134,7 +135,9 @@ fn names(part: &Value, secret: &str) -> bool {
 impl Cleaner {
     /// Whether it is a token that was made for a service account, not one that a person made and manages.
     fn was_made_by_itself(&self, secret: &Secret) -> bool {
-        let Some(account) = account_of(secret).and_then(|name| self.accounts.get(&secret.namespace().unwrap_or_default(), name)) else {
+        let Some(account) =
+            account_of(secret).and_then(|name| self.accounts.get(&secret.namespace().unwrap_or_default(), name))
+        else {
             return false;
         };
         let uid = secret.annotations().get(ACCOUNT_UID).filter(|uid| !uid.is_empty());
@@ -145,7 +148,8 @@ impl Cleaner {
 
     async fn is_in_use(&self, secret: &Secret) -> Result<bool, Error> {
         let pods = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
-        let api: Api<DynamicObject> = Api::namespaced_with(self.reader.clone(), &secret.namespace().unwrap_or_default(), &pods);
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.reader.clone(), &secret.namespace().unwrap_or_default(), &pods);
         let (name, mut page) = (secret.name_any(), ListParams::default().limit(PAGE));
         loop {
             let pods = api.list(&page).await?;
@@ -203,7 +207,8 @@ mod tests {
     }
 
     fn secret(made: &str, labels: Value) -> Secret {
-        serde_json::from_value(json!({ "metadata": { "name": "t", "creationTimestamp": made, "labels": labels } })).unwrap()
+        serde_json::from_value(json!({ "metadata": { "name": "t", "creationTimestamp": made, "labels": labels } }))
+            .unwrap()
     }
 
     #[test]

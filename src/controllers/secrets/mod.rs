@@ -1,5 +1,6 @@
-//! Secrets that hold tokens: those of service accounts are filled and go with them, or when nobody has used them for long (`legacy`);
-//! bootstrap tokens go when their time is over, and sign what a machine must know of the cluster before it trusts it (`signer`).
+//! Secrets that hold tokens: those of service accounts are filled and go with them, or when nobody has used them for
+//! long (`legacy`); bootstrap tokens go when their time is over, and sign what a machine must know of the cluster
+//! before it trusts it (`signer`).
 
 mod legacy;
 mod signer;
@@ -48,15 +49,24 @@ pub(crate) fn start(context: &Context, signer: Arc<dyn Signer>, root_ca_pem: Str
     legacy::start(context, legacy_life);
     let secrets = context.informers.selected::<Secret>(TOKEN_TYPE);
     let accounts = context.informers.get::<ServiceAccount>();
-    let tokens =
-        Tokens { client: context.client_as(TOKENS_USER), secrets: secrets.clone(), accounts: accounts.clone(), signer, root_ca_pem };
+    let tokens = Tokens {
+        client: context.client_as(TOKENS_USER),
+        secrets: secrets.clone(),
+        accounts: accounts.clone(),
+        signer,
+        root_ca_pem,
+    };
     let queue = Arc::new(Queue::default());
     context.feed_own(&secrets, &queue);
     let all = secrets.clone();
     context.feed(&accounts, &queue, move |change| {
         let of = |account: &ServiceAccount| -> Vec<Key> {
             let secrets = all.list_in(&account.namespace().unwrap_or_default());
-            secrets.iter().filter(|secret| account_of(secret) == Some(&account.name_any())).map(|secret| Key::of(&**secret)).collect()
+            secrets
+                .iter()
+                .filter(|secret| account_of(secret) == Some(&account.name_any()))
+                .map(|secret| Key::of(&**secret))
+                .collect()
         };
         driver::objects_of(change).iter().flat_map(|account| of(account)).collect()
     });
@@ -79,7 +89,9 @@ fn account_of(secret: &Secret) -> Option<&String> {
 impl Reconcile for Tokens {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
         let Some(secret) = self.secrets.get(&key.namespace, &key.name) else { return Ok(Next::Wait) };
-        let Some(name) = account_of(&secret).filter(|_| secret.metadata.deletion_timestamp.is_none()) else { return Ok(Next::Wait) };
+        let Some(name) = account_of(&secret).filter(|_| secret.metadata.deletion_timestamp.is_none()) else {
+            return Ok(Next::Wait);
+        };
         let api: Api<Secret> = Api::namespaced(self.client.clone(), &key.namespace);
         let cached = self.accounts.get(&key.namespace, name);
         let account = match cached {
@@ -130,10 +142,15 @@ impl Tokens {
 #[async_trait::async_trait]
 impl Reconcile for Cleaner {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
-        let Some(secret) = self.secrets.get(&key.namespace, &key.name).filter(|_| key.namespace == "kube-system") else {
+        let Some(secret) = self.secrets.get(&key.namespace, &key.name).filter(|_| key.namespace == "kube-system")
+        else {
             return Ok(Next::Wait);
         };
-        let text = secret.data.as_ref().and_then(|data| data.get("expiration")).map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
+        let text = secret
+            .data
+            .as_ref()
+            .and_then(|data| data.get("expiration"))
+            .map(|bytes| String::from_utf8_lossy(&bytes.0).into_owned());
         // No time at all is for ever; what is no time has passed, as with upstream.
         let Some(text) = text.filter(|text| !text.is_empty()) else { return Ok(Next::Wait) };
         let (now, end) = (self.clock.now(), text.parse::<jiff::Timestamp>().unwrap_or(jiff::Timestamp::UNIX_EPOCH));

@@ -1,5 +1,6 @@
-//! Signs the ConfigMap `cluster-info` of kube-public with every bootstrap token that may sign: a machine that has a token and nothing else
-//! learns from it which authority to trust. The ConfigMap itself is made by whoever wants it, e.g. kubeadm.
+//! Signs the ConfigMap `cluster-info` of kube-public with every bootstrap token that may sign: a machine that has a
+//! token and nothing else learns from it which authority to trust. The ConfigMap itself is made by whoever wants it,
+//! e.g. kubeadm.
 //!
 //! Spec: upstream v1.36.2, `pkg/controller/bootstrap/bootstrapsigner.go`.
 
@@ -36,13 +37,20 @@ struct BootstrapSigner {
 
 /// Starts the controller.
 pub(super) fn start(context: &Context, signer: Arc<dyn Signer>) {
-    let maps = context.informers.selected::<ConfigMap>(&format!("metadata.name={CLUSTER_INFO},metadata.namespace={NAMESPACE}"));
+    let maps = context
+        .informers
+        .selected::<ConfigMap>(&format!("metadata.name={CLUSTER_INFO},metadata.namespace={NAMESPACE}"));
     let secrets = context.informers.selected::<Secret>(BOOTSTRAP_TYPE);
     let queue = Arc::new(Queue::default());
     context.feed_own(&maps, &queue);
     context.feed(&secrets, &queue, |_| vec![Key { namespace: NAMESPACE.to_owned(), name: CLUSTER_INFO.to_owned() }]);
-    let controller =
-        BootstrapSigner { client: context.client(NAME), maps: maps.clone(), secrets: secrets.clone(), signer, clock: Clock::system() };
+    let controller = BootstrapSigner {
+        client: context.client(NAME),
+        maps: maps.clone(),
+        secrets: secrets.clone(),
+        signer,
+        clock: Clock::system(),
+    };
     context.start(NAME, &queue, controller, async move {
         maps.synced().await;
         secrets.synced().await;
@@ -116,9 +124,12 @@ mod tests {
             .as_object()
             .unwrap()
             .iter()
-            .map(|(key, text)| (key.clone(), serde_json::to_value(k8s_openapi::ByteString(text.as_str().unwrap().into())).unwrap()))
+            .map(|(key, text)| {
+                (key.clone(), serde_json::to_value(k8s_openapi::ByteString(text.as_str().unwrap().into())).unwrap())
+            })
             .collect();
-        serde_json::from_value(json!({ "metadata": { "name": name, "namespace": "kube-system" }, "data": data })).unwrap()
+        serde_json::from_value(json!({ "metadata": { "name": name, "namespace": "kube-system" }, "data": data }))
+            .unwrap()
     }
 
     #[test]
@@ -146,12 +157,17 @@ mod tests {
 
     #[test]
     fn signatures_are_those_of_the_tokens_and_no_others() {
-        let map = |data: Value| -> ConfigMap { serde_json::from_value(json!({ "metadata": {}, "data": data })).unwrap() };
+        let map =
+            |data: Value| -> ConfigMap { serde_json::from_value(json!({ "metadata": {}, "data": data })).unwrap() };
         let tokens = [Token { id: "abcdef".to_owned(), secret: "s".to_owned(), end: None }];
         let sign = |content: &str, token: &Token| format!("{content} by {}", token.secret);
-        let old = map(json!({ "kubeconfig": "k", "other": "stays", "jws-kubeconfig-ghijkl": "of a token that is gone" }));
+        let old =
+            map(json!({ "kubeconfig": "k", "other": "stays", "jws-kubeconfig-ghijkl": "of a token that is gone" }));
         let new = signed(&old, &tokens, sign).unwrap();
-        assert_eq!(new.data, map(json!({ "kubeconfig": "k", "other": "stays", "jws-kubeconfig-abcdef": "k by s" })).data);
+        assert_eq!(
+            new.data,
+            map(json!({ "kubeconfig": "k", "other": "stays", "jws-kubeconfig-abcdef": "k by s" })).data
+        );
         assert_eq!(signed(&new, &tokens, sign), None);
         assert_eq!(signed(&map(json!({ "other": "nothing to sign" })), &tokens, sign), None);
     }

@@ -49,7 +49,9 @@ fn start_accounts(context: &Context) {
 /// The namespace that lost the object `name`.
 fn removed<K: client::informer::Kind>(change: &Change<K>, name: &str) -> Vec<Key> {
     match change {
-        Change::Deleted(object) if object.name_any() == name => vec![Key::new("", &object.namespace().unwrap_or_default())],
+        Change::Deleted(object) if object.name_any() == name => {
+            vec![Key::new("", &object.namespace().unwrap_or_default())]
+        }
         _ => Vec::new(),
     }
 }
@@ -63,7 +65,9 @@ fn active(namespaces: &Informer<Namespace>, name: &str) -> bool {
 fn unless_late<T>(made: Result<T, kube::Error>) -> Result<Next, Error> {
     match made {
         Ok(_) => Ok(Next::Wait),
-        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" || matches!(status.code, 403 | 404) && terminating(&status) => {
+        Err(kube::Error::Api(status))
+            if status.reason == "AlreadyExists" || matches!(status.code, 403 | 404) && terminating(&status) =>
+        {
             Ok(Next::Wait)
         }
         Err(err) => Err(err.into()),
@@ -71,7 +75,8 @@ fn unless_late<T>(made: Result<T, kube::Error>) -> Result<Next, Error> {
 }
 
 fn terminating(status: &kube::core::Status) -> bool {
-    status.code == 404 || status.details.iter().flat_map(|d| &d.causes).any(|cause| cause.reason == "NamespaceTerminating")
+    status.code == 404
+        || status.details.iter().flat_map(|d| &d.causes).any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 #[async_trait::async_trait]
@@ -102,7 +107,9 @@ fn start_root_ca(context: &Context, bundle_pem: String) {
     let namespaces = context.informers.get::<Namespace>();
     let queue = Arc::new(Queue::default());
     context.feed_own(&namespaces, &queue);
-    context.feed(&maps, &queue, |change| objects_of(change).iter().map(|map| Key::new("", &map.namespace().unwrap_or_default())).collect());
+    context.feed(&maps, &queue, |change| {
+        objects_of(change).iter().map(|map| Key::new("", &map.namespace().unwrap_or_default())).collect()
+    });
     let client = context.client("root-ca-cert-publisher");
     let controller = RootCa { client, namespaces: namespaces.clone(), maps: maps.clone(), bundle_pem };
     context.start("root-ca-cert-publisher", &queue, controller, async move {
@@ -125,7 +132,12 @@ impl Reconcile for RootCa {
             map.metadata.annotations = Some(BTreeMap::from([(ROOT_CA_NOTE.0.to_owned(), ROOT_CA_NOTE.1.to_owned())]));
             return unless_late(api.create(&PostParams::default(), &map).await);
         };
-        let noted = map.metadata.annotations.as_ref().and_then(|a| a.get(ROOT_CA_NOTE.0)).is_some_and(|note| note == ROOT_CA_NOTE.1);
+        let noted = map
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|a| a.get(ROOT_CA_NOTE.0))
+            .is_some_and(|note| note == ROOT_CA_NOTE.1);
         if map.data.as_ref() == Some(&wanted) && noted {
             return Ok(Next::Wait);
         }

@@ -1,5 +1,6 @@
-//! Services of type LoadBalancer, at once and without pods: the nodes' own addresses become the balancer's, and every node's service
-//! proxy answers on them. k3s's labels choose nodes (`svccontroller.k3s.cattle.io/enablelb`, `…/lbpool`).
+//! Services of type LoadBalancer, at once and without pods: the nodes' own addresses become the balancer's, and every
+//! node's service proxy answers on them. k3s's labels choose nodes (`svccontroller.k3s.cattle.io/enablelb`,
+//! `…/lbpool`).
 
 mod plan;
 
@@ -32,8 +33,8 @@ struct Controller {
     ranges: Vec<IpNet>,
 }
 
-/// Starts the controller. `reserved` are ports of the node that no Service may take, such as the API server's; `ranges` hold the addresses
-/// of pods and Services, of which no node has one.
+/// Starts the controller. `reserved` are ports of the node that no Service may take, such as the API server's; `ranges`
+/// hold the addresses of pods and Services, of which no node has one.
 pub(crate) fn start(context: &Context, reserved: Vec<u16>, ranges: Vec<IpNet>) {
     let controller = Controller {
         client: context.client(NAME),
@@ -65,7 +66,8 @@ pub(crate) fn start(context: &Context, reserved: Vec<u16>, ranges: Vec<IpNet>) {
     context.feed(&controller.slices, &queue, move |change| {
         let service = |slice: &EndpointSlice| Some(Key::new(&slice.namespace()?, slice.labels().get(SERVICE_NAME)?));
         let keys = driver::objects_of(change).into_iter().filter_map(|slice| service(&slice));
-        keys.filter(|key| services.get(&key.namespace, &key.name).is_some_and(|service| plan::is_local(&service))).collect()
+        keys.filter(|key| services.get(&key.namespace, &key.name).is_some_and(|service| plan::is_local(&service)))
+            .collect()
     });
     let services = controller.services.clone();
     context.feed(&controller.pods, &queue, move |change| match change {
@@ -73,7 +75,8 @@ pub(crate) fn start(context: &Context, reserved: Vec<u16>, ranges: Vec<IpNet>) {
         change if driver::objects_of(change).iter().all(|pod| plan::host_ports(pod).is_empty()) => Vec::new(),
         _ => balanced(&services),
     });
-    let waits = (controller.services.clone(), controller.nodes.clone(), controller.slices.clone(), controller.pods.clone());
+    let waits =
+        (controller.services.clone(), controller.nodes.clone(), controller.slices.clone(), controller.pods.clone());
     context.start(NAME, &queue, controller, async move {
         waits.0.synced().await;
         waits.1.synced().await;
@@ -89,7 +92,9 @@ fn balanced(services: &Informer<Service>) -> Vec<Key> {
 #[async_trait::async_trait]
 impl Reconcile for Controller {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
-        let Some(service) = self.services.get(&key.namespace, &key.name).filter(|s| s.metadata.deletion_timestamp.is_none()) else {
+        let Some(service) =
+            self.services.get(&key.namespace, &key.name).filter(|s| s.metadata.deletion_timestamp.is_none())
+        else {
             return Ok(Next::Wait);
         };
         let have = service.status.as_ref().and_then(|s| s.load_balancer.as_ref()?.ingress.clone()).unwrap_or_default();
@@ -99,19 +104,30 @@ impl Reconcile for Controller {
             return Ok(Next::Wait);
         }
         let (nodes, slices, pods) = (self.nodes.list(), self.slices.list(), self.pods.list());
-        let cluster = plan::Cluster { nodes: &nodes, slices: &slices, pods: &pods, reserved: &self.reserved, ranges: &self.ranges };
+        let cluster = plan::Cluster {
+            nodes: &nodes,
+            slices: &slices,
+            pods: &pods,
+            reserved: &self.reserved,
+            ranges: &self.ranges,
+        };
         let outcome = plan::assign(&self.services.list(), &cluster).remove(key).unwrap_or_default();
         if let Some(trouble) = &outcome.trouble {
             self.recorder.report(&*service, Severity::Warning, "SyncLoadBalancerFailed", trouble.clone());
         }
-        let same = outcome.ips.len() == have.len() && outcome.ips.iter().zip(&have).all(|(ip, have)| have.ip.as_ref() == Some(ip));
+        let same = outcome.ips.len() == have.len()
+            && outcome.ips.iter().zip(&have).all(|(ip, have)| have.ip.as_ref() == Some(ip));
         if same {
             return Ok(Next::Wait);
         }
         let ingress: Vec<LoadBalancerIngress> = outcome
             .ips
             .iter()
-            .map(|ip| LoadBalancerIngress { ip: Some(ip.clone()), ip_mode: Some("VIP".to_owned()), ..Default::default() })
+            .map(|ip| LoadBalancerIngress {
+                ip: Some(ip.clone()),
+                ip_mode: Some("VIP".to_owned()),
+                ..Default::default()
+            })
             .collect();
         let api: Api<Service> = Api::namespaced(self.client.clone(), &key.namespace);
         let patch = json!({ "status": { "loadBalancer": { "ingress": ingress } } });

@@ -46,7 +46,8 @@ pub(super) struct Outcome {
 
 /// Whether this controller has, or had, something to do with a Service.
 pub(super) fn concerns(service: &Service) -> bool {
-    let had = service.status.as_ref().and_then(|s| s.load_balancer.as_ref()?.ingress.as_ref()).is_some_and(|i| !i.is_empty());
+    let had =
+        service.status.as_ref().and_then(|s| s.load_balancer.as_ref()?.ingress.as_ref()).is_some_and(|i| !i.is_empty());
     wants(service) || had
 }
 
@@ -72,7 +73,8 @@ fn is_ready(node: &Node) -> bool {
     ready && node.metadata.deletion_timestamp.is_none()
 }
 
-/// Addresses that are not to be had by saying that one has them: every node's proxy turns the cluster's traffic to a balancer's address.
+/// Addresses that are not to be had by saying that one has them: every node's proxy turns the cluster's traffic to a
+/// balancer's address.
 struct Owned<'a> {
     ranges: &'a [IpNet],
     /// Of Services outside of the ranges.
@@ -84,7 +86,8 @@ struct Owned<'a> {
 impl Owned<'_> {
     fn of<'a>(services: &[Arc<Service>], cluster: &Cluster<'a>) -> Owned<'a> {
         let in_ranges = |ip: &IpAddr| cluster.ranges.iter().any(|range| range.contains(ip));
-        let texts = services.iter().flat_map(|service| service.spec.iter().flat_map(|spec| spec.cluster_ips.iter().flatten()));
+        let texts =
+            services.iter().flat_map(|service| service.spec.iter().flat_map(|spec| spec.cluster_ips.iter().flatten()));
         let mut by_age: Vec<&Arc<Node>> = cluster.nodes.iter().collect();
         by_age.sort_by_key(|node| (node.metadata.creation_timestamp.as_ref().map(|time| time.0), node.name_any()));
         let mut nodes = BTreeMap::new();
@@ -93,10 +96,15 @@ impl Owned<'_> {
                 nodes.entry(ip).or_insert_with(|| node.name_any());
             }
         }
-        Owned { ranges: cluster.ranges, services: texts.filter_map(|ip| ip.parse().ok()).filter(|ip| !in_ranges(ip)).collect(), nodes }
+        Owned {
+            ranges: cluster.ranges,
+            services: texts.filter_map(|ip| ip.parse().ok()).filter(|ip| !in_ranges(ip)).collect(),
+            nodes,
+        }
     }
 
-    /// Machines behind one router may share an external address, so another node's word alone does not make it that node's.
+    /// Machines behind one router may share an external address, so another node's word alone does not make it that
+    /// node's.
     fn may_be_of(&self, node: &Node, ip: &IpAddr) -> bool {
         let of_others = self.nodes.get(ip).is_some_and(|owner| *owner != node.name_any());
         !of_others && !self.services.contains(ip) && !self.ranges.iter().any(|range| range.contains(ip))
@@ -109,7 +117,11 @@ pub(super) fn host_ports(pod: &Pod) -> BTreeSet<Port> {
     let Some(spec) = pod.spec.as_ref().filter(|_| !over) else { return BTreeSet::new() };
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let ports = containers.flat_map(|container| container.ports.iter().flatten());
-    ports.filter_map(|port| Some((port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), port.host_port.filter(|n| *n > 0)?))).collect()
+    ports
+        .filter_map(|port| {
+            Some((port.protocol.clone().unwrap_or_else(|| "TCP".to_owned()), port.host_port.filter(|n| *n > 0)?))
+        })
+        .collect()
 }
 
 fn ports(service: &Service) -> Vec<Port> {
@@ -122,7 +134,9 @@ fn node_ports(services: &[Arc<Service>]) -> BTreeMap<Port, Key> {
     let of = |service: &Arc<Service>| {
         let ports: Vec<_> = service.spec.iter().flat_map(|spec| spec.ports.clone().unwrap_or_default()).collect();
         let key = Key::of(&**service);
-        ports.into_iter().filter_map(move |port| Some(((port.protocol.unwrap_or_else(|| "TCP".to_owned()), port.node_port?), key.clone())))
+        ports.into_iter().filter_map(move |port| {
+            Some(((port.protocol.unwrap_or_else(|| "TCP".to_owned()), port.node_port?), key.clone()))
+        })
     };
     services.iter().flat_map(of).collect()
 }
@@ -131,9 +145,12 @@ fn node_ports(services: &[Arc<Service>]) -> BTreeMap<Port, Key> {
 pub(super) fn assign(services: &[Arc<Service>], cluster: &Cluster<'_>) -> BTreeMap<Key, Outcome> {
     let mut wanting: Vec<&Arc<Service>> = services.iter().filter(|service| wants(service)).collect();
     // One that is served already goes on; among the others the older comes first.
-    let served =
-        |service: &Service| service.status.as_ref().and_then(|s| s.load_balancer.as_ref()?.ingress.as_ref()).is_some_and(|i| !i.is_empty());
-    wanting.sort_by_key(|service| (!served(service), service.metadata.creation_timestamp.clone().map(|t| t.0), Key::of(&***service)));
+    let served = |service: &Service| {
+        service.status.as_ref().and_then(|s| s.load_balancer.as_ref()?.ingress.as_ref()).is_some_and(|i| !i.is_empty())
+    };
+    wanting.sort_by_key(|service| {
+        (!served(service), service.metadata.creation_timestamp.clone().map(|t| t.0), Key::of(&***service))
+    });
     let (node_ports, owned) = (node_ports(services), Owned::of(services, cluster));
     let mut taken: BTreeMap<(String, String, i32), Key> = BTreeMap::new();
     let mut outcomes = BTreeMap::new();
@@ -153,7 +170,8 @@ fn no_services(service: &Service, cluster: &Cluster<'_>, node_ports: &BTreeMap<P
         let (protocol, number) = (&port.0, port.1);
         let served = protocol == "TCP" && cluster.reserved.iter().any(|reserved| i32::from(*reserved) == number);
         // What else a machine listens on its own rules know.
-        if served || RESERVED.iter().any(|(own, port)| protocol.eq_ignore_ascii_case(own) && i32::from(*port) == number) {
+        if served || RESERVED.iter().any(|(own, port)| protocol.eq_ignore_ascii_case(own) && i32::from(*port) == number)
+        {
             return Some(format!("port {number}/{protocol} is the node's own: choose another one"));
         }
         let other = node_ports.get(&port).filter(|other| **other != Key::of(service))?;
@@ -161,7 +179,8 @@ fn no_services(service: &Service, cluster: &Cluster<'_>, node_ports: &BTreeMap<P
     })
 }
 
-/// A pod of this node that has had one of the Service's ports for longer than there is the Service, and is none of its own.
+/// A pod of this node that has had one of the Service's ports for longer than there is the Service, and is none of its
+/// own.
 fn squatter<'a>(service: &Service, node: &Node, pods: &'a [Arc<Pod>]) -> Option<(&'a Arc<Pod>, Port)> {
     let wanted = ports(service);
     let selector = service.spec.as_ref().and_then(|spec| spec.selector.clone()).unwrap_or_default();
@@ -176,14 +195,25 @@ fn squatter<'a>(service: &Service, node: &Node, pods: &'a [Arc<Pod>]) -> Option<
         .find_map(|pod| Some((pod, host_ports(pod).into_iter().find(|port| wanted.contains(port))?)))
 }
 
-fn one(service: &Service, cluster: &Cluster<'_>, owned: &Owned<'_>, taken: &mut BTreeMap<(String, String, i32), Key>) -> Outcome {
+fn one(
+    service: &Service,
+    cluster: &Cluster<'_>,
+    owned: &Owned<'_>,
+    taken: &mut BTreeMap<(String, String, i32), Key>,
+) -> Outcome {
     let spec = service.spec.clone().unwrap_or_default();
     let ports = ports(service);
     let families = spec.ip_families.clone().unwrap_or_default();
     let (mut ips, mut rival) = (Vec::new(), None);
     for node in eligible(service, cluster.nodes, cluster.slices) {
         if let Some((pod, port)) = squatter(service, node, cluster.pods) {
-            rival = Some(format!("port {}/{} of node {} is the host port of pod {}", port.1, port.0, node.name_any(), Key::of(&**pod)));
+            rival = Some(format!(
+                "port {}/{} of node {} is the host port of pod {}",
+                port.1,
+                port.0,
+                node.name_any(),
+                Key::of(&**pod)
+            ));
             continue;
         }
         for ip in balancer_ips(node, owned, &families)
@@ -224,15 +254,24 @@ fn eligible<'a>(service: &Service, nodes: &'a [Arc<Node>], slices: &[Arc<Endpoin
 /// Nodes with a ready endpoint of the Service.
 fn local_nodes(service: &Service, slices: &[Arc<EndpointSlice>]) -> BTreeSet<String> {
     let (ns, name) = (service.namespace(), service.name_any());
-    let own = slices.iter().filter(|slice| slice.namespace() == ns && slice.labels().get("kubernetes.io/service-name") == Some(&name));
+    let own = slices
+        .iter()
+        .filter(|slice| slice.namespace() == ns && slice.labels().get("kubernetes.io/service-name") == Some(&name));
     let endpoints = own.flat_map(|slice| slice.endpoints.iter().flatten());
-    endpoints.filter(|e| e.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true)).filter_map(|e| e.node_name.clone()).collect()
+    endpoints
+        .filter(|e| e.conditions.as_ref().and_then(|c| c.ready).unwrap_or(true))
+        .filter_map(|e| e.node_name.clone())
+        .collect()
 }
 
-/// External addresses where the node has any, else internal ones, of the Service's families, as far as they may be its own.
+/// External addresses where the node has any, else internal ones, of the Service's families, as far as they may be its
+/// own.
 fn balancer_ips(node: &Node, owned: &Owned<'_>, families: &[String]) -> Vec<String> {
     let of = |kind: &str, v6: bool| -> Vec<String> {
-        addresses(node, kind).filter(|ip| ip.is_ipv6() == v6 && owned.may_be_of(node, ip)).map(|ip| ip.to_string()).collect()
+        addresses(node, kind)
+            .filter(|ip| ip.is_ipv6() == v6 && owned.may_be_of(node, ip))
+            .map(|ip| ip.to_string())
+            .collect()
     };
     let one = |v6: bool| {
         let external = of(EXTERNAL, v6);
@@ -266,7 +305,13 @@ mod tests {
         outcome(services, nodes, slices, &[], name).ips
     }
 
-    fn outcome(services: &[Arc<Service>], nodes: &[Arc<Node>], slices: &[Arc<EndpointSlice>], pods: &[Arc<Pod>], name: &str) -> Outcome {
+    fn outcome(
+        services: &[Arc<Service>],
+        nodes: &[Arc<Node>],
+        slices: &[Arc<EndpointSlice>],
+        pods: &[Arc<Pod>],
+        name: &str,
+    ) -> Outcome {
         let ranges = ["10.42.0.0/16".parse().unwrap(), "10.43.0.0/16".parse().unwrap()];
         let cluster = Cluster { nodes, slices, pods, reserved: &[7443], ranges: &ranges };
         assign(services, &cluster).remove(&Key::new("a", name)).unwrap_or_default()
@@ -284,22 +329,41 @@ mod tests {
     #[test]
     fn a_node_serves_at_addresses_that_may_be_its_own() {
         let named = |name: &str, age: &str, addresses: &[(&str, &str)]| -> Arc<Node> {
-            let all: Vec<Value> = addresses.iter().map(|(kind, text)| json!({ "type": kind, "address": text })).collect();
+            let all: Vec<Value> =
+                addresses.iter().map(|(kind, text)| json!({ "type": kind, "address": text })).collect();
             let metadata = json!({ "name": name, "creationTimestamp": format!("2026-01-01T00:00:{age}Z") });
             let status = json!({ "conditions": [{ "type": "Ready", "status": "True" }], "addresses": all });
             Arc::new(serde_json::from_value(json!({ "metadata": metadata, "status": status })).unwrap())
         };
-        let services =
-            [service("web", 80, "01", json!({})), service("old", 80, "01", json!({ "type": "ClusterIP", "clusterIPs": ["10.99.0.7"] }))];
-        let bad = ["10.43.0.10", "10.42.3.4", "10.99.0.7", "10.0.0.2", "127.0.0.1", "169.254.169.254", "10.0.0.3 x", "example.com"];
+        let services = [
+            service("web", 80, "01", json!({})),
+            service("old", 80, "01", json!({ "type": "ClusterIP", "clusterIPs": ["10.99.0.7"] })),
+        ];
+        let bad = [
+            "10.43.0.10",
+            "10.42.3.4",
+            "10.99.0.7",
+            "10.0.0.2",
+            "127.0.0.1",
+            "169.254.169.254",
+            "10.0.0.3 x",
+            "example.com",
+        ];
         for text in bad {
-            let nodes = [named("n1", "01", &[(EXTERNAL, text), (INTERNAL, "10.0.0.1")]), named("n2", "02", &[(INTERNAL, "10.0.0.2")])];
+            let nodes = [
+                named("n1", "01", &[(EXTERNAL, text), (INTERNAL, "10.0.0.1")]),
+                named("n2", "02", &[(INTERNAL, "10.0.0.2")]),
+            ];
             assert_eq!(ips(&services, &nodes, &[], "web"), ["10.0.0.1", "10.0.0.2"], "{text}");
         }
         // The younger node does not get the older one's place.
         let nodes = [named("n0", "02", &[(INTERNAL, "10.0.0.1")]), named("n1", "01", &[(INTERNAL, "10.0.0.1")])];
-        let owned = Owned::of(&services, &Cluster { nodes: &nodes, slices: &[], pods: &[], reserved: &[], ranges: &[] });
-        assert!(!owned.may_be_of(&nodes[0], &IpAddr::from([10, 0, 0, 1])) && owned.may_be_of(&nodes[1], &IpAddr::from([10, 0, 0, 1])));
+        let owned =
+            Owned::of(&services, &Cluster { nodes: &nodes, slices: &[], pods: &[], reserved: &[], ranges: &[] });
+        assert!(
+            !owned.may_be_of(&nodes[0], &IpAddr::from([10, 0, 0, 1]))
+                && owned.may_be_of(&nodes[1], &IpAddr::from([10, 0, 0, 1]))
+        );
         // Behind one router.
         let behind = |name: &str, ip: &str| named(name, "01", &[(EXTERNAL, "203.0.113.9"), (INTERNAL, ip)]);
         assert_eq!(ips(&services, &[behind("n1", "10.0.0.1"), behind("n2", "10.0.0.2")], &[], "web"), ["203.0.113.9"]);
@@ -317,19 +381,37 @@ mod tests {
     #[test]
     fn a_nodes_own_ports_are_not_to_be_had() {
         let nodes = [node("n1", "10.0.0.1", json!({}))];
-        for (protocol, port) in [("TCP", 6443), ("TCP", 7443), ("TCP", 22), ("UDP", 8472), ("TCP", 2379), ("TCP", 10250)] {
-            let own = [service("web", port, "01", json!({ "ports": [{ "port": 80 }, { "port": port, "protocol": protocol }] }))];
+        for (protocol, port) in
+            [("TCP", 6443), ("TCP", 7443), ("TCP", 22), ("UDP", 8472), ("TCP", 2379), ("TCP", 10250)]
+        {
+            let own = [service(
+                "web",
+                port,
+                "01",
+                json!({ "ports": [{ "port": 80 }, { "port": port, "protocol": protocol }] }),
+            )];
             assert!(ips(&own, &nodes, &[], "web").is_empty(), "{port}/{protocol}");
         }
         // The other protocol's is another port.
-        assert_eq!(ips(&[service("web", 22, "01", json!({ "ports": [{ "port": 22, "protocol": "UDP" }] }))], &nodes, &[], "web").len(), 1);
+        assert_eq!(
+            ips(
+                &[service("web", 22, "01", json!({ "ports": [{ "port": 22, "protocol": "UDP" }] }))],
+                &nodes,
+                &[],
+                "web"
+            )
+            .len(),
+            1
+        );
     }
 
     #[test]
     fn another_services_node_port_is_not_to_be_had() {
         let nodes = [node("n1", "10.0.0.1", json!({}))];
-        let all =
-            [service("web", 30080, "01", json!({})), service("shop", 80, "02", json!({ "ports": [{ "port": 80, "nodePort": 30080 }] }))];
+        let all = [
+            service("web", 30080, "01", json!({})),
+            service("shop", 80, "02", json!({ "ports": [{ "port": 80, "nodePort": 30080 }] })),
+        ];
         let web = outcome(&all, &nodes, &[], &[], "web");
         assert_eq!(web.trouble.unwrap(), "port 30080/TCP is the node port of Service a/shop: choose another one");
         assert_eq!(ips(&all, &nodes, &[], "shop"), ["10.0.0.1"]);
@@ -359,7 +441,10 @@ mod tests {
             "endpoints": [{ "addresses": ["10.42.1.2"], "nodeName": "n2" }] });
         let slices = [Arc::new(serde_json::from_value(slice).unwrap())];
         let nodes = [node("n1", "10.0.0.1", json!({})), node("n2", "10.0.0.2", json!({}))];
-        assert_eq!(ips(&[service("web", 80, "01", json!({ "externalTrafficPolicy": "Local" }))], &nodes, &slices, "web"), ["10.0.0.2"]);
+        assert_eq!(
+            ips(&[service("web", 80, "01", json!({ "externalTrafficPolicy": "Local" }))], &nodes, &slices, "web"),
+            ["10.0.0.2"]
+        );
     }
 
     #[test]

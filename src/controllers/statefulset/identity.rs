@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod as WholePod, PodTemplateSpec, Volume};
+use k8s_openapi::api::core::v1::{
+    PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod as WholePod, PodTemplateSpec, Volume,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
 use model::pod::Pod;
@@ -81,7 +83,10 @@ fn volumes(set: &StatefulSet, own: Vec<Volume>, ordinal: i32) -> Vec<Volume> {
     let claims = claims(set, ordinal);
     let of_claim = |(name, claim): &(String, PersistentVolumeClaim)| Volume {
         name: name.clone(),
-        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource { claim_name: claim.name_any(), read_only: None }),
+        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+            claim_name: claim.name_any(),
+            read_only: None,
+        }),
         ..Volume::default()
     };
     let mut all: Vec<Volume> = claims.iter().map(of_claim).collect();
@@ -137,7 +142,8 @@ pub(super) enum Owners {
     Conflict,
 }
 
-/// The owners that a claim of `pod` should have: the set, the pod that is going, or neither. Spec: upstream's `updateClaimOwnerRefForSetAndPod`.
+/// The owners that a claim of `pod` should have: the set, the pod that is going, or neither. Spec: upstream's
+/// `updateClaimOwnerRefForSetAndPod`.
 pub(super) fn claim_owners(set: &StatefulSet, pod: &Pod, claim: &PersistentVolumeClaim) -> Owners {
     let policy = Retention::of(set);
     let scaled_down = ordinal(&set.name_any(), &pod.name_any()).is_some_and(|n| !Ordinals::of(set).contains(n));

@@ -46,7 +46,8 @@ struct Controller {
 /// Starts the controller.
 pub(crate) fn start(context: &Context) {
     let (sets, pods) = (context.informers.get::<StatefulSet>(), context.informers.get::<Pod>());
-    let (claims, revisions) = (context.informers.get::<PersistentVolumeClaim>(), context.informers.get::<ControllerRevision>());
+    let (claims, revisions) =
+        (context.informers.get::<PersistentVolumeClaim>(), context.informers.get::<ControllerRevision>());
     let queue = Arc::new(Queue::default());
     let expectations = Arc::new(Expectations::default());
     context.feed_own(&sets, &queue);
@@ -82,8 +83,9 @@ fn concerned(pod: &Pod, sets: &Informer<StatefulSet>) -> Vec<Key> {
         return driver::owner_key(pod, "StatefulSet").into_iter().collect();
     }
     let all = sets.list_in(&pod.namespace().unwrap_or_default());
-    let selects =
-        |set: &&Arc<StatefulSet>| set.spec.as_ref().is_some_and(|spec| selectors::selects(&spec.selector, pod.metadata.labels.as_ref()));
+    let selects = |set: &&Arc<StatefulSet>| {
+        set.spec.as_ref().is_some_and(|spec| selectors::selects(&spec.selector, pod.metadata.labels.as_ref()))
+    };
     all.iter().filter(selects).map(|set| Key::of(&**set)).collect()
 }
 
@@ -91,17 +93,23 @@ fn concerned(pod: &Pod, sets: &Informer<StatefulSet>) -> Vec<Key> {
 impl Reconcile for Controller {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
         let Some(set) = self.sets.get(&key.namespace, &key.name) else { return Ok(Next::Wait) };
-        let Some(spec) = set.spec.as_ref().filter(|_| set.metadata.deletion_timestamp.is_none()) else { return Ok(Next::Wait) };
-        let history = History { client: self.client.clone(), revisions: &self.revisions, owner: &*set, selector: &spec.selector };
+        let Some(spec) = set.spec.as_ref().filter(|_| set.metadata.deletion_timestamp.is_none()) else {
+            return Ok(Next::Wait);
+        };
+        let history =
+            History { client: self.client.clone(), revisions: &self.revisions, owner: &*set, selector: &spec.selector };
         let owned_revisions = history.claim().await?;
         let pods = self.claim(&set).await?;
         let old = set.status.clone().unwrap_or_default();
-        let state = State { template: &spec.template, hash_label: HASH_LABEL, collisions: old.collision_count.unwrap_or(0) };
+        let state =
+            State { template: &spec.template, hash_label: HASH_LABEL, collisions: old.collision_count.unwrap_or(0) };
         let (update, collisions) = history.present(&owned_revisions, &state).await?;
         let is_current = |r: &&Arc<ControllerRevision>| old.current_revision.as_ref() == Some(&r.name_any());
         let current = owned_revisions.iter().find(is_current).cloned().unwrap_or_else(|| Arc::clone(&update));
         let plan = self.plan(&set, (&current, &update), collisions, &pods);
-        let uids = |of: &dyn Fn(&Pod) -> bool| pods.iter().filter(|pod| of(pod)).filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>();
+        let uids = |of: &dyn Fn(&Pod) -> bool| {
+            pods.iter().filter(|pod| of(pod)).filter_map(|pod| pod.uid()).collect::<BTreeSet<_>>()
+        };
         let met = self.expectations.met(key, &uids(&|_| true), &uids(&|pod| pod.metadata.deletion_timestamp.is_some()));
         let mut outcome = Ok(());
         if met {
@@ -117,7 +125,9 @@ impl Reconcile for Controller {
         let carried = history::carried(pods.iter().map(|pod| &**pod), identity::REVISION_LABEL);
         let live = [current.name_any(), update.name_any()];
         history
-            .truncate(&owned_revisions, spec.revision_history_limit, |r| live.contains(&r.name_any()) || carried.contains(&r.name_any()))
+            .truncate(&owned_revisions, spec.revision_history_limit, |r| {
+                live.contains(&r.name_any()) || carried.contains(&r.name_any())
+            })
             .await?;
         Ok(plan.look_again_secs.map_or(Next::Wait, |secs| Next::After(Duration::from_secs(secs))))
     }
@@ -182,7 +192,8 @@ impl Controller {
             Action::MakeClaims { pod, claims } => self.make_claims(set, key, &pod.name_any(), claims).await?,
             Action::Relabel { pod, labels } => {
                 let patch = json!({"metadata": {"uid": pod.uid(), "labels": labels}});
-                let done = self.pods_of(key).patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await;
+                let done =
+                    self.pods_of(key).patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await;
                 self.tell(set, "update", "Update", &pod.name_any(), done.as_ref().err());
                 done?;
             }
@@ -207,7 +218,12 @@ impl Controller {
                     true => (Severity::Warning, "RecreatingFailedPod", "failed"),
                     false => (Severity::Normal, "RecreatingTerminatedPod", "terminated"),
                 };
-                self.recorder.report(set, severity, reason, format!("StatefulSet {key} is recreating {word} Pod {name}"));
+                self.recorder.report(
+                    set,
+                    severity,
+                    reason,
+                    format!("StatefulSet {key} is recreating {word} Pod {name}"),
+                );
                 self.delete(set, key, pod).await?;
             }
             Action::Delete(pod) => self.delete(set, key, pod).await?,
@@ -215,7 +231,13 @@ impl Controller {
         Ok(())
     }
 
-    async fn make_claims(&self, set: &StatefulSet, key: &Key, pod: &str, claims: &[PersistentVolumeClaim]) -> Result<(), Error> {
+    async fn make_claims(
+        &self,
+        set: &StatefulSet,
+        key: &Key,
+        pod: &str,
+        claims: &[PersistentVolumeClaim],
+    ) -> Result<(), Error> {
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
         for claim in claims {
             let (name, set_name) = (claim.name_any(), set.name_any());
@@ -226,7 +248,10 @@ impl Controller {
                     self.recorder.report(set, Severity::Normal, "SuccessfulCreate", text);
                 }
                 Err(err) => {
-                    let text = format!("create Claim {name} for Pod {pod} in StatefulSet {set_name} failed error: {}", Chain(&err));
+                    let text = format!(
+                        "create Claim {name} for Pod {pod} in StatefulSet {set_name} failed error: {}",
+                        Chain(&err)
+                    );
                     self.recorder.report(set, Severity::Warning, "FailedCreate", text);
                     return Err(err.into());
                 }
@@ -238,7 +263,8 @@ impl Controller {
     async fn delete(&self, set: &StatefulSet, key: &Key, pod: &Pod) -> Result<(), Error> {
         let (name, uid) = (pod.name_any(), pod.uid().unwrap_or_default());
         let same = Preconditions { uid: Some(uid.clone()), resource_version: None };
-        let done = driver::gone_is_fine(self.pods_of(key).delete(&name, &DeleteParams::default().preconditions(same)).await);
+        let done =
+            driver::gone_is_fine(self.pods_of(key).delete(&name, &DeleteParams::default().preconditions(same)).await);
         self.tell(set, "delete", "Delete", &name, done.as_ref().err());
         done?;
         self.expectations.deleted(key, uid);

@@ -88,7 +88,8 @@ impl View<'_> {
     }
 
     fn is_on_delete(&self) -> bool {
-        self.set.spec.as_ref().and_then(|s| s.update_strategy.as_ref()).and_then(|s| s.type_.as_deref()) == Some("OnDelete")
+        self.set.spec.as_ref().and_then(|s| s.update_strategy.as_ref()).and_then(|s| s.type_.as_deref())
+            == Some("OnDelete")
     }
 
     /// Pods with an index below this stay as they are in a rolling update.
@@ -102,7 +103,9 @@ impl View<'_> {
         let bound = strategy.and_then(|s| s.rolling_update.as_ref()).and_then(|r| r.max_unavailable.clone());
         let n = match bound {
             Some(IntOrString::Int(n)) => n,
-            Some(IntOrString::String(text)) => Ordinals::of(self.set).n * text.trim_end_matches('%').parse::<i32>().unwrap_or(0) / 100,
+            Some(IntOrString::String(text)) => {
+                Ordinals::of(self.set).n * text.trim_end_matches('%').parse::<i32>().unwrap_or(0) / 100
+            }
             None => 1,
         };
         n.max(1)
@@ -155,8 +158,10 @@ fn replica(view: &View<'_>, ordinal: i32, pod: Option<&Arc<Pod>>, plan: &mut Pla
         let pod = view.fresh(ordinal);
         let name = pod.name_any();
         let claims = identity::claims(view.set, ordinal);
-        let stale =
-            claims.iter().filter_map(|(_, claim)| (view.claim)(&claim.name_any())).any(|claim| identity::is_stale(&claim, &name, None));
+        let stale = claims
+            .iter()
+            .filter_map(|(_, claim)| (view.claim)(&claim.name_any()))
+            .any(|claim| identity::is_stale(&claim, &name, None));
         if stale {
             // The claim goes with the pod that had this name; a new one can be made after that.
             plan.look_again_secs = Some(plan.look_again_secs.unwrap_or(1).min(1));
@@ -200,7 +205,8 @@ fn own_claims(view: &View<'_>, pod: &Arc<Pod>, ordinal: i32, plan: &mut Plan) {
     }
 }
 
-/// Pods beyond the wanted number go, the highest ordinal first; in order, one at a time and only while the others are well.
+/// Pods beyond the wanted number go, the highest ordinal first; in order, one at a time and only while the others are
+/// well.
 fn give_up(view: &View<'_>, condemned: &[Arc<Pod>], all: &BTreeMap<i32, Arc<Pod>>, plan: &mut Plan) -> Go {
     for pod in condemned {
         if let Some(ordinal) = identity::ordinal(&view.set.name_any(), &pod.name_any()) {
@@ -227,8 +233,9 @@ fn give_up(view: &View<'_>, condemned: &[Arc<Pod>], all: &BTreeMap<i32, Arc<Pod>
     Go::On
 }
 
-/// A rolling update: from the highest ordinal down to the partition, never more than `maxUnavailable` without an available pod. One
-/// that serves nobody counts as well: it may be all that still has its data, and its renewal is not the only one that waits.
+/// A rolling update: from the highest ordinal down to the partition, never more than `maxUnavailable` without an
+/// available pod. One that serves nobody counts as well: it may be all that still has its data, and its renewal is not
+/// the only one that waits.
 fn renew(view: &View<'_>, by_ordinal: &BTreeMap<i32, Arc<Pod>>, plan: &mut Plan) {
     let ordinals = Ordinals::of(view.set);
     let update = view.update.name_any();
@@ -237,14 +244,16 @@ fn renew(view: &View<'_>, by_ordinal: &BTreeMap<i32, Arc<Pod>>, plan: &mut Plan)
     let unavailable = replicas.iter().filter(|(_, pod)| pod.is_none_or(|pod| !serves(pod))).count();
     let budget = usize::try_from(view.max_unavailable()).unwrap_or(0).saturating_sub(unavailable);
     let old = replicas.into_iter().rev().take_while(|(ordinal, _)| *ordinal >= ordinals.first + view.partition());
-    let old = old
-        .filter_map(|(_, pod)| pod)
-        .filter(|pod| revision_of(pod) != update && !is_terminating(pod) && !matches!(phase::phase(pod), "Failed" | "Succeeded"));
+    let old = old.filter_map(|(_, pod)| pod).filter(|pod| {
+        revision_of(pod) != update && !is_terminating(pod) && !matches!(phase::phase(pod), "Failed" | "Succeeded")
+    });
     plan.actions.extend(old.take(budget).map(|pod| Action::Delete(Arc::clone(pod))));
 }
 
 fn status(view: &View<'_>) -> StatefulSetStatus {
-    let count = |test: &dyn Fn(&Pod) -> bool| i32::try_from(view.pods.iter().filter(|pod| test(pod)).count()).unwrap_or(i32::MAX);
+    let count = |test: &dyn Fn(&Pod) -> bool| {
+        i32::try_from(view.pods.iter().filter(|pod| test(pod)).count()).unwrap_or(i32::MAX)
+    };
     let positive = |n: i32| (n > 0).then_some(n);
     let created = |pod: &Pod| !phase::phase(pod).is_empty();
     let of = |name: String| count(&|pod| created(pod) && !is_terminating(pod) && revision_of(pod) == name);

@@ -16,14 +16,18 @@ fn set(spec: Value) -> StatefulSet {
     let mut spec = spec;
     spec["selector"] = json!({"matchLabels": {"app": "db"}});
     spec["serviceName"] = json!("db");
-    spec["template"] = json!({"metadata": {"labels": {"app": "db"}}, "spec": {"containers": [{"name": "c", "image": "new"}]}});
-    serde_json::from_value(json!({"metadata": {"name": "db", "namespace": "d", "uid": "u", "generation": 2}, "spec": spec})).unwrap()
+    spec["template"] =
+        json!({"metadata": {"labels": {"app": "db"}}, "spec": {"containers": [{"name": "c", "image": "new"}]}});
+    serde_json::from_value(
+        json!({"metadata": {"name": "db", "namespace": "d", "uid": "u", "generation": 2}, "spec": spec}),
+    )
+    .unwrap()
 }
 
 fn revision(name: &str) -> ControllerRevision {
-    let template =
-        json!({"$patch": "replace", "metadata": {"labels": {"app": "db"}}, "spec": {"containers": [{"name": "c", "image": name}]}});
-    serde_json::from_value(json!({"metadata": {"name": name}, "revision": 1, "data": {"spec": {"template": template}}})).unwrap()
+    let template = json!({"$patch": "replace", "metadata": {"labels": {"app": "db"}}, "spec": {"containers": [{"name": "c", "image": name}]}});
+    serde_json::from_value(json!({"metadata": {"name": name}, "revision": 1, "data": {"spec": {"template": template}}}))
+        .unwrap()
 }
 
 fn pod(ordinal: i32, revision: &str, phase: &str, ready: bool) -> Arc<Pod> {
@@ -59,7 +63,8 @@ fn planned(set: &StatefulSet, pods: &[Arc<Pod>]) -> Vec<String> {
 
 #[test]
 fn in_order_each_pod_waits_for_the_one_before() {
-    let set = set(json!({"replicas": 3, "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}}));
+    let set =
+        set(json!({"replicas": 3, "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}}));
     assert_eq!(planned(&set, &[]), ["create db-0 new"]);
     assert_eq!(planned(&set, &[pod(0, "new", "Running", false)]), [""; 0]);
     assert_eq!(planned(&set, &[good(0, "new")]), ["create db-1 new"]);
@@ -80,14 +85,19 @@ fn the_highest_goes_first_and_waits_for_ill_ones() {
     let pods = [good(0, "new"), good(1, "new"), good(2, "new")];
     assert_eq!(planned(&set, &pods), ["delete db-2"]);
     assert_eq!(planned(&set, &[good(0, "new"), pod(1, "new", "Running", false), good(2, "new")]), ["delete db-2"]);
-    assert_eq!(planned(&set, &[good(0, "new"), pod(1, "new", "Running", false), pod(2, "new", "Pending", false)]), [""; 0]);
+    assert_eq!(
+        planned(&set, &[good(0, "new"), pod(1, "new", "Running", false), pod(2, "new", "Pending", false)]),
+        [""; 0]
+    );
     assert_eq!(planned(&set, &[good(0, "new"), good(1, "new"), pod(2, "new", "Pending", false)]), ["delete db-2"]);
     assert_eq!(planned(&set, &[pod(0, "new", "Running", false), good(1, "new")]), [""; 0]);
 }
 
 #[test]
 fn a_rolling_update_goes_down_to_the_partition_one_by_one() {
-    let with = |rolling: Value| set(json!({"replicas": 3, "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": rolling}}));
+    let with = |rolling: Value| {
+        set(json!({"replicas": 3, "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": rolling}}))
+    };
     let old = [good(0, "old"), good(1, "old"), good(2, "old")];
     assert_eq!(planned(&with(json!({"partition": 0})), &old), ["delete db-2"]);
     assert_eq!(planned(&with(json!({"partition": 2})), &[good(0, "old"), good(1, "old"), good(2, "new")]), [""; 0]);
@@ -108,7 +118,10 @@ fn ended_pods_come_again() {
 fn status_counts_revisions_and_ends_the_update_when_all_are_new() {
     let set = set(json!({"replicas": 2, "minReadySeconds": 10}));
     let half = plan_of(&set, &[good(0, "old"), good(1, "new")]).status;
-    assert_eq!((half.current_revision.as_deref(), half.current_replicas, half.updated_replicas), (Some("old"), Some(1), Some(1)));
+    assert_eq!(
+        (half.current_revision.as_deref(), half.current_replicas, half.updated_replicas),
+        (Some("old"), Some(1), Some(1))
+    );
     assert_eq!((half.ready_replicas, half.available_replicas), (Some(2), Some(0)));
     let done = plan_of(&set, &[good(0, "new"), good(1, "new")]).status;
     assert_eq!((done.current_revision.as_deref(), done.current_replicas), (Some("new"), Some(2)));
@@ -117,8 +130,10 @@ fn status_counts_revisions_and_ends_the_update_when_all_are_new() {
 #[test]
 fn claims_go_with_the_set_or_with_the_pod_as_the_policy_says() {
     let with = |deleted: &str, scaled: &str| {
-        set(json!({"replicas": 1, "persistentVolumeClaimRetentionPolicy": {"whenDeleted": deleted, "whenScaled": scaled},
-            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {}}]}))
+        set(
+            json!({"replicas": 1, "persistentVolumeClaimRetentionPolicy": {"whenDeleted": deleted, "whenScaled": scaled},
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {}}]}),
+        )
     };
     let claim = |owners: Value| -> PersistentVolumeClaim {
         serde_json::from_value(json!({"metadata": {"name": "data-db-1", "ownerReferences": owners}})).unwrap()
@@ -142,10 +157,16 @@ fn a_pod_is_called_by_its_ordinal_and_mounts_its_claims() {
     let set = set(json!({"volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {}}]}));
     let pod = identity::pod(&set, &set.spec.as_ref().unwrap().template, "new", 3);
     let spec = pod.spec.clone().unwrap();
-    assert_eq!((pod.name_any().as_str(), spec.hostname.as_deref(), spec.subdomain.as_deref()), ("db-3", Some("db-3"), Some("db")));
+    assert_eq!(
+        (pod.name_any().as_str(), spec.hostname.as_deref(), spec.subdomain.as_deref()),
+        ("db-3", Some("db-3"), Some("db"))
+    );
     assert_eq!(spec.volumes.unwrap()[0].persistent_volume_claim.as_ref().unwrap().claim_name, "data-db-3");
     assert_eq!(pod.labels()["apps.kubernetes.io/pod-index"], "3");
-    assert_eq!((identity::ordinal("db", "db-12"), identity::ordinal("db", "db-x"), identity::ordinal("d", "db-1")), (Some(12), None, None));
+    assert_eq!(
+        (identity::ordinal("db", "db-12"), identity::ordinal("db", "db-x"), identity::ordinal("d", "db-1")),
+        (Some(12), None, None)
+    );
 }
 
 // Semantics M15: all pods of a set that did not get ready were deleted at once.

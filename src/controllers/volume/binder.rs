@@ -1,4 +1,5 @@
-//! Claims and volumes: who gets whom, and what happens to a volume whose claim is gone. Spec: upstream's `PersistentVolumeController`.
+//! Claims and volumes: who gets whom, and what happens to a volume whose claim is gone. Spec: upstream's
+//! `PersistentVolumeController`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +82,10 @@ fn volume_concerns(change: &Change<PersistentVolume>, claims: &Informer<Persiste
     let mut keys = Vec::new();
     for volume in driver::objects_of(change) {
         match volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) {
-            Some(claim) => keys.push(Key::new(claim.namespace.as_deref().unwrap_or_default(), claim.name.as_deref().unwrap_or_default())),
+            Some(claim) => keys.push(Key::new(
+                claim.namespace.as_deref().unwrap_or_default(),
+                claim.name.as_deref().unwrap_or_default(),
+            )),
             None => keys.extend(unbound(claims)),
         }
         keys.push(Key::of(&*volume));
@@ -114,7 +118,8 @@ impl Binder {
         }
         if let Some(name) = volumes::name_of(claim) {
             let Some(volume) = self.volumes.get("", name) else { return self.set_claim_phase(claim, "Pending").await };
-            let foreign = volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_some()) && volumes::names(&volume, claim).is_none();
+            let foreign =
+                volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_some()) && volumes::names(&volume, claim).is_none();
             if foreign {
                 let text = format!("volume {name:?} already bound to a different claim.");
                 self.recorder.report(claim, Severity::Warning, "FailedBinding", text);
@@ -131,7 +136,8 @@ impl Binder {
             return Ok(());
         }
         let class = self.classes.get("", &volumes::class_of(claim));
-        let delayed = class.as_ref().is_some_and(|class| class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
+        let delayed =
+            class.as_ref().is_some_and(|class| class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer"));
         let node = claim.annotations().get(SELECTED_NODE).and_then(|name| self.nodes.get("", name));
         let waits = delayed && !claim.annotations().contains_key(SELECTED_NODE);
         let all = self.volumes.list();
@@ -151,7 +157,8 @@ impl Binder {
         }
         let mut defaults: Vec<_> = self.classes.list();
         defaults.retain(|class| class.annotations().get(DEFAULT_CLASS).is_some_and(|value| value == "true"));
-        let Some(newest) = defaults.iter().max_by_key(|class| class.metadata.creation_timestamp.as_ref().map(|t| t.0)) else {
+        let Some(newest) = defaults.iter().max_by_key(|class| class.metadata.creation_timestamp.as_ref().map(|t| t.0))
+        else {
             return Ok(false);
         };
         let mut updated = claim.clone();
@@ -161,14 +168,21 @@ impl Binder {
     }
 
     /// No volume yet: somebody may make one, or a pod must come first.
-    async fn wait(&self, claim: &PersistentVolumeClaim, class: Option<&StorageClass>, for_pod: bool) -> Result<(), Error> {
+    async fn wait(
+        &self,
+        claim: &PersistentVolumeClaim,
+        class: Option<&StorageClass>,
+        for_pod: bool,
+    ) -> Result<(), Error> {
         let name = volumes::class_of(claim);
         match class {
             _ if for_pod => {
                 let text = "waiting for first consumer to be created before binding";
                 self.recorder.report(claim, Severity::Normal, "WaitForFirstConsumer", text);
             }
-            Some(class) if class.provisioner != NO_PROVISIONER => return self.ask_provisioner(claim, &class.provisioner).await,
+            Some(class) if class.provisioner != NO_PROVISIONER => {
+                return self.ask_provisioner(claim, &class.provisioner).await;
+            }
             None if !name.is_empty() => {
                 let text = format!("storageclass.storage.k8s.io {name:?} not found");
                 self.recorder.report(claim, Severity::Warning, "ProvisioningFailed", text);
@@ -195,7 +209,8 @@ impl Binder {
         self.set_claim_phase(claim, "Pending").await
     }
 
-    /// Four writes, each harmless to repeat: the volume names the claim, it is Bound, the claim names the volume, it is Bound.
+    /// Four writes, each harmless to repeat: the volume names the claim, it is Bound, the claim names the volume, it is
+    /// Bound.
     async fn bind(&self, volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Result<(), Error> {
         let mut volume = volume.clone();
         if volumes::names(&volume, claim) != Some(true) {
@@ -223,15 +238,28 @@ impl Binder {
 
     async fn bound_claim(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
         let Some(name) = volumes::name_of(claim) else {
-            return self.lose(claim, "ClaimLost", "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!").await;
+            return self
+                .lose(
+                    claim,
+                    "ClaimLost",
+                    "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!",
+                )
+                .await;
         };
         let Some(volume) = self.volumes.get("", name) else {
-            return self.lose(claim, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!").await;
+            return self
+                .lose(claim, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
+                .await;
         };
         match (volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_some()), volumes::names(&volume, claim)) {
             (false, _) | (true, Some(_)) => self.bind(&volume, claim).await,
             (true, None) => {
-                self.lose(claim, "ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly").await
+                self.lose(
+                    claim,
+                    "ClaimMisbound",
+                    "Two claims are bound to the same volume, this one is bound incorrectly",
+                )
+                .await
             }
         }
     }
@@ -251,7 +279,8 @@ impl Binder {
             // Kept for a claim by a person: it is bound when the claim comes.
             return self.set_volume_phase(volume, "Available").await;
         };
-        let (namespace, name) = (reference.namespace.clone().unwrap_or_default(), reference.name.clone().unwrap_or_default());
+        let (namespace, name) =
+            (reference.namespace.clone().unwrap_or_default(), reference.name.clone().unwrap_or_default());
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &namespace);
         let cached = self.claims.get(&namespace, &name).filter(|claim| claim.uid().as_ref() == Some(uid));
         // Data is at stake: only the server's word that the claim is gone counts, not a cache's.
@@ -261,7 +290,9 @@ impl Binder {
         };
         match claim {
             None => self.release(volume).await,
-            Some(claim) if volumes::name_of(&claim) == Some(&volume.name_any()) => self.set_volume_phase(volume, "Bound").await,
+            Some(claim) if volumes::name_of(&claim) == Some(&volume.name_any()) => {
+                self.set_volume_phase(volume, "Bound").await
+            }
             Some(claim) if volumes::name_of(&claim).is_none() => Ok(()),
             // The claim has another volume by now.
             Some(_) if volume.annotations().contains_key(BOUND_BY_US) => {
@@ -283,7 +314,10 @@ impl Binder {
         let spec = volume.spec.clone().unwrap_or_default();
         let policy = spec.persistent_volume_reclaim_policy.as_deref().unwrap_or("Retain");
         // What a provisioner made is for that provisioner to delete.
-        if policy != "Delete" || volume.annotations().contains_key(PROVISIONED_BY) || volume.metadata.deletion_timestamp.is_some() {
+        if policy != "Delete"
+            || volume.annotations().contains_key(PROVISIONED_BY)
+            || volume.metadata.deletion_timestamp.is_some()
+        {
             if policy == "Recycle" {
                 let text = "No recycler plugin found for the volume!";
                 self.recorder.report(volume, Severity::Warning, "VolumeFailedRecycle", text);
@@ -347,7 +381,8 @@ impl Binder {
     }
 }
 
-/// The status of a claim that has its volume. Capacity and class are the volume's at the moment of binding; later they are the resizer's.
+/// The status of a claim that has its volume. Capacity and class are the volume's at the moment of binding; later they
+/// are the resizer's.
 fn bind_status(status: &mut PersistentVolumeClaimStatus, volume: PersistentVolumeSpec) {
     let was_bound = status.phase.as_deref() == Some("Bound");
     status.phase = Some("Bound".to_owned());
@@ -376,7 +411,10 @@ mod tests {
 
     #[test]
     fn a_claim_takes_the_class_of_its_volume_once() {
-        let volume = |class: &str| PersistentVolumeSpec { volume_attributes_class_name: Some(class.to_owned()), ..Default::default() };
+        let volume = |class: &str| PersistentVolumeSpec {
+            volume_attributes_class_name: Some(class.to_owned()),
+            ..Default::default()
+        };
         let mut status = PersistentVolumeClaimStatus { phase: Some("Pending".to_owned()), ..Default::default() };
         bind_status(&mut status, volume("gold"));
         assert_eq!(status.current_volume_attributes_class_name.as_deref(), Some("gold"));

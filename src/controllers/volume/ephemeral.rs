@@ -39,7 +39,9 @@ pub(super) fn start(context: &Context) {
     };
     let queue = Arc::new(Queue::default());
     context.feed(&controller.pods, &queue, |change| {
-        let has = |pod: &Arc<Pod>| pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).any(|volume| volume.ephemeral.is_some());
+        let has = |pod: &Arc<Pod>| {
+            pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).any(|volume| volume.ephemeral.is_some())
+        };
         driver::objects_of(change).into_iter().filter(has).map(|pod| Key::of(&*pod)).collect()
     });
     context.feed(&controller.claims, &queue, |change| {
@@ -61,7 +63,9 @@ impl Reconcile for Controller {
         }
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
         for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
-            let Some(template) = volume.ephemeral.as_ref().and_then(|e| e.volume_claim_template.as_ref()) else { continue };
+            let Some(template) = volume.ephemeral.as_ref().and_then(|e| e.volume_claim_template.as_ref()) else {
+                continue;
+            };
             let name = claim_name(&pod, &volume.name);
             if let Some(there) = self.claims.get(&key.namespace, &name) {
                 if !owners::is_controlled_by(&there.metadata, &pod.uid().unwrap_or_default()) {
@@ -73,7 +77,8 @@ impl Reconcile for Controller {
                 }
                 continue;
             }
-            let mut claim = PersistentVolumeClaim { spec: Some(template.spec.clone()), ..PersistentVolumeClaim::default() };
+            let mut claim =
+                PersistentVolumeClaim { spec: Some(template.spec.clone()), ..PersistentVolumeClaim::default() };
             let from = template.metadata.clone().unwrap_or_default();
             (claim.metadata.labels, claim.metadata.annotations) = (from.labels, from.annotations);
             claim.metadata.name = Some(name);

@@ -1,4 +1,5 @@
-//! The class `local-path`: a folder on the node where the claim's first pod runs, as rancher's local-path-provisioner makes it.
+//! The class `local-path`: a folder on the node where the claim's first pod runs, as rancher's local-path-provisioner
+//! makes it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,7 +54,9 @@ pub(super) fn start(context: &Context, config: LocalPath) {
     context.feed_own(&controller.claims, &queue);
     context.feed_own(&controller.volumes, &queue);
     // A helper's labels say what it works for.
-    context.feed(&controller.pods, &queue, |change| driver::objects_of(change).iter().filter_map(|pod| helped(pod)).collect());
+    context.feed(&controller.pods, &queue, |change| {
+        driver::objects_of(change).iter().filter_map(|pod| helped(pod)).collect()
+    });
     let waits = (
         controller.claims.clone(),
         controller.volumes.clone(),
@@ -93,7 +96,9 @@ impl Reconcile for Controller {
             return self.take_down(&volume).await;
         }
         let Some(claim) = self.claims.get(&key.namespace, &key.name) else { return Ok(Next::Wait) };
-        let Some(class) = self.classes.get("", &volumes::class_of(&claim)).filter(|class| class.provisioner == PROVISIONER) else {
+        let Some(class) =
+            self.classes.get("", &volumes::class_of(&claim)).filter(|class| class.provisioner == PROVISIONER)
+        else {
             return Ok(Next::Wait);
         };
         if volumes::name_of(&claim).is_some() || claim.metadata.deletion_timestamp.is_some() {
@@ -158,8 +163,8 @@ impl Controller {
     async fn take_down(&self, volume: &PersistentVolume) -> Result<Next, Error> {
         let spec = volume.spec.clone().unwrap_or_default();
         let ours = volume.annotations().get(PROVISIONED_BY).is_some_and(|by| by == PROVISIONER);
-        let released =
-            matches!(volumes::phase(volume), "Released" | "Failed") && spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete");
+        let released = matches!(volumes::phase(volume), "Released" | "Failed")
+            && spec.persistent_volume_reclaim_policy.as_deref() == Some("Delete");
         if !ours || !released || volume.metadata.deletion_timestamp.is_some() {
             return Ok(Next::Wait);
         }
@@ -171,8 +176,11 @@ impl Controller {
             match self.helper(&helper, "teardown", &path, &node, &Key::of(volume)).await? {
                 Helper::Works => return Ok(Next::After(HELPER_AGAIN)),
                 Helper::Failed => {
-                    let text =
-                        format!("failed to delete volume {:?}: delete process failed on node {}", volume.name_any(), node.name_any());
+                    let text = format!(
+                        "failed to delete volume {:?}: delete process failed on node {}",
+                        volume.name_any(),
+                        node.name_any()
+                    );
                     self.recorder.report(volume, Severity::Warning, "VolumeFailedDelete", text);
                     self.forget(&helper).await?;
                     return Ok(Next::After(HELPER_AGAIN));
@@ -219,7 +227,14 @@ fn unsupported(modes: &[String], selector: bool, volume_mode: Option<&str>) -> O
     (!modes.iter().all(local)).then_some("Only support ReadWriteOnce access mode")
 }
 
-fn helper_pod(config: &LocalPath, name: &str, task: &str, path: &str, node: &Node, work: &Key) -> Result<WholePod, Error> {
+fn helper_pod(
+    config: &LocalPath,
+    name: &str,
+    task: &str,
+    path: &str,
+    node: &Node,
+    work: &Key,
+) -> Result<WholePod, Error> {
     let pod = json!({
         "metadata": {"name": name, "namespace": NAMESPACE, "annotations": {FOR_NAMESPACE: work.namespace, FOR_NAME: work.name}},
         "spec": {
@@ -241,18 +256,25 @@ fn helper_pod(config: &LocalPath, name: &str, task: &str, path: &str, node: &Nod
     typed(&pod).map_err(|err| Error::Object(err.to_string()))
 }
 
-fn volume(claim: &PersistentVolumeClaim, class: &StorageClass, node: &Node, name: &str, path: &str) -> PersistentVolume {
+fn volume(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    node: &Node,
+    name: &str,
+    path: &str,
+) -> PersistentVolume {
     let spec = claim.spec.clone().unwrap_or_default();
     let mut reference = claim.object_ref(&());
     reference.resource_version = claim.resource_version();
     let hostname = node.labels().get(HOSTNAME).cloned().unwrap_or_else(|| node.name_any());
-    let near =
-        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [hostname]}]}]}});
+    let near = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [hostname]}]}]}});
     let source = json!({"path": path, "type": "DirectoryOrCreate"});
     // `defaultVolumeType: local` in the class or on the claim, as the original has it.
-    let wanted = |map: Option<&BTreeMap<String, String>>, key: &str| map.and_then(|m| m.get(key)).is_some_and(|kind| kind == "local");
-    let local =
-        wanted(claim.metadata.annotations.as_ref(), "volumeType") || wanted(class.metadata.annotations.as_ref(), "defaultVolumeType");
+    let wanted = |map: Option<&BTreeMap<String, String>>, key: &str| {
+        map.and_then(|m| m.get(key)).is_some_and(|kind| kind == "local")
+    };
+    let local = wanted(claim.metadata.annotations.as_ref(), "volumeType")
+        || wanted(class.metadata.annotations.as_ref(), "defaultVolumeType");
     let mut volume = PersistentVolume::default();
     volume.metadata.name = Some(name.to_owned());
     let notes = volume.metadata.annotations.get_or_insert_default();
@@ -281,17 +303,23 @@ mod tests {
 
     #[test]
     fn a_volume_is_a_folder_on_the_chosen_node_and_named_after_its_claim() {
-        let claim: PersistentVolumeClaim = serde_json::from_value(json!({"metadata": {"name": "data", "namespace": "d", "uid": "u"},
+        let claim: PersistentVolumeClaim =
+            serde_json::from_value(json!({"metadata": {"name": "data", "namespace": "d", "uid": "u"},
             "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}))
+            .unwrap();
+        let class: StorageClass = serde_json::from_value(
+            json!({"metadata": {"name": "local-path"}, "provisioner": PROVISIONER, "reclaimPolicy": "Retain"}),
+        )
         .unwrap();
-        let class: StorageClass =
-            serde_json::from_value(json!({"metadata": {"name": "local-path"}, "provisioner": PROVISIONER, "reclaimPolicy": "Retain"}))
-                .unwrap();
-        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n1", "labels": {HOSTNAME: "n1"}}})).unwrap();
+        let node: Node =
+            serde_json::from_value(json!({"metadata": {"name": "n1", "labels": {HOSTNAME: "n1"}}})).unwrap();
         let volume = volume(&claim, &class, &node, "pvc-u", "/storage/pvc-u_d_data");
         let spec = volume.spec.clone().unwrap();
         assert_eq!(spec.host_path.unwrap().path, "/storage/pvc-u_d_data");
-        assert_eq!((spec.persistent_volume_reclaim_policy.as_deref(), spec.claim_ref.unwrap().uid.as_deref()), (Some("Retain"), Some("u")));
+        assert_eq!(
+            (spec.persistent_volume_reclaim_policy.as_deref(), spec.claim_ref.unwrap().uid.as_deref()),
+            (Some("Retain"), Some("u"))
+        );
         assert!(matching::reaches(&volume, &node));
     }
 

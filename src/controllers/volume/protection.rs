@@ -31,10 +31,12 @@ struct Volumes {
 
 /// Starts both controllers.
 pub(super) fn start(context: &Context) {
-    let claims = Claims { client: context.client(CLAIMS), claims: context.informers.get(), pods: context.informers.get() };
+    let claims =
+        Claims { client: context.client(CLAIMS), claims: context.informers.get(), pods: context.informers.get() };
     let queue = Arc::new(Queue::default());
     context.feed_own(&claims.claims, &queue);
-    context.feed(&claims.pods, &queue, |change| driver::objects_of(change).iter().flat_map(|pod| used_by(pod)).collect());
+    context
+        .feed(&claims.pods, &queue, |change| driver::objects_of(change).iter().flat_map(|pod| used_by(pod)).collect());
     let waits = (claims.claims.clone(), claims.pods.clone());
     context.start(CLAIMS, &queue, claims, async move {
         waits.0.synced().await;
@@ -73,7 +75,9 @@ fn without(finalizers: &[String], finalizer: &str) -> Option<Vec<String>> {
 impl Reconcile for Claims {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
         let Some(claim) = self.claims.get(&key.namespace, &key.name) else { return Ok(Next::Wait) };
-        let Some(left) = without(claim.finalizers(), CLAIM_FINALIZER).filter(|_| claim.metadata.deletion_timestamp.is_some()) else {
+        let Some(left) =
+            without(claim.finalizers(), CLAIM_FINALIZER).filter(|_| claim.metadata.deletion_timestamp.is_some())
+        else {
             return Ok(Next::Wait);
         };
         if self.pods.list_in(&key.namespace).iter().any(|pod| holds(pod, key)) {

@@ -20,15 +20,23 @@ pub(super) fn addresses(n: u32) -> Answer {
 
 #[test]
 fn an_answer_is_cut_to_what_fits_and_says_so() {
-    for (n, transport, whole) in
-        [(3, Transport::Udp, true), (5_000, Transport::Udp, false), (1_200, Transport::Tcp, true), (9_000, Transport::Tcp, false)]
-    {
+    for (n, transport, whole) in [
+        (3, Transport::Udp, true),
+        (5_000, Transport::Udp, false),
+        (1_200, Transport::Tcp, true),
+        (9_000, Transport::Tcp, false),
+    ] {
         let bytes = encode(&request(), addresses(n), transport).unwrap();
         let limit = if transport == Transport::Udp { 512 } else { 65_535 };
         let reply = Message::from_vec(&bytes).unwrap();
         assert!(bytes.len() <= limit, "{n}: {}", bytes.len());
-        assert_eq!((reply.metadata.truncation, reply.answers.len() == usize::try_from(n).unwrap()), (!whole, whole), "{n}");
-        // Nothing that would have fitted is missing: a record more takes 16 bytes, or 45 where names are not shortened any more.
+        assert_eq!(
+            (reply.metadata.truncation, reply.answers.len() == usize::try_from(n).unwrap()),
+            (!whole, whole),
+            "{n}"
+        );
+        // Nothing that would have fitted is missing: a record more takes 16 bytes, or 45 where names are not shortened
+        // any more.
         assert!(whole || bytes.len() + 46 > limit, "{n}: {}", bytes.len());
     }
 }
@@ -75,14 +83,20 @@ async fn idle_connections_stop_no_questions() {
     group.shutdown().await;
 }
 
-/// A server that knows `here.test` with `n` addresses, and asks one resolver, which never says anything, for all others.
+/// A server that knows `here.test` with `n` addresses, and asks one resolver, which never says anything, for all
+/// others.
 fn busy(n: u32, group: &Group) -> (Arc<Server>, UdpSocket) {
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     silent.set_nonblocking(true).unwrap();
     let silent = UdpSocket::from_std(silent).unwrap();
     let inline: String = (0..n).map(|i| format!("{} here.test\n", Ipv4Addr::from(0x0a2a_0000 + i))).collect();
-    let hosts =
-        config::Hosts { path: "/nowhere".into(), zones: vec![Name::root()], inline, fall: config::Fall::all(), ..Default::default() };
+    let hosts = config::Hosts {
+        path: "/nowhere".into(),
+        zones: vec![Name::root()],
+        inline,
+        fall: config::Fall::all(),
+        ..Default::default()
+    };
     let forward = config::Forward {
         from: Name::root(),
         to: vec![silent.local_addr().unwrap()],
@@ -124,7 +138,8 @@ async fn names_of_a_dead_zone_take_neither_what_is_here_nor_what_others_ask() {
     let (server, silent) = busy(1, &group);
     // As many as may wait for a resolver that says nothing, of nine pods.
     let pod = |n: u8| IpAddr::from([10, 42, 0, n]);
-    let waiting: Vec<_> = (1..=9).flat_map(|n| std::iter::from_fn(|| server.place_to_forward(pod(n))).collect::<Vec<_>>()).collect();
+    let waiting: Vec<_> =
+        (1..=9).flat_map(|n| std::iter::from_fn(|| server.place_to_forward(pod(n))).collect::<Vec<_>>()).collect();
     assert_eq!(waiting.len(), FORWARDED_MAX + 9 * SPARE_OF_CLIENT_MAX);
     assert_eq!(code(&server, "b.dead.test.", "10.42.0.1").await, ResponseCode::Refused);
     assert_eq!(code(&server, "here.test.", "10.42.0.1").await, ResponseCode::NoError);

@@ -2,7 +2,8 @@
 
 use super::{PERIOD_USEC, SHARES_MAX, SHARES_MIN};
 
-/// The kernel rounds limits of memory down to pages. Where pages are larger, a limit is set once more each time, to the same.
+/// The kernel rounds limits of memory down to pages. Where pages are larger, a limit is set once more each time, to the
+/// same.
 const PAGE_BYTES: i64 = 4096;
 
 /// What can be set of a group.
@@ -47,10 +48,13 @@ impl Knob {
     pub(super) fn property(self) -> String {
         match self {
             Knob::Shares(shares) => format!("CPUWeight={}", weight(shares)),
-            // A hundredth of a CPU is 1000 of a period's microseconds; not all versions know more than one digit behind the point.
+            // A hundredth of a CPU is 1000 of a period's microseconds; not all versions know more than one digit behind
+            // the point.
             Knob::Quota(Some(quota)) => format!("CPUQuota={}.{}%", quota / 1000, quota % 1000 / 100),
             Knob::Quota(None) => "CPUQuota=".to_owned(),
-            Knob::Memory(bytes) => format!("MemoryMax={}", bytes.map_or("infinity".to_owned(), |bytes| bytes.to_string())),
+            Knob::Memory(bytes) => {
+                format!("MemoryMax={}", bytes.map_or("infinity".to_owned(), |bytes| bytes.to_string()))
+            }
             Knob::Pids(max) => format!("TasksMax={}", max.max(1)),
         }
     }
@@ -71,9 +75,15 @@ mod tests {
         let properties = |knobs: &[Knob]| knobs.iter().map(|knob| knob.property()).collect::<Vec<_>>().join(" ");
         let some = [Knob::Shares(1024), Knob::Quota(Some(25_500)), Knob::Memory(Some(64 << 20)), Knob::Pids(64)];
         assert_eq!(properties(&some), "CPUWeight=39 CPUQuota=25.5% MemoryMax=67108864 TasksMax=64");
-        assert_eq!(properties(&[Knob::Quota(None), Knob::Memory(None), Knob::Pids(0)]), "CPUQuota= MemoryMax=infinity TasksMax=1");
+        assert_eq!(
+            properties(&[Knob::Quota(None), Knob::Memory(None), Knob::Pids(0)]),
+            "CPUQuota= MemoryMax=infinity TasksMax=1"
+        );
         let unified = |knob: Knob| knob.unified().1;
-        assert_eq!((unified(Knob::Quota(None)).as_str(), unified(Knob::Memory(Some(5000))).as_str()), ("max 100000", "4096"));
+        assert_eq!(
+            (unified(Knob::Quota(None)).as_str(), unified(Knob::Memory(Some(5000))).as_str()),
+            ("max 100000", "4096")
+        );
     }
 
     #[test]

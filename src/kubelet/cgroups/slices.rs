@@ -1,5 +1,5 @@
-//! Slices of systemd. Under its driver it owns the cgroups of pods: it is told their limits, for what is written behind its back is lost when
-//! it reads its units again, and told to stop them, for it never does by itself.
+//! Slices of systemd. Under its driver it owns the cgroups of pods: it is told their limits, for what is written behind
+//! its back is lost when it reads its units again, and told to stop them, for it never does by itself.
 
 use std::fs;
 use std::io;
@@ -19,7 +19,8 @@ pub(crate) fn unit_of(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// The uid in the name of a pod's slice, with underscores where it has dashes: `kubepods-burstable-poda_b.slice` has `a_b`.
+/// The uid in the name of a pod's slice, with underscores where it has dashes: `kubepods-burstable-poda_b.slice` has
+/// `a_b`.
 pub(crate) fn uid_of(unit: &str) -> Option<&str> {
     let name = unit.strip_prefix("kubepods-")?.strip_suffix(".slice")?;
     let pod = name.strip_prefix("burstable-").or_else(|| name.strip_prefix("besteffort-")).unwrap_or(name);
@@ -33,7 +34,8 @@ pub(crate) fn set(unit: &str, properties: &[String]) -> io::Result<()> {
     run(&["set-property", "--runtime", "--", unit], properties)
 }
 
-/// Stops the slice of a pod that is gone, with what is in it, and forgets what systemd was told of it. One that is not there is stopped. Blocks.
+/// Stops the slice of a pod that is gone, with what is in it, and forgets what systemd was told of it. One that is not
+/// there is stopped. Blocks.
 pub(crate) fn stop(unit: &str) {
     if let Err(err) = run(&["stop", "--", unit], &[]) {
         warn!(unit, err = %err, "cannot stop the slice of a pod that is gone; the next look at what is left tries again");
@@ -41,7 +43,9 @@ pub(crate) fn stop(unit: &str) {
     }
     // A unit's name has no slash, and nobody but root writes there.
     match fs::remove_dir_all(Path::new(SYSTEMD_NOTES).join(format!("{unit}.d"))) {
-        Err(err) if err.kind() != io::ErrorKind::NotFound => warn!(unit, err = %err, "systemd's notes of a slice that is gone stay"),
+        Err(err) if err.kind() != io::ErrorKind::NotFound => {
+            warn!(unit, err = %err, "systemd's notes of a slice that is gone stay")
+        }
         _ => {}
     }
 }

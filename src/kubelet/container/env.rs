@@ -42,15 +42,19 @@ pub(crate) fn references(container: &Container) -> (Vec<String>, Vec<String>) {
     (maps, secrets)
 }
 
-/// Linux lets no program have a longer environment and longer arguments (`bprm_stack_limits` in its fs/exec.c: three quarters of 8 MiB).
-/// A variable that names another twice, thirty times over, would fill every machine's memory.
+/// Linux lets no program have a longer environment and longer arguments (`bprm_stack_limits` in its fs/exec.c: three
+/// quarters of 8 MiB). A variable that names another twice, thirty times over, would fill every machine's memory.
 pub(crate) const BYTES_MAX: usize = 6 << 20;
 
-/// Expands `$(NAME)`; `$$` is one dollar, an unknown name stays as it is. Spec: upstream's third_party/forked/golang/expansion.
-/// `room` is how many bytes may be written, here and by who comes after.
+/// Expands `$(NAME)`; `$$` is one dollar, an unknown name stays as it is. Spec: upstream's
+/// third_party/forked/golang/expansion. `room` is how many bytes may be written, here and by who comes after.
 ///
 /// Errors: there is not so much room.
-pub(crate) fn expand<'v>(text: &str, value_of: impl Fn(&str) -> Option<&'v str>, room: &mut usize) -> Result<String, ConfigError> {
+pub(crate) fn expand<'v>(
+    text: &str,
+    value_of: impl Fn(&str) -> Option<&'v str>,
+    room: &mut usize,
+) -> Result<String, ConfigError> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -76,7 +80,9 @@ pub(crate) fn expand<'v>(text: &str, value_of: impl Fn(&str) -> Option<&'v str>,
 }
 
 fn too_long() -> ConfigError {
-    ConfigError::new(format!("environment or arguments are longer than {BYTES_MAX} bytes, which Linux gives no program"))
+    ConfigError::new(format!(
+        "environment or arguments are longer than {BYTES_MAX} bytes, which Linux gives no program"
+    ))
 }
 
 /// The whole environment of a container, in the order in which it was defined.
@@ -104,11 +110,15 @@ pub(crate) fn build(
             Ok(())
         };
         if let Some(r) = &from.config_map_ref {
-            for (key, value) in config_map(sources, &r.name, r.optional)?.and_then(|map| map.data.as_ref()).into_iter().flatten() {
+            for (key, value) in
+                config_map(sources, &r.name, r.optional)?.and_then(|map| map.data.as_ref()).into_iter().flatten()
+            {
                 take(key, Cow::Borrowed(value))?;
             }
         } else if let Some(r) = &from.secret_ref {
-            for (key, value) in secret(sources, &r.name, r.optional)?.and_then(|secret| secret.data.as_ref()).into_iter().flatten() {
+            for (key, value) in
+                secret(sources, &r.name, r.optional)?.and_then(|secret| secret.data.as_ref()).into_iter().flatten()
+            {
                 take(key, String::from_utf8_lossy(&value.0))?;
             }
         }
@@ -140,7 +150,11 @@ fn ns(pod: &Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or_default()
 }
 
-fn config_map<'s>(sources: &'s Sources, name: &str, optional: Option<bool>) -> Result<Option<&'s ConfigMap>, ConfigError> {
+fn config_map<'s>(
+    sources: &'s Sources,
+    name: &str,
+    optional: Option<bool>,
+) -> Result<Option<&'s ConfigMap>, ConfigError> {
     match sources.config_maps.get(name).and_then(Option::as_ref) {
         None if optional != Some(true) => Err(missing("configmap", name)),
         map => Ok(map),
@@ -195,7 +209,9 @@ fn value_from(
 fn service_vars(pod: &Pod, services: &[Service], links: bool) -> BTreeMap<String, String> {
     let mut vars = BTreeMap::new();
     let own_ns = ns(pod);
-    let master = |s: &&Service| s.metadata.namespace.as_deref() == Some("default") && s.metadata.name.as_deref() == Some("kubernetes");
+    let master = |s: &&Service| {
+        s.metadata.namespace.as_deref() == Some("default") && s.metadata.name.as_deref() == Some("kubernetes")
+    };
     let chosen = services.iter().filter(|s| master(s) || (links && s.metadata.namespace.as_deref() == Some(own_ns)));
     // The pod's own namespace wins over the master service of the same name.
     let mut chosen: Vec<&Service> = chosen.collect();
@@ -211,7 +227,10 @@ fn service_vars(pod: &Pod, services: &[Service], links: bool) -> BTreeMap<String
         let host = if ip.contains(':') { format!("[{ip}]") } else { ip.to_owned() };
         for (i, port) in ports.iter().enumerate() {
             if let Some(name) = port.name.as_deref().filter(|n| !n.is_empty()) {
-                vars.insert(format!("{prefix}_SERVICE_PORT_{}", name.to_uppercase().replace('-', "_")), port.port.to_string());
+                vars.insert(
+                    format!("{prefix}_SERVICE_PORT_{}", name.to_uppercase().replace('-', "_")),
+                    port.port.to_string(),
+                );
             }
             let proto = port.protocol.as_deref().unwrap_or("TCP");
             let url = format!("{}://{host}:{}", proto.to_lowercase(), port.port);
@@ -243,21 +262,24 @@ mod tests {
     #[test]
     fn an_environment_is_no_longer_than_a_program_may_have() {
         let build_of = |containers: serde_json::Value| {
-            let pod: Pod =
-                serde_json::from_value(serde_json::json!({"metadata": {"namespace": "d"}, "spec": {"containers": [containers]}})).unwrap();
+            let pod: Pod = serde_json::from_value(
+                serde_json::json!({"metadata": {"namespace": "d"}, "spec": {"containers": [containers]}}),
+            )
+            .unwrap();
             let data = BTreeMap::from([("k".to_owned(), "v".repeat(1 << 20))]);
             let map = ConfigMap { data: Some(data), ..Default::default() };
-            let sources = Sources { config_maps: BTreeMap::from([("big".to_owned(), Some(map))]), ..Default::default() };
+            let sources =
+                Sources { config_maps: BTreeMap::from([("big".to_owned(), Some(map))]), ..Default::default() };
             build(&pod, &pod.spec.as_ref().unwrap().containers[0], &sources, &Surroundings::default())
         };
         let doubled = |n: u32| {
             let first = serde_json::json!({"name": "V0", "value": "0123456789"});
-            let rest = (1..=n).map(|i| serde_json::json!({"name": format!("V{i}"), "value": format!("$(V{0})$(V{0})", i - 1)}));
+            let rest = (1..=n)
+                .map(|i| serde_json::json!({"name": format!("V{i}"), "value": format!("$(V{0})$(V{0})", i - 1)}));
             serde_json::json!({"name": "c", "env": std::iter::once(first).chain(rest).collect::<Vec<_>>()})
         };
         assert_eq!(build_of(doubled(10)).unwrap()[10].1.len(), 10 << 10);
-        let reference =
-            |i: u32| serde_json::json!({"name": format!("V{i}"), "valueFrom": {"configMapKeyRef": {"name": "big", "key": "k"}}});
+        let reference = |i: u32| serde_json::json!({"name": format!("V{i}"), "valueFrom": {"configMapKeyRef": {"name": "big", "key": "k"}}});
         let from = |i: u32| serde_json::json!({"prefix": format!("P{i}"), "configMapRef": {"name": "big"}});
         for container in [
             doubled(40),

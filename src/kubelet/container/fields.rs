@@ -124,7 +124,8 @@ mod tests {
     fn a_container_without_a_limit_has_its_pods() {
         let around = Surroundings { cpu_allocatable_milli: 8000, memory_allocatable: 1 << 40, ..Default::default() };
         let mut pod = pod();
-        let container: k8s_openapi::api::core::v1::Container = serde_json::from_value(serde_json::json!({"name": "free"})).unwrap();
+        let container: k8s_openapi::api::core::v1::Container =
+            serde_json::from_value(serde_json::json!({"name": "free"})).unwrap();
         let spec = pod.spec.as_mut().unwrap();
         spec.containers.push(container);
         spec.resources = Some(serde_json::from_value(serde_json::json!({"limits": {"memory": "128Mi"}})).unwrap());
@@ -141,7 +142,8 @@ mod tests {
     fn resources_are_divided_and_rounded_up() {
         let around = Surroundings { memory_allocatable: 7, ..Default::default() };
         let ask = |resource: &str, divisor: &str| {
-            let selector = serde_json::from_value(serde_json::json!({"resource": resource, "divisor": divisor})).unwrap();
+            let selector =
+                serde_json::from_value(serde_json::json!({"resource": resource, "divisor": divisor})).unwrap();
             resource_of(&around, &selector)
         };
         fn resource_of(around: &Surroundings, selector: &ResourceFieldSelector) -> String {

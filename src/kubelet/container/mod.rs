@@ -63,7 +63,8 @@ pub(crate) fn all(pod: &Pod) -> Vec<(&Container, Role)> {
     init.chain(spec.containers.iter().map(|c| (c, Role::Main))).collect()
 }
 
-/// The pod's ephemeral containers in the form of ordinary ones, each with the container whose processes it wants to see.
+/// The pod's ephemeral containers in the form of ordinary ones, each with the container whose processes it wants to
+/// see.
 pub(crate) fn ephemeral(pod: &Pod) -> Vec<(Container, Option<String>)> {
     let of = |e: &EphemeralContainer| {
         let e = e.clone();
@@ -123,7 +124,8 @@ impl Role {
 
 /// Changes when the container must be made anew: name and image, as upstream since v1.27.
 pub(crate) fn hash(container: &Container) -> String {
-    let text = format!("{{\"image\":{:?},\"name\":{:?}}}", container.image.as_deref().unwrap_or_default(), container.name);
+    let text =
+        format!("{{\"image\":{:?},\"name\":{:?}}}", container.image.as_deref().unwrap_or_default(), container.name);
     // FNV-1a, 32 bit, as upstream hashes the same text.
     let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     format!("{hash:x}")
@@ -150,7 +152,13 @@ pub(crate) fn config(making: Making<'_>) -> Result<cri::ContainerConfig, ConfigE
     let mut all_labels = labels::of_pod(pod);
     all_labels.insert(labels::CONTAINER_NAME.to_owned(), container.name.clone());
     let linux = cri::LinuxContainerConfig {
-        resources: Some(resources(making.pod, container, making.memory_capacity, making.restrict_oom_score_adj, making.unified)),
+        resources: Some(resources(
+            making.pod,
+            container,
+            making.memory_capacity,
+            making.restrict_oom_score_adj,
+            making.unified,
+        )),
         security_context: Some(security::of_container(&making)?),
     };
     Ok(cri::ContainerConfig {
@@ -229,7 +237,8 @@ pub(crate) fn resources(
 /// `hugepages-2Mi: 4Mi` becomes `2MB: 4194304`, as the kernel names page sizes.
 fn hugepages(container: &Container) -> Vec<cri::HugepageLimit> {
     let limits = container.resources.iter().flat_map(|r| r.limits.iter().flatten());
-    let sized = limits.filter_map(|(name, amount)| Some((name.strip_prefix("hugepages-")?, cgroups::parse(amount).value())));
+    let sized =
+        limits.filter_map(|(name, amount)| Some((name.strip_prefix("hugepages-")?, cgroups::parse(amount).value())));
     sized
         .map(|(size, bytes)| cri::HugepageLimit {
             page_size: size.replace("Ki", "KB").replace("Mi", "MB").replace("Gi", "GB"),

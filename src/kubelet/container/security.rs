@@ -30,7 +30,11 @@ const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", 
 /// Namespaces shared with the host or between the pod's containers.
 pub(crate) fn namespaces(spec: &PodSpec) -> cri::NamespaceOption {
     let host = |on: Option<bool>, otherwise: cri::NamespaceMode| if on == Some(true) { cri::NamespaceMode::Node } else { otherwise } as i32;
-    let pid = if spec.share_process_namespace == Some(true) { cri::NamespaceMode::Pod } else { cri::NamespaceMode::Container };
+    let pid = if spec.share_process_namespace == Some(true) {
+        cri::NamespaceMode::Pod
+    } else {
+        cri::NamespaceMode::Container
+    };
     cri::NamespaceOption {
         network: host(spec.host_network, cri::NamespaceMode::Pod),
         pid: host(spec.host_pid, pid),
@@ -49,9 +53,18 @@ pub(crate) fn selinux(options: SELinuxOptions) -> cri::SeLinuxOption {
 }
 
 /// The profile in both forms of the CRI: the container's own word, its old annotation, the pod's word.
-fn apparmor(making: &Making<'_>, own: &SecurityContext, pod: &PodSecurityContext) -> Option<(cri::SecurityProfile, String)> {
+fn apparmor(
+    making: &Making<'_>,
+    own: &SecurityContext,
+    pod: &PodSecurityContext,
+) -> Option<(cri::SecurityProfile, String)> {
     use cri::security_profile::ProfileType;
-    let note = making.pod.metadata.annotations.as_ref().and_then(|notes| notes.get(&format!("{APPARMOR_NOTE}{}", making.container.name)));
+    let note = making
+        .pod
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|notes| notes.get(&format!("{APPARMOR_NOTE}{}", making.container.name)));
     let text = match (&own.app_armor_profile, note, &pod.app_armor_profile) {
         (None, Some(note), _) => note.clone(),
         (Some(profile), ..) | (None, None, Some(profile)) => match profile.type_.as_str() {
@@ -118,7 +131,11 @@ pub(super) fn of_container(making: &Making<'_>) -> Result<cri::LinuxContainerSec
         no_new_privs: own.allow_privilege_escalation == Some(false),
         masked_paths: paths(&MASKED),
         readonly_paths: paths(&READONLY),
-        seccomp: Some(seccomp(own.seccomp_profile.as_ref().or(pod.seccomp_profile.as_ref()), privileged, making.seccomp_root)),
+        seccomp: Some(seccomp(
+            own.seccomp_profile.as_ref().or(pod.seccomp_profile.as_ref()),
+            privileged,
+            making.seccomp_root,
+        )),
         ..Default::default()
     };
     Ok(made.with_image_user(making, user))
@@ -141,7 +158,12 @@ impl WithImageUser for cri::LinuxContainerSecurityContext {
     }
 }
 
-fn check_non_root(making: &Making<'_>, pod: &PodSecurityContext, own: &SecurityContext, user: Option<i64>) -> Result<(), ConfigError> {
+fn check_non_root(
+    making: &Making<'_>,
+    pod: &PodSecurityContext,
+    own: &SecurityContext,
+    user: Option<i64>,
+) -> Result<(), ConfigError> {
     if own.run_as_non_root.or(pod.run_as_non_root) != Some(true) {
         return Ok(());
     }
@@ -150,12 +172,14 @@ fn check_non_root(making: &Making<'_>, pod: &PodSecurityContext, own: &SecurityC
     match (user, making.image.uid.as_ref(), making.image.username.as_str()) {
         (Some(0), ..) => refuse("container's runAsUser breaks non-root policy".to_owned()),
         (Some(_), ..) => Ok(()),
-        (None, Some(uid), _) if uid.value == 0 => refuse("container has runAsNonRoot and image will run as root".to_owned()),
+        (None, Some(uid), _) if uid.value == 0 => {
+            refuse("container has runAsNonRoot and image will run as root".to_owned())
+        }
         (None, Some(_), _) => Ok(()),
         (None, None, "") => refuse("container has runAsNonRoot and image will run as root".to_owned()),
-        (None, None, user) => {
-            refuse(format!("container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"))
-        }
+        (None, None, user) => refuse(format!(
+            "container has runAsNonRoot and image has non-numeric user ({user}), cannot verify user is non-root"
+        )),
     }
 }
 

@@ -1,5 +1,5 @@
-//! A volume that must be attached: the kubelet says that it will use it, waits until the controller has attached it, and reads what
-//! attaching gave.
+//! A volume that must be attached: the kubelet says that it will use it, waits until the controller has attached it,
+//! and reads what attaching gave.
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Where a driver's volumes lie, and the file `vol_data.json` that says what each is. Both as upstream's, since drivers look there.
+//! Where a driver's volumes lie, and the file `vol_data.json` that says what each is. Both as upstream's, since drivers
+//! look there.
 
 use std::fs;
 use std::io;
@@ -51,7 +52,9 @@ impl Data {
     /// `None` if there is no such file.
     pub(super) fn read(dir: &Path) -> io::Result<Option<Data>> {
         match Dir::open(dir).and_then(|dir| dir.read(Path::new(FILE), BYTES_MAX)) {
-            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|err| io::Error::other(format!("{}/{FILE}: {err}", dir.display()))),
+            Ok(text) => serde_json::from_slice(&text)
+                .map(Some)
+                .map_err(|err| io::Error::other(format!("{}/{FILE}: {err}", dir.display()))),
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(err) => Err(err),
         }
@@ -144,7 +147,8 @@ impl Block {
 
 /// Every volume that lies staged on this node.
 pub(super) fn staged(root: &Path) -> Vec<Data> {
-    let list = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
+    let list =
+        |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
     let drivers = list(&plugin_dir(root)).into_iter();
     drivers
         .flat_map(|driver| match driver.file_name() {
@@ -157,7 +161,11 @@ pub(super) fn staged(root: &Path) -> Vec<Data> {
 
 /// The pods other than `uid` that have the volume with a file system.
 pub(super) fn others(root: &Path, uid: &str, driver: &str, handle: &str) -> bool {
-    let pods = fs::read_dir(root.join("pods")).into_iter().flatten().flatten().filter(|pod| pod.file_name().to_string_lossy() != uid);
+    let pods = fs::read_dir(root.join("pods"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|pod| pod.file_name().to_string_lossy() != uid);
     pods.flat_map(|pod| fs::read_dir(pod.path().join("volumes/kubernetes.io~csi")).into_iter().flatten().flatten())
         .filter_map(|volume| Data::read(&volume.path()).ok().flatten())
         .any(|data| data.driver == driver && data.handle == handle && !data.is_ephemeral())
@@ -165,7 +173,7 @@ pub(super) fn others(root: &Path, uid: &str, driver: &str, handle: &str) -> bool
 
 /// In hexadecimal.
 pub(super) fn sha256(text: &str) -> String {
-    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+    base::hex::encode(&Sha256::digest(text))
 }
 
 #[cfg(test)]
@@ -178,7 +186,10 @@ mod tests {
         let data = Data { mode: "Persistent".to_owned(), spec: "pv".to_owned(), ..Data::staged("d.io", "h") };
         data.write(dir.path()).unwrap();
         let text = fs::read_to_string(dir.path().join(FILE)).unwrap();
-        assert_eq!(text, r#"{"driverName":"d.io","specVolID":"pv","volumeHandle":"h","volumeLifecycleMode":"Persistent"}"#);
+        assert_eq!(
+            text,
+            r#"{"driverName":"d.io","specVolID":"pv","volumeHandle":"h","volumeLifecycleMode":"Persistent"}"#
+        );
         assert_eq!(Data::read(dir.path()).unwrap(), Some(data));
     }
 

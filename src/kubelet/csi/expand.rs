@@ -25,7 +25,8 @@ pub(crate) fn wanted_bytes(claim: &PersistentVolumeClaim, size: &Quantity) -> Op
     (bytes > shown).then_some(bytes)
 }
 
-/// Grows a file system whose volume is larger than the claim says. What fails is told and tried again with the next look.
+/// Grows a file system whose volume is larger than the claim says. What fails is told and tried again with the next
+/// look.
 pub(super) async fn grow(node: &Node, pod: &Pod, wanted: &Wanted, driver: &Driver, target: &Path, staging: &Path) {
     let (Some(claim), Some(size)) = (&wanted.claim, &wanted.capacity) else { return };
     let Some(bytes) = wanted_bytes(claim, size).filter(|_| !wanted.read_only) else { return };
@@ -52,23 +53,33 @@ pub(crate) async fn tell(
         let text = format!("MountVolume.NodeExpandVolume failed for volume {volume:?} : {why}");
         return event(Kind::Warning, "FileSystemResizeFailed", text);
     }
-    let api: Api<PersistentVolumeClaim> = Api::namespaced(node.client.clone(), claim.metadata.namespace.as_deref().unwrap_or_default());
+    let api: Api<PersistentVolumeClaim> =
+        Api::namespaced(node.client.clone(), claim.metadata.namespace.as_deref().unwrap_or_default());
     let name = claim.metadata.name.as_deref().unwrap_or_default();
     match api.patch_status(name, &PatchParams::default(), &Patch::Merge(grown(claim, &size.0))).await {
         Ok(_) => {
-            let text = format!("MountVolume.NodeExpandVolume succeeded for volume {volume:?} {}", node.config.node_name);
+            let text =
+                format!("MountVolume.NodeExpandVolume succeeded for volume {volume:?} {}", node.config.node_name);
             event(Kind::Normal, "FileSystemResizeSuccessful", text);
         }
         Err(err) => warn!(volume, err = %Chain(&err), "cannot write that a claim has grown"),
     }
 }
 
-async fn ask(node: &Node, wanted: &Wanted, driver: &Driver, (target, staging): (&Path, &Path), bytes: i64) -> Result<(), String> {
+async fn ask(
+    node: &Node,
+    wanted: &Wanted,
+    driver: &Driver,
+    (target, staging): (&Path, &Path),
+    bytes: i64,
+) -> Result<(), String> {
     let fine = driver.can(pb::SINGLE_NODE_MULTI_WRITER).await.map_err(|err| err.to_string())?;
     let secrets = match &wanted.expand_secret {
         Some(r) => {
             let (ns, name) = (r.namespace.as_deref().unwrap_or_default(), r.name.as_deref().unwrap_or_default());
-            mount::secrets(node, ns, name).await.map_err(|why| format!("fetching NodeExpandSecretRef {ns}/{name} failed: {why}"))?
+            mount::secrets(node, ns, name)
+                .await
+                .map_err(|why| format!("fetching NodeExpandSecretRef {ns}/{name} failed: {why}"))?
         }
         None => std::collections::HashMap::new(),
     };

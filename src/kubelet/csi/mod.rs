@@ -1,6 +1,8 @@
-//! Volumes of drivers that speak the Container Storage Interface: which drivers are there, and which volumes are in use.
+//! Volumes of drivers that speak the Container Storage Interface: which drivers are there, and which volumes are in
+//! use.
 //!
-//! What is mounted where is written beside each mount (`vol_data.json`, as upstream), so a kubelet that starts anew knows what to undo.
+//! What is mounted where is written beside each mount (`vol_data.json`, as upstream), so a kubelet that starts anew
+//! knows what to undo.
 
 mod attach;
 
@@ -20,9 +22,10 @@ pub(crate) mod unmount;
 
 pub(crate) mod wanted;
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use proto::csi as pb;
@@ -86,7 +89,9 @@ impl Csi {
     /// With the volumes that an earlier kubelet left staged.
     pub(crate) fn new(root: &Path) -> Csi {
         let found = data::staged(root).into_iter();
-        let in_use = found.map(|volume| (unique_name(&volume.driver, &volume.handle), BTreeSet::from([FOUND.to_owned()]))).collect();
+        let in_use = found
+            .map(|volume| (unique_name(&volume.driver, &volume.handle), BTreeSet::from([FOUND.to_owned()])))
+            .collect();
         Csi {
             drivers: Mutex::default(),
             in_use: watch::Sender::new(in_use),
@@ -97,8 +102,11 @@ impl Csi {
     }
 
     fn driver(&self, name: &str) -> Result<Arc<Driver>, String> {
-        let drivers = self.drivers.lock().unwrap_or_else(PoisonError::into_inner);
-        drivers.get(name).cloned().ok_or_else(|| format!("driver name {name} not found in the list of registered CSI drivers"))
+        let drivers = self.drivers.lock();
+        drivers
+            .get(name)
+            .cloned()
+            .ok_or_else(|| format!("driver name {name} not found in the list of registered CSI drivers"))
     }
 
     /// Upstream's names of the volumes that pods of this node use or wait for.
@@ -120,16 +128,16 @@ impl Csi {
     }
 
     fn is_ready(&self, uid: &str, spec: &str) -> bool {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner).contains(&(uid.to_owned(), spec.to_owned()))
+        self.ready.lock().contains(&(uid.to_owned(), spec.to_owned()))
     }
 
     fn note_ready(&self, uid: &str, spec: &str) {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner).insert((uid.to_owned(), spec.to_owned()));
+        self.ready.lock().insert((uid.to_owned(), spec.to_owned()));
     }
 
     /// A pod has nothing any more.
     fn let_go(&self, uid: &str) {
-        self.ready.lock().unwrap_or_else(PoisonError::into_inner).retain(|(of, _)| of != uid);
+        self.ready.lock().retain(|(of, _)| of != uid);
         self.in_use.send_if_modified(|all| {
             let before = all.len();
             all.retain(|_, holders| !holders.remove(uid) || !holders.is_empty());
@@ -139,7 +147,7 @@ impl Csi {
 
     /// A volume is unstaged: what was found at the start is undone.
     fn undone(&self, driver: &str, handle: &str) {
-        self.staged.lock().unwrap_or_else(PoisonError::into_inner).remove(&(driver.to_owned(), handle.to_owned()));
+        self.staged.lock().remove(&(driver.to_owned(), handle.to_owned()));
         let unique = unique_name(driver, handle);
         self.in_use.send_if_modified(|all| {
             let Some(holders) = all.get_mut(&unique) else { return false };
@@ -149,15 +157,15 @@ impl Csi {
     }
 
     fn is_staged(&self, driver: &str, handle: &str) -> bool {
-        self.staged.lock().unwrap_or_else(PoisonError::into_inner).contains(&(driver.to_owned(), handle.to_owned()))
+        self.staged.lock().contains(&(driver.to_owned(), handle.to_owned()))
     }
 
     fn note_staged(&self, driver: &str, handle: &str) {
-        self.staged.lock().unwrap_or_else(PoisonError::into_inner).insert((driver.to_owned(), handle.to_owned()));
+        self.staged.lock().insert((driver.to_owned(), handle.to_owned()));
     }
 
     pub(crate) fn lock(&self, driver: &str, handle: &str) -> Arc<tokio::sync::Mutex<()>> {
-        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.locks.lock();
         // Those that nobody holds or waits for are only names.
         locks.retain(|_, lock| Arc::strong_count(lock) > 1);
         Arc::clone(locks.entry((driver.to_owned(), handle.to_owned())).or_default())

@@ -1,4 +1,5 @@
-//! A volume of a driver is made ready for a pod: attached, staged for the node, published for the pod, given to its group.
+//! A volume of a driver is made ready for a pod: attached, staged for the node, published for the pod, given to its
+//! group.
 
 use std::collections::HashMap;
 use std::fs;
@@ -159,7 +160,12 @@ impl Work<'_> {
     }
 
     /// Mounts the volume once for the node.
-    async fn stage(&self, driver: &Driver, place: &Place, context: &HashMap<String, String>) -> Result<(), VolumeError> {
+    async fn stage(
+        &self,
+        driver: &Driver,
+        place: &Place,
+        context: &HashMap<String, String>,
+    ) -> Result<(), VolumeError> {
         let wanted = self.wanted;
         if wanted.is_ephemeral || self.node.csi.is_staged(&wanted.driver, &wanted.handle) {
             return Ok(());
@@ -205,7 +211,8 @@ impl Work<'_> {
         volume_context.extend(tokens.context);
         let mut secrets = self.secrets(wanted.publish_secret.as_ref(), "NodePublishSecretRef").await.map_err(failed)?;
         secrets.extend(tokens.secrets);
-        let stages = !wanted.is_ephemeral && driver.can(pb::STAGE_UNSTAGE_VOLUME).await.map_err(|err| failed(err.to_string()))?;
+        let stages = !wanted.is_ephemeral
+            && driver.can(pb::STAGE_UNSTAGE_VOLUME).await.map_err(|err| failed(err.to_string()))?;
         let request = pb::PublishRequest {
             volume_id: wanted.handle.clone(),
             publish_context,
@@ -234,7 +241,8 @@ impl Work<'_> {
 
     async fn capability(&self, driver: &Driver) -> Result<pb::VolumeCapability, String> {
         let fine = driver.can(pb::SINGLE_NODE_MULTI_WRITER).await.map_err(|err| err.to_string())?;
-        let group = if driver.can(pb::VOLUME_MOUNT_GROUP).await.map_err(|err| err.to_string())? { self.group() } else { None };
+        let group =
+            if driver.can(pb::VOLUME_MOUNT_GROUP).await.map_err(|err| err.to_string())? { self.group() } else { None };
         Ok(self.wanted.capability(fine, group))
     }
 
@@ -242,14 +250,21 @@ impl Work<'_> {
         wanted::fs_group(self.pod.spec.as_ref().and_then(|s| s.security_context.as_ref()))
     }
 
-    async fn secrets(&self, reference: Option<&SecretReference>, field: &str) -> Result<HashMap<String, String>, String> {
+    async fn secrets(
+        &self,
+        reference: Option<&SecretReference>,
+        field: &str,
+    ) -> Result<HashMap<String, String>, String> {
         let Some(reference) = reference else { return Ok(HashMap::new()) };
-        let (ns, name) = (reference.namespace.as_deref().unwrap_or_default(), reference.name.as_deref().unwrap_or_default());
+        let (ns, name) =
+            (reference.namespace.as_deref().unwrap_or_default(), reference.name.as_deref().unwrap_or_default());
         secrets(self.node, ns, name).await.map_err(|why| format!("fetching {field} {ns}/{name} failed: {why}"))
     }
 
     async fn give_to_group(&self, driver: &Driver, target: &Path) -> Result<(), VolumeError> {
-        let failed = |why: String| self.failed("MountVolume.SetUp", format!("applyFSGroup failed for vol {}: {why}", self.wanted.handle));
+        let failed = |why: String| {
+            self.failed("MountVolume.SetUp", format!("applyFSGroup failed for vol {}: {why}", self.wanted.handle))
+        };
         let Some(group) = self.group().filter(|_| self.wanted.takes_group(self.object.as_ref())) else { return Ok(()) };
         if driver.can(pb::VOLUME_MOUNT_GROUP).await.map_err(|err| failed(err.to_string()))? {
             return Ok(());
@@ -257,7 +272,9 @@ impl Work<'_> {
         let context = self.pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
         let mismatch_only = context.is_some_and(|c| c.fs_group_change_policy.as_deref() == Some("OnRootMismatch"));
         let root = target.to_owned();
-        let owned = Group::blocking(move || volumes::give(&root, group, mismatch_only)).await.map_err(|err| failed(err.to_string()))?;
+        let owned = Group::blocking(move || volumes::give(&root, group, mismatch_only))
+            .await
+            .map_err(|err| failed(err.to_string()))?;
         owned.map_err(|err| failed(err.to_string()))
     }
 }
@@ -265,6 +282,7 @@ impl Work<'_> {
 /// A Secret as drivers are given it. Secrets are text.
 pub(super) async fn secrets(node: &Node, ns: &str, name: &str) -> Result<HashMap<String, String>, String> {
     let found = content::secret(node, ns, name, None).await;
-    let values = found.map_err(|err| format!("{PLUGIN}: failed to find the secret {name} in the namespace {ns} with error: {err}"))?;
+    let values = found
+        .map_err(|err| format!("{PLUGIN}: failed to find the secret {name} in the namespace {ns} with error: {err}"))?;
     Ok(values.into_iter().map(|(key, value)| (key, String::from_utf8_lossy(&value).into_owned())).collect())
 }

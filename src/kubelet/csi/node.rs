@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::backoff::Backoff;
@@ -64,7 +64,8 @@ pub(crate) async fn register(node: &Node, name: &str, socket: &Path, versions: &
     if info.node_id.is_empty() {
         return Err(format!("error adding CSI driver node info: driver {name} gave no nodeID"));
     }
-    let segments: BTreeMap<String, String> = info.accessible_topology.map(|t| t.segments.into_iter().collect()).unwrap_or_default();
+    let segments: BTreeMap<String, String> =
+        info.accessible_topology.map(|t| t.segments.into_iter().collect()).unwrap_or_default();
     let failed = |err: kube::Error| format!("error updating CSINode object with CSI driver node info: {}", Chain(&err));
     mark(node, name, Some(&info.node_id), &segments).await?;
     let keys: Vec<String> = segments.keys().cloned().collect();
@@ -72,7 +73,10 @@ pub(crate) async fn register(node: &Node, name: &str, socket: &Path, versions: &
         name: name.to_owned(),
         node_id: info.node_id.clone(),
         topology_keys: Some(keys).filter(|k| !k.is_empty()),
-        allocatable: i32::try_from(info.max_volumes_per_node).ok().filter(|n| *n > 0).map(|n| VolumeNodeResources { count: Some(n) }),
+        allocatable: i32::try_from(info.max_volumes_per_node)
+            .ok()
+            .filter(|n| *n > 0)
+            .map(|n| VolumeNodeResources { count: Some(n) }),
     };
     write(node, |drivers| {
         drivers.retain(|d| d.name != entry.name);
@@ -80,14 +84,14 @@ pub(crate) async fn register(node: &Node, name: &str, socket: &Path, versions: &
     })
     .await
     .map_err(failed)?;
-    node.csi.drivers.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), driver);
+    node.csi.drivers.lock().insert(name.to_owned(), driver);
     info!(driver = name, node_id = %info.node_id, "driver of volumes registered");
     Ok(())
 }
 
 /// Takes a driver out.
 pub(crate) async fn deregister(node: &Node, name: &str) {
-    node.csi.drivers.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    node.csi.drivers.lock().remove(name);
     if let Err(err) = write(node, |drivers| drivers.retain(|d| d.name != name)).await {
         warn!(driver = name, err = %Chain(&err), "cannot take a driver out of CSINode");
     }
@@ -121,7 +125,8 @@ async fn write(node: &Node, change: impl Fn(&mut Vec<CSINodeDriver>)) -> Result<
                     uid: node.uid().unwrap_or_default(),
                     ..Default::default()
                 };
-                let metadata = ObjectMeta { name: Some(name.clone()), owner_references: Some(vec![owner]), ..Default::default() };
+                let metadata =
+                    ObjectMeta { name: Some(name.clone()), owner_references: Some(vec![owner]), ..Default::default() };
                 let mut drivers = Vec::new();
                 change(&mut drivers);
                 api.create(&PostParams::default(), &CSINode { metadata, spec: CSINodeSpec { drivers } }).await
@@ -134,7 +139,8 @@ async fn write(node: &Node, change: impl Fn(&mut Vec<CSINodeDriver>)) -> Result<
     }
 }
 
-/// Writes the driver's name for the node, and where the node lies, into the Node. A label that says otherwise stays, and is an error.
+/// Writes the driver's name for the node, and where the node lies, into the Node. A label that says otherwise stays,
+/// and is an error.
 async fn mark(node: &Node, driver: &str, id: Option<&str>, segments: &BTreeMap<String, String>) -> Result<(), String> {
     let api: Api<ApiNode> = Api::all(node.client.clone());
     let text = |err: kube::Error| format!("error updating Node object with CSI driver node info: {}", Chain(&err));
@@ -144,7 +150,9 @@ async fn mark(node: &Node, driver: &str, id: Option<&str>, segments: &BTreeMap<S
         tries += 1;
         let object = api.get(name).await.map_err(text)?;
         let labels = object.metadata.labels.unwrap_or_default();
-        if let Some((key, value)) = segments.iter().find(|(key, value)| labels.get(*key).is_some_and(|have| have != *value)) {
+        if let Some((key, value)) =
+            segments.iter().find(|(key, value)| labels.get(*key).is_some_and(|have| have != *value))
+        {
             return Err(format!(
                 "detected topology value collision: driver reported {key:?}:{value:?} but existing label is {key:?}:{:?}",
                 labels[key]

@@ -43,7 +43,12 @@ pub(super) struct Tokens {
 }
 
 /// The tokens that the driver asks for, in its context or among its secrets.
-pub(super) async fn tokens(node: &Node, pod: &Pod, driver: Option<&CSIDriver>, wanted: &Wanted) -> Result<Tokens, String> {
+pub(super) async fn tokens(
+    node: &Node,
+    pod: &Pod,
+    driver: Option<&CSIDriver>,
+    wanted: &Wanted,
+) -> Result<Tokens, String> {
     let mut tokens = Tokens { context: HashMap::new(), secrets: HashMap::new(), refresh_at: None };
     let requests = driver.and_then(|d| d.spec.token_requests.clone()).unwrap_or_default();
     if requests.is_empty() {
@@ -52,7 +57,10 @@ pub(super) async fn tokens(node: &Node, pod: &Pod, driver: Option<&CSIDriver>, w
     let mut all = Map::new();
     for request in &requests {
         let (token, expires, refresh_at) = one(node, pod, request, wanted).await?;
-        all.insert(request.audience.clone(), json!({"token": token, "expirationTimestamp": base::time::rfc3339_secs(expires)}));
+        all.insert(
+            request.audience.clone(),
+            json!({"token": token, "expirationTimestamp": base::time::rfc3339_secs(expires)}),
+        );
         tokens.refresh_at = Some(tokens.refresh_at.map_or(refresh_at, |at| at.min(refresh_at)));
     }
     let in_secrets = driver.and_then(|d| d.spec.service_account_token_in_secrets) == Some(true);
@@ -62,12 +70,19 @@ pub(super) async fn tokens(node: &Node, pod: &Pod, driver: Option<&CSIDriver>, w
 }
 
 /// A token, when it ends, and when it must be fetched anew: after four fifths of its life.
-async fn one(node: &Node, pod: &Pod, request: &TokenRequest, wanted: &Wanted) -> Result<(String, Timestamp, Timestamp), String> {
+async fn one(
+    node: &Node,
+    pod: &Pod,
+    request: &TokenRequest,
+    wanted: &Wanted,
+) -> Result<(String, Timestamp, Timestamp), String> {
     let life = request.expiration_seconds.unwrap_or(TOKEN_SECS);
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    let key = format!("{}/{}", data::pod_volume_dir(&node.config.root_dir, uid, &wanted.spec).display(), request.audience);
+    let key =
+        format!("{}/{}", data::pod_volume_dir(&node.config.root_dir, uid, &wanted.spec).display(), request.audience);
     let now = node.clock.now();
-    let account = pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_else(|| "default".to_owned());
+    let account =
+        pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_else(|| "default".to_owned());
     let fresh = async {
         let (text, expires) = content::request(node, pod, &account, Some(&request.audience), life).await?;
         let wait = SignedDuration::from_secs(expires.duration_since(now).as_secs().max(0) * 4 / 5);

@@ -95,7 +95,9 @@ async fn unmap(node: &Node, uid: &str, spec: &str) -> Result<(), String> {
     let root = &node.config.root_dir;
     let block = Block::new(root, spec);
     let link = data::pod_devices(root, uid).join(spec);
-    let Some(data) = Data::read(&block.data_dir()).map_err(io)? else { return gone_is_fine(fs::remove_file(&link)).map_err(io) };
+    let Some(data) = Data::read(&block.data_dir()).map_err(io)? else {
+        return gone_is_fine(fs::remove_file(&link)).map_err(io);
+    };
     let lock = node.csi.lock(&data.driver, &data.handle);
     let _one_at_a_time = lock.lock().await;
     let driver = node.csi.driver(&data.driver)?;
@@ -120,10 +122,11 @@ async fn unmap(node: &Node, uid: &str, spec: &str) -> Result<(), String> {
 async fn unstage(node: &Node, driver: &super::Driver, handle: &str, staging: &Path) -> Result<(), String> {
     let text = |err: crate::plugins::link::CallError| format!("UnmountDevice failed: {err}");
     if driver.can(pb::STAGE_UNSTAGE_VOLUME).await.map_err(text)? {
-        let request = pb::UnstageRequest { volume_id: handle.to_owned(), staging_target_path: staging.display().to_string() };
+        let request =
+            pb::UnstageRequest { volume_id: handle.to_owned(), staging_target_path: staging.display().to_string() };
         let done: Result<pb::Empty, _> = driver.call(pb::NODE_UNSTAGE_VOLUME, request).await;
         done.map_err(text)?;
     }
-    node.csi.staged.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&(driver.name.clone(), handle.to_owned()));
+    node.csi.staged.lock().remove(&(driver.name.clone(), handle.to_owned()));
     Ok(())
 }

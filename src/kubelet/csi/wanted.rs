@@ -35,7 +35,11 @@ pub(crate) struct Wanted {
 
 impl Wanted {
     /// A persistent volume behind a claim; `None` if no driver has it.
-    pub(crate) fn persistent(volume: &PersistentVolume, claim: PersistentVolumeClaim, read_only: bool) -> Option<Wanted> {
+    pub(crate) fn persistent(
+        volume: &PersistentVolume,
+        claim: PersistentVolumeClaim,
+        read_only: bool,
+    ) -> Option<Wanted> {
         let spec = volume.spec.as_ref()?;
         let csi = spec.csi.clone()?;
         Some(Wanted {
@@ -93,14 +97,18 @@ impl Wanted {
         let mode = self.mode();
         let Some(driver) = driver else {
             return match self.is_ephemeral {
-                true => Err(format!("volume mode {mode:?} not supported by driver {} (no CSIDriver object)", self.driver)),
+                true => {
+                    Err(format!("volume mode {mode:?} not supported by driver {} (no CSIDriver object)", self.driver))
+                }
                 false => Ok(()),
             };
         };
         let allowed = driver.spec.volume_lifecycle_modes.clone().unwrap_or_else(|| vec!["Persistent".to_owned()]);
         match allowed.iter().any(|m| m == mode) {
             true => Ok(()),
-            false => Err(format!("volume mode {mode:?} not supported by driver {} (only supports {allowed:?})", self.driver)),
+            false => {
+                Err(format!("volume mode {mode:?} not supported by driver {} (only supports {allowed:?})", self.driver))
+            }
         }
     }
 
@@ -170,7 +178,8 @@ mod tests {
 
     #[test]
     fn the_group_is_set_as_the_driver_wants_it() {
-        let once = Wanted { fs_type: "ext4".to_owned(), access_modes: vec!["ReadWriteOnce".to_owned()], ..Wanted::default() };
+        let once =
+            Wanted { fs_type: "ext4".to_owned(), access_modes: vec!["ReadWriteOnce".to_owned()], ..Wanted::default() };
         assert!(once.takes_group(None));
         assert!(!once.takes_group(Some(&driver(json!({"fsGroupPolicy": "None"})))));
         let many = Wanted { access_modes: vec!["ReadWriteMany".to_owned()], ..Wanted::default() };
@@ -181,7 +190,10 @@ mod tests {
     #[test]
     fn an_inline_volume_needs_a_driver_that_allows_it() {
         let inline = Wanted { driver: "d".to_owned(), is_ephemeral: true, ..Wanted::default() };
-        assert_eq!(inline.check_mode(None).unwrap_err(), "volume mode \"Ephemeral\" not supported by driver d (no CSIDriver object)");
+        assert_eq!(
+            inline.check_mode(None).unwrap_err(),
+            "volume mode \"Ephemeral\" not supported by driver d (no CSIDriver object)"
+        );
         let why = inline.check_mode(Some(&driver(json!({})))).unwrap_err();
         assert_eq!(why, "volume mode \"Ephemeral\" not supported by driver d (only supports [\"Persistent\"])");
         assert!(inline.check_mode(Some(&driver(json!({"volumeLifecycleModes": ["Ephemeral"]})))).is_ok());

@@ -41,7 +41,8 @@ impl Devices {
         let _one_at_a_time = self.turn.lock().await;
         for (container, role) in container::all(pod) {
             for wish in wishes(container, &known) {
-                let have = self.with(|s| s.gifts.get(&uid).and_then(|p| p.get(&wish.container)?.get(&wish.resource).cloned()));
+                let have =
+                    self.with(|s| s.gifts.get(&uid).and_then(|p| p.get(&wish.container)?.get(&wish.resource).cloned()));
                 let given = match have {
                     Some(given) if given.ids.len() == wish.n => given,
                     Some(given) => {
@@ -55,7 +56,8 @@ impl Devices {
                         )));
                     }
                     None => {
-                        let of_resource = reuse.iter().filter(|(r, _)| *r == wish.resource).map(|(_, id)| id.clone()).collect();
+                        let of_resource =
+                            reuse.iter().filter(|(r, _)| *r == wish.resource).map(|(_, id)| id.clone()).collect();
                         match self.give(&uid, &wish, &of_resource).await {
                             Ok(given) => given,
                             Err(why) => {
@@ -91,12 +93,19 @@ impl Devices {
             return Err(format!("no healthy devices present; cannot allocate unhealthy devices {}", wish.resource));
         }
         let choice = Choice { healthy: &plugin.healthy, taken: &plugin.taken, reuse };
-        let preferred =
-            if plugin.options.get_preferred_allocation_available { preferred(&plugin, &choice, wish).await? } else { Vec::new() };
+        let preferred = if plugin.options.get_preferred_allocation_available {
+            preferred(&plugin, &choice, wish).await?
+        } else {
+            Vec::new()
+        };
         let ids = choice.take(wish.n, &preferred).map_err(|available| {
-            format!("requested number of devices unavailable for {}. Requested: {}, Available: {available}", wish.resource, wish.n)
+            format!(
+                "requested number of devices unavailable for {}. Requested: {}, Available: {available}",
+                wish.resource, wish.n
+            )
         })?;
-        let request = pb::AllocateRequest { container_requests: vec![pb::DeviceIds { ids: ids.iter().cloned().collect() }] };
+        let request =
+            pb::AllocateRequest { container_requests: vec![pb::DeviceIds { ids: ids.iter().cloned().collect() }] };
         let answer: Result<pb::AllocateResponse, _> = plugin.link.call(pb::ALLOCATE, request, TIMEOUT).await;
         let needs = answer.map_err(|err| err.to_string())?.container_responses.into_iter().next();
         let needs = needs.ok_or_else(|| "no containers return in allocation response".to_owned())?;
@@ -111,7 +120,8 @@ impl Devices {
     fn plugin(&self, resource: &str) -> Option<Plugin> {
         self.with(|state| {
             let found = state.resources.get(resource)?;
-            let of_resource = state.gifts.values().flat_map(|pod| pod.values()).filter_map(|container| container.get(resource));
+            let of_resource =
+                state.gifts.values().flat_map(|pod| pod.values()).filter_map(|container| container.get(resource));
             Some(Plugin {
                 link: found.link.clone()?,
                 options: found.options.clone(),
@@ -132,7 +142,8 @@ impl Devices {
             wants.collect()
         });
         for (link, ids, resource) in told {
-            let link = link.ok_or_else(|| format!("endpoint not found in cache for a registered resource: {resource}"))?;
+            let link =
+                link.ok_or_else(|| format!("endpoint not found in cache for a registered resource: {resource}"))?;
             let done: Result<pb::Empty, _> = link.call(pb::PRE_START_CONTAINER, pb::DeviceIds { ids }, TIMEOUT).await;
             done.map_err(|err| format!("device plugin PreStartContainer rpc failed with err: {err}"))?;
         }
@@ -153,7 +164,8 @@ async fn preferred(plugin: &Plugin, choice: &Choice<'_>, wish: &Wish) -> Result<
         allocation_size: i32::try_from(wish.n).unwrap_or(i32::MAX),
     };
     let request = pb::PreferredRequest { container_requests: vec![one] };
-    let answer: Result<pb::PreferredResponse, _> = plugin.link.call(pb::GET_PREFERRED_ALLOCATION, request, TIMEOUT).await;
+    let answer: Result<pb::PreferredResponse, _> =
+        plugin.link.call(pb::GET_PREFERRED_ALLOCATION, request, TIMEOUT).await;
     let answer = answer.map_err(|err| format!("device plugin GetPreferredAllocation rpc failed with err: {err}"))?;
     Ok(answer.container_responses.into_iter().next().unwrap_or_default().ids)
 }
@@ -186,7 +198,8 @@ pub(crate) fn apply(needs: &[pb::ContainerAllocation], config: &mut cri::Contain
             .cloned()
             .collect::<Vec<_>>()
         {
-            let (container_path, host_path, permissions) = (device.container_path, device.host_path, device.permissions);
+            let (container_path, host_path, permissions) =
+                (device.container_path, device.host_path, device.permissions);
             config.devices.push(cri::Device { container_path, host_path, permissions });
         }
         for mount in need
@@ -220,7 +233,11 @@ mod tests {
     fn a_container_gets_variables_mounts_devices_and_names_of_devices() {
         let need = pb::ContainerAllocation {
             envs: [("E".to_owned(), "new".to_owned())].into(),
-            mounts: vec![pb::Mount { container_path: "/lib/x".to_owned(), host_path: "/x".to_owned(), read_only: true }],
+            mounts: vec![pb::Mount {
+                container_path: "/lib/x".to_owned(),
+                host_path: "/x".to_owned(),
+                read_only: true,
+            }],
             devices: vec![pb::DeviceSpec {
                 container_path: "/dev/x".to_owned(),
                 host_path: "/dev/null".to_owned(),
@@ -229,8 +246,10 @@ mod tests {
             annotations: [("a".to_owned(), "b".to_owned())].into(),
             cdi_devices: vec![pb::CdiDevice { name: "v.io/c=d".to_owned() }],
         };
-        let mut config =
-            cri::ContainerConfig { envs: vec![cri::KeyValue { key: "E".to_owned(), value: "old".to_owned() }], ..Default::default() };
+        let mut config = cri::ContainerConfig {
+            envs: vec![cri::KeyValue { key: "E".to_owned(), value: "old".to_owned() }],
+            ..Default::default()
+        };
         apply(&[need.clone(), need], &mut config);
         assert_eq!((config.envs.len(), config.envs[0].value.as_str()), (1, "new"));
         assert_eq!((config.mounts.len(), config.devices.len(), config.cdi_devices.len()), (1, 1, 1));

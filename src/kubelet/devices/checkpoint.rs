@@ -60,7 +60,12 @@ pub(super) fn read(dir: &Path) -> io::Result<Kept> {
         let bytes = STANDARD.decode(&entry.alloc_resp).map_err(io::Error::other)?;
         let needs = pb::ContainerAllocation::decode(bytes.as_slice()).map_err(io::Error::other)?;
         let given = Given { ids: entry.device_ids.into_values().flatten().collect(), needs };
-        kept.gifts.entry(entry.pod_uid).or_default().entry(entry.container_name).or_default().insert(entry.resource_name, given);
+        kept.gifts
+            .entry(entry.pod_uid)
+            .or_default()
+            .entry(entry.container_name)
+            .or_default()
+            .insert(entry.resource_name, given);
     }
     Ok(kept)
 }

@@ -20,7 +20,10 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// A plugin registered by its own call.
 pub(super) async fn by_call(node: &Arc<Node>, group: &Group, request: pb::RegisterRequest) -> Result<(), String> {
     if request.version != VERSION {
-        return Err(format!("requested API version {:?} is not supported by kubelet. Supported version is {VERSION:?}", request.version));
+        return Err(format!(
+            "requested API version {:?} is not supported by kubelet. Supported version is {VERSION:?}",
+            request.version
+        ));
     }
     check_name(&request.resource_name)?;
     let endpoint = Path::new(&request.endpoint);
@@ -34,13 +37,22 @@ pub(super) async fn by_call(node: &Arc<Node>, group: &Group, request: pb::Regist
 }
 
 /// A plugin was found by its socket among those of all plugins.
-pub(crate) async fn by_registry(node: &Arc<Node>, group: &Group, resource: &str, socket: &Path, versions: &[String]) -> Result<(), String> {
+pub(crate) async fn by_registry(
+    node: &Arc<Node>,
+    group: &Group,
+    resource: &str,
+    socket: &Path,
+    versions: &[String],
+) -> Result<(), String> {
     if !versions.iter().any(|v| v == VERSION) {
-        return Err(format!("device plugin {resource:?} has no supported version: {versions:?}; supported is {VERSION}"));
+        return Err(format!(
+            "device plugin {resource:?} has no supported version: {versions:?}; supported is {VERSION}"
+        ));
     }
     check_name(resource)?;
     let link = Link::new(socket);
-    let options = link.call(pb::GET_DEVICE_PLUGIN_OPTIONS, pb::Empty {}, TIMEOUT).await.map_err(|err| err.to_string())?;
+    let options =
+        link.call(pb::GET_DEVICE_PLUGIN_OPTIONS, pb::Empty {}, TIMEOUT).await.map_err(|err| err.to_string())?;
     begin(node, group, resource, link, options);
     Ok(())
 }
@@ -66,7 +78,8 @@ fn begin(node: &Arc<Node>, group: &Group, resource: &str, link: Link, options: p
     let (node, resource) = (Arc::clone(node), resource.to_owned());
     group.spawn_short("device-plugin", async move {
         let ended = follow(&node, &resource, &link, generation).await;
-        let is_current = node.devices.with(|state| state.resources.get(&resource).is_some_and(|r| r.generation == generation));
+        let is_current =
+            node.devices.with(|state| state.resources.get(&resource).is_some_and(|r| r.generation == generation));
         if !is_current {
             return;
         }
@@ -91,7 +104,9 @@ async fn follow(node: &Arc<Node>, resource: &str, link: &Link, generation: u64) 
             Err(status) => return crate::plugins::link::CallError::from(status).to_string(),
         };
         let is_current = node.devices.with(|state| {
-            let Some(entry) = state.resources.get_mut(resource).filter(|r| r.generation == generation) else { return false };
+            let Some(entry) = state.resources.get_mut(resource).filter(|r| r.generation == generation) else {
+                return false;
+            };
             entry.stopped = None;
             entry.devices = told.devices.into_iter().map(|device| (device.id.clone(), seen(&device))).collect();
             true

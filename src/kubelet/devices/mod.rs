@@ -1,7 +1,8 @@
-//! Devices that plugins advertise (`v1beta1`): how many there are, who has which, and what their containers need to use them.
+//! Devices that plugins advertise (`v1beta1`): how many there are, who has which, and what their containers need to use
+//! them.
 //!
-//! What was given is on the disk before a container starts, so a pod keeps its devices when the kubelet restarts. Without plugins
-//! there is a socket, and nothing runs.
+//! What was given is on the disk before a container starts, so a pod keeps its devices when the kubelet restarts.
+//! Without plugins there is a socket, and nothing runs.
 
 pub(crate) mod allocate;
 
@@ -15,9 +16,10 @@ mod pod_resources;
 
 mod serve;
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::task::Group;
@@ -92,7 +94,7 @@ impl Devices {
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
-        look(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.state.lock())
     }
 
     /// Hears when amounts change.
@@ -150,7 +152,11 @@ impl Devices {
     fn keep(&self) -> bool {
         let kept = self.with(|state| checkpoint::Kept {
             gifts: state.gifts.clone(),
-            registered: state.resources.iter().map(|(name, r)| (name.clone(), r.devices.keys().cloned().collect())).collect(),
+            registered: state
+                .resources
+                .iter()
+                .map(|(name, r)| (name.clone(), r.devices.keys().cloned().collect()))
+                .collect(),
         });
         let written = checkpoint::write(&self.dir, &kept);
         if let Err(err) = &written {
@@ -175,7 +181,9 @@ pub(crate) fn start(node: &Arc<Node>, pods: &Pods, group: &Group) {
     for (path, handler) in places {
         match wire::serve::UnixServer::bind(&path, handler) {
             Ok(server) => server.start(group),
-            Err(err) => warn!(path = %path.display(), err = %base::chain::Chain(&err), "cannot serve plugins of devices"),
+            Err(err) => {
+                warn!(path = %path.display(), err = %base::chain::Chain(&err), "cannot serve plugins of devices")
+            }
         }
     }
 }
@@ -208,7 +216,9 @@ mod tests {
         };
         let devices = Devices::new(dir.path());
         devices.with(|state| {
-            state.gifts.insert("u".to_owned(), [("c".to_owned(), [("x.io/d".to_owned(), given.clone())].into())].into());
+            state
+                .gifts
+                .insert("u".to_owned(), [("c".to_owned(), [("x.io/d".to_owned(), given.clone())].into())].into());
         });
         assert!(devices.keep());
         let later = Devices::new(dir.path());

@@ -41,15 +41,17 @@ impl Devices {
         let one = |(numa, device_ids): (Vec<i64>, Vec<String>)| pb::ContainerDevices {
             resource_name: resource.to_owned(),
             device_ids,
-            topology: (!numa.is_empty()).then(|| pb::TopologyInfo { nodes: numa.iter().map(|id| pb::NumaNode { id: *id }).collect() }),
+            topology: (!numa.is_empty())
+                .then(|| pb::TopologyInfo { nodes: numa.iter().map(|id| pb::NumaNode { id: *id }).collect() }),
         };
         groups.into_iter().map(one).collect()
     }
 
     /// All devices of the node.
     pub(super) fn all(&self) -> Vec<pb::ContainerDevices> {
-        let resources: Vec<(String, Vec<String>)> =
-            self.with(|s| s.resources.iter().map(|(name, r)| (name.clone(), r.devices.keys().cloned().collect())).collect());
+        let resources: Vec<(String, Vec<String>)> = self.with(|s| {
+            s.resources.iter().map(|(name, r)| (name.clone(), r.devices.keys().cloned().collect())).collect()
+        });
         resources.into_iter().flat_map(|(name, ids)| self.grouped(&name, ids)).collect()
     }
 }

@@ -11,7 +11,8 @@ use crate::registries;
 /// Credentials that are tried for one image.
 const TRIES_MAX: usize = 32;
 
-/// The pod's credentials for an image, the most exact first. Secrets that are missing or are none are passed over, as upstream.
+/// The pod's credentials for an image, the most exact first. Secrets that are missing or are none are passed over, as
+/// upstream.
 pub(super) async fn of_pod(node: &Node, pod: &Pod, image: &str) -> Vec<cri::AuthConfig> {
     let mut found = Vec::new();
     for name in pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten()).map(|r| r.name.clone()) {
@@ -30,7 +31,8 @@ fn sorted(mut found: Vec<(String, cri::AuthConfig)>) -> Vec<cri::AuthConfig> {
     found.into_iter().map(|(_, auth)| auth).take(TRIES_MAX).collect()
 }
 
-/// The entries of a Docker configuration that are for an image, with the places they are for. Hosts may hold `*` and `?`.
+/// The entries of a Docker configuration that are for an image, with the places they are for. Hosts may hold `*` and
+/// `?`.
 fn fitting(auths: &serde_json::Value, image: &str) -> Vec<(String, cri::AuthConfig)> {
     let wanted = repository(image);
     let entries = auths.as_object().into_iter().flatten().map(|(server, entry)| (place(server), entry));

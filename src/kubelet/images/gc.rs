@@ -1,7 +1,7 @@
 //! What is deleted of images when the disk fills: what nobody uses, the least recently used first.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
@@ -77,7 +77,7 @@ async fn used_now(node: &Node) -> Result<HashSet<String>, CriError> {
 async fn seen_now(node: &Node) -> Result<Vec<Here>, CriError> {
     let used = used_now(node).await?;
     let images = node.runtime.cri.images().await?;
-    Ok(note(images, &used, &mut node.pulls.ages.lock().unwrap_or_else(PoisonError::into_inner)))
+    Ok(note(images, &used, &mut node.pulls.ages.lock()))
 }
 
 fn note(images: Vec<cri::Image>, used: &HashSet<String>, ages: &mut HashMap<String, Age>) -> Vec<Here> {
@@ -112,7 +112,9 @@ pub(crate) async fn free(node: &Node, wanted: u64) -> Result<u64, CriError> {
     };
     // The pause image and, of the same tag, the others that kedge made of itself: nobody could pull them again.
     let pause = &node.config.pause_image;
-    let own = |tag: &str| tag == pause || tag.starts_with("kedge.local/") && tag.rsplit(':').next() == pause.rsplit(':').next();
+    let own = |tag: &str| {
+        tag == pause || tag.starts_with("kedge.local/") && tag.rsplit(':').next() == pause.rsplit(':').next()
+    };
     let stays = |tag: &str| own(tag) || pins.contains(tag);
     let unused = unused(here, stays, node.config.settings.image_age_min);
     if unused.is_empty() {
@@ -141,8 +143,8 @@ pub(crate) async fn free(node: &Node, wanted: u64) -> Result<u64, CriError> {
     Ok(delete(unused, wanted, remove).await)
 }
 
-/// Deletes images in order until `wanted` bytes are free. `remove` tells whether it did. One that cannot be removed does not keep the
-/// others.
+/// Deletes images in order until `wanted` bytes are free. `remove` tells whether it did. One that cannot be removed
+/// does not keep the others.
 async fn delete<'f, E: std::error::Error + 'static>(
     unused: Vec<cri::Image>,
     wanted: u64,
@@ -171,7 +173,9 @@ async fn is_shown(node: &Node, image: &cri::Image, shown: &HashSet<String>) -> R
 /// What may be deleted, the least recently used first. Containerd would delete an image under its containers, too.
 fn unused(here: Vec<Here>, stays: impl Fn(&str) -> bool, age_min: Duration) -> Vec<cri::Image> {
     let old = |age: &Age| age.found.elapsed() >= age_min;
-    let may_go = |here: &Here| !here.in_use && !here.image.pinned && old(&here.age) && !here.image.repo_tags.iter().any(|tag| stays(tag));
+    let may_go = |here: &Here| {
+        !here.in_use && !here.image.pinned && old(&here.age) && !here.image.repo_tags.iter().any(|tag| stays(tag))
+    };
     let mut unused: Vec<Here> = here.into_iter().filter(may_go).collect();
     // By moments and not by ages, which grow while images are compared: what was never used comes first.
     unused.sort_by_key(|Here { age, .. }| (age.used, age.found));
@@ -185,8 +189,22 @@ mod tests {
     // in the virtual machine, a full disk took the image from under the pods that ran of it
     #[test]
     fn an_image_of_a_container_is_never_unused() {
-        let image = |id: &str| cri::Image { id: id.to_owned(), repo_tags: vec![format!("x/{id}:1")], size: 1, ..Default::default() };
-        let all = || vec![image("a"), image("b"), image("c"), cri::Image { pinned: true, ..image("d") }, image("e"), image("pause")];
+        let image = |id: &str| cri::Image {
+            id: id.to_owned(),
+            repo_tags: vec![format!("x/{id}:1")],
+            size: 1,
+            ..Default::default()
+        };
+        let all = || {
+            vec![
+                image("a"),
+                image("b"),
+                image("c"),
+                cri::Image { pinned: true, ..image("d") },
+                image("e"),
+                image("pause"),
+            ]
+        };
         let mut ages = HashMap::new();
         let used = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<HashSet<String>>();
         note(all(), &used(&["b"]), &mut ages);
@@ -207,9 +225,9 @@ mod tests {
     #[tokio::test]
     async fn an_image_that_cannot_be_removed_does_not_keep_the_others() {
         let image = |id: &str| cri::Image { id: id.to_owned(), size: 3, ..Default::default() };
-        let asked = std::sync::Mutex::new(Vec::new());
+        let asked = base::sync::Mutex::new(Vec::new());
         let remove = |image: cri::Image| {
-            asked.lock().unwrap().push(image.id.clone());
+            asked.lock().push(image.id.clone());
             let answer = match image.id.as_str() {
                 "bad" => Err(std::io::Error::other("no")),
                 id => Ok(id != "used since"),
@@ -218,6 +236,6 @@ mod tests {
         };
         let all = ["bad", "used since", "a", "b", "c"].map(image).to_vec();
         assert_eq!(delete(all, 6, remove).await, 6);
-        assert_eq!(*asked.lock().unwrap(), ["bad", "used since", "a", "b"]);
+        assert_eq!(*asked.lock(), ["bad", "used since", "a", "b"]);
     }
 }

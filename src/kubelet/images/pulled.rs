@@ -1,12 +1,13 @@
 //! Which images were pulled with whose credentials: a pod of another tenant must show that it may have them, too.
 //!
-//! Spec: the gate KubeletEnsureSecretPulledImages with its policy NeverVerifyPreloadedImages, pkg/kubelet/images/pullmanager v1.36. The
-//! record is a file in the kubelet's folder. It holds no credentials: a key is a salted hash of them. An image that is not in it was
-//! brought in by the operator, or pulled before there was a record; every pod may have it.
+//! Spec: the gate KubeletEnsureSecretPulledImages with its policy NeverVerifyPreloadedImages,
+//! pkg/kubelet/images/pullmanager v1.36. The record is a file in the kubelet's folder. It holds no credentials: a key
+//! is a salted hash of them. An image that is not in it was brought in by the operator, or pulled before there was a
+//! record; every pod may have it.
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use base::chain::Chain;
 use base::files::{read_if_exists, write_atomic};
@@ -41,7 +42,8 @@ struct Record {
     salt: String,
     /// By the image's id.
     images: BTreeMap<String, Access>,
-    /// Repositories from which a pull with a pod's credentials began and was not noted: what is here of them may be secret.
+    /// Repositories from which a pull with a pod's credentials began and was not noted: what is here of them may be
+    /// secret.
     begun: BTreeSet<String>,
     /// How many such pulls of each repository go on now.
     #[serde(skip)]
@@ -112,7 +114,8 @@ pub(crate) struct Pulled {
 }
 
 impl Pulled {
-    /// Reads the record in the kubelet's folder, or begins one. One that cannot be read is begun anew, and the log says so.
+    /// Reads the record in the kubelet's folder, or begins one. One that cannot be read is begun anew, and the log says
+    /// so.
     pub(crate) fn open(root_dir: &Path, rng: &Rng) -> Pulled {
         let path = root_dir.join("image-pulls.json");
         let read = || -> Result<Option<Record>, String> {
@@ -131,11 +134,13 @@ impl Pulled {
     pub(super) fn key(&self, auth: &cri::AuthConfig) -> Key {
         let mut hash = Sha256::new();
         let record = self.lock();
-        for part in [&record.salt, &auth.username, &auth.password, &auth.auth, &auth.identity_token, &auth.registry_token] {
+        for part in
+            [&record.salt, &auth.username, &auth.password, &auth.auth, &auth.identity_token, &auth.registry_token]
+        {
             hash.update(part.len().to_le_bytes());
             hash.update(part);
         }
-        Key(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+        Key(base::hex::encode(&hash.finalize()))
     }
 
     /// Whether a pod with these credentials may have an image that is here.
@@ -143,13 +148,16 @@ impl Pulled {
         let record = self.lock();
         match record.images.get(id) {
             None => !record.begun.contains(repository),
-            Some(access) => access.anyone || access.keys.get(repository).is_some_and(|known| keys.iter().any(|key| known.contains(key))),
+            Some(access) => {
+                access.anyone
+                    || access.keys.get(repository).is_some_and(|known| keys.iter().any(|key| known.contains(key)))
+            }
         }
     }
 
-    /// A pull with a pod's credentials begins. `here` are the ids of the repository's images that are here already: what is not noted
-    /// of them was brought in by the operator, and stays everybody's however the pull ends. If one was broken off before, they are
-    /// nobody's until they are pulled again.
+    /// A pull with a pod's credentials begins. `here` are the ids of the repository's images that are here already:
+    /// what is not noted of them was brought in by the operator, and stays everybody's however the pull ends. If one
+    /// was broken off before, they are nobody's until they are pulled again.
     pub(super) async fn begin(&self, repository: &str, here: &[String]) -> Begun<'_> {
         let is_first = {
             let mut record = self.lock();
@@ -212,7 +220,7 @@ impl Pulled {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+        self.record.lock()
     }
 
     async fn save(&self) {
@@ -244,7 +252,10 @@ mod tests {
         assert!(pulled.allows("preloaded", "r.io/x", &[]));
         let begun = pulled.begin("r.io/a", &["older".to_owned()]).await;
         assert!(pulled.allows("older", "r.io/a", &[]), "nobody's pull takes from others what the operator gave");
-        assert!(!Pulled::open(dir.path(), &Rng::from_seed(2)).allows("new", "r.io/a", &[]), "the kubelet ended amid the pull");
+        assert!(
+            !Pulled::open(dir.path(), &Rng::from_seed(2)).allows("new", "r.io/a", &[]),
+            "the kubelet ended amid the pull"
+        );
         pulled.came("secret", "r.io/a", Some(own.clone())).await;
         begun.end().await;
         assert!(pulled.allows("new", "r.io/a", &[]), "nothing goes on any more");
@@ -253,7 +264,10 @@ mod tests {
         for record in [&pulled, &again] {
             assert!(record.allows("secret", "r.io/a", &[other.clone(), own.clone()]));
             assert!(!record.allows("secret", "r.io/a", std::slice::from_ref(&other)));
-            assert!(!record.allows("secret", "docker.io/library/sha256", std::slice::from_ref(&own)), "nor under another name");
+            assert!(
+                !record.allows("secret", "docker.io/library/sha256", std::slice::from_ref(&own)),
+                "nor under another name"
+            );
             assert!(record.allows("public", "r.io/b", &[]));
         }
         again.came("secret", "r.io/a", None).await;
@@ -262,7 +276,9 @@ mod tests {
         let _second = again.begin("r.io/a", &["latest".to_owned()]).await;
         assert!(!again.allows("latest", "r.io/a", &[]), "it came while a pull had begun");
         again.keep(&BTreeSet::new(), again.now()).await;
-        assert!(!String::from_utf8(std::fs::read(dir.path().join("image-pulls.json")).unwrap()).unwrap().contains("secret"));
+        assert!(
+            !String::from_utf8(std::fs::read(dir.path().join("image-pulls.json")).unwrap()).unwrap().contains("secret")
+        );
     }
 
     // another pod's pull of the same repository that failed made everybody's what the first one was about to note
@@ -276,7 +292,10 @@ mod tests {
         second.end().await;
         pulled.came("other", "r.io/a", None).await;
         assert!(!pulled.allows("landed", "r.io/a", &[]));
-        assert!(!Pulled::open(dir.path(), &Rng::from_seed(2)).allows("landed", "r.io/a", &[]), "nor after an end of the kubelet");
+        assert!(
+            !Pulled::open(dir.path(), &Rng::from_seed(2)).allows("landed", "r.io/a", &[]),
+            "nor after an end of the kubelet"
+        );
         // Broken off: a doubt remains, whoever else ends well.
         drop(first);
         assert!(!pulled.allows("landed", "r.io/a", &[]));

@@ -1,17 +1,19 @@
-//! Turns of image pulls: few at a time, for all of a machine that begins would be slower at once than one after another, and yet a registry
-//! that never answers keeps nobody from another one's images.
+//! Turns of image pulls: few at a time, for all of a machine that begins would be slower at once than one after
+//! another, and yet a registry that never answers keeps nobody from another one's images.
 
+use base::sync::Mutex;
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
 /// A pull that takes longer lets one from another registry go beside it; of its own registry it keeps its turn.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Pulls that take longer, of all registries: beyond these they keep their turns. The runtime ends those that get nothing for some minutes.
+/// Pulls that take longer, of all registries: beyond these they keep their turns. The runtime ends those that get
+/// nothing for some minutes.
 const SLOW_MAX: usize = 32;
 
 /// The turns of one node.
@@ -32,7 +34,13 @@ impl Turns {
     fn with_patience(parallel: usize, patience: Duration) -> Turns {
         // More than that is no limit.
         let parallel = parallel.min(Semaphore::MAX_PERMITS);
-        Turns { parallel, patience, all: Semaphore::new(parallel), slow: Semaphore::new(SLOW_MAX), registries: Mutex::default() }
+        Turns {
+            parallel,
+            patience,
+            all: Semaphore::new(parallel),
+            slow: Semaphore::new(SLOW_MAX),
+            registries: Mutex::default(),
+        }
     }
 
     /// Waits for a turn of this registry's, then does `work`. Cancel safe: the turn is given back.
@@ -54,9 +62,10 @@ impl Turns {
         }
     }
 
-    /// The turns of one registry. Those that nobody holds or waits for are forgotten: whoever makes a pod makes up names.
+    /// The turns of one registry. Those that nobody holds or waits for are forgotten: whoever makes a pod makes up
+    /// names.
     fn of(&self, registry: &str) -> Arc<Semaphore> {
-        let mut registries = self.registries.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut registries = self.registries.lock();
         registries.retain(|_, turns| Arc::strong_count(turns) > 1);
         Arc::clone(registries.entry(registry.to_owned()).or_insert_with(|| Arc::new(Semaphore::new(self.parallel))))
     }
@@ -85,7 +94,10 @@ mod tests {
             assert_eq!(turns.of("a").available_permits(), 0, "a registry has two turns, however long they take");
             assert!(tokio::time::timeout(Duration::from_millis(20), turns.within("a", ready(()))).await.is_err());
         });
-        assert!(matches!(select(hanging, others).await, futures_util::future::Either::Right(_)), "what hangs does not end");
+        assert!(
+            matches!(select(hanging, others).await, futures_util::future::Either::Right(_)),
+            "what hangs does not end"
+        );
     }
 
     #[tokio::test]
@@ -95,10 +107,10 @@ mod tests {
             let hanging = pin!(join_all(["a", "b", "c"].map(|registry| turns.within(registry, pending::<()>()))));
             let late = pin!(tokio::time::sleep(Duration::from_millis(1)));
             select(hanging, late).await;
-            assert_eq!((turns.all.available_permits(), turns.registries.lock().unwrap().len()), (0, 3), "two at a time");
+            assert_eq!((turns.all.available_permits(), turns.registries.lock().len()), (0, 3), "two at a time");
         }
         turns.within("d", ready(())).await.unwrap();
-        assert_eq!((turns.all.available_permits(), turns.registries.lock().unwrap().len()), (2, 1));
+        assert_eq!((turns.all.available_permits(), turns.registries.lock().len()), (2, 1));
         assert_eq!(Turns::new(usize::MAX).parallel, Semaphore::MAX_PERMITS);
     }
 }

@@ -1,10 +1,11 @@
-//! One inotify instance for all logs that somebody follows. Root has 128 of them, containerd's and systemd's included: one for each
-//! `kubectl logs -f` would leave none for others.
+//! One inotify instance for all logs that somebody follows. Root has 128 of them, containerd's and systemd's included:
+//! one for each `kubectl logs -f` would leave none for others.
 
+use base::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use base::chain::Chain;
 use base::task::Group;
@@ -36,13 +37,15 @@ struct Folder {
 
 impl Shared {
     fn folders(&self) -> MutexGuard<'_, HashMap<i32, Folder>> {
-        self.folders.lock().unwrap_or_else(PoisonError::into_inner)
+        self.folders.lock()
     }
 
     /// Tells whoever follows what changed.
     fn tell(&self, mut events: &[u8]) {
         let folders = self.folders();
-        let word = |bytes: &[u8], at: usize| bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map(i32::from_ne_bytes);
+        let word = |bytes: &[u8], at: usize| {
+            bytes.get(at..at + 4).and_then(|word| word.try_into().ok()).map(i32::from_ne_bytes)
+        };
         while let (Some(watch), Some(len)) = (word(events, 0), word(events, 12)) {
             for (_, folder) in folders.iter().filter(|(number, _)| watch == LOST || **number == watch) {
                 folder.changes.send_modify(|n| *n += 1);
@@ -134,7 +137,8 @@ mod tests {
     use super::*;
 
     fn instances() -> usize {
-        let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        let links =
+            std::fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|fd| std::fs::read_link(fd.path()).ok());
         links.filter(|target| target.to_string_lossy().contains("inotify")).count()
     }
 
@@ -153,7 +157,9 @@ mod tests {
         drop(all);
         for (n, follower) in second.iter_mut().enumerate() {
             std::fs::write(folder(n).join("0.log"), "x").unwrap();
-            tokio::time::timeout(Duration::from_secs(10), follower.changed()).await.expect("whoever came second is told, too");
+            tokio::time::timeout(Duration::from_secs(10), follower.changed())
+                .await
+                .expect("whoever came second is told, too");
         }
         drop(second);
         assert!(watches.0.as_ref().unwrap().folders().is_empty());

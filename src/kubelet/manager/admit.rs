@@ -54,24 +54,42 @@ pub(super) fn admit(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Verdict 
     under_pressure(host, pod)?;
     sysctls(host.settings, &spec)?;
     if let Some(os) = spec.os.as_ref().filter(|os| os.name != "linux") {
-        return refuse("PodOSNotSupported", format!("Failed to admit pod as the OS field doesn't match node OS: {}", os.name));
+        return refuse(
+            "PodOSNotSupported",
+            format!("Failed to admit pod as the OS field doesn't match node OS: {}", os.name),
+        );
     }
     let live: Vec<&Pod> = others.iter().map(Arc::as_ref).collect();
     resources(host, pod, &live)?;
     if !selected(host, &spec) {
-        return refuse("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector");
+        return refuse(
+            "NodeAffinity",
+            "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+        );
     }
     let taken: Vec<(i32, String, String)> = live.iter().flat_map(|p| host_ports(p)).collect();
     if host_ports(pod).iter().any(|port| taken.iter().any(|other| collide(port, other))) {
-        return refuse("NodePorts", "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports");
+        return refuse(
+            "NodePorts",
+            "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
+        );
     }
     let tolerations = spec.tolerations.as_deref().unwrap_or_default();
-    let untolerated = host.taints.iter().any(|t| t.effect == "NoExecute" && !tolerations.iter().any(|o| tolerates(o, t)));
+    let untolerated =
+        host.taints.iter().any(|t| t.effect == "NoExecute" && !tolerations.iter().any(|o| tolerates(o, t)));
     if untolerated && !sources::is_static(pod) {
-        return refuse("TaintToleration", "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate");
+        return refuse(
+            "TaintToleration",
+            "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate",
+        );
     }
-    if spec.security_context.as_ref().is_some_and(|c| c.supplemental_groups_policy.as_deref() == Some("Strict")) && !host.strict_groups {
-        return refuse("SupplementalGroupsPolicyNotSupported", "SupplementalGroupsPolicy=Strict is not supported in this node");
+    if spec.security_context.as_ref().is_some_and(|c| c.supplemental_groups_policy.as_deref() == Some("Strict"))
+        && !host.strict_groups
+    {
+        return refuse(
+            "SupplementalGroupsPolicyNotSupported",
+            "SupplementalGroupsPolicy=Strict is not supported in this node",
+        );
     }
     claims(pod, &spec)?;
     apparmor(host, pod, &spec)
@@ -82,8 +100,9 @@ fn is_critical(pod: &Pod) -> bool {
     pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= 2_000_000_000) || sources::is_static(pod)
 }
 
-/// The pods to end so that a critical one that lacks nothing but room is admitted: of the least class first, and no more than it needs.
-/// None if it is not critical, or that would not do. Spec: pkg/kubelet/preemption/preemption.go v1.36.
+/// The pods to end so that a critical one that lacks nothing but room is admitted: of the least class first, and no
+/// more than it needs. None if it is not critical, or that would not do. Spec: pkg/kubelet/preemption/preemption.go
+/// v1.36.
 pub(super) fn victims(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Vec<Arc<Pod>> {
     let priority = |pod: &Pod| pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0);
     let preemptable = |other: &Pod| !is_critical(other) || priority(other) < priority(pod);
@@ -109,17 +128,18 @@ pub(super) fn victims(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Vec<Ar
     victims
 }
 
-/// No driver of devices (DRA) is asked on this node: a pod bound here by hand must not run without what it claims. A claim that its
-/// template turned out not to need has a status without a name.
+/// No driver of devices (DRA) is asked on this node: a pod bound here by hand must not run without what it claims. A
+/// claim that its template turned out not to need has a status without a name.
 fn claims(pod: &Pod, spec: &PodSpec) -> Verdict {
     let not_needed = |name: &str| {
         let mut statuses = pod.status.iter().flat_map(|s| s.resource_claim_statuses.iter().flatten());
         statuses.any(|status| status.name == name && status.resource_claim_name.is_none())
     };
     match spec.resource_claims.iter().flatten().find(|c| c.resource_claim_name.is_some() || !not_needed(&c.name)) {
-        Some(claim) => {
-            refuse("ResourceClaimsNotSupported", format!("This node prepares no ResourceClaim, and the pod needs {:?}", claim.name))
-        }
+        Some(claim) => refuse(
+            "ResourceClaimsNotSupported",
+            format!("This node prepares no ResourceClaim, and the pod needs {:?}", claim.name),
+        ),
         None => Ok(()),
     }
 }
@@ -131,7 +151,14 @@ fn under_pressure(host: &Host<'_>, pod: &Pod) -> Verdict {
     }
     let memory_only = host.pressure.iter().all(|p| p == "MemoryPressure");
     let tolerates_memory = pod.spec.iter().flat_map(|s| s.tolerations.iter().flatten()).any(|t| {
-        tolerates(t, &Taint { key: "node.kubernetes.io/memory-pressure".to_owned(), effect: "NoSchedule".to_owned(), ..Default::default() })
+        tolerates(
+            t,
+            &Taint {
+                key: "node.kubernetes.io/memory-pressure".to_owned(),
+                effect: "NoSchedule".to_owned(),
+                ..Default::default()
+            },
+        )
     });
     if memory_only && (cgroups::qos(pod) != cgroups::Qos::BestEffort || tolerates_memory) {
         return Ok(());
@@ -163,7 +190,8 @@ fn sysctls(settings: &Settings, spec: &PodSpec) -> Verdict {
         if name.starts_with("net.") && spec.host_network == Some(true) {
             return forbid("not allowed with host net enabled");
         }
-        let ipc = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."].iter().any(|prefix| name.starts_with(prefix));
+        let ipc =
+            ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."].iter().any(|prefix| name.starts_with(prefix));
         if ipc && spec.host_ipc == Some(true) {
             return forbid("not allowed with host ipc enabled");
         }
@@ -180,7 +208,9 @@ fn sysctls(settings: &Settings, spec: &PodSpec) -> Verdict {
 
 fn resources(host: &Host<'_>, pod: &Pod, live: &[&Pod]) -> Verdict {
     let lacks = |name: &str, requested: i64, used: i64, capacity: i64| {
-        let text = format!("Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}");
+        let text = format!(
+            "Node didn't have enough resource: {name}, requested: {requested}, used: {used}, capacity: {capacity}"
+        );
         refuse(&format!("OutOf{name}"), text)
     };
     let pods_max = host.allocatable.get("pods").copied().unwrap_or(i64::MAX);
@@ -190,7 +220,8 @@ fn resources(host: &Host<'_>, pod: &Pod, live: &[&Pod]) -> Verdict {
     }
     for name in resource_names(pod) {
         let requested = requests(pod, &name);
-        // A resource that this node does not have is a matter of its plugin, not of room: upstream lets it pass to the plugin's check.
+        // A resource that this node does not have is a matter of its plugin, not of room: upstream lets it pass to the
+        // plugin's check.
         let capacity = host.allocatable.get(&name).copied().unwrap_or(0);
         let used = live.iter().map(|p| requests(p, &name)).fold(0, i64::saturating_add);
         if requested > 0 && used.saturating_add(requested) > capacity {
@@ -211,8 +242,8 @@ fn resource_names(pod: &Pod) -> std::collections::BTreeSet<String> {
     of_containers.chain(of_pod).chain(overhead).collect()
 }
 
-/// What a pod asks for: its own request, or its containers and sidecars together or its largest init container beside the sidecars
-/// before it, whichever is more; plus overhead. CPU in milli-units.
+/// What a pod asks for: its own request, or its containers and sidecars together or its largest init container beside
+/// the sidecars before it, whichever is more; plus overhead. CPU in milli-units.
 pub(crate) fn requests(pod: &Pod, name: &str) -> i64 {
     let number = |q: model::quantity::Quantity| if name == "cpu" { q.milli_value() } else { q.value() };
     let spec = pod.spec.as_ref();
@@ -344,13 +375,21 @@ mod tests {
         assert_eq!(of(serde_json::json!({"name": "c", "resources": {"requests": {"cpu": "600m"}}})), "OutOfcpu");
         assert_eq!(of(serde_json::json!({"name": "c", "resources": {"limits": {"x.y/z": "2"}}})), "OutOfx.y/z");
         assert_eq!(of(serde_json::json!({"name": "c", "ports": [{"containerPort": 1, "hostPort": 80}]})), "NodePorts");
-        assert_eq!(of(serde_json::json!({"name": "c", "ports": [{"containerPort": 1, "hostPort": 80, "hostIP": "10.0.0.2"}]})), "ok");
-        assert_eq!(of(serde_json::json!({"name": "c", "securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}})), "AppArmor");
+        assert_eq!(
+            of(serde_json::json!({"name": "c", "ports": [{"containerPort": 1, "hostPort": 80, "hostIP": "10.0.0.2"}]})),
+            "ok"
+        );
+        assert_eq!(
+            of(serde_json::json!({"name": "c", "securityContext": {"appArmorProfile": {"type": "RuntimeDefault"}}})),
+            "AppArmor"
+        );
         assert_eq!(check(serde_json::json!({"containers": [], "nodeSelector": {"disk": "hdd"}})), "NodeAffinity");
         let claim = serde_json::json!([{"name": "gpu", "resourceClaimName": "mine"}]);
         assert_eq!(check(serde_json::json!({"containers": [], "resourceClaims": claim})), "ResourceClaimsNotSupported");
         assert_eq!(
-            check(serde_json::json!({"containers": [], "securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}})),
+            check(
+                serde_json::json!({"containers": [], "securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}})
+            ),
             "SysctlForbidden"
         );
     }
@@ -375,10 +414,14 @@ mod tests {
         let host = Host::with(&[("cpu", 2000), ("pods", 10)], &settings);
         let of = |name: &str, cpu: &str, priority: i64| {
             let container = serde_json::json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
-            Arc::new(pod(serde_json::json!({"metadata": {"name": name}, "spec": {"priority": priority, "containers": [container]}})))
+            Arc::new(pod(
+                serde_json::json!({"metadata": {"name": name}, "spec": {"priority": priority, "containers": [container]}}),
+            ))
         };
         let others = [of("low", "500m", 0), of("high", "500m", 9), of("critical", "1", 2_000_001_000)];
-        let names = |pod: &Pod| victims(&host, pod, &others).iter().map(|p| p.metadata.name.clone().unwrap()).collect::<Vec<_>>();
+        let names = |pod: &Pod| {
+            victims(&host, pod, &others).iter().map(|p| p.metadata.name.clone().unwrap()).collect::<Vec<_>>()
+        };
         assert_eq!(names(&of("p", "300m", 2_000_000_000)), ["low"]);
         assert_eq!(names(&of("p", "1", 2_000_000_000)), ["high", "low"]);
         assert!(names(&of("p", "1100m", 2_000_000_000)).is_empty(), "no room in any case");

@@ -27,22 +27,25 @@ impl Share {
     }
 }
 
-/// Whose turn it is, least first: the priority, guaranteed pods, who waits longest. Spec: `sortPendingResizes` of upstream's
-/// pkg/kubelet/allocation (v1.36).
+/// Whose turn it is, least first: the priority, guaranteed pods, who waits longest. Spec: `sortPendingResizes` of
+/// upstream's pkg/kubelet/allocation (v1.36).
 fn turn(pod: &Pod, deferred: Option<Timestamp>) -> (Reverse<i32>, bool, Timestamp) {
     let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
     (Reverse(priority), cgroups::qos(pod) != cgroups::Qos::Guaranteed, deferred.unwrap_or(Timestamp::MAX))
 }
 
-/// Whether the node can give `pod` what it asks for now, beside what all were granted and what those before it in turn will get.
+/// Whether the node can give `pod` what it asks for now, beside what all were granted and what those before it in turn
+/// will get.
 pub(super) fn grant_in_turn(host: &Host<'_>, pod: &Pod, shares: &[Share]) -> Grant {
     let own = shares.iter().find(|share| share.is_of(pod));
-    let grows = own.is_none_or(|own| ["cpu", "memory"].iter().any(|name| requests(pod, name) > requests(&own.granted, name)));
+    let grows =
+        own.is_none_or(|own| ["cpu", "memory"].iter().any(|name| requests(pod, name) > requests(&own.granted, name)));
     let turn_of_pod = turn(pod, own.and_then(|own| own.deferred));
     let mut granted: Vec<Arc<Pod>> = shares.iter().map(|share| Arc::clone(&share.granted)).collect();
     // Who asks for less waits for nobody.
-    let is_before =
-        |share: &Share| grows && !share.is_of(pod) && share.deferred.is_some() && turn(&share.wanted, share.deferred) < turn_of_pod;
+    let is_before = |share: &Share| {
+        grows && !share.is_of(pod) && share.deferred.is_some() && turn(&share.wanted, share.deferred) < turn_of_pod
+    };
     let mut before: Vec<usize> = (0..shares.len()).filter(|i| is_before(&shares[*i])).collect();
     before.sort_by_key(|i| turn(&shares[*i].wanted, shares[*i].deferred));
     let beside = |granted: &[Arc<Pod>], i: Option<usize>| -> Vec<Arc<Pod>> {
@@ -81,7 +84,11 @@ mod tests {
 
     fn share(uid: &str, wanted: &str, priority: i32, guaranteed: bool, waits_since: Option<i64>) -> Share {
         let deferred = waits_since.map(|secs| Timestamp::from_second(secs).unwrap());
-        Share { wanted: pod(uid, wanted, priority, guaranteed), granted: pod(uid, "125m", priority, guaranteed), deferred }
+        Share {
+            wanted: pod(uid, wanted, priority, guaranteed),
+            granted: pod(uid, "125m", priority, guaranteed),
+            deferred,
+        }
     }
 
     fn verdict(shares: &[Share], uid: &str) -> Grant {
@@ -91,7 +98,8 @@ mod tests {
         grant_in_turn(&host, wanted, shares)
     }
 
-    // seen in upstream's pod-resize-retry-deferred-test-2: each one's deferred wish was held against all the others, for ever
+    // seen in upstream's pod-resize-retry-deferred-test-2: each one's deferred wish was held against all the others,
+    // for ever
     #[test]
     fn what_is_only_wished_for_is_no_others_and_room_goes_by_priority_class_and_time() {
         let mut shares = vec![
@@ -111,8 +119,8 @@ mod tests {
         }
     }
 
-    // seen in upstream's pod-resize-retry-deferred-test-3: the last in turn was given what the one before was only going to give up, and
-    // the first one's wish never fitted again
+    // seen in upstream's pod-resize-retry-deferred-test-3: the last in turn was given what the one before was only
+    // going to give up, and the first one's wish never fitted again
     #[test]
     fn what_one_before_will_give_up_is_not_given_before_it_is_given_up() {
         let mut shares = vec![

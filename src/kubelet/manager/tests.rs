@@ -7,10 +7,17 @@ use super::*;
 fn only_pods_that_changed_are_looked_at() {
     let labels = std::collections::HashMap::from([(crate::runtime::labels::POD_UID.to_owned(), "u".to_owned())]);
     let sandbox = cri::PodSandbox { id: "s".to_owned(), labels: labels.clone(), ..Default::default() };
-    let container = |state| cri::Container { id: "m-0".to_owned(), labels: labels.clone(), state, ..Default::default() };
+    let container =
+        |state| cri::Container { id: "m-0".to_owned(), labels: labels.clone(), state, ..Default::default() };
     let of = |state: cri::ContainerState| shown(std::slice::from_ref(&sandbox), &[container(state as i32)]);
     let observed = Observed {
-        sandboxes: vec![crate::worker::observe::Sandbox { id: "s".to_owned(), ready: true, attempt: 0, created_at: 0, ips: Vec::new() }],
+        sandboxes: vec![crate::worker::observe::Sandbox {
+            id: "s".to_owned(),
+            ready: true,
+            attempt: 0,
+            created_at: 0,
+            ips: Vec::new(),
+        }],
         containers: vec![crate::worker::plan::tests::seen("m", State::Running, 0)],
     };
     assert_eq!(of(cri::ContainerState::ContainerRunning).get("u"), Some(&seen(&observed)));
@@ -35,10 +42,13 @@ fn a_pod_that_nobody_knows_any_more_keeps_its_grace() {
 fn whether_a_log_goes_on_the_pods_task_knows() {
     let pods = Pods::default();
     let seen = |name: &str, state| crate::worker::plan::tests::seen(name, state, 0);
-    let observed = Observed { containers: vec![seen("runs", State::Running), seen("ended", State::Exited)], ..Observed::default() };
+    let observed = Observed {
+        containers: vec![seen("runs", State::Running), seen("ended", State::Exited)],
+        ..Observed::default()
+    };
     let pod = Arc::new(serde_json::from_value(serde_json::json!({"metadata": {"uid": "u"}})).unwrap());
     let shared = Arc::new(Mutex::new(Snapshot { observed, ..Snapshot::default() }));
-    pods.0.map.lock().unwrap().insert("u".to_owned(), Entry { tx: watch::channel(Desired::new(pod)).0, shared });
+    pods.0.map.lock().insert("u".to_owned(), Entry { tx: watch::channel(Desired::new(pod)).0, shared });
     let of = |id: &str| pods.may_write("u", id);
     assert!(of("runs-0") && !of("ended-0") && !of("removed-0") && !pods.may_write("gone", "runs-0"));
 }
@@ -52,7 +62,7 @@ fn burstable_pods_weigh_what_those_that_were_admitted_ask_for() {
         let pod = serde_json::from_value(serde_json::json!({"metadata": {"uid": uid}, "spec": spec})).unwrap();
         let (tx, _) = watch::channel(Desired::new(Arc::new(pod)));
         let shared = Arc::new(Mutex::new(Snapshot { holds, ..Snapshot::default() }));
-        pods.0.map.lock().unwrap().insert(uid.to_owned(), Entry { tx, shared });
+        pods.0.map.lock().insert(uid.to_owned(), Entry { tx, shared });
     };
     add("a", serde_json::json!({"requests": {"cpu": "200m"}}), true);
     add("b", serde_json::json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}), true);
@@ -75,15 +85,18 @@ async fn a_pods_task_that_panics_is_begun_anew() {
     assert_eq!(begun.get(), 3);
 }
 
-// seen in upstream's preemption with the async preemption: a pod was refused for good while those whose objects were deleted still ended
+// seen in upstream's preemption with the async preemption: a pod was refused for good while those whose objects were
+// deleted still ended
 #[test]
 fn room_of_pods_whose_objects_are_gone_is_waited_for() {
     let pods = Pods::default();
     let add = |uid: &str, gone: bool| {
-        let pod = Arc::new(serde_json::from_value(serde_json::json!({"metadata": {"uid": uid}, "spec": {"containers": []}})).unwrap());
+        let pod = Arc::new(
+            serde_json::from_value(serde_json::json!({"metadata": {"uid": uid}, "spec": {"containers": []}})).unwrap(),
+        );
         let (tx, _) = watch::channel(Desired { gone, ..Desired::new(pod) });
         let shared = Arc::new(Mutex::new(Snapshot { holds: true, ..Snapshot::default() }));
-        pods.0.map.lock().unwrap().insert(uid.to_owned(), Entry { tx, shared });
+        pods.0.map.lock().insert(uid.to_owned(), Entry { tx, shared });
     };
     add("stays", false);
     add("leaves", true);

@@ -25,7 +25,10 @@ pub(crate) struct CallError {
 impl CallError {
     /// Whether the plugin has surely stopped working on it. The others may still have an effect.
     pub(crate) fn is_final(&self) -> bool {
-        !matches!(self.code, Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::ResourceExhausted | Code::Aborted)
+        !matches!(
+            self.code,
+            Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::ResourceExhausted | Code::Aborted
+        )
     }
 }
 
@@ -77,7 +80,9 @@ impl Link {
     {
         let mut grpc = Grpc::new(self.0.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
         grpc.ready().await.map_err(unreachable)?;
-        let answer = grpc.server_streaming(Request::new(message), PathAndQuery::from_static(path), ProstCodec::<Q, A>::default()).await;
+        let answer = grpc
+            .server_streaming(Request::new(message), PathAndQuery::from_static(path), ProstCodec::<Q, A>::default())
+            .await;
         answer.map(tonic::Response::into_inner).map_err(CallError::from)
     }
 }

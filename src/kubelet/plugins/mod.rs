@@ -1,6 +1,7 @@
 //! Plugins that say who they are by a socket in `plugins_registry`: drivers of volumes (CSI), and plugins of devices.
 //!
-//! The folder is watched; without plugins nothing runs. A socket that is gone takes its plugin out, one made anew is asked again.
+//! The folder is watched; without plugins nothing runs. A socket that is gone takes its plugin out, one made anew is
+//! asked again.
 
 pub(crate) mod link;
 
@@ -86,10 +87,12 @@ async fn look(node: &Arc<Node>, group: &Group, registry: &Path, known: &mut BTre
         warn!(path = %registry.display(), err = %Chain(&err), "cannot look for plugins");
         return;
     }
-    let gone: Vec<PathBuf> = known.iter().filter(|(path, k)| found.get(*path) != Some(&k.stamp)).map(|(path, _)| path.clone()).collect();
+    let gone: Vec<PathBuf> =
+        known.iter().filter(|(path, k)| found.get(*path) != Some(&k.stamp)).map(|(path, _)| path.clone()).collect();
     for path in gone {
         let Some(plugin) = known.remove(&path).and_then(|k| k.plugin) else { continue };
-        // A plugin that was started anew has its next socket there already: it is asked, and replaces what is known of it.
+        // A plugin that was started anew has its next socket there already: it is asked, and replaces what is known of
+        // it.
         if !found.contains_key(&path) {
             take_out(node, &plugin).await;
         }
@@ -137,15 +140,17 @@ fn sockets(dir: &Path, depth: usize, found: &mut BTreeMap<PathBuf, (u64, i64, i6
 
 async fn take_in(node: &Arc<Node>, group: &Group, socket: &Path) -> Result<Kind, String> {
     let link = Link::new(socket);
-    let info: pb::PluginInfo = link
-        .call(pb::GET_INFO, pb::Empty {}, TIMEOUT)
-        .await
-        .map_err(|err| format!("failed to get plugin info using RPC GetInfo at socket {}, err: {err}", socket.display()))?;
+    let info: pb::PluginInfo = link.call(pb::GET_INFO, pb::Empty {}, TIMEOUT).await.map_err(|err| {
+        format!("failed to get plugin info using RPC GetInfo at socket {}, err: {err}", socket.display())
+    })?;
     let endpoint = if info.endpoint.is_empty() { socket.to_owned() } else { PathBuf::from(&info.endpoint) };
     let taken = match info.kind.as_str() {
-        "CSIPlugin" => csi::node::register(node, &info.name, &endpoint, &info.supported_versions).await.map(|()| Kind::Csi(info.name)),
+        "CSIPlugin" => csi::node::register(node, &info.name, &endpoint, &info.supported_versions)
+            .await
+            .map(|()| Kind::Csi(info.name)),
         "DevicePlugin" => {
-            let joined = devices::follow::by_registry(node, group, &info.name, &endpoint, &info.supported_versions).await;
+            let joined =
+                devices::follow::by_registry(node, group, &info.name, &endpoint, &info.supported_versions).await;
             joined.map(|()| Kind::Devices(info.name))
         }
         other => Err(format!("no handler registered for plugin type: {other} at socket {}", socket.display())),
@@ -186,7 +191,8 @@ mod tests {
         fs::write(dir.path().join("file"), "").unwrap();
         let mut found = BTreeMap::new();
         sockets(dir.path(), 0, &mut found).unwrap();
-        let names: Vec<String> = found.keys().map(|path| path.strip_prefix(dir.path()).unwrap().to_string_lossy().into_owned()).collect();
+        let names: Vec<String> =
+            found.keys().map(|path| path.strip_prefix(dir.path()).unwrap().to_string_lossy().into_owned()).collect();
         assert_eq!(names, ["a.sock", "sub/b.sock"]);
     }
 }

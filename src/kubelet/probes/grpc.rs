@@ -27,9 +27,13 @@ const SERVING: i32 = 1;
 pub(super) async fn check(ip: &str, port: u16, service: String, timeout: Duration) -> Verdict {
     let addr = joined(ip, port);
     let ask = async {
-        let endpoint = Endpoint::from_shared(format!("http://{addr}")).map_err(|err| Verdict::Error(err.to_string()))?;
-        let unreachable =
-            || Verdict::Failure(format!("timeout: failed to connect service \"{addr}\" within {timeout:?}: context deadline exceeded"));
+        let endpoint =
+            Endpoint::from_shared(format!("http://{addr}")).map_err(|err| Verdict::Error(err.to_string()))?;
+        let unreachable = || {
+            Verdict::Failure(format!(
+                "timeout: failed to connect service \"{addr}\" within {timeout:?}: context deadline exceeded"
+            ))
+        };
         let channel = endpoint.connect().await.map_err(|_| unreachable())?;
         let mut grpc = Grpc::new(channel);
         grpc.ready().await.map_err(|_| unreachable())?;
@@ -41,7 +45,11 @@ pub(super) async fn check(ip: &str, port: u16, service: String, timeout: Duratio
                 "this server does not implement the grpc health protocol (grpc.health.v1.Health): {}",
                 status.message()
             )),
-            _ => Verdict::Failure(format!("health rpc failed: rpc error: code = {:?} desc = {}", status.code(), status.message())),
+            _ => Verdict::Failure(format!(
+                "health rpc failed: rpc error: code = {:?} desc = {}",
+                status.code(),
+                status.message()
+            )),
         })
     };
     match tokio::time::timeout(timeout, ask).await {
@@ -55,6 +63,8 @@ pub(super) async fn check(ip: &str, port: u16, service: String, timeout: Duratio
             Verdict::Failure(format!("service unhealthy (responded with \"{name}\")"))
         }
         Ok(Err(verdict)) => verdict,
-        Err(_) => Verdict::Failure(format!("timeout: failed to connect service \"{addr}\" within {timeout:?}: context deadline exceeded")),
+        Err(_) => Verdict::Failure(format!(
+            "timeout: failed to connect service \"{addr}\" within {timeout:?}: context deadline exceeded"
+        )),
     }
 }

@@ -34,7 +34,8 @@ struct Place {
 impl Place {
     /// Where a GET goes first.
     fn first(get: &HTTPGetAction, container: &Container, host: &str) -> Result<Place, String> {
-        let port = port_of(&get.port, container).ok_or_else(|| format!("couldn't extract HTTP port: {:?}", get.port))?;
+        let port =
+            port_of(&get.port, container).ok_or_else(|| format!("couldn't extract HTTP port: {:?}", get.port))?;
         let scheme = get.scheme.as_deref().unwrap_or("HTTP").to_lowercase();
         let path = get.path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/");
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
@@ -48,7 +49,12 @@ impl Place {
     /// Where a `Location` leads.
     fn follow(&self, location: &str) -> Option<Place> {
         if location.starts_with('/') && !location.starts_with("//") {
-            return Some(Place { scheme: self.scheme.clone(), host: self.host.clone(), port: self.port, path: location.to_owned() });
+            return Some(Place {
+                scheme: self.scheme.clone(),
+                host: self.host.clone(),
+                port: self.port,
+                path: location.to_owned(),
+            });
         }
         let uri: http::Uri = location.parse().ok()?;
         let scheme = uri.scheme_str()?.to_owned();
@@ -59,8 +65,8 @@ impl Place {
     }
 }
 
-/// One GET of a probe; the error is upstream's text. Any status from 200 to 399 is good; redirects to the same host are followed, one to
-/// another host is a success with a warning.
+/// One GET of a probe; the error is upstream's text. Any status from 200 to 399 is good; redirects to the same host are
+/// followed, one to another host is a success with a warning.
 pub(crate) async fn get(
     get: &HTTPGetAction,
     container: &Container,
@@ -77,8 +83,9 @@ pub(crate) async fn get(
     }
 }
 
-/// One GET of a hook, which is good whatever the status. A server that answers HTTPS with HTTP is asked again without TLS and without
-/// credentials; then the address is returned that is to be told. Spec: `runHTTPHandler`, pkg/kubelet/lifecycle/handlers.go v1.36.
+/// One GET of a hook, which is good whatever the status. A server that answers HTTPS with HTTP is asked again without
+/// TLS and without credentials; then the address is returned that is to be told. Spec: `runHTTPHandler`,
+/// pkg/kubelet/lifecycle/handlers.go v1.36.
 pub(crate) async fn hook(
     get: &HTTPGetAction,
     container: &Container,
@@ -95,7 +102,10 @@ pub(crate) async fn hook(
         return Err(failed.text);
     }
     let mut plain = HTTPGetAction { scheme: Some("HTTP".to_owned()), ..get.clone() };
-    plain.http_headers.iter_mut().for_each(|headers| headers.retain(|header| !header.name.eq_ignore_ascii_case("authorization")));
+    plain
+        .http_headers
+        .iter_mut()
+        .for_each(|headers| headers.retain(|header| !header.name.eq_ignore_ascii_case("authorization")));
     let again = Place::first(&plain, container, host)?;
     let asked = joined(&again.host, again.port);
     // The first try's error is the one that counts.
@@ -125,11 +135,20 @@ impl From<String> for Failed {
     }
 }
 
-async fn within(timeout: Duration, get: &HTTPGetAction, first: Place, agent: &str, group: &Group) -> Result<End, Failed> {
+async fn within(
+    timeout: Duration,
+    get: &HTTPGetAction,
+    first: Place,
+    agent: &str,
+    group: &Group,
+) -> Result<End, Failed> {
     let url = first.url();
     match tokio::time::timeout(timeout, walk(get, first, agent, group)).await {
         Ok(answer) => answer,
-        Err(_) => Err(format!("Get \"{url}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)").into()),
+        Err(_) => {
+            Err(format!("Get \"{url}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)")
+                .into())
+        }
     }
 }
 
@@ -168,7 +187,12 @@ async fn beginning(mut body: wire::Body) -> Vec<u8> {
     read
 }
 
-async fn one(get: &HTTPGetAction, place: &Place, agent: &str, group: &Group) -> Result<http::Response<wire::Body>, Failed> {
+async fn one(
+    get: &HTTPGetAction,
+    place: &Place,
+    agent: &str,
+    group: &Group,
+) -> Result<http::Response<wire::Body>, Failed> {
     let url = place.url();
     let (host, port) = (place.host.as_str(), place.port);
     let tls = (place.scheme == "https").then(insecure);
@@ -191,7 +215,13 @@ fn is_plain(err: &std::io::Error) -> bool {
     matches!(inner, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
 }
 
-fn request(get: &HTTPGetAction, path: &str, host: &str, port: u16, agent: &str) -> Result<http::Request<wire::Body>, http::Error> {
+fn request(
+    get: &HTTPGetAction,
+    path: &str,
+    host: &str,
+    port: u16,
+    agent: &str,
+) -> Result<http::Request<wire::Body>, http::Error> {
     let mut request = http::Request::get(path)
         .header(HOST, joined(host, port))
         .header(USER_AGENT, agent)
@@ -199,7 +229,8 @@ fn request(get: &HTTPGetAction, path: &str, host: &str, port: u16, agent: &str) 
         .header(CONNECTION, "close")
         .body(wire::body::empty())?;
     for header in get.http_headers.iter().flatten() {
-        let (name, value) = (HeaderName::try_from(header.name.as_str())?, HeaderValue::try_from(header.value.as_str())?);
+        let (name, value) =
+            (HeaderName::try_from(header.name.as_str())?, HeaderValue::try_from(header.value.as_str())?);
         request.headers_mut().insert(name, value);
     }
     Ok(request)
@@ -209,7 +240,8 @@ fn insecure() -> Arc<rustls::ClientConfig> {
     static CONFIG: OnceLock<Arc<rustls::ClientConfig>> = OnceLock::new();
     let make = || {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let builder = rustls::ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
+        let builder =
+            rustls::ClientConfig::builder_with_provider(Arc::clone(&provider)).with_safe_default_protocol_versions();
         let builder = builder.expect("ring offers the default protocol versions").dangerous();
         Arc::new(builder.with_custom_certificate_verifier(Arc::new(Anybody(provider))).with_no_client_auth())
     };
@@ -280,8 +312,12 @@ mod tests {
     }
 
     fn action(scheme: &str, port: u16) -> HTTPGetAction {
-        let headers = serde_json::json!([{"name": "authorization", "value": "Bearer x"}, {"name": "X-A", "value": "1"}]);
-        serde_json::from_value(serde_json::json!({"scheme": scheme, "port": port, "path": "bye", "httpHeaders": headers})).unwrap()
+        let headers =
+            serde_json::json!([{"name": "authorization", "value": "Bearer x"}, {"name": "X-A", "value": "1"}]);
+        serde_json::from_value(
+            serde_json::json!({"scheme": scheme, "port": port, "path": "bye", "httpHeaders": headers}),
+        )
+        .unwrap()
     }
 
     // review node.md L8
@@ -294,7 +330,10 @@ mod tests {
         assert_eq!(told, Ok(Some(format!("127.0.0.1:{port}"))));
         let (_hello, request) = (heard.recv().await.unwrap(), heard.recv().await.unwrap());
         assert!(request.starts_with("GET /bye HTTP/1.1\r\n") && request.contains("kube-lifecycle/1.36"), "{request}");
-        assert!(request.to_lowercase().contains("x-a: 1") && !request.to_lowercase().contains("authorization"), "{request}");
+        assert!(
+            request.to_lowercase().contains("x-a: 1") && !request.to_lowercase().contains("authorization"),
+            "{request}"
+        );
         // A probe does not.
         let probed = get(&action("HTTPS", port), &Container::default(), "127.0.0.1", second, &group).await;
         assert!(probed.unwrap_err().contains("server gave HTTP response to HTTPS client"));

@@ -6,8 +6,9 @@ pub(crate) mod http;
 
 mod run;
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::rng::Rng;
@@ -22,8 +23,9 @@ use crate::worker::Desired;
 use crate::worker::observe::Observed;
 use crate::worker::plan::Health;
 
-/// A container that is not ready at its first probe is often so a moment later: in the first period it is looked at again after this
-/// long, and twice as long each time. These looks can only find it ready; they count as no failure and run no program.
+/// A container that is not ready at its first probe is often so a moment later: in the first period it is looked at
+/// again after this long, and twice as long each time. These looks can only find it ready; they count as no failure and
+/// run no program.
 const EARLY_LOOK: Duration = Duration::from_millis(50);
 
 /// Which of the three.
@@ -78,12 +80,19 @@ struct Tasks {
 
 impl Probes {
     pub(crate) fn new(node: Arc<Node>, wake: watch::Sender<Desired>, group: &Group) -> Probes {
-        Probes { node, wake, group: group.child("probes"), health: Shared::default(), tasks: BTreeMap::new(), ending: false }
+        Probes {
+            node,
+            wake,
+            group: group.child("probes"),
+            health: Shared::default(),
+            tasks: BTreeMap::new(),
+            ending: false,
+        }
     }
 
     /// What the probes say, by container name.
     pub(crate) fn health(&self) -> BTreeMap<String, Health> {
-        self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.health.lock().clone()
     }
 
     /// Where the probes write what they say.
@@ -94,7 +103,9 @@ impl Probes {
     /// Starts and ends probes so that they fit what runs.
     pub(crate) fn follow(&mut self, pod: &Arc<Pod>, observed: &Observed, ips: Vec<String>) {
         for (spec, role) in container::all(pod) {
-            if role == Role::Init || [&spec.startup_probe, &spec.liveness_probe, &spec.readiness_probe].iter().all(|p| p.is_none()) {
+            if role == Role::Init
+                || [&spec.startup_probe, &spec.liveness_probe, &spec.readiness_probe].iter().all(|p| p.is_none())
+            {
                 continue;
             }
             let running = observed.latest(&spec.name).filter(|s| s.state == crate::worker::observe::State::Running);
@@ -106,18 +117,20 @@ impl Probes {
                 continue;
             }
             self.end(&spec.name);
-            // A container that an earlier kubelet found ready stays so until a probe says otherwise: a restart of ours must not take
-            // it out of its Services.
-            let statuses = pod.status.iter().flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses).flatten());
-            let told =
-                statuses.into_iter().find(|c| c.name == spec.name && c.container_id.as_deref().is_some_and(|id| id.ends_with(&seen.id)));
+            // A container that an earlier kubelet found ready stays so until a probe says otherwise: a restart of ours
+            // must not take it out of its Services.
+            let statuses =
+                pod.status.iter().flat_map(|s| s.container_statuses.iter().chain(&s.init_container_statuses).flatten());
+            let told = statuses
+                .into_iter()
+                .find(|c| c.name == spec.name && c.container_id.as_deref().is_some_and(|id| id.ends_with(&seen.id)));
             let health = Health {
                 id: seen.id.clone(),
                 started: spec.startup_probe.is_none() || told.is_some_and(|c| c.started == Some(true)),
                 ready: spec.readiness_probe.is_none() || told.is_some_and(|c| c.ready),
                 kill: None,
             };
-            self.health.lock().unwrap_or_else(PoisonError::into_inner).insert(spec.name.clone(), health);
+            self.health.lock().insert(spec.name.clone(), health);
             let all = self.group.child(&spec.name);
             let killers = all.child("killers");
             if self.ending {
@@ -135,8 +148,11 @@ impl Probes {
                 started_at: seen.started_at,
             };
             let target = Arc::new(target);
-            let probes =
-                [(What::Startup, &spec.startup_probe), (What::Liveness, &spec.liveness_probe), (What::Readiness, &spec.readiness_probe)];
+            let probes = [
+                (What::Startup, &spec.startup_probe),
+                (What::Liveness, &spec.liveness_probe),
+                (What::Readiness, &spec.readiness_probe),
+            ];
             for (what, probe) in probes {
                 if let Some(probe) = probe {
                     let group = if what == What::Readiness { &all } else { &killers };
@@ -151,7 +167,7 @@ impl Probes {
         if let Some(tasks) = self.tasks.remove(name) {
             tasks.all.token().cancel();
         }
-        self.health.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+        self.health.lock().remove(name);
     }
 
     /// From now on no probe has a container killed: the pod is being ended.
@@ -198,18 +214,25 @@ impl Target {
         let meta = &self.pod.metadata;
         let text = |s: &Option<String>| s.clone().unwrap_or_default();
         let (ns, name, uid) = (text(&meta.namespace), text(&meta.name), text(&meta.uid));
-        self.node.probe_counts.count([ns, name, uid, self.container.name.clone(), what.title().to_owned(), result.to_owned()]);
+        self.node.probe_counts.count([
+            ns,
+            name,
+            uid,
+            self.container.name.clone(),
+            what.title().to_owned(),
+            result.to_owned(),
+        ]);
     }
 
     fn health(&self) -> Option<Health> {
-        let map = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+        let map = self.health.lock();
         map.get(&self.container.name).filter(|h| h.id == self.id).cloned()
     }
 
     /// Changes the verdict and wakes the pod's task if it is another one.
     fn set(&self, change: impl FnOnce(&mut Health)) {
         let changed = {
-            let mut map = self.health.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut map = self.health.lock();
             let Some(health) = map.get_mut(&self.container.name).filter(|h| h.id == self.id) else { return };
             let before = health.clone();
             change(health);
@@ -222,7 +245,9 @@ impl Target {
 }
 
 async fn run_probe(target: Arc<Target>, what: What, probe: Probe) {
-    let secs = |value: Option<i32>, otherwise: u64| value.and_then(|v| u64::try_from(v).ok()).filter(|v| *v > 0).unwrap_or(otherwise);
+    let secs = |value: Option<i32>, otherwise: u64| {
+        value.and_then(|v| u64::try_from(v).ok()).filter(|v| *v > 0).unwrap_or(otherwise)
+    };
     let period = Duration::from_secs(secs(probe.period_seconds, 10));
     let timeout = Duration::from_secs(secs(probe.timeout_seconds, 1));
     let (failures_max, successes_min) = (secs(probe.failure_threshold, 3), secs(probe.success_threshold, 1));

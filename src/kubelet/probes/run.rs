@@ -49,9 +49,11 @@ async fn run_exec(target: &Target, command: Vec<String>, timeout: Duration) -> V
             output.truncate(OUTPUT_BYTES_MAX);
             Verdict::Failure(String::from_utf8_lossy(&output).into_owned())
         }
-        Err(err) if err.status.code() == tonic::Code::DeadlineExceeded => {
-            Verdict::Failure(format!("command timed out: \"{}\" timed out after {}s", command.join(" "), timeout.as_secs()))
-        }
+        Err(err) if err.status.code() == tonic::Code::DeadlineExceeded => Verdict::Failure(format!(
+            "command timed out: \"{}\" timed out after {}s",
+            command.join(" "),
+            timeout.as_secs()
+        )),
         Err(err) => Verdict::Error(err.to_string()),
     }
 }
@@ -91,7 +93,8 @@ mod tests {
     #[test]
     fn a_named_port_is_found_in_the_container() {
         let container: Container =
-            serde_json::from_value(serde_json::json!({"name": "c", "ports": [{"name": "web", "containerPort": 8080}]})).unwrap();
+            serde_json::from_value(serde_json::json!({"name": "c", "ports": [{"name": "web", "containerPort": 8080}]}))
+                .unwrap();
         assert_eq!(port_of(&IntOrString::String("web".to_owned()), &container), Some(8080));
         assert_eq!(port_of(&IntOrString::String("none".to_owned()), &container), None);
         assert_eq!(port_of(&IntOrString::Int(70000), &container), None);

@@ -7,10 +7,14 @@ use serde::Deserialize;
 use serde_json::Value;
 
 /// Versions of the file.
-const FILE_VERSIONS: [&str; 3] = ["kubelet.config.k8s.io/v1", "kubelet.config.k8s.io/v1beta1", "kubelet.config.k8s.io/v1alpha1"];
+const FILE_VERSIONS: [&str; 3] =
+    ["kubelet.config.k8s.io/v1", "kubelet.config.k8s.io/v1beta1", "kubelet.config.k8s.io/v1alpha1"];
 /// Versions that programs are spoken to in.
-const EXEC_VERSIONS: [&str; 3] =
-    ["credentialprovider.kubelet.k8s.io/v1", "credentialprovider.kubelet.k8s.io/v1beta1", "credentialprovider.kubelet.k8s.io/v1alpha1"];
+const EXEC_VERSIONS: [&str; 3] = [
+    "credentialprovider.kubelet.k8s.io/v1",
+    "credentialprovider.kubelet.k8s.io/v1beta1",
+    "credentialprovider.kubelet.k8s.io/v1alpha1",
+];
 
 /// A program that gives credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +71,10 @@ struct Variable {
 pub fn parse(text: &str, bin_dir: &Path) -> Result<Vec<Provider>, String> {
     let file: File = serde_saphyr::from_str(text).map_err(|err| err.to_string())?;
     if file.kind != "CredentialProviderConfig" || !FILE_VERSIONS.contains(&file.api_version.as_str()) {
-        return Err(format!("it is a {} of {}, not a CredentialProviderConfig of {}", file.kind, file.api_version, FILE_VERSIONS[0]));
+        return Err(format!(
+            "it is a {} of {}, not a CredentialProviderConfig of {}",
+            file.kind, file.api_version, FILE_VERSIONS[0]
+        ));
     }
     if file.providers.is_empty() {
         return Err("at least 1 item in providers is required".to_owned());
@@ -91,7 +98,9 @@ fn provider(entry: Entry, bin_dir: &Path) -> Result<Provider, String> {
         return wrong("at least 1 item in matchImages is required".to_owned());
     }
     if let Some(bad) = entry.match_images.iter().find(|pattern| split(pattern).is_none()) {
-        return wrong(format!("matchImages: {bad:?} is not a host, with a port and a path if wanted, such as *.dkr.ecr.*.amazonaws.com"));
+        return wrong(format!(
+            "matchImages: {bad:?} is not a host, with a port and a path if wanted, such as *.dkr.ecr.*.amazonaws.com"
+        ));
     }
     let Some(cache) = entry.default_cache_duration else { return wrong("defaultCacheDuration is required".to_owned()) };
     let Some(cache_duration) = duration(&cache) else {
@@ -137,9 +146,13 @@ fn split(text: &str) -> Option<(&str, Option<&str>, &str)> {
     Some((host, port, path))
 }
 
-/// Whether an image is one of a pattern's: host by host part with `*` and `?`, the same port, and a path that begins the image's.
+/// Whether an image is one of a pattern's: host by host part with `*` and `?`, the same port, and a path that begins
+/// the image's.
 pub fn matches(pattern: &str, repository: &str) -> bool {
-    let (Some((host, port, path)), Some((image_host, image_port, image_path))) = (split(pattern), split(repository)) else { return false };
+    let (Some((host, port, path)), Some((image_host, image_port, image_path))) = (split(pattern), split(repository))
+    else {
+        return false;
+    };
     let (parts, image_parts): (Vec<&str>, Vec<&str>) = (host.split('.').collect(), image_host.split('.').collect());
     parts.len() == image_parts.len()
         && port == image_port
@@ -166,7 +179,10 @@ mod tests {
     #[test]
     fn a_file_names_programs_and_what_is_wrong_in_it() {
         let read = parse(GOOD, Path::new("/bin-dir")).unwrap();
-        assert_eq!((read[0].path.as_path(), read[0].cache_duration), (Path::new("/bin-dir/ecr"), Duration::from_secs(43_200)));
+        assert_eq!(
+            (read[0].path.as_path(), read[0].cache_duration),
+            (Path::new("/bin-dir/ecr"), Duration::from_secs(43_200))
+        );
         assert_eq!(read[0].env, [("AWS_PROFILE".to_owned(), "p".to_owned())]);
         for (from, to, words) in [
             ("CredentialProviderConfig", "KubeletConfiguration", "not a CredentialProviderConfig"),
@@ -189,7 +205,10 @@ mod tests {
         assert!(!matches("*.amazonaws.com", &ecr), "a star stands for one part of a host");
         assert!(!matches("*.dkr.ecr.*.amazonaws.com/other", &ecr));
         assert_eq!(repository("busybox@sha256:00"), "docker.io/library/busybox");
-        assert!(matches("docker.io", &repository("a/b:1")) && matches("registry.io:8080/path", &repository("registry.io:8080/path/x:1")));
+        assert!(
+            matches("docker.io", &repository("a/b:1"))
+                && matches("registry.io:8080/path", &repository("registry.io:8080/path/x:1"))
+        );
         assert!(!matches("registry.io", &repository("registry.io:8080/path")));
         assert!(matches("ap*.k8s.?o", "app.k8s.io/x"));
     }

@@ -134,7 +134,8 @@ pub(crate) fn registry_of(image: &str) -> &str {
 impl Mirror {
     /// What is put before every repository, if that is what the rewrites say.
     ///
-    /// Errors: a rewrite that containerd cannot do: it takes a prefix for all repositories of a mirror and nothing else.
+    /// Errors: a rewrite that containerd cannot do: it takes a prefix for all repositories of a mirror and nothing
+    /// else.
     pub(crate) fn prefix(&self) -> Result<Option<String>, String> {
         let mut rules = self.rewrite.iter();
         let (Some((pattern, into)), None) = (rules.next(), rules.next()) else {
@@ -145,8 +146,10 @@ impl Mirror {
             };
         };
         let all = matches!(pattern.as_str(), "^(.*)$" | "(.*)" | "^(.*)" | "(.*)$" | "^(.+)$" | "(.+)" | "^(.+)");
-        let prefix = into.strip_suffix("$1").or_else(|| into.strip_suffix("${1}")).and_then(|prefix| prefix.strip_suffix('/'));
-        let plain = |text: &&str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._/".contains(c));
+        let prefix =
+            into.strip_suffix("$1").or_else(|| into.strip_suffix("${1}")).and_then(|prefix| prefix.strip_suffix('/'));
+        let plain =
+            |text: &&str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._/".contains(c));
         match prefix.filter(plain).filter(|_| all) {
             Some(prefix) => Ok(Some(prefix.trim_matches('/').to_owned())),
             None => Err(cannot(pattern)),
@@ -155,7 +158,9 @@ impl Mirror {
 }
 
 fn cannot(what: &str) -> String {
-    format!("rewrite '{what}': containerd can only put one prefix before all repositories of a mirror: want '^(.*)$': 'some/prefix/$1'")
+    format!(
+        "rewrite '{what}': containerd can only put one prefix before all repositories of a mirror: want '^(.*)$': 'some/prefix/$1'"
+    )
 }
 
 impl File {
@@ -193,7 +198,11 @@ impl File {
     /// Credentials for each host that may be asked for an image, in the order in which they are asked.
     pub(crate) fn credentials(&self, image: &str) -> Vec<cri::AuthConfig> {
         let registry = registry_of(image);
-        let mirrors = self.mirror(registry).into_iter().flat_map(|mirror| &mirror.endpoint).filter_map(|text| Endpoint::parse(text).ok());
+        let mirrors = self
+            .mirror(registry)
+            .into_iter()
+            .flat_map(|mirror| &mirror.endpoint)
+            .filter_map(|text| Endpoint::parse(text).ok());
         let hosts = mirrors.chain([own_endpoint(registry)]);
         let auth = |endpoint: Endpoint| {
             let auth = self.config(&endpoint.host)?.auth.as_ref()?;
@@ -233,9 +242,14 @@ configs:
     #[test]
     fn each_host_that_may_be_asked_gets_its_own_credentials_and_no_others() {
         let file = File::parse(TEXT).unwrap();
-        let hosts = |image: &str| file.credentials(image).into_iter().map(|a| (a.server_address, a.username, a.auth)).collect::<Vec<_>>();
+        let hosts = |image: &str| {
+            file.credentials(image).into_iter().map(|a| (a.server_address, a.username, a.auth)).collect::<Vec<_>>()
+        };
         let own = |server: &str, user: &str, auth: &str| (server.to_owned(), user.to_owned(), auth.to_owned());
-        assert_eq!(hosts("nginx"), [own("https://mirror.lan:5000", "u", ""), own("https://registry-1.docker.io", "", "dTpw")]);
+        assert_eq!(
+            hosts("nginx"),
+            [own("https://mirror.lan:5000", "u", ""), own("https://registry-1.docker.io", "", "dTpw")]
+        );
         assert!(hosts("quay.io/a/b").is_empty());
         assert_eq!(file.mirror("quay.io").unwrap().endpoint, ["https://all.lan"]);
         assert_eq!(file.mirrors["docker.io"].prefix(), Ok(Some("hub".to_owned())));

@@ -24,7 +24,8 @@ pub(super) fn write(places: &Places, file: &File) -> Result<(), String> {
             write_atomic(&path, text.as_bytes(), 0o600).map_err(said)?;
         }
     }
-    let list = fs::read_dir(&places.certs_dir).map_err(|err| said(FileError::at("cannot list", &places.certs_dir)(err)))?;
+    let list =
+        fs::read_dir(&places.certs_dir).map_err(|err| said(FileError::at("cannot list", &places.certs_dir)(err)))?;
     for entry in list.flatten() {
         let (name, path) = (entry.file_name().to_string_lossy().into_owned(), entry.path().join("hosts.toml"));
         // What a person put there stays.
@@ -131,7 +132,10 @@ mod tests {
         );
         assert!(!all["_default"].contains("server"));
         let only = render(&file, false).unwrap();
-        assert!(only["docker.io"].contains("server = \"http://n.lan/v2/sub/hub\"") && !only["docker.io"].contains("registry-1"));
+        assert!(
+            only["docker.io"].contains("server = \"http://n.lan/v2/sub/hub\"")
+                && !only["docker.io"].contains("registry-1")
+        );
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! Attachments of sandboxes to our network, as the disk knows them: libcni's records and the leases of addresses. A runtime that ends
-//! while it makes a sandbox, by a power cut or an uninstall, leaves some that no sandbox has: nobody calls CNI DEL for them then but this.
+//! Attachments of sandboxes to our network, as the disk knows them: libcni's records and the leases of addresses. A
+//! runtime that ends while it makes a sandbox, by a power cut or an uninstall, leaves some that no sandbox has: nobody
+//! calls CNI DEL for them then but this.
 //!
-//! The folder of records is the machine's: other runtimes, and other kedges, have theirs in it. Ours are those of a network that keeps
-//! its leases where our configuration says.
+//! The folder of records is the machine's: other runtimes, and other kedges, have theirs in it. Ours are those of a
+//! network that keeps its leases where our configuration says.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -80,14 +81,20 @@ impl Network {
     fn parse(text: &[u8]) -> Option<Network> {
         let conf: Value = serde_json::from_slice(text).ok()?;
         let name = conf.get("name")?.as_str()?.to_owned();
-        let ipam_dir = conf.get("plugins")?.as_array()?.iter().find_map(|plugin| plugin.pointer("/ipam/dataDir")?.as_str())?.into();
+        let ipam_dir = conf
+            .get("plugins")?
+            .as_array()?
+            .iter()
+            .find_map(|plugin| plugin.pointer("/ipam/dataDir")?.as_str())?
+            .into();
         Some(Network { conf, name, ipam_dir })
     }
 
     /// The one that containerd goes by; none before the node has had a range of addresses.
     fn read(conf_dir: &Path) -> Option<Network> {
         let files = fs::read_dir(conf_dir).ok()?.flatten().map(|entry| entry.path());
-        let mut lists: Vec<PathBuf> = files.filter(|path| path.extension().is_some_and(|extension| extension == "conflist")).collect();
+        let mut lists: Vec<PathBuf> =
+            files.filter(|path| path.extension().is_some_and(|extension| extension == "conflist")).collect();
         lists.sort();
         lists.iter().find_map(|path| Network::parse(&fs::read(path).ok()?))
     }
@@ -126,7 +133,8 @@ impl Record {
 
     fn netns(&self) -> Option<PathBuf> {
         let sandboxes = self.result.iter().filter_map(|result| result.get("interfaces")?.as_array()).flatten();
-        let mut all = std::iter::once(self.netns.as_str()).chain(sandboxes.filter_map(|interface| interface.get("sandbox")?.as_str()));
+        let mut all = std::iter::once(self.netns.as_str())
+            .chain(sandboxes.filter_map(|interface| interface.get("sandbox")?.as_str()));
         all.find(|path| !path.is_empty()).map(PathBuf::from)
     }
 }
@@ -146,8 +154,8 @@ pub struct Attachment {
     records: Vec<PathBuf>,
 }
 
-/// Everything that is recorded of our network. Where nothing but a pod's uid tells whose a namespace is, `has_pod` is asked whether the
-/// kubelet has that pod.
+/// Everything that is recorded of our network. Where nothing but a pod's uid tells whose a namespace is, `has_pod` is
+/// asked whether the kubelet has that pod.
 pub fn recorded(places: &Places, has_pod: &dyn Fn(&str) -> bool) -> Vec<Attachment> {
     let Some(ours) = Network::read(&places.conf_dir) else { return Vec::new() };
     let mut all: BTreeMap<String, Attachment> = BTreeMap::new();
@@ -164,13 +172,15 @@ pub fn recorded(places: &Places, has_pod: &dyn Fn(&str) -> bool) -> Vec<Attachme
     for (sandbox, ifname) in leases(&ours.leases()) {
         all.entry(sandbox.clone()).or_insert_with(|| bare(&sandbox)).ifname = Some(ifname);
     }
-    let files: Vec<PathBuf> = fs::read_dir(&places.records).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    let files: Vec<PathBuf> =
+        fs::read_dir(&places.records).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     // One that a power cut has torn tells nothing: there is its lease.
     let records = files.iter().filter_map(|path| serde_json::from_slice::<Record>(&fs::read(path).ok()?).ok());
     let (loopbacks, others): (Vec<Record>, Vec<Record>) =
         records.filter(|record| is_id(&record.container_id)).partition(|record| record.network_name == LOOPBACK);
     for record in others {
-        let network = record.network().filter(|network| (&network.name, &network.ipam_dir) == (&ours.name, &ours.ipam_dir));
+        let network =
+            record.network().filter(|network| (&network.name, &network.ipam_dir) == (&ours.name, &ours.ipam_dir));
         let Some(network) = network.filter(|network| network.name == record.network_name) else { continue };
         let attachment = all.entry(record.container_id.clone()).or_insert_with(|| bare(&record.container_id));
         let args: Vec<String> = record.cni_args.iter().flatten().map(|(key, value)| format!("{key}={value}")).collect();
@@ -189,8 +199,9 @@ pub fn recorded(places: &Places, has_pod: &dyn Fn(&str) -> bool) -> Vec<Attachme
     }
     for attachment in all.values_mut() {
         let starts = [&ours.name, LOOPBACK].map(|network| format!("{network}-{}-", attachment.sandbox));
-        let is_its =
-            |path: &&PathBuf| path.file_name().is_some_and(|name| starts.iter().any(|start| name.to_string_lossy().starts_with(start)));
+        let is_its = |path: &&PathBuf| {
+            path.file_name().is_some_and(|name| starts.iter().any(|start| name.to_string_lossy().starts_with(start)))
+        };
         attachment.records = files.iter().filter(is_its).cloned().collect();
     }
     all.into_values().collect()
@@ -199,7 +210,9 @@ pub fn recorded(places: &Places, has_pod: &dyn Fn(&str) -> bool) -> Vec<Attachme
 /// Sandbox and interface of each address that is taken, as the plugin `host-local` writes them.
 fn leases(dir: &Path) -> Vec<(String, String)> {
     let files = lease_files(dir).into_iter().filter_map(|path| fs::read_to_string(path).ok());
-    let parts = files.filter_map(|text| text.trim().split_once("\r\n").map(|(sandbox, ifname)| (sandbox.to_owned(), ifname.to_owned())));
+    let parts = files.filter_map(|text| {
+        text.trim().split_once("\r\n").map(|(sandbox, ifname)| (sandbox.to_owned(), ifname.to_owned()))
+    });
     parts.filter(|(sandbox, _)| is_id(sandbox)).collect()
 }
 
@@ -211,11 +224,13 @@ fn lease_files(dir: &Path) -> Vec<PathBuf> {
 
 /// As the specification has ids of containers; they become parts of names of files.
 fn is_id(text: &str) -> bool {
-    text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
+    text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c))
 }
 
 impl Attachment {
-    /// Calls CNI DEL, then removes the namespace, the leases and the records. Blocks its thread; done again, it does what is left.
+    /// Calls CNI DEL, then removes the namespace, the leases and the records. Blocks its thread; done again, it does
+    /// what is left.
     ///
     /// Errors: a plugin fails, and all stays recorded; or something cannot be removed.
     pub fn end(&self, places: &Places) -> Result<(), EndError> {
@@ -244,7 +259,8 @@ impl Attachment {
 
     fn del(&self, places: &Places, plugin: &Value, ifname: &str) -> Result<(), EndError> {
         let name = plugin.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let said = self.run(places, plugin, &name, ifname).map_err(|source| EndError::Run { plugin: name.clone(), source })?;
+        let said =
+            self.run(places, plugin, &name, ifname).map_err(|source| EndError::Run { plugin: name.clone(), source })?;
         if said.status.success() {
             return Ok(());
         }
@@ -259,7 +275,8 @@ impl Attachment {
         let mut config = plugin.clone();
         let capabilities = plugin.get("capabilities").and_then(Value::as_object).into_iter().flatten();
         let asked = capabilities.filter(|(_, wanted)| **wanted == Value::Bool(true)).map(|(name, _)| name);
-        let given: Map<String, Value> = asked.filter_map(|name| Some((name.clone(), self.capabilities.get(name)?.clone()))).collect();
+        let given: Map<String, Value> =
+            asked.filter_map(|name| Some((name.clone(), self.capabilities.get(name)?.clone()))).collect();
         config["name"] = json!(self.network.name);
         config["cniVersion"] = self.network.conf.get("cniVersion").cloned().unwrap_or_else(|| json!("1.0.0"));
         config["runtimeConfig"] = Value::Object(given);
@@ -276,8 +293,8 @@ impl Attachment {
     }
 }
 
-/// Removes the name of a network namespace, with which the namespace goes once no process is in it. Names that containerd did not give are
-/// let be.
+/// Removes the name of a network namespace, with which the namespace goes once no process is in it. Names that
+/// containerd did not give are let be.
 ///
 /// Errors: it is no mount and no file that can be removed.
 pub fn remove_netns(path: &Path) -> Result<(), EndError> {
@@ -297,7 +314,9 @@ fn is_netns_of_pods(path: &Path) -> bool {
 
 fn remove(path: &Path) -> Result<(), EndError> {
     match fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(EndError::Remove { path: path.to_owned(), source }),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => {
+            Err(EndError::Remove { path: path.to_owned(), source })
+        }
         _ => Ok(()),
     }
 }
@@ -314,8 +333,7 @@ mod tests {
     }
 
     /// Notes what it is asked.
-    const PLUGIN: &str =
-        "#!/bin/sh\necho \"${0##*/} $CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME [$CNI_NETNS] $CNI_ARGS $(cat)\" >>DIR/told\n";
+    const PLUGIN: &str = "#!/bin/sh\necho \"${0##*/} $CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME [$CNI_NETNS] $CNI_ARGS $(cat)\" >>DIR/told\n";
 
     impl Machine {
         fn new() -> Machine {
@@ -354,7 +372,9 @@ mod tests {
         }
 
         fn left(&self, dir: &str) -> Vec<String> {
-            let names = fs::read_dir(self.dir.path().join(dir)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let names = fs::read_dir(self.dir.path().join(dir))
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap());
             let mut names: Vec<String> = names.collect();
             names.sort();
             names
@@ -377,8 +397,16 @@ mod tests {
         all[0].end(&machine.places).unwrap();
         let told = fs::read_to_string(machine.dir.path().join("told")).unwrap();
         let lines: Vec<&str> = told.lines().collect();
-        assert!(lines[0].starts_with("portmap DEL dead eth0 [] K8S_POD_UID=u1 {") && lines[1].starts_with("bridge DEL dead"), "{told}");
-        assert!(lines[0].contains(r#""runtimeConfig":{"portMappings":[{"hostPort":80}]}"#) && lines[0].contains("prevResult"), "{told}");
+        assert!(
+            lines[0].starts_with("portmap DEL dead eth0 [] K8S_POD_UID=u1 {")
+                && lines[1].starts_with("bridge DEL dead"),
+            "{told}"
+        );
+        assert!(
+            lines[0].contains(r#""runtimeConfig":{"portMappings":[{"hostPort":80}]}"#)
+                && lines[0].contains("prevResult"),
+            "{told}"
+        );
         assert_eq!(machine.left("results"), ["calico-third-eth0", "cni-loopback-third-lo", "kedge-theirs-eth0"]);
         assert!(machine.left("leases/kedge").is_empty());
     }
@@ -404,7 +432,9 @@ mod tests {
         machine.lease("10.42.0.7", "dead");
         fs::write(machine.places.plugin_dir.join("bridge"), "#!/bin/sh\ncat >/dev/null; echo no; exit 1\n").unwrap();
         let all = recorded(&machine.places, &|_| false);
-        assert!(matches!(all[0].end(&machine.places), Err(EndError::Refused { plugin, said }) if plugin == "bridge" && said == "no"));
+        assert!(
+            matches!(all[0].end(&machine.places), Err(EndError::Refused { plugin, said }) if plugin == "bridge" && said == "no")
+        );
         assert_eq!(machine.left("leases/kedge"), ["10.42.0.7"]);
         all[0].forget().unwrap();
         assert!(machine.left("results").is_empty() && machine.left("leases/kedge").is_empty());

@@ -1,4 +1,5 @@
-//! containerd's own list of images: when each was last written, and which are pinned, which the CRI of older versions does not tell.
+//! containerd's own list of images: when each was last written, and which are pinned, which the CRI of older versions
+//! does not tell.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -45,7 +46,11 @@ pub(crate) async fn list(socket: &Path) -> Result<BTreeMap<String, Known>, Statu
 
 /// Keeps an image from being collected.
 pub(crate) async fn pin(socket: &Path, name: &str) -> Result<(), Status> {
-    let image = Image { name: name.to_owned(), labels: [(PINNED.0.to_owned(), PINNED.1.to_owned())].into(), ..Image::default() };
+    let image = Image {
+        name: name.to_owned(),
+        labels: [(PINNED.0.to_owned(), PINNED.1.to_owned())].into(),
+        ..Image::default()
+    };
     let mask = FieldMask { paths: vec![format!("labels.{}", PINNED.0)] };
     let update = UpdateImageRequest { image: Some(image), update_mask: Some(mask), ..UpdateImageRequest::default() };
     ImagesClient::new(channel(socket)).update(request(update)).await.map(drop)

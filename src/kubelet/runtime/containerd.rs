@@ -1,4 +1,5 @@
-//! containerd as our child: found, configured, started, watched, adopted. It outlives us, and its containers outlive it.
+//! containerd as our child: found, configured, started, watched, adopted. It outlives us, and its containers outlive
+//! it.
 
 use std::ffi::OsStr;
 use std::fs::{self, OpenOptions};
@@ -123,15 +124,19 @@ fn render_extras(settings: &Settings<'_>, plugin: &str) -> String {
         let table = format!("[plugins.{plugin}.containerd.runtimes.{}", quoted(extra.handler));
         let mut text = format!("{table}]\n  runtime_type = {}\n\n", quoted(&extra.kind));
         if let Some(program) = &extra.program {
-            text += &format!("{table}.options]\n  BinaryName = {}\n  SystemdCgroup = {}\n\n", quoted(program), settings.systemd_cgroup);
+            text += &format!(
+                "{table}.options]\n  BinaryName = {}\n  SystemdCgroup = {}\n\n",
+                quoted(program),
+                settings.systemd_cgroup
+            );
         }
         text
     };
     settings.extra.iter().map(one).collect()
 }
 
-/// How long a containerd that starts again waits for a shim to answer. Its own 5 s (2 s for a task's state) are too few on a small busy
-/// machine: it then takes the shim for dead and kills its healthy container.
+/// How long a containerd that starts again waits for a shim to answer. Its own 5 s (2 s for a task's state) are too few
+/// on a small busy machine: it then takes the shim for dead and kills its healthy container.
 const SHIM_ANSWER_SECS: u64 = 60;
 
 struct Daemon {
@@ -225,8 +230,8 @@ async fn wait_until_it_answers(socket: &Path, log: &Path) -> Result<(), Error> {
     Err(Error::NotAnswering { socket: socket.to_owned(), secs, log: log.to_owned() })
 }
 
-/// Whether there is an answer in time. One that finds many shims on a slow machine takes several times what is usual, and each is told: its
-/// failure would end the API server beside us, and begin anew.
+/// Whether there is an answer in time. One that finds many shims on a slow machine takes several times what is usual,
+/// and each is told: its failure would end the API server beside us, and begin anew.
 async fn patiently<F: Future<Output = ()>>(answers: impl Fn() -> F, usual: Duration, late: impl Fn()) -> bool {
     for _ in 0..START_TIMEOUTS_MAX {
         if tokio::time::timeout(usual, answers()).await.is_ok() {
@@ -341,7 +346,8 @@ async fn end(pid: Pid) {
 }
 
 fn find(program: &'static str, package: &'static str, search_path: &OsStr) -> Result<PathBuf, Error> {
-    let executable = |path: &PathBuf| path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
+    let executable =
+        |path: &PathBuf| path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
     std::env::split_paths(search_path)
         .chain(["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin"].map(PathBuf::from))
         .map(|dir| dir.join(program))
@@ -519,8 +525,12 @@ mod tests {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         }
         let found = extras(dir.path().as_os_str());
-        let of = |handler: &str| found.iter().find(|e| e.handler == handler).map(|e| (e.kind.as_str(), e.program.is_some()));
-        assert_eq!((of("spin"), of("nvidia")), (Some(("io.containerd.spin.v2", false)), Some(("io.containerd.runc.v2", true))));
+        let of =
+            |handler: &str| found.iter().find(|e| e.handler == handler).map(|e| (e.kind.as_str(), e.program.is_some()));
+        assert_eq!(
+            (of("spin"), of("nvidia")),
+            (Some(("io.containerd.spin.v2", false)), Some(("io.containerd.runc.v2", true)))
+        );
     }
 
     #[test]

@@ -39,7 +39,8 @@ pub struct CriError {
 impl CriError {
     /// The thing is gone.
     pub fn is_not_found(&self) -> bool {
-        self.status.code() == Code::NotFound || (self.status.code() == Code::Unknown && self.status.message().contains("not found"))
+        self.status.code() == Code::NotFound
+            || (self.status.code() == Code::Unknown && self.status.message().contains("not found"))
     }
 
     /// This version of the runtime does not have the call.
@@ -103,8 +104,10 @@ fn late(status: Status) -> Status {
     }
 }
 
-const OPERATIONS: Metric =
-    Metric { name: "kubelet_runtime_operations_total", help: "[ALPHA] Cumulative number of runtime operations by operation type." };
+const OPERATIONS: Metric = Metric {
+    name: "kubelet_runtime_operations_total",
+    help: "[ALPHA] Cumulative number of runtime operations by operation type.",
+};
 const OPERATIONS_FAILED: Metric = Metric {
     name: "kubelet_runtime_operations_errors_total",
     help: "[ALPHA] Cumulative number of runtime operation errors by operation type.",
@@ -116,7 +119,8 @@ const OPERATIONS_TOOK: Metric = Metric {
 
 /// Counts a call under the name that upstream has for it.
 fn called(method: &str, took: Duration, failed: bool) {
-    let operation = method.replace("pod_sandbox", "podsandbox").replace("update_container_resources", "update_container");
+    let operation =
+        method.replace("pod_sandbox", "podsandbox").replace("update_container_resources", "update_container");
     let labels = [("operation_type", operation.as_str())];
     metrics::count(OPERATIONS, &labels, 1);
     metrics::observe(OPERATIONS_TOOK, &labels, took);
@@ -166,7 +170,11 @@ impl Cri {
 
     /// Changes the limits of a running container.
     pub async fn update_resources(&self, id: &str, linux: cri::LinuxContainerResources) -> Result<(), CriError> {
-        let message = cri::UpdateContainerResourcesRequest { container_id: id.to_owned(), linux: Some(linux), ..Default::default() };
+        let message = cri::UpdateContainerResourcesRequest {
+            container_id: id.to_owned(),
+            linux: Some(linux),
+            ..Default::default()
+        };
         call!(self.runtime.update_container_resources(message), ACT_TIMEOUT).map(drop)
     }
 
@@ -221,8 +229,11 @@ impl Cri {
         config: cri::ContainerConfig,
         sandbox_config: cri::PodSandboxConfig,
     ) -> Result<String, CriError> {
-        let message =
-            cri::CreateContainerRequest { pod_sandbox_id: sandbox.to_owned(), config: Some(config), sandbox_config: Some(sandbox_config) };
+        let message = cri::CreateContainerRequest {
+            pod_sandbox_id: sandbox.to_owned(),
+            config: Some(config),
+            sandbox_config: Some(sandbox_config),
+        };
         Ok(call!(self.runtime.create_container(message), ACT_TIMEOUT)?.container_id)
     }
 
@@ -252,11 +263,16 @@ impl Cri {
     }
 
     /// Runs a command in a container and waits for its end. A timeout is an error with `DeadlineExceeded`.
-    pub async fn exec_sync(&self, id: &str, cmd: Vec<String>, timeout: Duration) -> Result<cri::ExecSyncResponse, CriError> {
+    pub async fn exec_sync(
+        &self,
+        id: &str,
+        cmd: Vec<String>,
+        timeout: Duration,
+    ) -> Result<cri::ExecSyncResponse, CriError> {
         let secs = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
         let message = cri::ExecSyncRequest { container_id: id.to_owned(), cmd, timeout: secs };
-        // The runtime measures the timeout itself; ours only guards against its silence. It answers late where the command left a process
-        // behind that keeps the output open.
+        // The runtime measures the timeout itself; ours only guards against its silence. It answers late where the
+        // command left a process behind that keeps the output open.
         let bound = if timeout.is_zero() { PULL_TIMEOUT } else { timeout.saturating_add(RUNTIME_EXTRA) };
         call!(self.runtime.exec_sync(message), bound)
     }
@@ -279,13 +295,16 @@ impl Cri {
 
     /// Resource use of all running containers.
     pub async fn container_stats(&self) -> Result<Vec<cri::ContainerStats>, CriError> {
-        Ok(call!(self.runtime.list_container_stats(cri::ListContainerStatsRequest { filter: None }), QUERY_TIMEOUT)?.stats)
+        Ok(call!(self.runtime.list_container_stats(cri::ListContainerStatsRequest { filter: None }), QUERY_TIMEOUT)?
+            .stats)
     }
 
     /// Container events as the CRI names them; Unimplemented on containerd 1.6.
     pub async fn container_events(&self) -> Result<Streaming<cri::ContainerEventResponse>, CriError> {
         let answer = self.runtime.clone().get_container_events(Request::new(cri::GetEventsRequest {})).await;
-        answer.map(tonic::Response::into_inner).map_err(|status| CriError { call: "get_container_events", status: Box::new(status) })
+        answer
+            .map(tonic::Response::into_inner)
+            .map_err(|status| CriError { call: "get_container_events", status: Box::new(status) })
     }
 
     /// All images.
@@ -312,7 +331,10 @@ impl Cri {
         let answer = call!(self.runtime.status(cri::StatusRequest { verbose: true }), QUERY_TIMEOUT)?;
         let told = answer.info.get("config").and_then(|text| serde_json::from_str::<serde_json::Value>(text).ok());
         let of = |v: &serde_json::Value| {
-            v.pointer("/containerd/snapshotter").or_else(|| v.get("snapshotter")).and_then(|s| s.as_str()).map(str::to_owned)
+            v.pointer("/containerd/snapshotter")
+                .or_else(|| v.get("snapshotter"))
+                .and_then(|s| s.as_str())
+                .map(str::to_owned)
         };
         Ok(told.as_ref().and_then(of).filter(|s| !s.is_empty()))
     }

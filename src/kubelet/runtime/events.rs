@@ -18,14 +18,18 @@ use tracing::{debug, info, warn};
 
 use super::cri::{Cri, channel};
 
-/// Events that wait for the manager; when full the stream waits, and containerd drops us if it takes too long: we list again then.
+/// Events that wait for the manager; when full the stream waits, and containerd drops us if it takes too long: we list
+/// again then.
 const BACKLOG_EVENTS: usize = 1024;
 /// What of containerd's events concerns us; values with slashes must be quoted.
 ///
-/// Not that the kernel killed a process for want of memory: if it was the container's first, its end is told, and if not, it runs on.
-const FILTERS: [&str; 2] = [r#"namespace=="k8s.io",topic=="/tasks/exit""#, r#"namespace=="k8s.io",topic=="/tasks/start""#];
+/// Not that the kernel killed a process for want of memory: if it was the container's first, its end is told, and if
+/// not, it runs on.
+const FILTERS: [&str; 2] =
+    [r#"namespace=="k8s.io",topic=="/tasks/exit""#, r#"namespace=="k8s.io",topic=="/tasks/start""#];
 
-/// Without an answer to the request for events, what runs is listed after so long, then after twice as long, up to the last.
+/// Without an answer to the request for events, what runs is listed after so long, then after twice as long, up to the
+/// last.
 const SILENCE_FIRST: Duration = Duration::from_secs(1);
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
@@ -64,9 +68,9 @@ pub fn listen(cri: Cri, socket: &Path, group: &Group) -> mpsc::Receiver<RuntimeE
     rx
 }
 
-/// Waits for the answer to a request for events. Go's servers answer with the first event only, so silence may mean that nothing
-/// happens, or that the last thing happened just before we were heard: until the answer comes, `Began` is told again and again, less
-/// and less often. `None`: nobody wants events any more. Cancel safe.
+/// Waits for the answer to a request for events. Go's servers answer with the first event only, so silence may mean
+/// that nothing happens, or that the last thing happened just before we were heard: until the answer comes, `Began` is
+/// told again and again, less and less often. `None`: nobody wants events any more. Cancel safe.
 async fn asked<T>(answer: impl Future<Output = T>, tx: &mpsc::Sender<RuntimeEvent>, first: Duration) -> Option<T> {
     let mut answer = std::pin::pin!(answer);
     let mut silence = first;

@@ -1,5 +1,5 @@
-//! Ends attachments to the pods' network whose sandbox containerd does not know: else each power cut in the making of a sandbox would cost
-//! the node an address for ever.
+//! Ends attachments to the pods' network whose sandbox containerd does not know: else each power cut in the making of a
+//! sandbox would cost the node an address for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -16,8 +16,8 @@ use crate::volumes;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(300);
-/// Until then a sandbox that containerd does not show may be in the making: it is shown when all of it runs. Twice as long as the call
-/// that makes one may take, and what was begun is undone.
+/// Until then a sandbox that containerd does not show may be in the making: it is shown when all of it runs. Twice as
+/// long as the call that makes one may take, and what was begun is undone.
 const MAKING_MAX: Duration = Duration::from_secs(600);
 
 /// What is needed to look.
@@ -56,7 +56,8 @@ impl Leftovers {
         });
     }
 
-    /// What is recorded of sandboxes that containerd does not know. The records are read first: a sandbox that is done meanwhile is known.
+    /// What is recorded of sandboxes that containerd does not know. The records are read first: a sandbox that is done
+    /// meanwhile is known.
     async fn unknown(&self) -> Option<Vec<Attachment>> {
         let (places, root) = (self.places.clone(), self.root_dir.clone());
         let has_pod = move |uid: &str| root.join("pods").join(uid).is_dir() && volumes::is_our_pod(&root, uid);
@@ -84,7 +85,9 @@ impl Leftovers {
                 let sandbox = &attachment.sandbox;
                 match attachment.end(&places) {
                     Ok(()) => info!(sandbox, "ended the network of a sandbox that containerd does not know"),
-                    Err(err) => warn!(sandbox, err = %Chain(&err), "cannot end the network of a sandbox that containerd does not know"),
+                    Err(err) => {
+                        warn!(sandbox, err = %Chain(&err), "cannot end the network of a sandbox that containerd does not know")
+                    }
                 }
             }
         });
@@ -123,6 +126,10 @@ mod tests {
         assert!(missed.late(["a", "b"].into()).is_empty(), "they may be in the making");
         assert_eq!(missed.longer_than(Duration::ZERO), ["a", "b"].map(str::to_owned).into());
         missed.late(["b"].into());
-        assert_eq!(missed.longer_than(Duration::ZERO), ["b".to_owned()].into(), "containerd knows the other one by now");
+        assert_eq!(
+            missed.longer_than(Duration::ZERO),
+            ["b".to_owned()].into(),
+            "containerd knows the other one by now"
+        );
     }
 }

@@ -74,7 +74,9 @@ impl Runtime {
     ///
     /// Errors: containerd does not answer, or is none.
     pub async fn image_names(&self) -> Result<BTreeSet<String>, Error> {
-        let listed = catalog::list(&self.socket).await.map_err(|status| CriError { call: "list images", status: Box::new(status) })?;
+        let listed = catalog::list(&self.socket)
+            .await
+            .map_err(|status| CriError { call: "list images", status: Box::new(status) })?;
         Ok(listed.into_keys().collect())
     }
 
@@ -92,7 +94,8 @@ pub async fn start(config: &Config, group: &Group) -> Result<Runtime, Error> {
     let socket = match &config.runtime {
         RuntimeChoice::Managed { root, state, snapshotter, default_runtime, nonroot_devices } => {
             let snapshotter = snapshotter.as_deref();
-            let places = containerd::Managed { root, state, snapshotter, default_runtime, nonroot_devices: *nonroot_devices };
+            let places =
+                containerd::Managed { root, state, snapshotter, default_runtime, nonroot_devices: *nonroot_devices };
             containerd::start(config, &places, group).await?
         }
         RuntimeChoice::Endpoint(endpoint) => PathBuf::from(endpoint.strip_prefix("unix://").unwrap_or(endpoint)),

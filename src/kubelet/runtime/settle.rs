@@ -1,5 +1,5 @@
-//! What containerd and its first shims read of their programs to start, and do not need while nothing happens, goes out of memory:
-//! two thirds of their pages, 30 MB on a node with one pod. What a next pod needs is read again.
+//! What containerd and its first shims read of their programs to start, and do not need while nothing happens, goes out
+//! of memory: two thirds of their pages, 30 MB on a node with one pod. What a next pod needs is read again.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -35,12 +35,14 @@ pub(super) async fn settle(pid: Option<u32>, socket: &Path) -> Infallible {
 pub(super) fn shims(socket: &Path) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    pids.filter(|pid| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|cmdline| is_shim(&cmdline, socket))).collect()
+    pids.filter(|pid| std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|cmdline| is_shim(&cmdline, socket)))
+        .collect()
 }
 
 fn is_shim(cmdline: &[u8], socket: &Path) -> bool {
     let mut args = cmdline.split(|byte| *byte == 0);
-    let is_program = args.next().is_some_and(|program| program.split(|byte| *byte == b'/').next_back().is_some_and(is_shim_name));
+    let is_program =
+        args.next().is_some_and(|program| program.split(|byte| *byte == b'/').next_back().is_some_and(is_shim_name));
     is_program && args.any(|arg| arg == socket.as_os_str().as_encoded_bytes())
 }
 
@@ -54,7 +56,8 @@ mod tests {
 
     #[test]
     fn shims_are_told_by_their_containerd() {
-        let ours = b"/usr/bin/containerd-shim-runc-v2\0-namespace\0k8s.io\0-address\0/run/kedge/containerd/containerd.sock\0";
+        let ours =
+            b"/usr/bin/containerd-shim-runc-v2\0-namespace\0k8s.io\0-address\0/run/kedge/containerd/containerd.sock\0";
         assert!(is_shim(ours, Path::new("/run/kedge/containerd/containerd.sock")));
         assert!(!is_shim(ours, Path::new("/run/containerd/containerd.sock")));
         assert!(!is_shim(

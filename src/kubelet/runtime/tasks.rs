@@ -1,4 +1,5 @@
-//! Signals for a container's first process, over containerd's own service: the CRI of older versions knows no signal but the image's.
+//! Signals for a container's first process, over containerd's own service: the CRI of older versions knows no signal
+//! but the image's.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,7 +15,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Sends a signal.
 pub(crate) async fn signal(socket: &Path, container: &str, signal: u32) -> Result<(), Status> {
-    let mut request = Request::new(KillRequest { container_id: container.to_owned(), exec_id: String::new(), signal, all: false });
+    let mut request =
+        Request::new(KillRequest { container_id: container.to_owned(), exec_id: String::new(), signal, all: false });
     request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static("k8s.io"));
     request.set_timeout(TIMEOUT);
     TasksClient::new(channel(socket)).kill(request).await.map(drop)

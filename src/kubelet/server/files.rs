@@ -26,8 +26,9 @@ fn plain(code: StatusCode, text: &str) -> Response<Body> {
     answer
 }
 
-/// A file, or a folder's list. `parts` are the decoded pieces of the path below `root`; `slash` says that it ended with one. Pods write
-/// there, too: links are followed as upstream's file server does, but none that leads out, and nothing but regular files is read.
+/// A file, or a folder's list. `parts` are the decoded pieces of the path below `root`; `slash` says that it ended with
+/// one. Pods write there, too: links are followed as upstream's file server does, but none that leads out, and nothing
+/// but regular files is read.
 pub(super) async fn serve(root: &Path, parts: &[&str], slash: bool) -> Response<Body> {
     let parts: Vec<String> = parts.iter().map(|p| super::percent_decode(p)).filter(|p| !p.is_empty()).collect();
     if parts.iter().any(|p| p == ".." || p.contains('/')) {
@@ -117,7 +118,8 @@ mod tests {
         fs::create_dir(dir.path().join("sub")).unwrap();
         fs::write(dir.path().join("a.log"), "x").unwrap();
         // security.md M16: a FIFO held a thread for each question; a link led to any file of the host.
-        rustix::fs::mknodat(rustix::fs::CWD, dir.path().join("fifo"), FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, dir.path().join("fifo"), FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+            .unwrap();
         std::os::unix::fs::symlink("/etc", dir.path().join("out")).unwrap();
         // As the kubelet links logs for who collects them.
         std::os::unix::fs::symlink(dir.path().join("a.log"), dir.path().join("sub/link.log")).unwrap();

@@ -1,5 +1,6 @@
 //! Static pods: a file each, run without any API server, and re-read when the folder changes.
 
+use base::fnv;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read as _};
@@ -39,7 +40,8 @@ pub(super) fn start(node: &Arc<Node>, tx: mpsc::Sender<Change>, group: &Group) {
             }
             let mut now = BTreeMap::new();
             for pod in found {
-                let (name, uid) = (pod.metadata.name.clone().unwrap_or_default(), pod.metadata.uid.clone().unwrap_or_default());
+                let (name, uid) =
+                    (pod.metadata.name.clone().unwrap_or_default(), pod.metadata.uid.clone().unwrap_or_default());
                 if known.get(&name) != Some(&uid) && tx.send(Change::Set(Arc::new(pod))).await.is_err() {
                     return;
                 }
@@ -59,7 +61,10 @@ fn watch(dir: &Path) -> Option<AsyncFd<rustix::fd::OwnedFd>> {
         inotify::add_watch(&fd, dir, wanted)?;
         base::sys::watched(fd)
     });
-    made.inspect_err(|err| warn!(path = %dir.display(), err = %err, "cannot watch the folder of static pods, it is read every 20 s")).ok()
+    made.inspect_err(
+        |err| warn!(path = %dir.display(), err = %err, "cannot watch the folder of static pods, it is read every 20 s"),
+    )
+    .ok()
 }
 
 async fn changed(watch: Option<&AsyncFd<rustix::fd::OwnedFd>>) {
@@ -86,8 +91,13 @@ fn read_dir(dir: &Path, node_name: &str) -> Vec<Pod> {
     let mut paths: Vec<_> = entries.flatten().map(|e| e.path()).collect();
     paths.sort();
     // Any name but a hidden one, as upstream. What is no file (a pipe would never end) is passed over.
-    let named = |p: &&std::path::PathBuf| p.is_file() && !p.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-    let read = |path: &std::path::PathBuf| match read_file(path).map_err(|err| err.to_string()).and_then(|text| parse(&text, node_name)) {
+    let named = |p: &&std::path::PathBuf| {
+        p.is_file() && !p.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."))
+    };
+    let read = |path: &std::path::PathBuf| match read_file(path)
+        .map_err(|err| err.to_string())
+        .and_then(|text| parse(&text, node_name))
+    {
         Ok(pod) => Some(pod),
         Err(err) => {
             warn!(path = %path.display(), err, "not a pod manifest");
@@ -113,9 +123,14 @@ pub(crate) fn parse(text: &str, node_name: &str) -> Result<Pod, String> {
         return Err("spec.containers: Required value".to_owned());
     }
     // Its content is its identity: a changed file is another pod.
-    let hash = format!("{:016x}{:016x}", fnv(text, 0xcbf2_9ce4_8422_2325), fnv(node_name, fnv(text, 0x9ae1_6a3b_2f90_404f)));
+    let hash = format!(
+        "{:016x}{:016x}",
+        fnv::sum(text.as_bytes()),
+        fnv::resume(fnv::resume(0x9ae1_6a3b_2f90_404f, text.as_bytes()), node_name.as_bytes())
+    );
     spec.node_name = Some(node_name.to_owned());
-    let toleration = Toleration { operator: Some("Exists".to_owned()), effect: Some("NoExecute".to_owned()), ..Default::default() };
+    let toleration =
+        Toleration { operator: Some("Exists".to_owned()), effect: Some("NoExecute".to_owned()), ..Default::default() };
     spec.tolerations.get_or_insert_default().push(toleration);
     let meta = &mut pod.metadata;
     let name = meta.name.take().filter(|n| !n.is_empty()).ok_or("metadata.name: Required value")?;
@@ -128,10 +143,6 @@ pub(crate) fn parse(text: &str, node_name: &str) -> Result<Pod, String> {
     Ok(pod)
 }
 
-fn fnv(text: &str, start: u64) -> u64 {
-    text.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,8 +151,11 @@ mod tests {
     #[test]
     fn a_manifest_may_have_any_name_but_a_hidden_one() {
         let dir = tempfile::tempdir().unwrap();
-        let text =
-            |name: &str| format!("apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  containers: [{{name: c, image: i}}]\n");
+        let text = |name: &str| {
+            format!(
+                "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  containers: [{{name: c, image: i}}]\n"
+            )
+        };
         for name in ["etcd", "web.yaml", ".hidden.yaml"] {
             fs::write(dir.path().join(name), text("p")).unwrap();
         }

@@ -22,9 +22,13 @@ pub(crate) fn is_of(node: &Node, mirror: &Pod, pod: &Pod) -> bool {
 }
 
 fn is_picture(mirror: &Pod, pod: &Pod, node_name: &str, node_uid: Option<&str>) -> bool {
-    let ours = |owner: &OwnerReference| owner.kind == "Node" && owner.name == node_name && node_uid.is_none_or(|uid| owner.uid == uid);
+    let ours = |owner: &OwnerReference| {
+        owner.kind == "Node" && owner.name == node_name && node_uid.is_none_or(|uid| owner.uid == uid)
+    };
     let owner = mirror.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true));
-    annotation(mirror, MIRROR).is_some() && annotation(mirror, MIRROR) == annotation(pod, HASH) && owner.is_some_and(ours)
+    annotation(mirror, MIRROR).is_some()
+        && annotation(mirror, MIRROR) == annotation(pod, HASH)
+        && owner.is_some_and(ours)
 }
 
 /// Makes the mirror of a static pod, or replaces one that shows an older manifest.
@@ -87,10 +91,14 @@ mod tests {
     // review security-2.md F2
     #[test]
     fn only_what_the_kubelet_made_itself_is_a_mirror() {
-        let of = |value: serde_json::Value| -> Pod { serde_json::from_value(serde_json::json!({"metadata": value})).unwrap() };
+        let of = |value: serde_json::Value| -> Pod {
+            serde_json::from_value(serde_json::json!({"metadata": value})).unwrap()
+        };
         let pod = of(serde_json::json!({"annotations": {HASH: "h"}}));
         let owner = |uid: &str| serde_json::json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": uid, "controller": true}]);
-        let mirror = |hash: &str, uid: &str| of(serde_json::json!({"annotations": {MIRROR: hash}, "ownerReferences": owner(uid)}));
+        let mirror = |hash: &str, uid: &str| {
+            of(serde_json::json!({"annotations": {MIRROR: hash}, "ownerReferences": owner(uid)}))
+        };
         let believed = |mirror: &Pod| is_picture(mirror, &pod, "n", Some("node-uid"));
         assert!(believed(&mirror("h", "node-uid")));
         assert!(!believed(&mirror("other", "node-uid")));

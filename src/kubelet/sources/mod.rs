@@ -98,7 +98,8 @@ impl Seen {
 
     fn compare(&mut self, now: &[Arc<Pod>]) -> Vec<Change> {
         let names: BTreeSet<Key> = now.iter().map(|pod| Key::of(&**pod)).collect();
-        let lost: Vec<Arc<Pod>> = self.0.iter().filter(|(key, _)| !names.contains(key)).map(|(_, pod)| Arc::clone(pod)).collect();
+        let lost: Vec<Arc<Pod>> =
+            self.0.iter().filter(|(key, _)| !names.contains(key)).map(|(_, pod)| Arc::clone(pod)).collect();
         let mut changes: Vec<Change> = lost.iter().filter_map(|pod| self.gone(pod)).collect();
         changes.extend(now.iter().flat_map(|pod| self.set(pod)));
         changes
@@ -106,7 +107,11 @@ impl Seen {
 }
 
 fn over(pod: &Arc<Pod>) -> Change {
-    if is_mirror(pod) { Change::MirrorGone(Arc::clone(pod)) } else { Change::Gone(pod.metadata.uid.clone().unwrap_or_default()) }
+    if is_mirror(pod) {
+        Change::MirrorGone(Arc::clone(pod))
+    } else {
+        Change::Gone(pod.metadata.uid.clone().unwrap_or_default())
+    }
 }
 
 fn is_mirror(pod: &Pod) -> bool {
@@ -151,7 +156,9 @@ mod tests {
         seen.set(&pod("a", "1"));
         let mirror = noted("1", MIRROR, "x");
         for _ in 0..2 {
-            assert!(matches!(seen.set(&mirror).as_slice(), [Change::Ousted(pod)] if pod.metadata.uid.as_deref() == Some("1")));
+            assert!(
+                matches!(seen.set(&mirror).as_slice(), [Change::Ousted(pod)] if pod.metadata.uid.as_deref() == Some("1"))
+            );
         }
         assert!(matches!(seen.gone(&mirror), Some(Change::Gone(uid)) if uid == "1"), "its own task hears of its end");
         assert!(matches!(seen.set(&noted("2", MIRROR, "x")).as_slice(), [Change::Mirror(_)]));

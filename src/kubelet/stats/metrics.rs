@@ -1,8 +1,10 @@
-//! The pages that Prometheus and metrics-server read: `/metrics`, `/metrics/cadvisor`, `/metrics/resource`, `/metrics/probes`.
+//! The pages that Prometheus and metrics-server read: `/metrics`, `/metrics/cadvisor`, `/metrics/resource`,
+//! `/metrics/probes`.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
@@ -27,11 +29,11 @@ type ProbeKey = [String; 6];
 
 impl ProbeCounts {
     pub(crate) fn count(&self, key: ProbeKey) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(key).or_default() += 1;
+        *self.0.lock().entry(key).or_default() += 1;
     }
 
     pub(crate) fn forget(&self, uid: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| key[2] != uid);
+        self.0.lock().retain(|key, _| key[2] != uid);
     }
 }
 
@@ -74,7 +76,11 @@ fn names(used: &PodUse) -> (&str, &str) {
 pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriError> {
     let all = look(node, pods).await?;
     let mut page = Page::default();
-    let each = |page: &mut Page, name: &str, kind: &str, help: &str, of: &dyn Fn(&PodUse, &cri::ContainerStats) -> Option<String>| {
+    let each = |page: &mut Page,
+                name: &str,
+                kind: &str,
+                help: &str,
+                of: &dyn Fn(&PodUse, &cri::ContainerStats) -> Option<String>| {
         page.head(name, kind, help);
         for used in &all {
             let (ns, pod) = names(used);
@@ -93,10 +99,25 @@ pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriErro
         "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
         &cpu,
     );
-    let memory = |_: &PodUse, s: &cri::ContainerStats| number(&s.memory.as_ref()?.working_set_bytes).map(|n| n.to_string());
-    each(&mut page, "container_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the container in bytes", &memory);
-    let began = |u: &PodUse, s: &cri::ContainerStats| u.snapshot.observed.latest(&name_of(s)).map(|c| since_epoch(c.started_at));
-    each(&mut page, "container_start_time_seconds", "gauge", "[STABLE] Start time of the container since unix epoch in seconds", &began);
+    let memory =
+        |_: &PodUse, s: &cri::ContainerStats| number(&s.memory.as_ref()?.working_set_bytes).map(|n| n.to_string());
+    each(
+        &mut page,
+        "container_memory_working_set_bytes",
+        "gauge",
+        "[STABLE] Current working set of the container in bytes",
+        &memory,
+    );
+    let began = |u: &PodUse, s: &cri::ContainerStats| {
+        u.snapshot.observed.latest(&name_of(s)).map(|c| since_epoch(c.started_at))
+    };
+    each(
+        &mut page,
+        "container_start_time_seconds",
+        "gauge",
+        "[STABLE] Start time of the container since unix epoch in seconds",
+        &began,
+    );
     page.one(
         "node_cpu_usage_seconds_total",
         "counter",
@@ -105,7 +126,11 @@ pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriErro
     );
     let used = node.machine.memory - memory_available();
     page.one("node_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the node in bytes", used);
-    page.head("pod_cpu_usage_seconds_total", "counter", "[STABLE] Cumulative cpu time consumed by the pod in core-seconds");
+    page.head(
+        "pod_cpu_usage_seconds_total",
+        "counter",
+        "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
+    );
     for used in &all {
         let (ns, pod) = names(used);
         if let Some(nanos) = used.usage.cpu_nanos {
@@ -119,7 +144,12 @@ pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriErro
             page.value("pod_memory_working_set_bytes", &[("namespace", ns), ("pod", pod)], bytes);
         }
     }
-    page.one("resource_scrape_error", "gauge", "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise", 0);
+    page.one(
+        "resource_scrape_error",
+        "gauge",
+        "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
+        0,
+    );
     Ok(page.0)
 }
 
@@ -146,10 +176,15 @@ const MEASURES: [Measure; 7] = [
     ("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", |s, _| {
         number(&s.memory.as_ref()?.working_set_bytes).map(|n| n.to_string())
     }),
-    ("container_memory_rss", "gauge", "Size of RSS in bytes.", |s, _| number(&s.memory.as_ref()?.rss_bytes).map(|n| n.to_string())),
-    ("container_fs_usage_bytes", "gauge", "Number of bytes that are consumed by the container on this filesystem.", |s, _| {
-        number(&s.writable_layer.as_ref()?.used_bytes).map(|n| n.to_string())
+    ("container_memory_rss", "gauge", "Size of RSS in bytes.", |s, _| {
+        number(&s.memory.as_ref()?.rss_bytes).map(|n| n.to_string())
     }),
+    (
+        "container_fs_usage_bytes",
+        "gauge",
+        "Number of bytes that are consumed by the container on this filesystem.",
+        |s, _| number(&s.writable_layer.as_ref()?.used_bytes).map(|n| n.to_string()),
+    ),
     ("container_fs_inodes_free", "gauge", "Number of available Inodes", |_, disk| Some(disk?.inodes_free.to_string())),
     ("container_fs_inodes_total", "gauge", "Number of Inodes", |_, disk| Some(disk?.inodes.to_string())),
 ];
@@ -166,8 +201,12 @@ pub(crate) async fn cadvisor(node: &Node, pods: &Pods) -> Result<String, CriErro
                 let attributes = stats.attributes.clone().unwrap_or_default();
                 let image = used.snapshot.observed.latest(&name_of(stats)).map(|c| c.image.clone()).unwrap_or_default();
                 let container = name_of(stats);
-                let mut labels =
-                    vec![("container", container.as_str()), ("id", &attributes.id), ("image", &image), ("name", &attributes.id)];
+                let mut labels = vec![
+                    ("container", container.as_str()),
+                    ("id", &attributes.id),
+                    ("image", &image),
+                    ("name", &attributes.id),
+                ];
                 labels.extend([("namespace", ns), ("pod", pod)]);
                 if name == "container_cpu_usage_seconds_total" {
                     labels.insert(1, ("cpu", "total"));
@@ -188,23 +227,35 @@ pub(crate) async fn cadvisor(node: &Node, pods: &Pods) -> Result<String, CriErro
 fn pod_measures(page: &mut Page, all: &[PodUse]) {
     let counters: [(&str, &str, fn(&super::Interface) -> u64); 4] = [
         ("container_network_receive_bytes_total", "Cumulative count of bytes received", |i| i.rx_bytes),
-        ("container_network_receive_errors_total", "Cumulative count of errors encountered while receiving", |i| i.rx_errors),
+        ("container_network_receive_errors_total", "Cumulative count of errors encountered while receiving", |i| {
+            i.rx_errors
+        }),
         ("container_network_transmit_bytes_total", "Cumulative count of bytes transmitted", |i| i.tx_bytes),
-        ("container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting", |i| i.tx_errors),
+        ("container_network_transmit_errors_total", "Cumulative count of errors encountered while transmitting", |i| {
+            i.tx_errors
+        }),
     ];
     for (name, help, of) in counters {
         page.head(name, "counter", help);
         for used in all {
             let (ns, pod) = names(used);
             for interface in &used.interfaces {
-                page.value(name, &[("container", ""), ("interface", &interface.name), ("namespace", ns), ("pod", pod)], of(interface));
+                page.value(
+                    name,
+                    &[("container", ""), ("interface", &interface.name), ("namespace", ns), ("pod", pod)],
+                    of(interface),
+                );
             }
         }
     }
     let groups: [(&str, &str, &str, fn(&super::Usage) -> Option<u64>); 3] = [
         ("container_processes", "gauge", "Number of processes running inside the container.", |u| u.pids),
-        ("container_cpu_cfs_periods_total", "counter", "Number of elapsed enforcement period intervals.", |u| u.periods),
-        ("container_cpu_cfs_throttled_periods_total", "counter", "Number of throttled period intervals.", |u| u.throttled_periods),
+        ("container_cpu_cfs_periods_total", "counter", "Number of elapsed enforcement period intervals.", |u| {
+            u.periods
+        }),
+        ("container_cpu_cfs_throttled_periods_total", "counter", "Number of throttled period intervals.", |u| {
+            u.throttled_periods
+        }),
     ];
     for (name, kind, help, of) in groups {
         page.head(name, kind, help);
@@ -231,7 +282,11 @@ fn spec_measures(page: &mut Page, all: &[PodUse]) {
         let (ns, pod) = names(used);
         for (container, _) in crate::container::all(&used.pod) {
             let limit = crate::cgroups::limit(container.resources.as_ref(), "memory").map_or(0, |q| q.value());
-            page.value("container_spec_memory_limit_bytes", &[("container", &container.name), ("namespace", ns), ("pod", pod)], limit);
+            page.value(
+                "container_spec_memory_limit_bytes",
+                &[("container", &container.name), ("namespace", ns), ("pod", pod)],
+                limit,
+            );
         }
     }
 }
@@ -246,10 +301,19 @@ pub(crate) async fn own(node: &Node, pods: &Pods, version: &str) -> String {
     let all = pods.all();
     let running = all.iter().filter(|(_, s)| s.observed.sandbox().is_some()).count();
     page.one("kubelet_running_pods", "gauge", "[BETA] Number of pods that have a running pod sandbox", running);
-    page.one("kubelet_desired_pods", "gauge", "[ALPHA] The number of pods the kubelet is being instructed to run.", all.len());
+    page.one(
+        "kubelet_desired_pods",
+        "gauge",
+        "[ALPHA] The number of pods the kubelet is being instructed to run.",
+        all.len(),
+    );
     page.head("kubelet_running_containers", "gauge", "[BETA] Number of containers currently running");
-    for (name, state) in [("created", State::Created), ("exited", State::Exited), ("running", State::Running), ("unknown", State::Unknown)]
-    {
+    for (name, state) in [
+        ("created", State::Created),
+        ("exited", State::Exited),
+        ("running", State::Running),
+        ("unknown", State::Unknown),
+    ] {
         let n = all.iter().flat_map(|(_, s)| &s.observed.containers).filter(|c| c.state == state).count();
         page.value("kubelet_running_containers", &[("container_state", name)], n);
     }
@@ -278,7 +342,9 @@ const CLAIM_MEASURES: [ClaimMeasure; 6] = [
     ("kubelet_volume_stats_capacity_bytes", "[ALPHA] Capacity in bytes of the volume", |d| d.capacity),
     ("kubelet_volume_stats_inodes", "[ALPHA] Maximum number of inodes in the volume", |d| d.inodes),
     ("kubelet_volume_stats_inodes_free", "[ALPHA] Number of free inodes in the volume", |d| d.inodes_free),
-    ("kubelet_volume_stats_inodes_used", "[ALPHA] Number of used inodes in the volume", |d| d.inodes.saturating_sub(d.inodes_free)),
+    ("kubelet_volume_stats_inodes_used", "[ALPHA] Number of used inodes in the volume", |d| {
+        d.inodes.saturating_sub(d.inodes_free)
+    }),
     ("kubelet_volume_stats_used_bytes", "[ALPHA] Number of used bytes in the volume", |d| d.used),
 ];
 
@@ -315,10 +381,16 @@ pub(crate) fn probes(node: &Node) -> String {
         "counter",
         "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.",
     );
-    for (key, n) in node.probe_counts.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+    for (key, n) in node.probe_counts.0.lock().iter() {
         let [ns, pod, uid, container, kind, result] = key;
-        let labels =
-            [("container", container), ("namespace", ns), ("pod", pod), ("pod_uid", uid), ("probe_type", kind), ("result", result)];
+        let labels = [
+            ("container", container),
+            ("namespace", ns),
+            ("pod", pod),
+            ("pod_uid", uid),
+            ("probe_type", kind),
+            ("result", result),
+        ];
         page.value("prober_probe_total", &labels.map(|(k, v)| (k, v.as_str())), n);
     }
     page.0
@@ -332,7 +404,9 @@ mod tests {
     #[test]
     fn inodes_are_those_of_the_file_system() {
         let disk = Disk { inodes: 9, inodes_free: 4, ..Disk::default() };
-        let told = |name: &str| MEASURES.iter().find(|m| m.0 == name).and_then(|m| (m.3)(&cri::ContainerStats::default(), Some(&disk)));
+        let told = |name: &str| {
+            MEASURES.iter().find(|m| m.0 == name).and_then(|m| (m.3)(&cri::ContainerStats::default(), Some(&disk)))
+        };
         assert_eq!(told("container_fs_inodes_total").as_deref(), Some("9"));
         assert_eq!(told("container_fs_inodes_free").as_deref(), Some("4"));
     }

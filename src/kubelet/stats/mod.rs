@@ -6,10 +6,11 @@ pub(crate) mod read;
 
 mod system;
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::time::{Stopwatch, rfc3339_secs};
@@ -33,7 +34,8 @@ use crate::worker::Snapshot;
 /// Rates need two looks that are at least this far apart.
 const RATE_TIME_MIN: Duration = Duration::from_millis(500);
 
-/// CPU counters at an earlier look, by the key of what they count: for rates. Time is measured, not read: the machine's clock may be set.
+/// CPU counters at an earlier look, by the key of what they count: for rates. Time is measured, not read: the machine's
+/// clock may be set.
 pub(crate) struct Rates {
     began: Stopwatch,
     samples: Mutex<HashMap<String, Sample>>,
@@ -59,20 +61,21 @@ impl Rates {
     }
 
     fn rate_at(&self, now: Duration, key: &str, nanos: u64) -> Option<u64> {
-        let mut map = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut map = self.samples.lock();
         let before = map.get(key).copied();
         let passed = before.map_or(Duration::ZERO, |b| now.saturating_sub(b.at));
         if let Some(before) = before.filter(|_| passed < RATE_TIME_MIN) {
             return before.rate;
         }
         let grown = before.and_then(|b| nanos.checked_sub(b.nanos));
-        let rate = grown.map(|grown| grown.saturating_mul(1000) / u64::try_from(passed.as_millis()).unwrap_or(u64::MAX).max(1));
+        let rate = grown
+            .map(|grown| grown.saturating_mul(1000) / u64::try_from(passed.as_millis()).unwrap_or(u64::MAX).max(1));
         map.insert(key.to_owned(), Sample { at: now, nanos, rate });
         rate
     }
 
     fn keep(&self, wanted: impl Fn(&str) -> bool) {
-        self.samples.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| wanted(key));
+        self.samples.lock().retain(|key, _| wanted(key));
     }
 }
 
@@ -86,8 +89,8 @@ pub(crate) fn memory_of_machine() -> i64 {
     Some(meminfo("MemTotal:")).filter(|bytes| *bytes < i64::MAX).unwrap_or(0)
 }
 
-/// How many processes and threads the machine can have: the less of two settings, on a small machine that of threads, which goes by
-/// its memory. Upstream's `pidlimit` (pkg/kubelet/stats/pidlimit/pidlimit_linux.go v1.36).
+/// How many processes and threads the machine can have: the less of two settings, on a small machine that of threads,
+/// which goes by its memory. Upstream's `pidlimit` (pkg/kubelet/stats/pidlimit/pidlimit_linux.go v1.36).
 pub(crate) fn processes_max() -> Option<u64> {
     let of = |file: &str| fs::read_to_string(Path::new("/proc/sys/kernel").join(file)).ok()?.trim().parse().ok();
     ["pid_max", "threads-max"].into_iter().filter_map(of).min()
@@ -111,7 +114,9 @@ pub(crate) fn of_machine(cgroups: &Cgroups) -> Usage {
 fn meminfo(field: &str) -> i64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(field));
-    line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse::<i64>().ok()).map_or(i64::MAX, |kib| kib.saturating_mul(1024))
+    line.and_then(|l| l.split_whitespace().next())
+        .and_then(|n| n.parse::<i64>().ok())
+        .map_or(i64::MAX, |kib| kib.saturating_mul(1024))
 }
 
 /// How many processes a pod has.
@@ -182,7 +187,8 @@ async fn pod_value(node: &Node, used: PodUse, at: Timestamp, only_cpu_and_memory
         value["network"] = network(&now, &used.interfaces);
         let volumes = volumes_of(node, &used, &now).await;
         let sum = |list: &[Value], path: &str| list.iter().filter_map(|v| v.pointer(path)?.as_u64()).sum::<u64>();
-        let bytes = sum(&containers, "/rootfs/usedBytes") + sum(&containers, "/logs/usedBytes") + sum(&volumes, "/usedBytes");
+        let bytes =
+            sum(&containers, "/rootfs/usedBytes") + sum(&containers, "/logs/usedBytes") + sum(&volumes, "/usedBytes");
         let mut storage = disk_value(&now, node.disk());
         storage.insert("usedBytes".to_owned(), json!(bytes));
         value["ephemeral-storage"] = Value::Object(storage);
@@ -200,8 +206,10 @@ fn cpu(now: &str, nanos: Option<u64>, rate: Option<u64>) -> Value {
 }
 
 fn memory(now: &str, usage: &Usage) -> Value {
-    without_null(json!({"time": now, "usageBytes": usage.memory, "workingSetBytes": usage.working_set, "rssBytes": usage.rss,
-        "pageFaults": usage.page_faults, "majorPageFaults": usage.major_page_faults}))
+    without_null(
+        json!({"time": now, "usageBytes": usage.memory, "workingSetBytes": usage.working_set, "rssBytes": usage.rss,
+        "pageFaults": usage.page_faults, "majorPageFaults": usage.major_page_faults}),
+    )
 }
 
 fn network(now: &str, interfaces: &[Interface]) -> Value {
@@ -220,7 +228,13 @@ fn without_null(mut value: Value) -> Value {
     value
 }
 
-async fn container(node: &Node, uid: &str, stats: &cri::ContainerStats, at: Timestamp, started: Option<String>) -> Value {
+async fn container(
+    node: &Node,
+    uid: &str,
+    stats: &cri::ContainerStats,
+    at: Timestamp,
+    started: Option<String>,
+) -> Value {
     let value = |v: &Option<cri::UInt64Value>| v.as_ref().map(|v| v.value);
     let (name, now) = (name_of(stats), rfc3339_secs(at));
     let used = stats.cpu.as_ref().and_then(|c| value(&c.usage_core_nano_seconds));
@@ -271,13 +285,19 @@ async fn volumes_of(node: &Node, used: &PodUse, now: &str) -> Vec<Value> {
     let pod = &used.pod;
     let mut all = Vec::new();
     // A folder of the host is not the pod's.
-    for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| v.host_path.is_none() && v.image.is_none()) {
+    for volume in
+        pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| v.host_path.is_none() && v.image.is_none())
+    {
         let Some(path) = used.snapshot.volumes.get(&volume.name).cloned() else { continue };
         let mut value = match csi::stats::of(node, &path).await {
             Some(u) => driver_value(now, u),
             None => {
                 // What has a file system of its own is not walked, as upstream: a share may hold millions of files.
-                let by = if volumes::claim_name(pod, volume).is_some() || volume.nfs.is_some() { By::FileSystem } else { By::Tree };
+                let by = if volumes::claim_name(pod, volume).is_some() || volume.nfs.is_some() {
+                    By::FileSystem
+                } else {
+                    By::Tree
+                };
                 let Some(measure) = node.measures.of(&path, by).await else { continue };
                 let mut value = disk_value(now, Some(measure.disk));
                 value.insert("usedBytes".to_owned(), json!(measure.bytes));
@@ -329,8 +349,10 @@ fn system_containers(node: &Node, now: &str, runtime: Option<i32>) -> Vec<Value>
     let programs = system::programs(node.cgroups.is_unified(), booted, runtime);
     let one = |program: system::Program| {
         let nanos = program.usage.cpu_nanos;
-        without_null(json!({"name": program.name, "startTime": program.started.map(rfc3339_secs), "memory": memory(now, &program.usage),
-            "cpu": cpu(now, nanos, nanos.and_then(|n| node.rates.rate(program.name, n)))}))
+        without_null(
+            json!({"name": program.name, "startTime": program.started.map(rfc3339_secs), "memory": memory(now, &program.usage),
+            "cpu": cpu(now, nanos, nanos.and_then(|n| node.rates.rate(program.name, n)))}),
+        )
     };
     std::iter::once(pods).chain(programs).map(one).collect()
 }

@@ -28,7 +28,8 @@ fn keyed(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Reads a group of the unified hierarchy, or with `unified` false the folders of each controller. `dir` gives a controller's folder.
+/// Reads a group of the unified hierarchy, or with `unified` false the folders of each controller. `dir` gives a
+/// controller's folder.
 pub(crate) fn group(unified: bool, dir: impl Fn(&str) -> std::path::PathBuf) -> Usage {
     let memory_dir = dir("memory");
     let stat = fs::read_to_string(memory_dir.join("memory.stat")).unwrap_or_default();
@@ -123,6 +124,9 @@ mod tests {
     #[test]
     fn interfaces_are_read_without_loopback() {
         let text = "Inter-| Receive | Transmit\n face |bytes\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  eth0: 10 2 3 0 0 0 0 0 20 5 6 0 0 0 0 0\n";
-        assert_eq!(parse_dev(text), [Interface { name: "eth0".to_owned(), rx_bytes: 10, rx_errors: 3, tx_bytes: 20, tx_errors: 6 }]);
+        assert_eq!(
+            parse_dev(text),
+            [Interface { name: "eth0".to_owned(), rx_bytes: 10, rx_errors: 3, tx_bytes: 20, tx_errors: 6 }]
+        );
     }
 }

@@ -1,10 +1,11 @@
 //! What the kubelet and the runtime use themselves: `systemContainers` of `/stats/summary`.
 //!
-//! Upstream tells the numbers of the groups that the two lie in (pkg/kubelet/server/stats/summary_sys_containers.go v1.36). That is true
-//! where each has a group of its own, as with a runtime that the machine's service manager runs. Our containerd lies in the group of the
-//! process that started it, and one started by hand may lie in the root: a group that both share, or that the rest of the machine
-//! shares, says nothing of either. Then the numbers are those of the process alone, without what it started: shims are not counted, and a
-//! counter of CPU time never goes back as it would when one of them ends.
+//! Upstream tells the numbers of the groups that the two lie in (pkg/kubelet/server/stats/summary_sys_containers.go
+//! v1.36). That is true where each has a group of its own, as with a runtime that the machine's service manager runs.
+//! Our containerd lies in the group of the process that started it, and one started by hand may lie in the root: a
+//! group that both share, or that the rest of the machine shares, says nothing of either. Then the numbers are those of
+//! the process alone, without what it started: shims are not counted, and a counter of CPU time never goes back as it
+//! would when one of them ends.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,18 +40,25 @@ pub(super) fn programs(unified: bool, booted: Option<Timestamp>, runtime: Option
     let group = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let own = i32::try_from(std::process::id()).ok();
     let pids = [own.map(|pid| ("kubelet", pid)), runtime.map(|pid| ("runtime", pid))];
-    let known: Vec<(&'static str, i32, String)> = pids.into_iter().flatten().map(|(name, pid)| (name, pid, group(pid))).collect();
+    let known: Vec<(&'static str, i32, String)> =
+        pids.into_iter().flatten().map(|(name, pid)| (name, pid, group(pid))).collect();
     let told = |(name, pid, groups): &(&'static str, i32, String)| {
         let process = Process::read(Path::new("/proc"), *pid)?;
         let others: Vec<&str> = known.iter().filter(|other| other.1 != *pid).map(|other| other.2.as_str()).collect();
-        let usage = if has_own(groups, &others) { read::group(unified, |controller| dir_in(groups, controller)) } else { process.usage };
-        let started = booted.and_then(|at| at.checked_add(SignedDuration::from_millis(process.started_ticks.saturating_mul(10))).ok());
+        let usage = if has_own(groups, &others) {
+            read::group(unified, |controller| dir_in(groups, controller))
+        } else {
+            process.usage
+        };
+        let started = booted
+            .and_then(|at| at.checked_add(SignedDuration::from_millis(process.started_ticks.saturating_mul(10))).ok());
         Some(Program { name, started, usage })
     };
     known.iter().filter_map(told).collect()
 }
 
-/// Whether a process, by its text of `/proc/PID/cgroup`, lies in groups that are neither the root nor one of the others'.
+/// Whether a process, by its text of `/proc/PID/cgroup`, lies in groups that are neither the root nor one of the
+/// others'.
 fn has_own(groups: &str, others: &[&str]) -> bool {
     CONTROLLERS.iter().all(|controller| {
         // A path that begins above is of a hierarchy of which we see a part only.
@@ -67,7 +75,9 @@ fn group_of<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
 }
 
 fn dir_in(groups: &str, controller: &str) -> PathBuf {
-    let is_v1 = groups.lines().any(|line| line.split(':').nth(1).is_some_and(|names| names.split(',').any(|name| name == controller)));
+    let is_v1 = groups
+        .lines()
+        .any(|line| line.split(':').nth(1).is_some_and(|names| names.split(',').any(|name| name == controller)));
     let root = if is_v1 { Path::new(CGROUPS).join(controller) } else { PathBuf::from(CGROUPS) };
     root.join(group_of(groups, controller).unwrap_or_default().trim_start_matches('/'))
 }
@@ -96,7 +106,9 @@ impl Process {
         Some(Process {
             started_ticks: field(22).and_then(|ticks| i64::try_from(ticks).ok())?,
             usage: Usage {
-                cpu_nanos: field(14).zip(field(15)).map(|(user, system)| user.saturating_add(system).saturating_mul(TICK_NANOS)),
+                cpu_nanos: field(14)
+                    .zip(field(15))
+                    .map(|(user, system)| user.saturating_add(system).saturating_mul(TICK_NANOS)),
                 memory: resident,
                 // Pages of its program are mapped while it works: it cannot go on without them.
                 working_set: resident,
@@ -119,8 +131,12 @@ mod tests {
         let unit = "0::/system.slice/containerd.service\n";
         assert!(has_own(unit, &["0::/kedge.slice/kedge.service\n"]));
         assert!(!has_own(unit, &[unit]), "shared with the other");
-        assert!(!has_own("0::/\n", &[unit]) && !has_own("0::/../x\n", &[unit]) && !has_own("", &[]), "shared with the machine, or unknown");
-        let v1 = |path: &str| format!("9:pids:{path}\n4:cpu,cpuacct:{path}\n3:memory:{path}\n1:name=systemd:/x\n0::/x\n");
+        assert!(
+            !has_own("0::/\n", &[unit]) && !has_own("0::/../x\n", &[unit]) && !has_own("", &[]),
+            "shared with the machine, or unknown"
+        );
+        let v1 =
+            |path: &str| format!("9:pids:{path}\n4:cpu,cpuacct:{path}\n3:memory:{path}\n1:name=systemd:/x\n0::/x\n");
         assert!(has_own(&v1("/a"), &[&v1("/b")]) && !has_own(&v1("/a"), &[&v1("/a")]) && !has_own(&v1("/"), &[]));
         assert_eq!(dir_in(&v1("/a/b"), "cpuacct"), Path::new("/sys/fs/cgroup/cpuacct/a/b"));
         assert_eq!(dir_in(unit, "memory"), Path::new("/sys/fs/cgroup/system.slice/containerd.service"));
@@ -151,7 +167,10 @@ mod tests {
         for program in told {
             let usage = program.usage;
             assert!(
-                usage.cpu_nanos.is_some() && usage.memory > Some(0) && usage.working_set > Some(0) && usage.rss.is_some(),
+                usage.cpu_nanos.is_some()
+                    && usage.memory > Some(0)
+                    && usage.working_set > Some(0)
+                    && usage.rss.is_some(),
                 "{}",
                 program.name
             );

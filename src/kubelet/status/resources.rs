@@ -15,7 +15,8 @@ use crate::container::{self, Role};
 type Amounts = BTreeMap<String, Quantity>;
 type Told = BTreeMap<String, ApiQuantity>;
 
-/// A pod's request of CPU that is no more than this, in thousandths, is not read back from the kernel's shares: they have no smaller one.
+/// A pod's request of CPU that is no more than this, in thousandths, is not read back from the kernel's shares: they
+/// have no smaller one.
 const LEAST_MILLI: i64 = 2;
 /// The same of a limit: the kernel's quota has no smaller one.
 const LEAST_LIMIT_MILLI: i64 = 10;
@@ -40,9 +41,14 @@ fn limits(pod: &Pod) -> Told {
     tell(all)
 }
 
-/// What the pod as a whole has: before and after it runs what it was granted, while it runs what its control group holds it to.
-/// `own` is what of the pod's own words is in force, `held` the group's limits.
-pub(crate) fn of_pod(pod: &Pod, own: Option<&ResourceRequirements>, held: Limits, is_running: bool) -> ResourceRequirements {
+/// What the pod as a whole has: before and after it runs what it was granted, while it runs what its control group
+/// holds it to. `own` is what of the pod's own words is in force, `held` the group's limits.
+pub(crate) fn of_pod(
+    pod: &Pod,
+    own: Option<&ResourceRequirements>,
+    held: Limits,
+    is_running: bool,
+) -> ResourceRequirements {
     let own = own.cloned().unwrap_or_default();
     if !is_running {
         return ResourceRequirements { requests: some(requests(pod)), limits: some(limits(pod)), ..own };
@@ -56,7 +62,9 @@ pub(crate) fn of_pod(pod: &Pod, own: Option<&ResourceRequirements>, held: Limits
     if let (false, Some(memory)) = (asked.contains_key("memory"), requests(pod).remove("memory")) {
         asked.insert("memory".to_owned(), memory);
     }
-    if let Some(quota) = held.quota.map(cgroups::milli_of_quota).filter(|quota| (*quota).max(milli(&limited)) > LEAST_LIMIT_MILLI) {
+    if let Some(quota) =
+        held.quota.map(cgroups::milli_of_quota).filter(|quota| (*quota).max(milli(&limited)) > LEAST_LIMIT_MILLI)
+    {
         limited.insert("cpu".to_owned(), ApiQuantity(Quantity::from_milli(quota).to_string()));
     }
     if let Some(bytes) = held.memory {
@@ -65,7 +73,8 @@ pub(crate) fn of_pod(pod: &Pod, own: Option<&ResourceRequirements>, held: Limits
     ResourceRequirements { claims: own.claims, requests: some(asked), limits: some(limited) }
 }
 
-/// The greater of a pod's steady state and of each moment of its start; what the pod itself says goes before what its containers say.
+/// The greater of a pod's steady state and of each moment of its start; what the pod itself says goes before what its
+/// containers say.
 fn sum(pod: &Pod, part: fn(&ResourceRequirements) -> Option<&Told>) -> Amounts {
     let of = |own: Option<&ResourceRequirements>| -> Amounts {
         own.and_then(part).into_iter().flatten().map(|(name, amount)| (name.clone(), cgroups::parse(amount))).collect()
@@ -93,7 +102,11 @@ fn sum(pod: &Pod, part: fn(&ResourceRequirements) -> Option<&Told>) -> Amounts {
         *most = (*most).max(amount);
     }
     let whole = of(pod.spec.as_ref().and_then(|spec| spec.resources.as_ref()));
-    steady.extend(whole.into_iter().filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory") || name.starts_with("hugepages-")));
+    steady.extend(
+        whole
+            .into_iter()
+            .filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory") || name.starts_with("hugepages-")),
+    );
     steady
 }
 
@@ -133,14 +146,20 @@ mod tests {
     // upstream's spec "pod-level resize with requests and limits add" found no allocatedResources
     #[test]
     fn a_pod_that_says_nothing_as_a_whole_tells_what_its_containers_come_to() {
-        let one = pod(json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "2m"}, "limits": {"cpu": "10m"}}}]}));
+        let one = pod(
+            json!({"containers": [{"name": "c", "resources": {"requests": {"cpu": "2m"}, "limits": {"cpu": "10m"}}}]}),
+        );
         assert_eq!(serde_json::to_value(requests(&one)).unwrap(), json!({"cpu": "2m"}));
-        let own = |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}});
+        let own =
+            |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}});
         let several = pod(json!({"overhead": {"memory": "1Mi"},
             "containers": [{"name": "a", "resources": own("100m", "64Mi")}, {"name": "b", "resources": {"requests": {"cpu": "1"}}}],
             "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": own("50m", "8Mi")}, {"name": "i", "resources": own("1m", "1Gi")}]}));
         assert_eq!(serde_json::to_value(requests(&several)).unwrap(), json!({"cpu": "1150m", "memory": "1033Mi"}));
-        assert_eq!(status(&several, false), json!({"requests": {"cpu": "1150m", "memory": "1033Mi"}, "limits": {"memory": "1033Mi"}}));
+        assert_eq!(
+            status(&several, false),
+            json!({"requests": {"cpu": "1150m", "memory": "1033Mi"}, "limits": {"memory": "1033Mi"}})
+        );
         // One container has no limit, so the group has none.
         assert_eq!(status(&several, true), json!({"requests": {"cpu": "1150m", "memory": "1033Mi"}}));
         let nothing = pod(json!({"containers": [{"name": "c"}]}));
@@ -150,12 +169,16 @@ mod tests {
 
     #[test]
     fn a_pods_own_words_go_before_its_containers_and_its_group_before_both() {
-        let whole = pod(json!({"resources": {"requests": {"cpu": "4m", "memory": "35Mi"}, "limits": {"memory": "35Mi"}},
+        let whole =
+            pod(json!({"resources": {"requests": {"cpu": "4m", "memory": "35Mi"}, "limits": {"memory": "35Mi"}},
             "containers": [{"name": "c", "resources": {"requests": {"cpu": "2m"}, "limits": {"cpu": "10m"}}}]}));
         assert_eq!(serde_json::to_value(requests(&whole)).unwrap(), json!({"cpu": "4m", "memory": "35Mi"}));
         let lower = Limits { memory: Some(30 << 20), quota: Some(2000), ..Limits::of(&whole) };
         let own = whole.spec.as_ref().unwrap().resources.as_ref();
         let told = serde_json::to_value(of_pod(&whole, own, lower, true)).unwrap();
-        assert_eq!(told, json!({"requests": {"cpu": "4m", "memory": "35Mi"}, "limits": {"cpu": "20m", "memory": "30Mi"}}));
+        assert_eq!(
+            told,
+            json!({"requests": {"cpu": "4m", "memory": "35Mi"}, "limits": {"cpu": "20m", "memory": "30Mi"}})
+        );
     }
 }

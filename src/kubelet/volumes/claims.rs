@@ -1,8 +1,11 @@
-//! Persistent volumes behind a bound claim: those that lie on this machine (`local`, `hostPath`), NFS shares, and those of drivers.
+//! Persistent volumes behind a bound claim: those that lie on this machine (`local`, `hostPath`), NFS shares, and those
+//! of drivers.
 
 use std::path::{Path, PathBuf};
 
-use k8s_openapi::api::core::v1::{HostPathVolumeSource, NFSVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume};
+use k8s_openapi::api::core::v1::{
+    HostPathVolumeSource, NFSVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, Volume,
+};
 use kube::Api;
 
 use super::{host_path, local, nfs, uses};
@@ -21,7 +24,8 @@ pub(super) enum Found {
 pub(super) struct Local {
     pub(super) path: PathBuf,
     pub(super) read_only: bool,
-    /// Where fsGroup may change the owner; the same for all pods that have the volume. Only local volumes have it, hostPath never.
+    /// Where fsGroup may change the owner; the same for all pods that have the volume. Only local volumes have it,
+    /// hostPath never.
     pub(super) group_at: Option<PathBuf>,
     /// Whether what is behind it may grow while the pod runs, so that it is looked at again.
     pub(super) may_grow: bool,
@@ -34,7 +38,13 @@ pub(super) struct Targets {
 }
 
 /// Follows the claim to its volume; what must be mounted first is mounted at one of `targets`.
-pub(super) async fn resolve(node: &Node, pod: &Pod, volume: &Volume, claim: &str, targets: &Targets) -> Result<Found, String> {
+pub(super) async fn resolve(
+    node: &Node,
+    pod: &Pod,
+    volume: &Volume,
+    claim: &str,
+    targets: &Targets,
+) -> Result<Found, String> {
     let in_pod = volume.name.as_str();
     let pod_read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
     let is_ephemeral = volume.ephemeral.is_some();
@@ -63,7 +73,8 @@ pub(super) async fn resolve(node: &Node, pod: &Pod, volume: &Volume, claim: &str
     let read_only = spec.access_modes.as_deref() == Some(&["ReadOnlyMany".to_owned()]);
     if let Some(source) = spec.local.as_ref() {
         let block = spec.volume_mode.as_deref() == Some("Block");
-        let (path, fs_type, options) = (source.path.clone(), source.fs_type.clone(), spec.mount_options.clone().unwrap_or_default());
+        let (path, fs_type, options) =
+            (source.path.clone(), source.fs_type.clone(), spec.mount_options.clone().unwrap_or_default());
         let device = local::Device { volume: name.clone(), path, fs_type, options, read_only };
         let is_mounted = !block && host_path::is_block_device(&source.path).await?;
         let local = of_machine(node, &device, block, is_mounted, &targets.local).await?;
@@ -76,7 +87,12 @@ pub(super) async fn resolve(node: &Node, pod: &Pod, volume: &Volume, claim: &str
         return Ok(Found::Local(local));
     }
     if let Some(source) = spec.host_path {
-        return Ok(Found::Local(Local { path: host_path::prepare(&source).await?, read_only, group_at: None, may_grow: false }));
+        return Ok(Found::Local(Local {
+            path: host_path::prepare(&source).await?,
+            read_only,
+            group_at: None,
+            may_grow: false,
+        }));
     }
     if let Some(share) = spec.nfs {
         let source = NFSVolumeSource { path: share.path, server: share.server, read_only: share.read_only };
@@ -87,7 +103,13 @@ pub(super) async fn resolve(node: &Node, pod: &Pod, volume: &Volume, claim: &str
 }
 
 /// A `local` volume: a folder, a raw device, or a device whose filesystem is mounted first.
-async fn of_machine(node: &Node, device: &local::Device, block: bool, is_mounted: bool, target: &Path) -> Result<Local, String> {
+async fn of_machine(
+    node: &Node,
+    device: &local::Device,
+    block: bool,
+    is_mounted: bool,
+    target: &Path,
+) -> Result<Local, String> {
     let read_only = device.read_only;
     if is_mounted {
         let place = local::attach(node, device, target).await?;
@@ -103,11 +125,15 @@ async fn of_machine(node: &Node, device: &local::Device, block: bool, is_mounted
 fn is_of_claim(volume: &PersistentVolume, claim_uid: Option<&str>) -> Result<(), String> {
     let name = volume.metadata.name.as_deref().unwrap_or_default();
     let Some(reference) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {
-        return Err(format!("found PV object \"{name}\" but it has a nil pvc.Spec.ClaimRef indicating it is not yet bound to the claim"));
+        return Err(format!(
+            "found PV object \"{name}\" but it has a nil pvc.Spec.ClaimRef indicating it is not yet bound to the claim"
+        ));
     };
     let (own, claim) = (reference.uid.as_deref().unwrap_or_default(), claim_uid.unwrap_or_default());
     if own != claim {
-        return Err(format!("found PV object \"{name}\" but its pvc.Spec.ClaimRef.UID \"{own}\" does not point to claim.UID \"{claim}\""));
+        return Err(format!(
+            "found PV object \"{name}\" but its pvc.Spec.ClaimRef.UID \"{own}\" does not point to claim.UID \"{claim}\""
+        ));
     }
     Ok(())
 }
@@ -144,10 +170,11 @@ fn is_of_pod(claim: &PersistentVolumeClaim, pod: &Pod) -> Result<(), String> {
     ))
 }
 
-/// A claim that is deleted and that no pod holds any more. While one does, it is protected, and pods that run may start containers again
-/// (upstream's `getPVCExtractPV`, pkg/kubelet/volumemanager/populator v1.36).
+/// A claim that is deleted and that no pod holds any more. While one does, it is protected, and pods that run may start
+/// containers again (upstream's `getPVCExtractPV`, pkg/kubelet/volumemanager/populator v1.36).
 fn is_leaving(claim: &PersistentVolumeClaim) -> bool {
-    let is_protected = claim.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == "kubernetes.io/pvc-protection");
+    let is_protected =
+        claim.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == "kubernetes.io/pvc-protection");
     claim.metadata.deletion_timestamp.is_some() && !is_protected
 }
 
@@ -159,23 +186,28 @@ mod tests {
     #[test]
     fn a_volume_of_an_earlier_claim_of_that_name_is_refused() {
         let volume = |reference: serde_json::Value| {
-            serde_json::from_value(serde_json::json!({"metadata": {"name": "pv"}, "spec": {"claimRef": reference}})).unwrap()
+            serde_json::from_value(serde_json::json!({"metadata": {"name": "pv"}, "spec": {"claimRef": reference}}))
+                .unwrap()
         };
         assert!(is_of_claim(&volume(serde_json::json!({"name": "c", "uid": "a"})), Some("a")).is_ok());
         assert!(is_of_claim(&volume(serde_json::json!({"name": "c", "uid": "a"})), Some("b")).is_err());
         assert!(is_of_claim(&volume(serde_json::Value::Null), Some("b")).is_err());
     }
 
-    // Seen with upstream's "should fail to use a volume in a pod with mismatched mode": the pod ran, with the device's node as a folder.
+    // Seen with upstream's "should fail to use a volume in a pod with mismatched mode": the pod ran, with the device's
+    // node as a folder.
     #[test]
     fn a_raw_device_is_no_folder() {
         let pod = |container: serde_json::Value| -> Pod {
-            serde_json::from_value(serde_json::json!({"spec": {"containers": [], "initContainers": [container]}})).unwrap()
+            serde_json::from_value(serde_json::json!({"spec": {"containers": [], "initContainers": [container]}}))
+                .unwrap()
         };
         let mounts = pod(serde_json::json!({"name": "c", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}));
         let devices = pod(serde_json::json!({"name": "c", "volumeDevices": [{"name": "v", "devicePath": "/dev/v"}]}));
         let volume = |mode: &str| serde_json::from_value(serde_json::json!({"spec": {"volumeMode": mode}})).unwrap();
-        assert!(fits_use(&volume("Filesystem"), &mounts, "v").is_ok() && fits_use(&volume("Block"), &devices, "v").is_ok());
+        assert!(
+            fits_use(&volume("Filesystem"), &mounts, "v").is_ok() && fits_use(&volume("Block"), &devices, "v").is_ok()
+        );
         let text = fits_use(&volume("Block"), &mounts, "v").unwrap_err();
         assert_eq!(text, "volume v has volumeMode Block, but is specified in volumeMounts");
         assert!(fits_use(&volume("Filesystem"), &devices, "v").is_err());
@@ -185,20 +217,31 @@ mod tests {
     // node.md L3.
     #[test]
     fn a_claim_that_only_has_the_right_name_is_not_the_pods() {
-        let pod = serde_json::from_value(serde_json::json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}})).unwrap();
+        let pod = serde_json::from_value(serde_json::json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}}))
+            .unwrap();
         let claim = |uid: &str| {
-            let owner = serde_json::json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": true}]);
-            serde_json::from_value(serde_json::json!({"metadata": {"name": "p-v", "namespace": "d", "ownerReferences": owner}})).unwrap()
+            let owner =
+                serde_json::json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid, "controller": true}]);
+            serde_json::from_value(
+                serde_json::json!({"metadata": {"name": "p-v", "namespace": "d", "ownerReferences": owner}}),
+            )
+            .unwrap()
         };
         assert!(is_of_pod(&claim("u"), &pod).is_ok());
-        assert_eq!(is_of_pod(&claim("x"), &pod).unwrap_err(), "PVC d/p-v was not created for pod d/p (pod is not owner)");
+        assert_eq!(
+            is_of_pod(&claim("x"), &pod).unwrap_err(),
+            "PVC d/p-v was not created for pod d/p (pod is not owner)"
+        );
     }
 
     // node.md L3, the other half.
     #[test]
     fn a_claim_under_deletion_starts_no_pod_unless_one_holds_it() {
         let claim = |deleted: serde_json::Value, finalizer: &str| {
-            serde_json::from_value(serde_json::json!({"metadata": {"deletionTimestamp": deleted, "finalizers": [finalizer]}})).unwrap()
+            serde_json::from_value(
+                serde_json::json!({"metadata": {"deletionTimestamp": deleted, "finalizers": [finalizer]}}),
+            )
+            .unwrap()
         };
         let now = serde_json::json!("2026-01-01T00:00:00Z");
         assert!(is_leaving(&claim(now.clone(), "example.com/backup")));

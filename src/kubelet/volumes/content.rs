@@ -5,7 +5,9 @@ use std::path::Path;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Secret, ServiceAccount, ServiceAccountTokenProjection, Volume};
+use k8s_openapi::api::core::v1::{
+    DownwardAPIVolumeFile, KeyToPath, Pod, Secret, ServiceAccount, ServiceAccountTokenProjection, Volume,
+};
 use kube::Api;
 
 use super::payload::{File, Files};
@@ -45,28 +47,52 @@ pub(super) fn plugin(volume: &Volume) -> Option<Plugin> {
 }
 
 /// Fetches what the volume shows. `path` is where an earlier rendering lies: a token that is still young is kept.
-pub(super) async fn of(node: &Node, pod: &Pod, volume: &Volume, around: &Surroundings, path: &Path) -> Result<Content, String> {
+pub(super) async fn of(
+    node: &Node,
+    pod: &Pod,
+    volume: &Volume,
+    around: &Surroundings,
+    path: &Path,
+) -> Result<Content, String> {
     let mut content = Content { files: Files::new(), refresh_at: None };
     if let Some(source) = &volume.config_map {
         let mode = source.default_mode.unwrap_or(MODE_DEFAULT);
         let have = config_map(node, pod, &source.name, source.optional).await?;
-        content.files = pick(have, source.items.as_deref(), mode, source.optional, &format!("configmap \"{}\"", source.name))?;
+        content.files =
+            pick(have, source.items.as_deref(), mode, source.optional, &format!("configmap \"{}\"", source.name))?;
     } else if let Some(source) = &volume.secret {
         let mode = source.default_mode.unwrap_or(MODE_DEFAULT);
         let name = source.secret_name.clone().unwrap_or_default();
         let have = secret_of(node, pod, &name, source.optional).await?;
         content.files = pick(have, source.items.as_deref(), mode, source.optional, &format!("secret \"{name}\""))?;
     } else if let Some(source) = &volume.downward_api {
-        content.files = downward(pod, around, source.items.as_deref().unwrap_or_default(), source.default_mode.unwrap_or(MODE_DEFAULT))?;
+        content.files = downward(
+            pod,
+            around,
+            source.items.as_deref().unwrap_or_default(),
+            source.default_mode.unwrap_or(MODE_DEFAULT),
+        )?;
     } else if let Some(source) = &volume.projected {
         let mode = source.default_mode.unwrap_or(MODE_DEFAULT);
         for part in source.sources.iter().flatten() {
             if let Some(s) = &part.config_map {
                 let have = config_map(node, pod, &s.name, s.optional).await?;
-                content.files.extend(pick(have, s.items.as_deref(), mode, s.optional, &format!("configmap \"{}\"", s.name))?);
+                content.files.extend(pick(
+                    have,
+                    s.items.as_deref(),
+                    mode,
+                    s.optional,
+                    &format!("configmap \"{}\"", s.name),
+                )?);
             } else if let Some(s) = &part.secret {
                 let have = secret_of(node, pod, &s.name, s.optional).await?;
-                content.files.extend(pick(have, s.items.as_deref(), mode, s.optional, &format!("secret \"{}\"", s.name))?);
+                content.files.extend(pick(
+                    have,
+                    s.items.as_deref(),
+                    mode,
+                    s.optional,
+                    &format!("secret \"{}\"", s.name),
+                )?);
             } else if let Some(s) = &part.downward_api {
                 content.files.extend(downward(pod, around, s.items.as_deref().unwrap_or_default(), mode)?);
             } else if let Some(s) = &part.service_account_token {
@@ -79,7 +105,12 @@ pub(super) async fn of(node: &Node, pod: &Pod, volume: &Volume, around: &Surroun
     Ok(content)
 }
 
-async fn config_map(node: &Node, pod: &Pod, name: &str, optional: Option<bool>) -> Result<BTreeMap<String, Vec<u8>>, String> {
+async fn config_map(
+    node: &Node,
+    pod: &Pod,
+    name: &str,
+    optional: Option<bool>,
+) -> Result<BTreeMap<String, Vec<u8>>, String> {
     let Some(map) = node.config_map(pod, name).await.map_err(|err| err.to_string())? else {
         return absent(optional, format!("configmap \"{name}\" not found"));
     };
@@ -87,17 +118,31 @@ async fn config_map(node: &Node, pod: &Pod, name: &str, optional: Option<bool>) 
     Ok(text.chain(map.binary_data.into_iter().flatten().map(|(key, value)| (key, value.0))).collect())
 }
 
-async fn secret_of(node: &Node, pod: &Pod, name: &str, optional: Option<bool>) -> Result<BTreeMap<String, Vec<u8>>, String> {
+async fn secret_of(
+    node: &Node,
+    pod: &Pod,
+    name: &str,
+    optional: Option<bool>,
+) -> Result<BTreeMap<String, Vec<u8>>, String> {
     values(node.secret(pod, name).await, name, optional)
 }
 
 /// A Secret's values.
-pub(crate) async fn secret(node: &Node, ns: &str, name: &str, optional: Option<bool>) -> Result<BTreeMap<String, Vec<u8>>, String> {
+pub(crate) async fn secret(
+    node: &Node,
+    ns: &str,
+    name: &str,
+    optional: Option<bool>,
+) -> Result<BTreeMap<String, Vec<u8>>, String> {
     let api: Api<Secret> = Api::namespaced(node.client.clone(), ns);
     values(api.get_opt(name).await, name, optional)
 }
 
-fn values(found: Result<Option<Secret>, kube::Error>, name: &str, optional: Option<bool>) -> Result<BTreeMap<String, Vec<u8>>, String> {
+fn values(
+    found: Result<Option<Secret>, kube::Error>,
+    name: &str,
+    optional: Option<bool>,
+) -> Result<BTreeMap<String, Vec<u8>>, String> {
     match found.map_err(|err| err.to_string())? {
         Some(secret) => Ok(secret.data.into_iter().flatten().map(|(key, value)| (key, value.0)).collect()),
         None => absent(optional, format!("secret \"{name}\" not found")),
@@ -125,7 +170,13 @@ fn pick(
         match have.remove(&item.key) {
             Some(bytes) => drop(files.insert(item.path.clone(), file(bytes, item.mode.unwrap_or(mode)))),
             None if optional == Some(true) => {}
-            None => return Err(format!("{what} references non-existent {} key: {}", what.split(' ').next().unwrap_or_default(), item.key)),
+            None => {
+                return Err(format!(
+                    "{what} references non-existent {} key: {}",
+                    what.split(' ').next().unwrap_or_default(),
+                    item.key
+                ));
+            }
         }
     }
     Ok(files)
@@ -165,19 +216,27 @@ async fn token(
         let (text, expires) = request(node, pod, &account, source.audience.as_deref(), life).await?;
         let whole = expires.duration_since(now).as_secs().max(0);
         let wait = (whole * 4 / 5).min(TOKEN_AGE_MAX_SECS);
-        Ok(Token { text, asked_at: now, refresh_at: now.checked_add(SignedDuration::from_secs(wait)).unwrap_or(now), expires })
+        Ok(Token {
+            text,
+            asked_at: now,
+            refresh_at: now.checked_add(SignedDuration::from_secs(wait)).unwrap_or(now),
+            expires,
+        })
     };
     let Token { text, refresh_at, .. } = node.tokens.get(key, now, fresh).await?;
     content.refresh_at = Some(content.refresh_at.map_or(refresh_at, |at| at.min(refresh_at)));
-    // As upstream: if all containers run as one user, the token belongs to it; with such a user or an fsGroup others need not read it.
+    // As upstream: if all containers run as one user, the token belongs to it; with such a user or an fsGroup others
+    // need not read it.
     let context = spec.security_context.unwrap_or_default();
-    let own = spec.containers.iter().map(|c| c.security_context.as_ref().and_then(|s| s.run_as_user).or(context.run_as_user));
+    let own =
+        spec.containers.iter().map(|c| c.security_context.as_ref().and_then(|s| s.run_as_user).or(context.run_as_user));
     let users: std::collections::BTreeSet<Option<i64>> = own.collect();
     let single = match users.into_iter().collect::<Vec<_>>().as_slice() {
         [Some(user)] => u32::try_from(*user).ok(),
         _ => None,
     };
-    let mode = if context.fs_group.is_some() || single.is_some() { 0o600 } else { u32::try_from(mode).unwrap_or(0o644) };
+    let mode =
+        if context.fs_group.is_some() || single.is_some() { 0o600 } else { u32::try_from(mode).unwrap_or(0o644) };
     content.files.insert(source.path.clone(), File { bytes: text.into_bytes(), mode, uid: single });
     Ok(())
 }
@@ -190,7 +249,8 @@ pub(crate) async fn request(
     audience: Option<&str>,
     life: i64,
 ) -> Result<(String, Timestamp), String> {
-    let api: Api<ServiceAccount> = Api::namespaced(node.client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
+    let api: Api<ServiceAccount> =
+        Api::namespaced(node.client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
     let ask = TokenRequest {
         spec: Some(TokenRequestSpec {
             audiences: Some(audience.into_iter().filter(|a| !a.is_empty()).map(str::to_owned).collect()),

@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::HostPathVolumeSource;
 /// The host answers within this; a share of its that hangs does not.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Checks or makes the path as its type says. Links in it are the host's own business: whoever may name a path of the host may name
-/// all of them.
+/// Checks or makes the path as its type says. Links in it are the host's own business: whoever may name a path of the
+/// host may name all of them.
 pub(super) async fn prepare(source: &HostPathVolumeSource) -> Result<PathBuf, String> {
     let of_work = source.clone();
     let work = move || Ok(look(&of_work));
@@ -38,7 +38,9 @@ fn look(source: &HostPathVolumeSource) -> Result<PathBuf, String> {
         ("DirectoryOrCreate", Err(_)) => make_folder(&path).map_err(fail)?,
         ("FileOrCreate", Err(_)) => drop(fs::OpenOptions::new().create(true).append(true).open(&path).map_err(fail)?),
         ("", _) => {}
-        (kind, Err(_)) => return Err(format!("hostPath type check failed: {} is not {}", source.path, described(kind))),
+        (kind, Err(_)) => {
+            return Err(format!("hostPath type check failed: {} is not {}", source.path, described(kind)));
+        }
         (kind, Ok(meta)) => {
             let file_type = meta.file_type();
             let fits = match kind {

@@ -1,5 +1,5 @@
-//! Image volumes: an image's files, read-only, as a view that containerd's snapshotter gives. Works on every containerd, also on those
-//! whose CRI knows no such mounts.
+//! Image volumes: an image's files, read-only, as a view that containerd's snapshotter gives. Works on every
+//! containerd, also on those whose CRI knows no such mounts.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use base::task::Group;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
-use containerd_client::services::v1::snapshots::{ListSnapshotsRequest, MountsRequest, RemoveSnapshotRequest, ViewSnapshotRequest};
+use containerd_client::services::v1::snapshots::{
+    ListSnapshotsRequest, MountsRequest, RemoveSnapshotRequest, ViewSnapshotRequest,
+};
 use containerd_client::types::Mount;
 use nix::mount::{MsFlags, mount};
 use tonic::metadata::MetadataValue;
@@ -49,7 +51,13 @@ pub(crate) async fn parents(node: &Node) -> Result<HashSet<String>, Status> {
 }
 
 /// Mounts the files of an image that is here at `target`.
-pub(crate) async fn mount_image(node: &Node, uid: &str, volume: &str, image: &str, target: &Path) -> Result<(), String> {
+pub(crate) async fn mount_image(
+    node: &Node,
+    uid: &str,
+    volume: &str,
+    image: &str,
+    target: &Path,
+) -> Result<(), String> {
     if is_mount_point(target).map_err(|err| err.to_string())? {
         return Ok(());
     }
@@ -96,8 +104,14 @@ fn one(wanted: &Mount, target: &Path) -> Result<(), String> {
     mount(Some(wanted.source.as_str()), target, kind, flags, data).map_err(failed)?;
     if flags.contains(MsFlags::MS_BIND) {
         // The kernel ignores read-only in the call that binds.
-        mount(None::<&str>, target, None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY, None::<&str>)
-            .map_err(failed)?;
+        mount(
+            None::<&str>,
+            target,
+            None::<&str>,
+            MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY,
+            None::<&str>,
+        )
+        .map_err(failed)?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! Local volumes that are a block device with a filesystem: made if the device is empty, checked, mounted once for the machine, bound into
-//! each pod, and taken off when no pod has it any more. As upstream's pkg/volume/local and mount-utils (v1.36); layout as theirs:
-//! `<root>/plugins/kubernetes.io/local-volume/mounts/<volume>`.
+//! Local volumes that are a block device with a filesystem: made if the device is empty, checked, mounted once for the
+//! machine, bound into each pod, and taken off when no pod has it any more. As upstream's pkg/volume/local and
+//! mount-utils (v1.36); layout as theirs: `<root>/plugins/kubernetes.io/local-volume/mounts/<volume>`.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -24,10 +24,11 @@ const PLUGIN: &str = "kubernetes.io/local-volume";
 const LOOK_LIMIT: Duration = Duration::from_secs(60);
 /// A large device is checked, or given a filesystem, within this.
 const MAKE_LIMIT: Duration = Duration::from_secs(3600);
-/// A pod waits this long for what is under way with its volume's device, and then begins anew: it may have been deleted meanwhile.
+/// A pod waits this long for what is under way with its volume's device, and then begins anew: it may have been deleted
+/// meanwhile.
 const TURN_LIMIT: Duration = Duration::from_secs(60);
-/// The end of a pod waits this long for a device. Whoever looks whether pods have it is done in milliseconds; who keeps it longer mounts it,
-/// makes it larger, or does not come back.
+/// The end of a pod waits this long for a device. Whoever looks whether pods have it is done in milliseconds; who keeps
+/// it longer mounts it, makes it larger, or does not come back.
 const BUSY_LIMIT: Duration = Duration::from_secs(1);
 /// Bytes of the name of a filesystem.
 const TYPE_BYTES_MAX: usize = 32;
@@ -76,7 +77,8 @@ pub(super) async fn attach(node: &Node, device: &Device, target: &Path) -> Resul
 fn mount_and_bind(device: &Device, place: &Path, target: &Path) -> Result<(), String> {
     if !is_mount_point(place).map_err(|err| err.to_string())? {
         drop(Dir::open_or_make(place, 0o750).map_err(|err| err.to_string())?);
-        let failed = |why: String| format!("local: failed to mount device {} at {}: {why}", device.path, place.display());
+        let failed =
+            |why: String| format!("local: failed to mount device {} at {}: {why}", device.path, place.display());
         format_and_mount(device, place).map_err(failed)?;
         info!(volume = device.volume, device = device.path, "mounted the device of a local volume");
     }
@@ -96,7 +98,11 @@ pub(super) async fn grow(node: &Node, device: &Device) -> Result<(), String> {
         let (program, args) = grower(&fs_type, &device, &place)?;
         let failed = |why: String| format!("resize of device {device} failed: {why}");
         let ended = program::run(program, &args, MAKE_LIMIT).map_err(failed)?;
-        if ended.status == 0 { Ok(()) } else { Err(failed(format!("{program}: exit status {}: {}", ended.status, ended.output))) }
+        if ended.status == 0 {
+            Ok(())
+        } else {
+            Err(failed(format!("{program}: exit status {}: {}", ended.status, ended.output)))
+        }
     };
     Group::blocking(work).await.map_err(|err| err.to_string())?
 }
@@ -107,12 +113,15 @@ fn grower(fs_type: &str, device: &str, place: &Path) -> Result<(&'static str, Ve
     match fs_type {
         "ext2" | "ext3" | "ext4" => Ok(("resize2fs", vec![device.to_owned()])),
         "xfs" => Ok(("xfs_growfs", vec!["-d".to_owned(), place])),
-        "btrfs" => Ok(("btrfs", ["filesystem", "resize", "max"].map(str::to_owned).into_iter().chain([place]).collect())),
+        "btrfs" => {
+            Ok(("btrfs", ["filesystem", "resize", "max"].map(str::to_owned).into_iter().chain([place]).collect()))
+        }
         other => Err(format!("resize of format {other} is not supported for device {device} mounted at {place}")),
     }
 }
 
-/// Waits until nobody else is at the device of a volume, no longer than `limit`: a thread at a device that is dead never gives its turn back.
+/// Waits until nobody else is at the device of a volume, no longer than `limit`: a thread at a device that is dead
+/// never gives its turn back.
 ///
 /// Errors: somebody still is.
 async fn turn(csi: &Csi, volume: &str, limit: Duration) -> Result<OwnedMutexGuard<()>, String> {
@@ -120,7 +129,8 @@ async fn turn(csi: &Csi, volume: &str, limit: Duration) -> Result<OwnedMutexGuar
     turn.map_err(|_| format!("local: an operation with the device of volume {volume} is still under way"))
 }
 
-/// Takes off the machine's mounts of devices that no pod has any more. One that somebody is busy with stays until a later pod ends.
+/// Takes off the machine's mounts of devices that no pod has any more. One that somebody is busy with stays until a
+/// later pod ends.
 pub(crate) async fn release_unused(node: &Node) {
     let base = base_of(node);
     let mounted = match super::mounts_under(&base) {
@@ -175,8 +185,9 @@ fn release(place: &Path, pods: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Mounts the device at `place`; one with nothing on it is given a filesystem first, one that has its own is checked. Nothing is ever
-/// written over: a device with anything on it that `blkid` knows, a table of partitions included, is not made anew.
+/// Mounts the device at `place`; one with nothing on it is given a filesystem first, one that has its own is checked.
+/// Nothing is ever written over: a device with anything on it that `blkid` knows, a table of partitions included, is
+/// not made anew.
 fn format_and_mount(device: &Device, place: &Path) -> Result<(), String> {
     let fs_type = device.fs_type.as_deref().filter(|name| !name.is_empty()).unwrap_or("ext4");
     if !is_fs_type(fs_type) {
@@ -185,12 +196,20 @@ fn format_and_mount(device: &Device, place: &Path) -> Result<(), String> {
     let is_read_only = device.read_only || device.options.iter().any(|option| option == "ro");
     match found_on(&device.path)? {
         None if is_read_only => {
-            return Err(format!("cannot mount unformatted disk {} as we are manipulating it in read-only mode", device.path));
+            return Err(format!(
+                "cannot mount unformatted disk {} as we are manipulating it in read-only mode",
+                device.path
+            ));
         }
         None => make(&device.path, fs_type)?,
         Some(found) => {
             if found != fs_type {
-                warn!(device = device.path, wanted = fs_type, found, "a local volume's device has another filesystem than asked for");
+                warn!(
+                    device = device.path,
+                    wanted = fs_type,
+                    found,
+                    "a local volume's device has another filesystem than asked for"
+                );
             }
             if !is_read_only {
                 check(&device.path)?;
@@ -214,7 +233,9 @@ fn found_on(device: &str) -> Result<Option<String>, String> {
 
 /// What `blkid -o export` says of a device.
 fn read_format(said: &str) -> Result<Option<String>, String> {
-    let value = |key: &str| said.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=').filter(|value| !value.is_empty()));
+    let value = |key: &str| {
+        said.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=').filter(|value| !value.is_empty()))
+    };
     match (value("TYPE"), value("PTTYPE")) {
         (Some(fs_type), _) => Ok(Some(fs_type.to_owned())),
         (None, Some(table)) => Err(format!("it has a table of partitions ({table}) and no filesystem")),
@@ -247,8 +268,12 @@ fn check(device: &str) -> Result<(), String> {
     };
     match ended.status {
         FSCK_MENDED => info!(device, "fsck mended the filesystem of a local volume"),
-        FSCK_LEFT => return Err(format!("'fsck' found errors on device {device} but could not correct them: {}", ended.output)),
-        status if status > FSCK_LEFT => warn!(device, status, said = ended.output, "fsck could not look through a local volume"),
+        FSCK_LEFT => {
+            return Err(format!("'fsck' found errors on device {device} but could not correct them: {}", ended.output));
+        }
+        status if status > FSCK_LEFT => {
+            warn!(device, status, said = ended.output, "fsck could not look through a local volume")
+        }
         _ => {}
     }
     Ok(())
@@ -288,7 +313,9 @@ mod tests {
         let csi = Csi::new(dir.path());
         let _never_given_back = csi.lock(PLUGIN, "dead").lock_owned().await;
         let mounted = ["dead", "other"].map(|volume| dir.path().join(volume)).to_vec();
-        timeout(Duration::from_secs(30), release_each(&csi, mounted, &dir.path().join("pods"))).await.expect("a pod ends");
+        timeout(Duration::from_secs(30), release_each(&csi, mounted, &dir.path().join("pods")))
+            .await
+            .expect("a pod ends");
         let why = turn(&csi, "dead", Duration::from_millis(1)).await.unwrap_err();
         assert_eq!(why, "local: an operation with the device of volume dead is still under way");
         assert!(turn(&csi, "other", Duration::from_secs(30)).await.is_ok());

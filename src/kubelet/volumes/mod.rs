@@ -1,4 +1,5 @@
-//! Volumes of a pod: made before its containers, kept fresh while it runs, tidied after it. Layout as upstream's `/var/lib/kubelet`.
+//! Volumes of a pod: made before its containers, kept fresh while it runs, tidied after it. Layout as upstream's
+//! `/var/lib/kubelet`.
 
 mod claims;
 
@@ -104,10 +105,13 @@ impl Mounted {
 
 /// What files of the downward API may show of the pod's metadata; `None` if it has no such files.
 fn shown(pod: &Pod) -> Option<(Texts, Texts)> {
-    let projects = |v: &Volume| v.projected.iter().flat_map(|p| p.sources.iter().flatten()).any(|s| s.downward_api.is_some());
+    let projects =
+        |v: &Volume| v.projected.iter().flat_map(|p| p.sources.iter().flatten()).any(|s| s.downward_api.is_some());
     let mut volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
     let shows = volumes.any(|v| v.downward_api.is_some() || projects(v));
-    shows.then(|| (pod.metadata.labels.clone().unwrap_or_default(), pod.metadata.annotations.clone().unwrap_or_default()))
+    shows.then(|| {
+        (pod.metadata.labels.clone().unwrap_or_default(), pod.metadata.annotations.clone().unwrap_or_default())
+    })
 }
 
 /// `<root>/pods/<uid>`.
@@ -130,19 +134,24 @@ pub(crate) fn is_our_pod(root: &Path, uid: &str) -> bool {
 
 /// The mounts and the devices of each container.
 fn uses(spec: &PodSpec) -> impl Iterator<Item = (&[VolumeMount], &[VolumeDevice])> {
-    let plain = spec.containers.iter().chain(spec.init_containers.iter().flatten()).map(|c| (&c.volume_mounts, &c.volume_devices));
+    let plain = spec
+        .containers
+        .iter()
+        .chain(spec.init_containers.iter().flatten())
+        .map(|c| (&c.volume_mounts, &c.volume_devices));
     let all = plain.chain(spec.ephemeral_containers.iter().flatten().map(|c| (&c.volume_mounts, &c.volume_devices)));
     all.map(|(mounts, devices)| (mounts.as_deref().unwrap_or_default(), devices.as_deref().unwrap_or_default()))
 }
 
 /// Whether any container uses a volume: else it is left alone, as upstream's `processPodVolumes` leaves it.
 fn is_used(spec: &PodSpec, volume: &str) -> bool {
-    uses(spec)
-        .any(|(mounts, devices)| mounts.iter().any(|mount| mount.name == volume) || devices.iter().any(|device| device.name == volume))
+    uses(spec).any(|(mounts, devices)| {
+        mounts.iter().any(|mount| mount.name == volume) || devices.iter().any(|device| device.name == volume)
+    })
 }
 
-/// The volumes that a container uses and that are not there, though the content of those that are may be old. Those of images come with
-/// their containers.
+/// The volumes that a container uses and that are not there, though the content of those that are may be old. Those of
+/// images come with their containers.
 pub(crate) fn missing<'p>(pod: &'p Pod, mounted: &Mounted) -> Vec<&'p str> {
     let of = |spec: &'p PodSpec| spec.volumes.iter().flatten().filter(|v| v.image.is_none() && is_used(spec, &v.name));
     let used = pod.spec.iter().flat_map(of).map(|volume| volume.name.as_str());
@@ -150,7 +159,12 @@ pub(crate) fn missing<'p>(pod: &'p Pod, mounted: &Mounted) -> Vec<&'p str> {
 }
 
 /// Mounts what is not mounted and renews what is made of API objects. Done again, it changes only what changed.
-pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, before: &Mounted) -> Result<Mounted, VolumeError> {
+pub(crate) async fn mount_all(
+    node: &Node,
+    pod: &Pod,
+    around: &Surroundings,
+    before: &Mounted,
+) -> Result<Mounted, VolumeError> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     mark_pod(&node.config.root_dir, uid).map_err(|err| VolumeError::new("MountVolume.SetUp", "", err.to_string()))?;
     let mut mounted = Mounted { shown: shown(pod), ..Mounted::default() };
@@ -170,7 +184,8 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
         } else if let Some(source) = &volume.empty_dir {
             let path = plugin_dir(node, pod, "kubernetes.io~empty-dir", &volume.name);
             if !known {
-                let (at, source, mark) = (path.clone(), source.clone(), mark(node, pod, "kubernetes.io~empty-dir", &volume.name));
+                let (at, source, mark) =
+                    (path.clone(), source.clone(), mark(node, pod, "kubernetes.io~empty-dir", &volume.name));
                 let size = memory_size(node, pod, &source);
                 let work = move || empty_dir(&at, &source, size, fs_group, &mark);
                 within(&path, DISK_LIMIT, work).await.map_err(|err| failed(format!("{}: {err}", path.display())))?;
@@ -195,10 +210,14 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
                 let again_at = csi::mount::next_look(&node.clock);
                 mounted.refresh_at = Some(mounted.refresh_at.map_or(again_at, |at| at.min(again_at)));
             }
-            let mismatch_only =
-                spec.security_context.as_ref().is_some_and(|c| c.fs_group_change_policy.as_deref() == Some("OnRootMismatch"));
+            let mismatch_only = spec
+                .security_context
+                .as_ref()
+                .is_some_and(|c| c.fs_group_change_policy.as_deref() == Some("OnRootMismatch"));
             if let Some((group, at)) = fs_group.zip(local.group_at.as_deref()).filter(|_| !known) {
-                local_group(node, pod, &volume.name, at, group, mismatch_only).await.map_err(|err| failed(err.to_string()))?;
+                local_group(node, pod, &volume.name, at, group, mismatch_only)
+                    .await
+                    .map_err(|err| failed(err.to_string()))?;
             }
             local.path
         } else if let Some(source) = &volume.nfs {
@@ -221,7 +240,14 @@ pub(crate) async fn mount_all(node: &Node, pod: &Pod, around: &Surroundings, bef
 }
 
 /// A volume that a driver has.
-async fn driven(node: &Node, pod: &Pod, name: &str, wanted: &Wanted, known: bool, mounted: &mut Mounted) -> Result<(), VolumeError> {
+async fn driven(
+    node: &Node,
+    pod: &Pod,
+    name: &str,
+    wanted: &Wanted,
+    known: bool,
+    mounted: &mut Mounted,
+) -> Result<(), VolumeError> {
     let ready = Box::pin(csi::mount::set_up(node, pod, wanted, known)).await?;
     if wanted.read_only {
         mounted.read_only.insert(name.to_owned(), true);
@@ -259,7 +285,8 @@ async fn rendered(
     if let Some(at) = content.refresh_at {
         mounted.refresh_at = Some(mounted.refresh_at.map_or(at, |earlier| earlier.min(at)));
     }
-    // Whatever the spec says: root writes here, and would otherwise share the folder with the container. As upstream's attributes.
+    // Whatever the spec says: root writes here, and would otherwise share the folder with the container. As upstream's
+    // attributes.
     mounted.read_only.insert(volume.name.clone(), true);
     let target = path.clone();
     let work = move || -> io::Result<()> {
@@ -276,9 +303,14 @@ async fn rendered(
     Ok(path)
 }
 
-/// The file that says that a volume of a pod was made ready: its mode and owner are the pod's own business from then on. As upstream's.
+/// The file that says that a volume of a pod was made ready: its mode and owner are the pod's own business from then
+/// on. As upstream's.
 fn mark(node: &Node, pod: &Pod, plugin: &str, volume: &str) -> PathBuf {
-    pod_dir(node, pod.metadata.uid.as_deref().unwrap_or_default()).join("plugins").join(plugin).join(volume).join("ready")
+    pod_dir(node, pod.metadata.uid.as_deref().unwrap_or_default())
+        .join("plugins")
+        .join(plugin)
+        .join(volume)
+        .join("ready")
 }
 
 fn note_ready(mark: &Path, text: &str) -> io::Result<()> {
@@ -286,7 +318,13 @@ fn note_ready(mark: &Path, text: &str) -> io::Result<()> {
     dir.write(Path::new("ready"), text.as_bytes(), 0o644)
 }
 
-fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, size: Option<i64>, fs_group: Option<u32>, mark: &Path) -> io::Result<()> {
+fn empty_dir(
+    path: &Path,
+    source: &EmptyDirVolumeSource,
+    size: Option<i64>,
+    fs_group: Option<u32>,
+    mark: &Path,
+) -> io::Result<()> {
     let medium = source.medium.as_deref().unwrap_or_default();
     let mounts = !medium.is_empty();
     // As the kernel makes a tmpfs, and upstream leaves it.
@@ -301,7 +339,8 @@ fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, size: Option<i64>, fs_g
             huge if huge == "HugePages" || huge.starts_with("HugePages-") => {
                 // `HugePages-2Mi`: the kernel wants `pagesize=2M`.
                 let size = huge.strip_prefix("HugePages-").map(|s| format!("pagesize={}", s.trim_end_matches('i')));
-                mount(Some("nodev"), path, Some("hugetlbfs"), MsFlags::empty(), size.as_deref()).map_err(io::Error::from)?;
+                mount(Some("nodev"), path, Some("hugetlbfs"), MsFlags::empty(), size.as_deref())
+                    .map_err(io::Error::from)?;
             }
             other => return Err(io::Error::other(format!("unknown storage medium \"{other}\""))),
         }
@@ -312,21 +351,33 @@ fn empty_dir(path: &Path, source: &EmptyDirVolumeSource, size: Option<i64>, fs_g
     note_ready(mark, "")
 }
 
-/// Bytes that an emptyDir in memory may hold: its own limit, the pod's memory limit, what pods of the node may have; the least of
-/// them. As upstream's `calculateEmptyDirMemorySize`.
+/// Bytes that an emptyDir in memory may hold: its own limit, the pod's memory limit, what pods of the node may have;
+/// the least of them. As upstream's `calculateEmptyDirMemorySize`.
 fn memory_size(node: &Node, pod: &Pod, source: &EmptyDirVolumeSource) -> Option<i64> {
     if source.medium.as_deref() != Some("Memory") {
         return None;
     }
-    least(&[source.size_limit.as_ref().map(|q| cgroups::parse(q).value()), cgroups::Limits::of(pod).memory, Some(node.machine.memory)])
+    least(&[
+        source.size_limit.as_ref().map(|q| cgroups::parse(q).value()),
+        cgroups::Limits::of(pod).memory,
+        Some(node.machine.memory),
+    ])
 }
 
 fn least(sizes: &[Option<i64>]) -> Option<i64> {
     sizes.iter().flatten().copied().filter(|size| *size > 0).min()
 }
 
-/// Gives a local volume to the pod's group once for the pod, and not while another pod works in it. As upstream's `local.go`.
-async fn local_group(node: &Node, pod: &Pod, volume: &str, path: &Path, group: u32, mismatch_only: bool) -> io::Result<()> {
+/// Gives a local volume to the pod's group once for the pod, and not while another pod works in it. As upstream's
+/// `local.go`.
+async fn local_group(
+    node: &Node,
+    pod: &Pod,
+    volume: &str,
+    path: &Path,
+    group: u32,
+    mismatch_only: bool,
+) -> io::Result<()> {
     let mark = mark(node, pod, "kubernetes.io~local-volume", volume);
     let (pods, root) = (node.config.root_dir.join("pods"), path.to_owned());
     let work = move || {
@@ -348,7 +399,8 @@ fn is_in_use(pods: &Path, volume: &str) -> io::Result<bool> {
     for (uid, _) in dir.entries(PODS_MAX)? {
         let Ok(volumes) = dir.dir(&Path::new(&uid).join("plugins/kubernetes.io~local-volume")) else { continue };
         for (name, _) in volumes.entries(VOLUMES_MAX)? {
-            if volumes.read(&Path::new(&name).join("ready"), PATH_BYTES_MAX).is_ok_and(|text| text == volume.as_bytes()) {
+            if volumes.read(&Path::new(&name).join("ready"), PATH_BYTES_MAX).is_ok_and(|text| text == volume.as_bytes())
+            {
                 return Ok(true);
             }
         }
@@ -373,8 +425,8 @@ pub(crate) fn give(root: &Path, group: u32, mismatch_only: bool) -> io::Result<(
     if mismatch_only && fits(&dir, group)? { Ok(()) } else { own_tree(&dir, group) }
 }
 
-/// Gives a tree to a group, as `fsGroup` asks: setgid folders, readable and writable for the group. Another pod may be at work in it:
-/// each entry is held by a descriptor, and no mount in it is touched.
+/// Gives a tree to a group, as `fsGroup` asks: setgid folders, readable and writable for the group. Another pod may be
+/// at work in it: each entry is held by a descriptor, and no mount in it is touched.
 fn own_tree(dir: &Dir, group: u32) -> io::Result<()> {
     dir.walk(&mut |found| {
         found.chown(None, Some(group))?;
@@ -388,8 +440,8 @@ fn own_tree(dir: &Dir, group: u32) -> io::Result<()> {
     dir.chmod(Path::new(""), dir.meta(Path::new(""))?.mode | 0o2770)
 }
 
-/// The path as the kernel's table of mounts spells it: with no link in it. Its last part is not looked at: what hangs there may be a
-/// server that does not answer. `None` if its folder is not there.
+/// The path as the kernel's table of mounts spells it: with no link in it. Its last part is not looked at: what hangs
+/// there may be a server that does not answer. `None` if its folder is not there.
 fn resolved(path: &Path) -> io::Result<Option<PathBuf>> {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(Some(path.to_owned())) };
     match fs::canonicalize(parent) {
@@ -413,8 +465,8 @@ pub(crate) fn is_mount_point(path: &Path) -> io::Result<bool> {
     Ok(mounts_under(path)?.contains(&resolved))
 }
 
-/// Unmounts and removes everything of a pod. Nothing is removed behind a mount that is left, or comes meanwhile: it could be the
-/// user's data.
+/// Unmounts and removes everything of a pod. Nothing is removed behind a mount that is left, or comes meanwhile: it
+/// could be the user's data.
 ///
 /// Errors: something is left; it is tried again later. A share whose server is away is taken off by force.
 pub(crate) async fn tidy(dir: &Path) -> io::Result<()> {

@@ -32,7 +32,10 @@ pub(crate) async fn of_container(
     let mut mounts = Vec::new();
     for (i, wish) in container.volume_mounts.iter().flatten().enumerate() {
         let Some(volume) = mounted.paths.get(&wish.name) else {
-            return Err(ConfigError::new(format!("cannot find volume \"{}\" to mount into container \"{}\"", wish.name, container.name)));
+            return Err(ConfigError::new(format!(
+                "cannot find volume \"{}\" to mount into container \"{}\"",
+                wish.name, container.name
+            )));
         };
         let sub_path = sub_path(wish, envs)?;
         let host_path = match sub_path {
@@ -69,7 +72,8 @@ pub(crate) async fn of_container(
             Some("Enabled" | "IfPossible") => recursive_works && read_only,
             _ => false,
         };
-        let idmap = |map: fn(&cri::UserNamespace) -> &Vec<cri::IdMapping>| userns.map(|u| map(u).clone()).unwrap_or_default();
+        let idmap =
+            |map: fn(&cri::UserNamespace) -> &Vec<cri::IdMapping>| userns.map(|u| map(u).clone()).unwrap_or_default();
         mounts.push(cri::Mount {
             recursive_read_only: recursive,
             uid_mappings: idmap(|u| &u.uids),
@@ -87,7 +91,12 @@ pub(crate) async fn of_container(
 /// The block devices of a container.
 pub(crate) fn devices(container: &Container, mounted: &Mounted) -> Result<Vec<cri::Device>, ConfigError> {
     let device = |wish: &VolumeDevice| {
-        let missing = || ConfigError::new(format!("cannot find volume \"{}\" to pass into container \"{}\"", wish.name, container.name));
+        let missing = || {
+            ConfigError::new(format!(
+                "cannot find volume \"{}\" to pass into container \"{}\"",
+                wish.name, container.name
+            ))
+        };
         let path = mounted.paths.get(&wish.name).ok_or_else(missing)?;
         let permissions = if mounted.read_only.contains_key(&wish.name) { "r" } else { "mrw" };
         Ok(cri::Device {
@@ -123,9 +132,9 @@ fn sub_path(wish: &VolumeMount, envs: &[(String, String)]) -> Result<Option<Path
     Ok(Some(path))
 }
 
-/// Binds `volume/sub` to `target`. The kernel resolves every part under the volume, so a link planted by a container cannot lead out,
-/// not even one that is swapped in between: the mount takes what the descriptor holds. What is bound there already stays if it is
-/// still the same file; else a container that starts again would see an old one.
+/// Binds `volume/sub` to `target`. The kernel resolves every part under the volume, so a link planted by a container
+/// cannot lead out, not even one that is swapped in between: the mount takes what the descriptor holds. What is bound
+/// there already stays if it is still the same file; else a container that starts again would see an old one.
 fn bind_sub_path(volume: &Path, sub: &Path, target: &Path) -> io::Result<PathBuf> {
     let source = open_beneath(&Dir::open(volume)?, sub)?;
     let wanted = Meta::of_fd(&source)?;
@@ -154,7 +163,8 @@ fn bind_sub_path(volume: &Path, sub: &Path, target: &Path) -> io::Result<PathBuf
     Ok(target.to_owned())
 }
 
-/// Missing parts become folders with the mode of the volume's root, as upstream's: else only root could write into them.
+/// Missing parts become folders with the mode of the volume's root, as upstream's: else only root could write into
+/// them.
 fn open_beneath(volume: &Dir, sub: &Path) -> io::Result<OwnedFd> {
     volume.pinned_or_made(sub, volume.meta(Path::new(""))?.mode & 0o7777)
 }
@@ -194,7 +204,11 @@ mod tests {
     // node.md M10
     #[test]
     fn a_sub_path_that_was_replaced_is_bound_anew_and_one_that_was_not_stays() {
-        if !in_own_namespace("volumes::mounts::tests::a_sub_path_that_was_replaced_is_bound_anew_and_one_that_was_not_stays", &[]).unwrap()
+        if !in_own_namespace(
+            "volumes::mounts::tests::a_sub_path_that_was_replaced_is_bound_anew_and_one_that_was_not_stays",
+            &[],
+        )
+        .unwrap()
         {
             return;
         }

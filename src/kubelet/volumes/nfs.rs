@@ -22,8 +22,8 @@ pub(super) async fn attach(source: &NFSVolumeSource, options: &[String], target:
     Group::blocking(move || program::mount(&args, TIMEOUT)).await.map_err(|err| err.to_string())?
 }
 
-/// What `mount` is told. Nothing that the pod's author wrote may stand where an option could: the server is a name or an address, and
-/// options end before it.
+/// What `mount` is told. Nothing that the pod's author wrote may stand where an option could: the server is a name or
+/// an address, and options end before it.
 fn arguments(source: &NFSVolumeSource, options: &[String], target: &Path) -> Result<Vec<String>, String> {
     if !is_host(&source.server) || !source.path.starts_with('/') {
         return Err(format!(
@@ -47,11 +47,13 @@ fn arguments(source: &NFSVolumeSource, options: &[String], target: &Path) -> Res
 /// A host name, or an address, IPv6 with its zone included.
 fn is_host(text: &str) -> bool {
     let address = text.split('%').next().is_some_and(|ip| ip.parse::<std::net::IpAddr>().is_ok());
-    let zone = text
-        .split_once('%')
-        .is_none_or(|(_, zone)| !zone.is_empty() && zone.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)));
+    let zone = text.split_once('%').is_none_or(|(_, zone)| {
+        !zone.is_empty() && zone.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+    });
     let label = |label: &str| {
-        !label.is_empty() && !label.starts_with('-') && label.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+        !label.is_empty()
+            && !label.starts_with('-')
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
     };
     address && zone || text.len() <= 253 && text.trim_end_matches('.').split('.').all(label)
 }

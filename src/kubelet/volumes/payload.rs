@@ -1,6 +1,8 @@
-//! Files that change all at once: written into a new folder, to which the link `..data` is then turned. Upstream's AtomicWriter.
+//! Files that change all at once: written into a new folder, to which the link `..data` is then turned. Upstream's
+//! AtomicWriter.
 //!
-//! Containers see the volume read-only. All the same nothing here believes what it finds there: every step is taken by descriptor.
+//! Containers see the volume read-only. All the same nothing here believes what it finds there: every step is taken by
+//! descriptor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -64,7 +66,10 @@ pub(super) fn write(dir: &Dir, files: &Files, group: Option<u32>) -> io::Result<
 fn check(path: &str) -> io::Result<()> {
     let normal = Path::new(path).components().all(|c| matches!(c, Component::Normal(_)));
     if path.is_empty() || path.starts_with("..") || !normal {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, format!("invalid path {path:?}: must stay in the volume")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("invalid path {path:?}: must stay in the volume"),
+        ));
     }
     Ok(())
 }
@@ -158,7 +163,9 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn files(list: &[(&str, &str)]) -> Files {
-        list.iter().map(|(path, text)| ((*path).to_owned(), File { bytes: text.as_bytes().to_vec(), mode: 0o644, uid: None })).collect()
+        list.iter()
+            .map(|(path, text)| ((*path).to_owned(), File { bytes: text.as_bytes().to_vec(), mode: 0o644, uid: None }))
+            .collect()
     }
 
     fn volume() -> (tempfile::TempDir, Dir) {
@@ -174,7 +181,11 @@ mod tests {
         assert_eq!(fs::read_to_string(dir.path().join("sub/b")).unwrap(), "2");
         let before = fs::read_link(dir.path().join("..data")).unwrap();
         write(&dir, &files(&[("a", "1"), ("sub/b", "2")]), None).unwrap();
-        assert_eq!(fs::read_link(dir.path().join("..data")).unwrap(), before, "an equal payload must not be written again");
+        assert_eq!(
+            fs::read_link(dir.path().join("..data")).unwrap(),
+            before,
+            "an equal payload must not be written again"
+        );
         write(&dir, &files(&[("a", "3")]), None).unwrap();
         assert_eq!(fs::read_to_string(dir.path().join("a")).unwrap(), "3");
         assert!(fs::symlink_metadata(dir.path().join("sub")).is_err());

@@ -1,5 +1,5 @@
-//! The machine's own programs that mount, make and look through filesystems, by [`base::program`]: one that is late is killed with what it
-//! has started, as `mount` and `fsck` leave the work to others. All of it blocks its thread.
+//! The machine's own programs that mount, make and look through filesystems, by [`base::program`]: one that is late is
+//! killed with what it has started, as `mount` and `fsck` leave the work to others. All of it blocks its thread.
 
 use std::process::Command;
 use std::time::Duration;
@@ -27,5 +27,8 @@ pub(super) fn mount(args: &[String], limit: Duration) -> Result<(), String> {
         Ok(ended) => (format!("exit status {}", ended.status), ended.output),
         Err(why) => (why, String::new()),
     };
-    Err(format!("mount failed: {why}\nMounting command: mount\nMounting arguments: {}\nOutput: {output}", args.join(" ")))
+    Err(format!(
+        "mount failed: {why}\nMounting command: mount\nMounting arguments: {}\nOutput: {output}",
+        args.join(" ")
+    ))
 }

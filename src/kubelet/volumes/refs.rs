@@ -1,7 +1,9 @@
-//! Watches on exactly those ConfigMaps and Secrets that pods of this node mount: one per object, however many pods use it.
+//! Watches on exactly those ConfigMaps and Secrets that pods of this node mount: one per object, however many pods use
+//! it.
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::task::Group;
 use client::informer::Informers;
@@ -44,7 +46,7 @@ impl Refs {
     pub(crate) fn hold(&self, pod: &Pod) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let wanted = of(pod);
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         for object in &wanted {
             if !state.watches.contains_key(object) {
                 state.watches.insert(object.clone(), self.watch(object));
@@ -55,7 +57,7 @@ impl Refs {
 
     /// Forgets a pod, and ends watches that nobody needs.
     pub(crate) fn release(&self, uid: &str) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let Some(held) = state.by_pod.remove(uid) else { return };
         for object in held {
             if !state.by_pod.values().any(|set| set.contains(&object))
@@ -68,7 +70,7 @@ impl Refs {
 
     /// Pods that show an object.
     pub(crate) fn users(&self, object: &Ref) -> Vec<String> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock();
         state.by_pod.iter().filter(|(_, set)| set.contains(object)).map(|(uid, _)| uid.clone()).collect()
     }
 

@@ -27,7 +27,8 @@ use crate::{devices, hosts, images, logs, resolv, sandbox};
 const HOSTNAME_BYTES_MAX: usize = 64;
 
 impl Worker {
-    /// Does one command. Returns whether it worked; a failure is in an event or in the container's waiting state already.
+    /// Does one command. Returns whether it worked; a failure is in an event or in the container's waiting state
+    /// already.
     pub(super) async fn act(&mut self, command: Command) -> bool {
         match command {
             Command::MakeSandbox { attempt } => self.make_sandbox(attempt).await,
@@ -79,7 +80,13 @@ impl Worker {
             }
         }
         let failed = |err: &dyn std::fmt::Display| {
-            self.node.events.pod(&self.pod, None, Kind::Warning, "FailedCreatePodSandBox", format!("Failed to create pod sandbox: {err}"));
+            self.node.events.pod(
+                &self.pod,
+                None,
+                Kind::Warning,
+                "FailedCreatePodSandBox",
+                format!("Failed to create pod sandbox: {err}"),
+            );
         };
         let pids_max = self.node.config.settings.pod_max_pids;
         if let Err(err) = self.node.cgroups.create(&self.pod, pids_max) {
@@ -103,8 +110,8 @@ impl Worker {
             return false;
         }
         // Readable for those who collect logs, as upstream.
-        let made =
-            Dir::of_file(Path::new(&config.log_directory)).and_then(|(dir, name)| dir.make_dir(&name, 0o755)?.chmod(Path::new(""), 0o755));
+        let made = Dir::of_file(Path::new(&config.log_directory))
+            .and_then(|(dir, name)| dir.make_dir(&name, 0o755)?.chmod(Path::new(""), 0o755));
         if let Err(err) = made {
             failed(&err);
             return false;
@@ -151,7 +158,13 @@ impl Worker {
             }
             Err(problem) => {
                 if problem.event {
-                    self.node.events.pod(&self.pod, self.field(name), Kind::Warning, "Failed", format!("Error: {}", problem.message));
+                    self.node.events.pod(
+                        &self.pod,
+                        self.field(name),
+                        Kind::Warning,
+                        "Failed",
+                        format!("Error: {}", problem.message),
+                    );
                 }
                 self.wake(problem.retry_at);
                 self.waiting.insert(name.to_owned(), (problem.reason.to_owned(), problem.message));
@@ -161,7 +174,9 @@ impl Worker {
     }
 
     async fn try_start(&mut self, spec: &Container, role: Role, attempt: u32) -> Result<(), Problem> {
-        let Some(sandbox) = self.observed.sandbox().cloned() else { return Err(Problem::new("ContainerCreating", "no sandbox")) };
+        let Some(sandbox) = self.observed.sandbox().cloned() else {
+            return Err(Problem::new("ContainerCreating", "no sandbox"));
+        };
         let sandbox_config = self.sandbox_config(sandbox.attempt);
         let image = images::ensure(&self.node, &self.pod, spec, &role.field(&spec.name), &sandbox_config).await?;
         Box::pin(self.image_volumes(spec, &role.field(&spec.name), &sandbox_config)).await?;
@@ -189,17 +204,29 @@ impl Worker {
     }
 
     /// Fetches and mounts the images that the container shows as volumes.
-    async fn image_volumes(&mut self, spec: &Container, field: &str, sandbox: &cri::PodSandboxConfig) -> Result<(), Problem> {
+    async fn image_volumes(
+        &mut self,
+        spec: &Container,
+        field: &str,
+        sandbox: &cri::PodSandboxConfig,
+    ) -> Result<(), Problem> {
         let wanted: Vec<&str> = spec.volume_mounts.iter().flatten().map(|m| m.name.as_str()).collect();
         let pod = self.pod.clone();
-        for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| wanted.contains(&v.name.as_str())) {
+        for volume in
+            pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| wanted.contains(&v.name.as_str()))
+        {
             let Some(source) = &volume.image else { continue };
             let target = volumes::plugin_dir(&self.node, &self.pod, "kubernetes.io~image", &volume.name);
-            let stand_in =
-                Container { image: source.reference.clone(), image_pull_policy: source.pull_policy.clone(), ..Container::default() };
+            let stand_in = Container {
+                image: source.reference.clone(),
+                image_pull_policy: source.pull_policy.clone(),
+                ..Container::default()
+            };
             let image = images::ensure(&self.node, &self.pod, &stand_in, field, sandbox).await?;
             let made = volumes::image::mount_image(&self.node, &self.uid, &volume.name, &image.id, &target).await;
-            made.map_err(|why| Problem::new("ImageVolumeMountFailed", &format!("failed to mount image volume {}: {why}", volume.name)))?;
+            made.map_err(|why| {
+                Problem::new("ImageVolumeMountFailed", &format!("failed to mount image volume {}: {why}", volume.name))
+            })?;
             self.mounted.paths.insert(volume.name.clone(), target);
         }
         Ok(())
@@ -217,7 +244,12 @@ impl Worker {
             self.say(spec, Kind::Warning, "FailedPostStartHook", "PostStartHook failed");
             self.say(spec, Kind::Normal, "Killing", "FailedPostStartHook");
             let grace = self.grace();
-            self.node.runtime.cri.stop_container(id, grace).await.map_err(|err| Problem::of_call("PostStartHookError", &err))?;
+            self.node
+                .runtime
+                .cri
+                .stop_container(id, grace)
+                .await
+                .map_err(|err| Problem::of_call("PostStartHookError", &err))?;
             return Err(Problem { event: false, ..Problem::new("PostStartHookError", &err) });
         }
         Ok(())
@@ -228,7 +260,9 @@ impl Worker {
         let meta = &self.pod.metadata;
         let (pod, ns) = (meta.name.as_deref().unwrap_or_default(), meta.namespace.as_deref().unwrap_or_default());
         let target = sandbox::log_dir(&self.node.config, &self.pod).join(container::log_path(&spec.name, attempt));
-        let linked = self.links_dir().and_then(|dir| dir.symlink(&target, Path::new(&format!("{pod}_{ns}_{}-{id}.log", spec.name))));
+        let linked = self
+            .links_dir()
+            .and_then(|dir| dir.symlink(&target, Path::new(&format!("{pod}_{ns}_{}-{id}.log", spec.name))));
         if let Err(err) = linked {
             warn!(pod = %self.name(), err = %err, "cannot link a log");
         }
@@ -260,20 +294,31 @@ impl Worker {
 
     /// The running container whose processes an ephemeral one wants to see.
     fn target(&self, name: &str) -> Result<Option<String>, ConfigError> {
-        let wanted = container::ephemeral(&self.pod).into_iter().find(|(c, _)| c.name == name).and_then(|(_, target)| target);
+        let wanted =
+            container::ephemeral(&self.pod).into_iter().find(|(c, _)| c.name == name).and_then(|(_, target)| target);
         let Some(wanted) = wanted else { return Ok(None) };
         let found = self.observed.running().find(|seen| seen.name == wanted);
-        let missing = || ConfigError { reason: "CreateContainerError", message: format!("unable to find target container \"{wanted}\"") };
+        let missing = || ConfigError {
+            reason: "CreateContainerError",
+            message: format!("unable to find target container \"{wanted}\""),
+        };
         found.map(|seen| Some(seen.id.clone())).ok_or_else(missing)
     }
 
-    async fn configure(&mut self, spec: &Container, attempt: u32, image: &cri::Image) -> Result<cri::ContainerConfig, ConfigError> {
+    async fn configure(
+        &mut self,
+        spec: &Container,
+        attempt: u32,
+        image: &cri::Image,
+    ) -> Result<cri::ContainerConfig, ConfigError> {
         let sources = self.env_sources(spec).await?;
         let around = self.node.surroundings(self.ips());
         let envs = env::build(&self.pod, spec, &sources, &around)?;
-        let mut mounts = mounts::of_container(&self.node, &self.pod, spec, &self.mounted, &envs, self.userns.as_ref()).await?;
+        let mut mounts =
+            mounts::of_container(&self.node, &self.pod, spec, &self.mounted, &envs, self.userns.as_ref()).await?;
         let dir = volumes::pod_dir(&self.node, &self.uid);
-        let file_failed = |path: &Path, err: std::io::Error| ConfigError::new(format!("cannot prepare {}: {err}", path.display()));
+        let file_failed =
+            |path: &Path, err: std::io::Error| ConfigError::new(format!("cannot prepare {}: {err}", path.display()));
         let taken = |path: &str, mounts: &[cri::Mount]| mounts.iter().any(|m| m.container_path == path);
         if !taken("/etc/hosts", &mounts) {
             let path = dir.join("etc-hosts");
@@ -290,7 +335,11 @@ impl Worker {
         let message_file = dir.join("containers").join(&spec.name).join(self.node.rng.hex(4));
         // Any user of the container may write its last words.
         write_open(&message_file, b"", 0o666).map_err(|err| file_failed(&message_file, err))?;
-        mounts.push(cri::Mount { container_path: message_path, host_path: message_file.display().to_string(), ..Default::default() });
+        mounts.push(cri::Mount {
+            container_path: message_path,
+            host_path: message_file.display().to_string(),
+            ..Default::default()
+        });
         let target = self.target(&spec.name)?;
         container::config(Making {
             pod: &self.pod,
@@ -315,7 +364,9 @@ impl Worker {
         let mut sources = env::Sources::default();
         sources.read_files(spec, &self.mounted.paths).await;
         let (maps, secrets) = env::references(spec);
-        let failed = |err: kube::Error| ConfigError::new(format!("failed to fetch what the environment refers to: {}", Chain(&err)));
+        let failed = |err: kube::Error| {
+            ConfigError::new(format!("failed to fetch what the environment refers to: {}", Chain(&err)))
+        };
         for name in maps {
             let found = node.config_map(pod, &name).await.map_err(failed)?;
             sources.config_maps.insert(name, found);

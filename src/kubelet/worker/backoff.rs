@@ -28,8 +28,8 @@ impl Backoffs {
         self.0.insert(key.to_owned(), Entry { secs, updated: now, why: String::new() });
     }
 
-    /// Until when the thing that ended at `ended` must wait, and how long the wait is in all. What ended later than `now` did so by a
-    /// clock that was set back since: it has waited enough.
+    /// Until when the thing that ended at `ended` must wait, and how long the wait is in all. What ended later than
+    /// `now` did so by a clock that was set back since: it has waited enough.
     pub(crate) fn wait(&self, key: &str, ended: Timestamp, now: Timestamp) -> Option<(Timestamp, i64)> {
         let entry = self.0.get(key).filter(|entry| !expired(entry, ended) && ended <= now)?;
         let until = ended.checked_add(SignedDuration::from_secs(entry.secs)).ok()?;

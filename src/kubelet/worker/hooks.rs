@@ -44,10 +44,18 @@ async fn one(
             return Ok(());
         }
         let output = String::from_utf8_lossy(&[answer.stdout, answer.stderr].concat()).into_owned();
-        return Err(format!("Exec lifecycle hook ({command:?}) failed: command exited with {}: {output}", answer.exit_code));
+        return Err(format!(
+            "Exec lifecycle hook ({command:?}) failed: command exited with {}: {output}",
+            answer.exit_code
+        ));
     }
     if let Some(get) = &handler.http_get {
-        let host = get.host.as_deref().filter(|host| !host.is_empty()).or(pod_ip).ok_or("failed to find networking container")?;
+        let host = get
+            .host
+            .as_deref()
+            .filter(|host| !host.is_empty())
+            .or(pod_ip)
+            .ok_or("failed to find networking container")?;
         if let Some(asked) = http::hook(get, container, host, bound, &node.group).await? {
             let text = format!("request to HTTPS lifecycle hook {asked} got HTTP response, retry with HTTP succeeded");
             node.events.pod(pod, None, Kind::Warning, "LifecycleHTTPFallback", text);

@@ -29,13 +29,18 @@ impl Worker {
             return Ok((handler, None));
         }
         if !self.node.runtime.handler(&handler).user_namespaces {
-            return Err(format!("can't set `spec.hostUsers: false`, runtime handler \"{handler}\" does not support user namespaces"));
+            return Err(format!(
+                "can't set `spec.hostUsers: false`, runtime handler \"{handler}\" does not support user namespaces"
+            ));
         }
         let pods = self.node.config.root_dir.join("pods");
-        let first =
-            block(&pods, &volumes::pod_dir(&self.node, &self.uid)).map_err(|err| format!("cannot give the pod a user namespace: {err}"))?;
+        let first = block(&pods, &volumes::pod_dir(&self.node, &self.uid))
+            .map_err(|err| format!("cannot give the pod a user namespace: {err}"))?;
         let mapping = || vec![cri::IdMapping { host_id: first, container_id: 0, length: IDS }];
-        Ok((handler, Some(cri::UserNamespace { mode: cri::NamespaceMode::Pod as i32, uids: mapping(), gids: mapping() })))
+        Ok((
+            handler,
+            Some(cri::UserNamespace { mode: cri::NamespaceMode::Pod as i32, uids: mapping(), gids: mapping() }),
+        ))
     }
 }
 
@@ -44,7 +49,8 @@ fn block(pods: &Path, own: &Path) -> Result<u32, String> {
     if let Some(known) = read(own) {
         return Ok(known);
     }
-    let taken: Vec<u32> = std::fs::read_dir(pods).into_iter().flatten().flatten().filter_map(|dir| read(&dir.path())).collect();
+    let taken: Vec<u32> =
+        std::fs::read_dir(pods).into_iter().flatten().flatten().filter_map(|dir| read(&dir.path())).collect();
     let free = (1..BLOCKS_MAX).map(|n| n * IDS).find(|first| !taken.contains(first)).ok_or("all ids are taken")?;
     std::fs::create_dir_all(own).map_err(|err| err.to_string())?;
     let mapping = json!([{"hostId": free, "containerId": 0, "length": IDS}]);
@@ -67,6 +73,9 @@ mod tests {
     fn each_pod_has_a_block_of_its_own_and_keeps_it() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (dir.path().join("a"), dir.path().join("b"));
-        assert_eq!((block(dir.path(), &a), block(dir.path(), &b), block(dir.path(), &a)), (Ok(IDS), Ok(2 * IDS), Ok(IDS)));
+        assert_eq!(
+            (block(dir.path(), &a), block(dir.path(), &b), block(dir.path(), &a)),
+            (Ok(IDS), Ok(2 * IDS), Ok(IDS))
+        );
     }
 }

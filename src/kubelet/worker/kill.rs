@@ -83,7 +83,8 @@ impl Worker {
         }
         self.hold(false);
         if !desired.is_deleted() {
-            // What an evicted pod's containers have written is what the node lacks: they go at once. Upstream's `IsEvicted`.
+            // What an evicted pod's containers have written is what the node lacks: they go at once. Upstream's
+            // `IsEvicted`.
             if desired.evicted.is_some() && !self.forget_containers().await {
                 return Outcome::Retry;
             }
@@ -99,7 +100,9 @@ impl Worker {
 
     /// How long containers have.
     pub(super) fn grace(&self) -> Duration {
-        if self.failure.as_ref().is_some_and(|(reason, _)| reason == "Evicted") && self.pod.metadata.deletion_timestamp.is_none() {
+        if self.failure.as_ref().is_some_and(|(reason, _)| reason == "Evicted")
+            && self.pod.metadata.deletion_timestamp.is_none()
+        {
             return GRACE_EVICTED;
         }
         let of_spec = self.pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
@@ -107,16 +110,17 @@ impl Worker {
         Duration::from_secs(u64::try_from(secs).unwrap_or(0)).min(GRACE_MAX)
     }
 
-    /// Ends all containers, then the sandboxes. Every preStop hook begins at once; a sidecar's signal waits for those that need it, the
-    /// main and init containers and the sidecars after it, as long as the grace lasts (upstream's `killContainer`,
-    /// pkg/kubelet/kuberuntime/kuberuntime_container.go v1.36).
+    /// Ends all containers, then the sandboxes. Every preStop hook begins at once; a sidecar's signal waits for those
+    /// that need it, the main and init containers and the sidecars after it, as long as the grace lasts (upstream's
+    /// `killContainer`, pkg/kubelet/kuberuntime/kuberuntime_container.go v1.36).
     pub(super) async fn kill_all(&self, grace: Duration, why: &str) -> bool {
         let roles = container::all(&self.pod).into_iter().map(|(c, role)| (c.name.clone(), role)).collect::<Vec<_>>();
         let alive = |s: &&Seen| matches!(s.state, State::Running | State::Unknown | State::Created);
         let all: Vec<&Seen> = self.observed.containers.iter().filter(alive).collect();
         let ended = tokio::sync::watch::Sender::new(BTreeSet::<String>::new());
         let one = |seen: &Seen| {
-            let before: BTreeSet<String> = all.iter().filter(|other| goes_before(&roles, other, seen)).map(|s| s.id.clone()).collect();
+            let before: BTreeSet<String> =
+                all.iter().filter(|other| goes_before(&roles, other, seen)).map(|s| s.id.clone()).collect();
             let (mut heard, seen, ended, this) = (ended.subscribe(), seen.clone(), &ended, self);
             async move {
                 // The sender lives as long as we wait.
@@ -144,8 +148,8 @@ impl Worker {
         good
     }
 
-    /// Ends one container: event, preStop hook within the grace, then in its `turn` the signal with what is left of it, and never
-    /// less than two seconds.
+    /// Ends one container: event, preStop hook within the grace, then in its `turn` the signal with what is left of it,
+    /// and never less than two seconds.
     pub(super) async fn stop(&self, seen: &Seen, grace: Duration, why: &str, turn: impl Future<Output = ()>) -> bool {
         let watch = base::time::Stopwatch::start();
         if seen.state == State::Running {
@@ -157,7 +161,9 @@ impl Worker {
                 let spec = container::find(&self.pod, &seen.name).map(|(c, _)| c);
                 let ip = self.ips().first().cloned();
                 let spec = spec.unwrap_or_default();
-                if let Err(err) = hooks::run(&self.node, &self.pod, &hook, &spec, &seen.id, ip.as_deref(), Some(grace)).await {
+                if let Err(err) =
+                    hooks::run(&self.node, &self.pod, &hook, &spec, &seen.id, ip.as_deref(), Some(grace)).await
+                {
                     debug!(pod = %self.name(), container = %seen.name, err, "preStop hook failed");
                     let text = "PreStopHook failed".to_owned();
                     self.node.events.pod(&self.pod, self.field(&seen.name), Kind::Warning, "FailedPreStopHook", text);
@@ -191,11 +197,14 @@ impl Worker {
         }
     }
 
-    /// Ends a container in the way that `lifecycle.stopSignal` asks for. Returns how long the usual way may take after it.
+    /// Ends a container in the way that `lifecycle.stopSignal` asks for. Returns how long the usual way may take after
+    /// it.
     async fn own_signal(&self, seen: &Seen, left: Duration) -> Duration {
         let spec = container::find(&self.pod, &seen.name).map(|(c, _)| c);
         let wish = spec.and_then(|c| c.lifecycle?.stop_signal);
-        let Some(signal) = wish.as_deref().and_then(tasks::number).filter(|_| seen.state == State::Running && !left.is_zero()) else {
+        let Some(signal) =
+            wish.as_deref().and_then(tasks::number).filter(|_| seen.state == State::Running && !left.is_zero())
+        else {
             return left;
         };
         if let Err(status) = tasks::signal(&self.node.runtime.socket, &seen.id, signal).await {
@@ -280,9 +289,11 @@ impl Worker {
     /// Confirms the deletion: only now may another pod take the name.
     async fn delete_object(&self) -> bool {
         let Some(target) = self.pods.api_pod(&self.node, &self.pod) else { return true };
-        let api: Api<Pod> = Api::namespaced(self.node.client.clone(), target.metadata.namespace.as_deref().unwrap_or_default());
+        let api: Api<Pod> =
+            Api::namespaced(self.node.client.clone(), target.metadata.namespace.as_deref().unwrap_or_default());
         let preconditions = Preconditions { uid: target.metadata.uid.clone(), resource_version: None };
-        let params = DeleteParams { grace_period_seconds: Some(0), preconditions: Some(preconditions), ..Default::default() };
+        let params =
+            DeleteParams { grace_period_seconds: Some(0), preconditions: Some(preconditions), ..Default::default() };
         match api.delete(target.metadata.name.as_deref().unwrap_or_default(), &params).await {
             Ok(_) => true,
             Err(kube::Error::Api(status)) if status.code == 404 => true,
@@ -299,8 +310,8 @@ impl Worker {
     }
 }
 
-/// Whether `other` must have ended before `seen` gets its signal: a sidecar serves the main and init containers, and the sidecars that
-/// began after it.
+/// Whether `other` must have ended before `seen` gets its signal: a sidecar serves the main and init containers, and
+/// the sidecars that began after it.
 fn goes_before(roles: &[(String, Role)], other: &Seen, seen: &Seen) -> bool {
     let at = |seen: &Seen| roles.iter().position(|(name, role)| *name == seen.name && *role == Role::Sidecar);
     match (at(other), at(seen)) {

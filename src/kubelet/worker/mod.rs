@@ -1,5 +1,5 @@
-//! One task per pod: it looks, decides, acts, reports and sleeps until something happens. Every wake-up takes the same road, so a lost
-//! signal, a restart of kedge and a normal event are one case.
+//! One task per pod: it looks, decides, acts, reports and sleeps until something happens. Every wake-up takes the same
+//! road, so a lost signal, a restart of kedge and a normal event are one case.
 
 mod act;
 
@@ -21,8 +21,9 @@ mod pauses;
 
 mod tell;
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
@@ -102,8 +103,8 @@ const START: Metric = Metric {
 };
 /// Upper bounds of its histogram, as upstream's.
 const START_SECS: [f64; 24] = [
-    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0, 600.0, 900.0, 1200.0,
-    1800.0, 3600.0,
+    0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0,
+    600.0, 900.0, 1200.0, 1800.0, 3600.0,
 ];
 
 /// What others may look at.
@@ -173,7 +174,11 @@ impl Worker {
         Worker {
             uid: pod.metadata.uid.clone().unwrap_or_default(),
             probes: Probes::new(Arc::clone(&node), wake, group),
-            failure: status.reason.clone().filter(|_| failed).map(|reason| (reason, status.message.clone().unwrap_or_default())),
+            failure: status
+                .reason
+                .clone()
+                .filter(|_| failed)
+                .map(|reason| (reason, status.message.clone().unwrap_or_default())),
             node,
             pods,
             pod,
@@ -222,7 +227,8 @@ impl Worker {
             };
             let now = self.node.clock.now();
             if let Some(at) = self.wake_at {
-                sleep = sleep.min(Duration::try_from(at.duration_since(now).max(SignedDuration::ZERO)).unwrap_or(RETRY));
+                sleep =
+                    sleep.min(Duration::try_from(at.duration_since(now).max(SignedDuration::ZERO)).unwrap_or(RETRY));
             }
             // The runtime said that a container ended, but still shows it running: look again in a moment.
             let behind: Vec<&String> = desired.ended.iter().filter(|id| self.observed.shows_alive(id)).collect();
@@ -304,9 +310,11 @@ impl Worker {
         }
     }
 
-    /// Has the node take the pod in, once. Returns how the round ends where it does not; a pod that has a sandbox was taken in before.
+    /// Has the node take the pod in, once. Returns how the round ends where it does not; a pod that has a sandbox was
+    /// taken in before.
     async fn enter(&mut self) -> Option<Outcome> {
-        let is_new = self.observed.sandboxes.is_empty() && self.told.status.phase.as_deref().is_none_or(|p| p == "Pending");
+        let is_new =
+            self.observed.sandboxes.is_empty() && self.told.status.phase.as_deref().is_none_or(|p| p == "Pending");
         if is_new && let Err(refusal) = self.pods.admit(&self.node, &self.pod) {
             // Those that are ended for it need their time.
             let Refusal::Final((reason, message)) = refusal else { return Some(Outcome::Retry) };
@@ -328,7 +336,9 @@ impl Worker {
 
     /// Counts how long the pod took to run, once.
     fn note_start(&mut self) {
-        let all = |pod: &Pod| pod.spec.iter().flat_map(|spec| &spec.containers).all(|c| self.observed.latest(&c.name).is_some());
+        let all = |pod: &Pod| {
+            pod.spec.iter().flat_map(|spec| &spec.containers).all(|c| self.observed.latest(&c.name).is_some())
+        };
         if self.seen.is_some() && all(&self.pod) && self.observed.running().next().is_some() {
             let took = self.seen.take().map_or(0.0, |seen| seen.elapsed().as_secs_f64());
             base::metrics::observe_among(START, &[], took, &START_SECS);
@@ -344,11 +354,12 @@ impl Worker {
         Ok(Some(self.act_until_ended(plan.commands).await))
     }
 
-    /// Does the commands in order; the pod's end (a deletion, an eviction, its deadline) interrupts. Dropping a call cancels it in
-    /// containerd too: the start of a container, which then would count as failed, is waited for.
+    /// Does the commands in order; the pod's end (a deletion, an eviction, its deadline) interrupts. Dropping a call
+    /// cancels it in containerd too: the start of a container, which then would count as failed, is waited for.
     async fn act_until_ended(&mut self, commands: Vec<Command>) -> bool {
         let (mut rx, uncut) = (self.rx.clone(), Arc::clone(&self.uncut));
-        let left = self.deadline().map(|at| Duration::try_from(at.duration_since(self.node.clock.now())).unwrap_or_default());
+        let left =
+            self.deadline().map(|at| Duration::try_from(at.duration_since(self.node.clock.now())).unwrap_or_default());
         let deadline = async move {
             match left {
                 Some(left) => tokio::time::sleep(left).await,
@@ -405,7 +416,10 @@ impl Worker {
             let fresh = self.waiting.get(name).is_none_or(|(reason, _)| reason != "CrashLoopBackOff");
             self.waiting.insert(name.clone(), ("CrashLoopBackOff".to_owned(), text.clone()));
             if fresh {
-                let message = format!("Back-off restarting failed container {name} in pod {}", crate::container::pod_text(&self.pod));
+                let message = format!(
+                    "Back-off restarting failed container {name} in pod {}",
+                    crate::container::pod_text(&self.pod)
+                );
                 self.node.events.pod(&self.pod, self.field(name), Kind::Warning, "BackOff", message);
             }
         }
@@ -426,8 +440,9 @@ impl Worker {
         // An ephemeral container may be the first to use a volume.
         let incomplete = self.mounted.paths.is_empty() || !volumes::missing(&self.pod, &self.mounted).is_empty();
         let first = incomplete && (starts || self.observed.running().next().is_some());
-        let due =
-            self.mounted.refresh_at.is_some_and(|at| at <= now) || desired.refresh > self.refreshed || self.mounted.is_outdated(&self.pod);
+        let due = self.mounted.refresh_at.is_some_and(|at| at <= now)
+            || desired.refresh > self.refreshed
+            || self.mounted.is_outdated(&self.pod);
         if first || due {
             let around = self.node.surroundings(self.ips());
             match volumes::mount_all(&self.node, &self.pod, &around, &self.mounted).await {
@@ -480,7 +495,7 @@ impl Worker {
         for id in self.observed.containers.iter().map(|c| &c.id).chain(self.observed.sandboxes.iter().map(|s| &s.id)) {
             self.pods.index(id, &self.uid);
         }
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared.lock();
         shared.observed = self.observed.clone();
         shared.holds |= self.observed.may_run();
         Ok(())
@@ -488,13 +503,17 @@ impl Worker {
 
     /// Says whether others must leave alone what the pod was given.
     fn hold(&self, holds: bool) {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner).holds = holds;
+        self.shared.lock().holds = holds;
     }
 
     /// A pod that ended by itself and is kept for its logs: only its volumes and cgroup go.
     async fn rest(&mut self) -> Outcome {
         if !self.settled {
-            if !self.kill_all(self.grace(), "").await || self.look().await.is_err() || self.observed.may_run() || !self.tidy_node().await {
+            if !self.kill_all(self.grace(), "").await
+                || self.look().await.is_err()
+                || self.observed.may_run()
+                || !self.tidy_node().await
+            {
                 return Outcome::Retry;
             }
             self.hold(false);

@@ -4,7 +4,9 @@ use base::confined::Dir;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 
-use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStatus, ContainerUser, LinuxContainerUser, PodStatus};
+use k8s_openapi::api::core::v1::{
+    ContainerStateTerminated, ContainerStatus, ContainerUser, LinuxContainerUser, PodStatus,
+};
 
 use crate::runtime::cri::{Cri, CriError};
 use crate::runtime::labels;
@@ -112,8 +114,8 @@ impl Observed {
         }
     }
 
-    /// Adds what a status told of containers that the runtime has lost (its data deleted, the pod killed behind our back): a pod that
-    /// ended stays ended, and a restart counts on.
+    /// Adds what a status told of containers that the runtime has lost (its data deleted, the pod killed behind our
+    /// back): a pod that ended stays ended, and a restart counts on.
     pub(crate) fn recall(&mut self, status: &PodStatus) {
         let lists = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
         for told in lists.into_iter().flat_map(|list| list.iter().flatten()) {
@@ -142,7 +144,9 @@ fn lost(told: &ContainerStatus) -> Option<Seen> {
         (None, Some(_)) => unknown(),
         (None, None) => last?,
     };
-    let at = |time: &Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| time.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0);
+    let at = |time: &Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| {
+        time.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0)
+    };
     Some(Seen {
         id,
         name: told.name.clone(),
@@ -169,7 +173,8 @@ pub(crate) async fn observe(cri: &Cri, uid: &str, before: &Observed) -> Result<O
     let mut sandboxes = Vec::new();
     for item in cri.sandboxes(Some(uid)).await? {
         let ready = item.state == cri::PodSandboxState::SandboxReady as i32;
-        let known = before.sandboxes.iter().find(|s| s.id == item.id && s.ready == ready && (!ready || !s.ips.is_empty()));
+        let known =
+            before.sandboxes.iter().find(|s| s.id == item.id && s.ready == ready && (!ready || !s.ips.is_empty()));
         let ips = match known {
             Some(known) => known.ips.clone(),
             None => match cri.sandbox(&item.id).await {
@@ -232,7 +237,11 @@ fn seen(status: cri::ContainerStatus, item: &cri::Container) -> Seen {
         hash: note(labels::HASH).unwrap_or_default(),
         pre_stop: note(labels::PRE_STOP),
         user: status.user.clone().and_then(|u| u.linux).map(|u| ContainerUser {
-            linux: Some(LinuxContainerUser { uid: u.uid, gid: u.gid, supplemental_groups: Some(u.supplemental_groups) }),
+            linux: Some(LinuxContainerUser {
+                uid: u.uid,
+                gid: u.gid,
+                supplemental_groups: Some(u.supplemental_groups),
+            }),
         }),
         reason: status.reason,
         log_path: status.log_path,
@@ -251,9 +260,10 @@ fn termination_message(status: &cri::ContainerStatus) -> String {
         return status.message.clone();
     }
     // The container may have made it as large as it likes.
-    let head =
-        Dir::of_file(std::path::Path::new(note(labels::TERMINATION_FILE))).and_then(|(dir, name)| dir.head(&name, MESSAGE_BYTES_MAX));
-    let tail = |bytes: &[u8], max: usize| String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(max)..]).into_owned();
+    let head = Dir::of_file(std::path::Path::new(note(labels::TERMINATION_FILE)))
+        .and_then(|(dir, name)| dir.head(&name, MESSAGE_BYTES_MAX));
+    let tail =
+        |bytes: &[u8], max: usize| String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(max)..]).into_owned();
     let mut text = String::from_utf8_lossy(&head.unwrap_or_default()).into_owned();
     if text.is_empty() && note(labels::TERMINATION_POLICY) == "FallbackToLogsOnError" && status.exit_code != 0 {
         let lines = crate::logs::last_lines(std::path::Path::new(&status.log_path), LOG_LINES_MAX).unwrap_or_default();
@@ -271,14 +281,23 @@ mod tests {
     fn a_sandbox_may_be_behind_its_own_end_too() {
         let sandbox = |ready| Sandbox { id: "s".to_owned(), ready, attempt: 0, created_at: 0, ips: Vec::new() };
         let observed = |ready| Observed { sandboxes: vec![sandbox(ready)], containers: Vec::new() };
-        assert!(observed(true).shows_alive("s") && !observed(false).shows_alive("s") && !observed(true).shows_alive("other"));
+        assert!(
+            observed(true).shows_alive("s")
+                && !observed(false).shows_alive("s")
+                && !observed(true).shows_alive("other")
+        );
     }
 
     // review node.md S5: a clock that was an hour behind at boot made the dead sandbox the newest one, again and again
     #[test]
     fn what_came_later_is_newer_whatever_the_clock_said() {
-        let sandbox =
-            |id: &str, attempt, created_at| Sandbox { id: id.to_owned(), ready: attempt > 0, attempt, created_at, ips: Vec::new() };
+        let sandbox = |id: &str, attempt, created_at| Sandbox {
+            id: id.to_owned(),
+            ready: attempt > 0,
+            attempt,
+            created_at,
+            ips: Vec::new(),
+        };
         let seen = |id: &str, attempt, at| Seen {
             id: id.to_owned(),
             name: "c".to_owned(),
@@ -300,7 +319,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("message");
         std::fs::write(&path, "bye").unwrap();
-        let annotations = std::collections::HashMap::from([(labels::TERMINATION_FILE.to_owned(), path.display().to_string())]);
+        let annotations =
+            std::collections::HashMap::from([(labels::TERMINATION_FILE.to_owned(), path.display().to_string())]);
         let state = cri::ContainerState::ContainerExited.into();
         let status = cri::ContainerStatus { annotations, state, ..Default::default() };
         assert_eq!(termination_message(&status), "bye");
@@ -319,7 +339,8 @@ mod tests {
         let mut observed = Observed::default();
         observed.recall(&status);
         observed.recall(&status);
-        let told: Vec<_> = observed.containers.iter().map(|c| (c.name.as_str(), c.attempt, c.exit_code, c.reason.as_str())).collect();
+        let told: Vec<_> =
+            observed.containers.iter().map(|c| (c.name.as_str(), c.attempt, c.exit_code, c.reason.as_str())).collect();
         assert_eq!(told, [("done", 2, 0, "Completed"), ("ran", 0, 137, "ContainerStatusUnknown")]);
     }
 }

@@ -8,7 +8,8 @@ const RETRY_MAX: Duration = Duration::from_secs(15);
 /// containerd tells of an end a moment before its CRI knows it.
 const ENDED_POLL: Duration = Duration::from_millis(30);
 const ENDED_POLLS_MAX: u32 = 60;
-/// On a slow disk it takes longer: then it is looked for as often as upstream's kubelet looks at everything, for so many times.
+/// On a slow disk it takes longer: then it is looked for as often as upstream's kubelet looks at everything, for so
+/// many times.
 const ENDED_LATE_POLL: Duration = Duration::from_secs(1);
 const ENDED_LATE_POLLS_MAX: u32 = 600;
 
@@ -25,7 +26,8 @@ pub(super) struct Polls {
 }
 
 impl Polls {
-    /// When to look again; nothing once that has gone on for long, or if nothing is behind. Another container begins anew.
+    /// When to look again; nothing once that has gone on for long, or if nothing is behind. Another container begins
+    /// anew.
     pub(super) fn next(&mut self, behind: &[&String]) -> Option<Duration> {
         if behind.iter().any(|id| !self.behind.contains(id)) || behind.is_empty() {
             self.done = 0;

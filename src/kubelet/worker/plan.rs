@@ -1,4 +1,5 @@
-//! The decision: from what a pod should be and what the runtime has, to what is done next. Pure; upstream's `computePodActions`.
+//! The decision: from what a pod should be and what the runtime has, to what is done next. Pure; upstream's
+//! `computePodActions`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -85,7 +86,9 @@ const RESTART_ALL: &str = "RestartAllContainers";
 
 /// Whether a container may ask for all to be made again.
 pub(crate) fn could_restart_all(pod: &Pod) -> bool {
-    container::all(pod).iter().any(|(c, _)| c.restart_policy_rules.iter().flatten().any(|rule| rule.action == RESTART_ALL))
+    container::all(pod)
+        .iter()
+        .any(|(c, _)| c.restart_policy_rules.iter().flatten().any(|rule| rule.action == RESTART_ALL))
 }
 
 /// When a container ended last that asked for all to be made again: those made before do not count any more.
@@ -161,7 +164,8 @@ pub(crate) fn plan(view: &View<'_>) -> Plan {
         return plan;
     }
     // Who asked still waits as long as its crash loop says.
-    let asks = |seen: &&Seen| all.iter().any(|(c, _)| c.name == seen.name && action(c, seen.exit_code) == Some(RESTART_ALL));
+    let asks =
+        |seen: &&Seen| all.iter().any(|(c, _)| c.name == seen.name && action(c, seen.exit_code) == Some(RESTART_ALL));
     let current = |name: &str| {
         let seen = view.observed.latest(name).filter(|seen| seen.sandbox_id == sandbox.id);
         seen.filter(|seen| counts(seen) || asks(seen))
@@ -170,10 +174,13 @@ pub(crate) fn plan(view: &View<'_>) -> Plan {
     let ended_before = |container: &Container| {
         let seen = view.observed.latest(&container.name).filter(counts);
         seen.is_some_and(|s| {
-            s.sandbox_id != sandbox.id && s.state == State::Exited && !restarts(view.pod, container, Role::Main, s.exit_code)
+            s.sandbox_id != sandbox.id
+                && s.state == State::Exited
+                && !restarts(view.pod, container, Role::Main, s.exit_code)
         })
     };
-    let mains_began = all.iter().any(|(c, role)| *role == Role::Main && current(&c.name).is_some_and(|seen| counts(&seen)));
+    let mains_began =
+        all.iter().any(|(c, role)| *role == Role::Main && current(&c.name).is_some_and(|seen| counts(&seen)));
     for (container, role) in all.iter().filter(|(_, role)| *role != Role::Main) {
         let done = match role {
             Role::Sidecar => keep_running(view, &mut plan, container, *role, current(&container.name)) || mains_began,
@@ -192,11 +199,17 @@ pub(crate) fn plan(view: &View<'_>) -> Plan {
 
 /// Ends what runs since before all were asked to be made again, the last first: returns whether there was such.
 fn end_all(view: &View<'_>, plan: &mut Plan, asked: Timestamp) -> bool {
-    let left = |name: &str| view.observed.latest(name).filter(|seen| seen.created_at <= asked && seen.state == State::Running);
+    let left =
+        |name: &str| view.observed.latest(name).filter(|seen| seen.created_at <= asked && seen.state == State::Running);
     for (container, _) in container::all(view.pod).into_iter().rev() {
         let Some(seen) = left(&container.name) else { continue };
         let why = format!("Container {} will be restarted with all others of its pod", container.name);
-        plan.commands.push(Command::Kill { id: seen.id.clone(), name: container.name.clone(), why, grace: Grace::None });
+        plan.commands.push(Command::Kill {
+            id: seen.id.clone(),
+            name: container.name.clone(),
+            why,
+            grace: Grace::None,
+        });
     }
     plan.commands.iter().any(|command| matches!(command, Command::Kill { .. }))
 }
@@ -204,7 +217,11 @@ fn end_all(view: &View<'_>, plan: &mut Plan, asked: Timestamp) -> bool {
 /// An init container: returns whether it ended well.
 fn run_once(view: &View<'_>, plan: &mut Plan, container: &Container, seen: Option<&Seen>) -> bool {
     match seen {
-        Some(seen) if seen.state == State::Exited && seen.exit_code == 0 && action(container, 0) != Some(RESTART_ALL) => true,
+        Some(seen)
+            if seen.state == State::Exited && seen.exit_code == 0 && action(container, 0) != Some(RESTART_ALL) =>
+        {
+            true
+        }
         Some(seen) if seen.state == State::Unknown => {
             kill_unknown(plan, container, seen);
             false
@@ -282,13 +299,22 @@ fn start(view: &View<'_>, plan: &mut Plan, container: &Container, role: Role, se
     if let Some(ended) = ended.filter(|_| seen.is_some())
         && let Some((until, secs)) = view.backoffs.wait(&crash_loop(container), ended, view.now)
     {
-        let text = format!("back-off {} restarting failed container={} pod={}", go_duration(secs), container.name, pod_text(view.pod));
+        let text = format!(
+            "back-off {} restarting failed container={} pod={}",
+            go_duration(secs),
+            container.name,
+            pod_text(view.pod)
+        );
         plan.crash_loops.insert(container.name.clone(), text);
         plan.wake_at = Some(plan.wake_at.map_or(until, |at| at.min(until)));
         return;
     }
     let attempt = latest.map_or(0, |l| l.attempt + 1);
-    plan.commands.push(Command::Start { name: container.name.clone(), attempt, ended: ended.filter(|_| seen.is_some()) });
+    plan.commands.push(Command::Start {
+        name: container.name.clone(),
+        attempt,
+        ended: ended.filter(|_| seen.is_some()),
+    });
 }
 
 /// `10s`, `1m20s`, `5m0s`: how Go prints a duration.
@@ -313,8 +339,9 @@ fn is_over(pod: &Pod, observed: &Observed) -> bool {
     finished(pod, observed) || init_failed(pod, observed) || stranded(pod, observed)
 }
 
-/// A pod that never restarts lost its sandbox before all its containers had begun: those that ran do not run again, so the others never
-/// can. Spec: `computePodActions` in pkg/kubelet/kuberuntime/kuberuntime_manager.go v1.36, which makes no new sandbox then.
+/// A pod that never restarts lost its sandbox before all its containers had begun: those that ran do not run again, so
+/// the others never can. Spec: `computePodActions` in pkg/kubelet/kuberuntime/kuberuntime_manager.go v1.36, which makes
+/// no new sandbox then.
 pub(crate) fn stranded(pod: &Pod, observed: &Observed) -> bool {
     let never = pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref()) == Some("Never");
     let kept = observed.sandbox().is_some() || observed.sandboxes.is_empty();
@@ -323,10 +350,13 @@ pub(crate) fn stranded(pod: &Pod, observed: &Observed) -> bool {
     }
     let latest = |name: &str| observed.latest(name).filter(|seen| seen.state != State::Created);
     let all = container::all(pod);
-    let again =
-        |seen: &Seen, c: &Container, role| restarts(pod, c, role, if seen.state == State::Exited { seen.exit_code } else { KILLED });
+    let again = |seen: &Seen, c: &Container, role| {
+        restarts(pod, c, role, if seen.state == State::Exited { seen.exit_code } else { KILLED })
+    };
     all.iter().any(|(c, _)| latest(&c.name).is_some())
-        && !all.iter().any(|(c, role)| *role != Role::Sidecar && latest(&c.name).is_some_and(|seen| again(seen, c, *role)))
+        && !all
+            .iter()
+            .any(|(c, role)| *role != Role::Sidecar && latest(&c.name).is_some_and(|seen| again(seen, c, *role)))
 }
 
 /// The exit code of what is killed.
@@ -338,7 +368,9 @@ pub(crate) fn finished(pod: &Pod, observed: &Observed) -> bool {
     !restarting_all(pod, observed)
         && mains.peek().is_some()
         && mains.all(|(c, role)| {
-            observed.latest(&c.name).is_some_and(|seen| seen.state == State::Exited && !restarts(pod, c, role, seen.exit_code))
+            observed
+                .latest(&c.name)
+                .is_some_and(|seen| seen.state == State::Exited && !restarts(pod, c, role, seen.exit_code))
         })
 }
 
@@ -348,7 +380,8 @@ pub(crate) fn init_failed(pod: &Pod, observed: &Observed) -> bool {
         return false;
     }
     container::all(pod).into_iter().filter(|(_, role)| *role == Role::Init).any(|(c, role)| {
-        let failed = |seen: &Seen| seen.state == State::Exited && seen.exit_code != 0 && !restarts(pod, c, role, seen.exit_code);
+        let failed =
+            |seen: &Seen| seen.state == State::Exited && seen.exit_code != 0 && !restarts(pod, c, role, seen.exit_code);
         observed.latest(&c.name).is_some_and(failed)
     })
 }
@@ -363,7 +396,10 @@ pub(crate) mod tests {
     }
 
     fn pod(spec: serde_json::Value) -> Pod {
-        serde_json::from_value(serde_json::json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec})).unwrap()
+        serde_json::from_value(
+            serde_json::json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec}),
+        )
+        .unwrap()
     }
 
     pub(crate) fn seen(name: &str, state: State, exit_code: i32) -> Seen {
@@ -429,7 +465,8 @@ pub(crate) mod tests {
         assert_eq!(plan.wake_at, Some(at(12)));
     }
 
-    // Seen with upstream's "should have their auto-restart back-off timer reset on image update": it waited five minutes.
+    // Seen with upstream's "should have their auto-restart back-off timer reset on image update": it waited five
+    // minutes.
     #[test]
     fn another_image_ends_the_wait_of_a_crash_loop() {
         let of = |image: &str| pod(serde_json::json!({"containers": [{"name": "m", "image": image}]}));
@@ -443,8 +480,10 @@ pub(crate) mod tests {
 
     #[test]
     fn a_pod_that_never_restarts_finishes_and_ends_its_sidecars() {
-        let pod = pod(serde_json::json!({"restartPolicy": "Never", "initContainers": [{"name": "s", "restartPolicy": "Always"}],
-            "containers": [{"name": "m"}]}));
+        let pod = pod(
+            serde_json::json!({"restartPolicy": "Never", "initContainers": [{"name": "s", "restartPolicy": "Always"}],
+            "containers": [{"name": "m"}]}),
+        );
         let containers = vec![seen("m", State::Exited, 0), seen("s", State::Running, 0)];
         assert_eq!(decide(&pod, ready(), containers, &Backoffs::default()).commands, [Command::Finish]);
         let dead = vec![Sandbox { ready: false, ..ready().remove(0) }];
@@ -453,14 +492,18 @@ pub(crate) mod tests {
 
     #[test]
     fn a_container_that_asks_for_it_has_all_of_the_pod_made_again() {
-        let rule = serde_json::json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
+        let rule =
+            serde_json::json!([{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]);
         let pod = pod(serde_json::json!({"restartPolicy": "Never", "initContainers": [{"name": "i"}],
             "containers": [{"name": "asks", "restartPolicy": "Never", "restartPolicyRules": rule}, {"name": "other"}]}));
         let none = Backoffs::default();
         let asked = || seen("asks", State::Exited, 42);
         let containers = vec![asked(), seen("other", State::Running, 0), seen("i", State::Exited, 0)];
         let plan = decide(&pod, ready(), containers, &none);
-        assert!(matches!(&plan.commands[..], [Command::Kill { name, grace: Grace::None, .. }] if name == "other"), "{plan:?}");
+        assert!(
+            matches!(&plan.commands[..], [Command::Kill { name, grace: Grace::None, .. }] if name == "other"),
+            "{plan:?}"
+        );
         let all_ended = || vec![asked(), seen("other", State::Exited, 137), seen("i", State::Exited, 0)];
         assert_eq!(starts(&decide(&pod, ready(), all_ended(), &none)), ["i"], "from the first init container on");
         let anew = |name: &str, state, code| Seen { created_at: at(5), attempt: 1, ..seen(name, state, code) };
@@ -469,9 +512,18 @@ pub(crate) mod tests {
         assert_eq!(starts(&plan), ["asks", "other"], "killed ones too, though the pod never restarts");
         let mut waits = Backoffs::default();
         waits.next(&crash_loop(&pod.spec.as_ref().unwrap().containers[0]), at(0), at(0));
-        assert_eq!(starts(&decide(&pod, ready(), again(vec![anew("i", State::Exited, 0)]), &waits)), ["other"], "its crash loop counts");
-        let all = again(vec![anew("asks", State::Exited, 0), anew("other", State::Exited, 0), anew("i", State::Exited, 0)]);
-        assert_eq!(decide(&pod, ready(), all, &none).commands.last(), Some(&Command::Finish), "and ends when that round ends");
+        assert_eq!(
+            starts(&decide(&pod, ready(), again(vec![anew("i", State::Exited, 0)]), &waits)),
+            ["other"],
+            "its crash loop counts"
+        );
+        let all =
+            again(vec![anew("asks", State::Exited, 0), anew("other", State::Exited, 0), anew("i", State::Exited, 0)]);
+        assert_eq!(
+            decide(&pod, ready(), all, &none).commands.last(),
+            Some(&Command::Finish),
+            "and ends when that round ends"
+        );
     }
 
     fn dead() -> Vec<Sandbox> {
@@ -487,14 +539,25 @@ pub(crate) mod tests {
     #[test]
     fn what_ended_well_does_not_run_again_in_a_new_sandbox() {
         let two = serde_json::json!([{"name": "migrate"}, {"name": "load"}]);
-        let pod = pod(serde_json::json!({"restartPolicy": "OnFailure", "initContainers": [{"name": "i"}], "containers": two}));
+        let pod = pod(
+            serde_json::json!({"restartPolicy": "OnFailure", "initContainers": [{"name": "i"}], "containers": two}),
+        );
         let none = Backoffs::default();
-        let lost = || vec![seen("migrate", State::Exited, 0), seen("load", State::Exited, 137), seen("i", State::Exited, 0)];
+        let lost =
+            || vec![seen("migrate", State::Exited, 0), seen("load", State::Exited, 137), seen("i", State::Exited, 0)];
         assert_eq!(decide(&pod, dead(), lost(), &none).commands, [Command::MakeSandbox { attempt: 1 }]);
-        assert_eq!(starts(&decide(&pod, dead_and_new(), lost(), &none)), ["i"], "what comes before them runs in each sandbox");
+        assert_eq!(
+            starts(&decide(&pod, dead_and_new(), lost(), &none)),
+            ["i"],
+            "what comes before them runs in each sandbox"
+        );
         let anew = Seen { sandbox_id: "s1".to_owned(), attempt: 1, ..seen("i", State::Exited, 0) };
         let again = [vec![anew], lost()].concat();
-        assert_eq!(starts(&decide(&pod, dead_and_new(), again, &none)), ["load"], "and of them only the one that had not ended well");
+        assert_eq!(
+            starts(&decide(&pod, dead_and_new(), again, &none)),
+            ["load"],
+            "and of them only the one that had not ended well"
+        );
     }
 
     // review node.md N16
@@ -506,7 +569,11 @@ pub(crate) mod tests {
         let half = || Observed { sandboxes: dead(), containers: vec![seen("a", State::Exited, 0)] };
         assert!(decide(&pod, dead(), half().containers, &none).commands.is_empty());
         assert!(stranded(&pod, &half()), "so it has failed");
-        assert_eq!(decide(&pod, dead(), Vec::new(), &none).commands, [Command::MakeSandbox { attempt: 1 }], "nothing of it ran yet");
+        assert_eq!(
+            decide(&pod, dead(), Vec::new(), &none).commands,
+            [Command::MakeSandbox { attempt: 1 }],
+            "nothing of it ran yet"
+        );
         assert_eq!(decide(&pod, dead(), vec![seen("a", State::Running, 0)], &none).commands, [Command::Finish]);
     }
 
@@ -519,9 +586,20 @@ pub(crate) mod tests {
         for (kill, secs) in [("startup", 5), ("liveness", 7)] {
             let observed = Observed { sandboxes: ready(), containers: vec![seen("s", State::Running, 0)] };
             let health = Health { id: "s-0".to_owned(), started: false, ready: false, kill: Some(kill) };
-            let (health, backoffs, anew) = (BTreeMap::from([("s".to_owned(), health)]), Backoffs::default(), BTreeSet::new());
-            let plan = plan(&View { pod: &pod, observed: &observed, health: &health, backoffs: &backoffs, anew: &anew, now: at(2) });
-            assert!(matches!(&plan.commands[..], [Command::Kill { grace: Grace::Probe(Some(own)), .. }] if *own == secs), "{plan:?}");
+            let (health, backoffs, anew) =
+                (BTreeMap::from([("s".to_owned(), health)]), Backoffs::default(), BTreeSet::new());
+            let plan = plan(&View {
+                pod: &pod,
+                observed: &observed,
+                health: &health,
+                backoffs: &backoffs,
+                anew: &anew,
+                now: at(2),
+            });
+            assert!(
+                matches!(&plan.commands[..], [Command::Kill { grace: Grace::Probe(Some(own)), .. }] if *own == secs),
+                "{plan:?}"
+            );
         }
     }
 

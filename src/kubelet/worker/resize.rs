@@ -1,8 +1,8 @@
-//! Resizing a pod in place: whether the node grants what the spec asks for now, and bringing the running containers there.
-//! Spec: KEP-1287.
+//! Resizing a pod in place: whether the node grants what the spec asks for now, and bringing the running containers
+//! there. Spec: KEP-1287.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use base::chain::Chain;
 use base::task::Group;
@@ -30,7 +30,8 @@ pub(crate) struct Resizing {
     allocated: Option<BTreeMap<String, ResourceRequirements>>,
     /// What holds in each running container, by its id, and for the pod as a whole.
     applied: BTreeMap<String, ResourceRequirements>,
-    /// What the pod as a whole had when a container was made or changed last, by its id: limits that it lacks are its pod's.
+    /// What the pod as a whole had when a container was made or changed last, by its id: limits that it lacks are its
+    /// pod's.
     under: BTreeMap<String, Option<ResourceRequirements>>,
     /// What the pod's group took in a resize: else it has what was granted.
     group: Option<Limits>,
@@ -67,14 +68,16 @@ fn wishes(pod: &Pod) -> BTreeMap<String, ResourceRequirements> {
 /// Requests and limits as numbers, so that `1000m` and `1` are the same.
 fn amounts(resources: &ResourceRequirements) -> BTreeMap<(bool, &str), i64> {
     let of = |is_limit: bool, map: &'_ Option<BTreeMap<String, _>>| -> Vec<((bool, String), i64)> {
-        let value = |name: &str, q| if name == "cpu" { cgroups::parse(q).milli_value() } else { cgroups::parse(q).value() };
+        let value =
+            |name: &str, q| if name == "cpu" { cgroups::parse(q).milli_value() } else { cgroups::parse(q).value() };
         map.iter().flatten().map(|(name, q)| ((is_limit, name.clone()), value(name, q))).collect()
     };
     let names: Vec<(bool, &str)> = [(false, &resources.requests), (true, &resources.limits)]
         .into_iter()
         .flat_map(|(is_limit, map)| map.iter().flatten().map(move |(name, _)| (is_limit, name.as_str())))
         .collect();
-    let values: BTreeMap<(bool, String), i64> = of(false, &resources.requests).into_iter().chain(of(true, &resources.limits)).collect();
+    let values: BTreeMap<(bool, String), i64> =
+        of(false, &resources.requests).into_iter().chain(of(true, &resources.limits)).collect();
     names.into_iter().map(|(l, n)| ((l, n), values.get(&(l, n.to_owned())).copied().unwrap_or(0))).collect()
 }
 
@@ -110,7 +113,9 @@ pub(crate) fn grant(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Grant {
     for name in ["cpu", "memory"] {
         let (asked, capacity) = (requests(pod, name), host.allocatable.get(name).copied().unwrap_or(0));
         if asked > capacity {
-            return Grant::Infeasible(format!("Node didn't have enough capacity: {name}, requested: {asked}, capacity: {capacity}"));
+            return Grant::Infeasible(format!(
+                "Node didn't have enough capacity: {name}, requested: {asked}, capacity: {capacity}"
+            ));
         }
         let used = others.iter().map(|p| requests(p, name)).fold(0, i64::saturating_add);
         if used.saturating_add(asked) > capacity {
@@ -150,8 +155,11 @@ impl Resizing {
                 self.applied.insert(id.to_owned(), resources.clone());
             }
         }
-        let unchanged = |resources: &ResourceRequirements| [true, false].iter().any(|run| same(&self.of_pod(pod, *run), resources));
-        if let (Some(own), Some(resources)) = (allocated.get_mut(WHOLE), told.resources.as_ref().filter(|told| !unchanged(told))) {
+        let unchanged =
+            |resources: &ResourceRequirements| [true, false].iter().any(|run| same(&self.of_pod(pod, *run), resources));
+        if let (Some(own), Some(resources)) =
+            (allocated.get_mut(WHOLE), told.resources.as_ref().filter(|told| !unchanged(told)))
+        {
             keep_to(&mut own.requests, resources.requests.as_ref());
             keep_to(&mut own.limits, resources.limits.as_ref());
         }
@@ -198,7 +206,7 @@ impl Resizing {
 impl Worker {
     /// Says what the pod has of the node: what it was granted, with no wish that waits.
     fn share_out(&self) {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared.lock();
         shared.granted = Some(Arc::clone(&self.pod));
         shared.deferred = None;
     }
@@ -207,7 +215,8 @@ impl Worker {
     pub(super) fn consider_resize(&mut self, wanted: &Arc<Pod>) {
         let Some(allocated) = &self.resizing.allocated else { return };
         let wish = wishes(wanted);
-        let equal = wish.len() == allocated.len() && wish.iter().all(|(name, r)| allocated.get(name).is_some_and(|have| same(have, r)));
+        let equal = wish.len() == allocated.len()
+            && wish.iter().all(|(name, r)| allocated.get(name).is_some_and(|have| same(have, r)));
         if equal {
             self.resizing.pending = None;
             self.resizing.allocated = Some(wish);
@@ -271,7 +280,8 @@ impl Worker {
         let mut before = wishes(&pod);
         let mut updates: Vec<(String, Container)> = Vec::new();
         let goal = whole(&pod).cloned();
-        let have = self.resizing.applied.get(WHOLE).filter(|have| goal.as_ref().is_none_or(|goal| !same(have, goal))).cloned();
+        let have =
+            self.resizing.applied.get(WHOLE).filter(|have| goal.as_ref().is_none_or(|goal| !same(have, goal))).cloned();
         let of_whole = have.is_some() || goal.is_some() != self.resizing.applied.contains_key(WHOLE);
         match have {
             Some(have) => drop(before.insert(WHOLE.to_owned(), have)),
@@ -279,7 +289,9 @@ impl Worker {
             None => {}
         }
         for spec in resizable(&pod) {
-            let Some(seen) = self.observed.latest(&spec.name).filter(|s| s.state == State::Running).cloned() else { continue };
+            let Some(seen) = self.observed.latest(&spec.name).filter(|s| s.state == State::Running).cloned() else {
+                continue;
+            };
             let goal = spec.resources.clone().unwrap_or_default();
             let have = self.resizing.applied.entry(seen.id.clone()).or_insert_with(|| goal.clone()).clone();
             let is_same = same(&have, &goal);
@@ -343,8 +355,8 @@ impl Worker {
         error
     }
 
-    /// Why memory limits cannot be lowered to what is asked for: more is in use, and the kernel would kill for it. Spec:
-    /// `validateMemoryResizeAction` in pkg/kubelet/kuberuntime/kuberuntime_manager.go v1.36.
+    /// Why memory limits cannot be lowered to what is asked for: more is in use, and the kernel would kill for it.
+    /// Spec: `validateMemoryResizeAction` in pkg/kubelet/kuberuntime/kuberuntime_manager.go v1.36.
     async fn below_usage(
         &self,
         pod: &Pod,
@@ -362,7 +374,11 @@ impl Worker {
         if let Some(limit) = whole {
             why.extend(refusal("pod memory limit", limit, self.node.cgroups.memory_in_use(pod)));
         }
-        let stats = if containers.is_empty() { Vec::new() } else { self.node.runtime.cri.container_stats().await.unwrap_or_default() };
+        let stats = if containers.is_empty() {
+            Vec::new()
+        } else {
+            self.node.runtime.cri.container_stats().await.unwrap_or_default()
+        };
         for (id, container, limit) in containers {
             let own = stats.iter().find(|s| s.attributes.as_ref().is_some_and(|a| a.id == *id));
             let used = own.and_then(|s| s.memory.as_ref()?.usage_bytes.as_ref()).map(|bytes| bytes.value);
@@ -373,7 +389,8 @@ impl Worker {
 
     /// Sets the limits of the pod as a whole, and remembers those that its group took.
     async fn hold_to(&mut self, limits: Limits, pod: &Arc<Pod>) {
-        let (cgroups, before, pids_max) = (self.node.cgroups.clone(), self.resizing.in_force(pod), self.node.config.settings.pod_max_pids);
+        let (cgroups, before, pids_max) =
+            (self.node.cgroups.clone(), self.resizing.in_force(pod), self.node.config.settings.pod_max_pids);
         let pod = Arc::clone(pod);
         match Group::blocking(move || cgroups.limit(limits, before, &pod, pids_max)).await {
             Ok(now) => self.resizing.group = Some(now),
@@ -381,7 +398,8 @@ impl Worker {
         }
     }
 
-    /// The last step: the limits of the pod as a whole. Returns whether something is left to do, as the kernel did not take them.
+    /// The last step: the limits of the pod as a whole. Returns whether something is left to do, as the kernel did not
+    /// take them.
     async fn complete_resize(&mut self, pod: &Arc<Pod>) -> bool {
         match whole(pod) {
             Some(own) => drop(self.resizing.applied.insert(WHOLE.to_owned(), own.clone())),
@@ -404,7 +422,8 @@ impl Worker {
     }
 }
 
-/// Of what an earlier kubelet granted, the amounts of what the pod itself speaks of: its status tells its containers' as well.
+/// Of what an earlier kubelet granted, the amounts of what the pod itself speaks of: its status tells its containers'
+/// as well.
 fn keep_to(own: &mut Option<BTreeMap<String, ApiQuantity>>, granted: Option<&BTreeMap<String, ApiQuantity>>) {
     let Some(own) = own else { return };
     own.retain(|name, amount| {
@@ -421,17 +440,20 @@ fn keep_to(own: &mut Option<BTreeMap<String, ApiQuantity>>, granted: Option<&BTr
 fn held(pod: Option<&ResourceRequirements>, own: &ResourceRequirements) -> ResourceRequirements {
     let mut held = own.clone();
     for name in ["cpu", "memory"].into_iter().filter(|name| cgroups::limit(Some(own), name).is_none()) {
-        if let Some(limit) = pod.filter(|pod| cgroups::limit(Some(pod), name).is_some()).and_then(|pod| pod.limits.as_ref()?.get(name)) {
+        if let Some(limit) =
+            pod.filter(|pod| cgroups::limit(Some(pod), name).is_some()).and_then(|pod| pod.limits.as_ref()?.get(name))
+        {
             held.limits.get_or_insert_default().insert(name.to_owned(), limit.clone());
         }
     }
     held
 }
 
-/// Whether what changes in a container does so by another start alone, as its policy has it. Spec: `computePodResizeAction` in
-/// pkg/kubelet/kuberuntime/kuberuntime_manager.go v1.36.2.
+/// Whether what changes in a container does so by another start alone, as its policy has it. Spec:
+/// `computePodResizeAction` in pkg/kubelet/kuberuntime/kuberuntime_manager.go v1.36.2.
 fn must_restart(container: &Container, have: &ResourceRequirements, goal: &ResourceRequirements) -> bool {
-    let policies = || container.resize_policy.iter().flatten().filter(|policy| policy.restart_policy == "RestartContainer");
+    let policies =
+        || container.resize_policy.iter().flatten().filter(|policy| policy.restart_policy == "RestartContainer");
     changed(have, goal).into_iter().any(|name| policies().any(|policy| policy.resource_name == name))
 }
 
@@ -497,9 +519,11 @@ mod tests {
     fn a_container_with_its_pods_limit_starts_again_where_its_policy_says_so_and_only_once() {
         let pod = |memory: &str, cpu: &str| -> Pod {
             let policy = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
-            serde_json::from_value(json!({"spec": {"resources": {"limits": {"memory": memory, "cpu": cpu}}, "containers": [
+            serde_json::from_value(
+                json!({"spec": {"resources": {"limits": {"memory": memory, "cpu": cpu}}, "containers": [
                 {"name": "taker", "resizePolicy": policy},
-                {"name": "own", "resizePolicy": policy, "resources": {"limits": {"memory": "1Gi"}}}]}}))
+                {"name": "own", "resizePolicy": policy, "resources": {"limits": {"memory": "1Gi"}}}]}}),
+            )
             .unwrap()
         };
         let (old, new) = (pod("2Gi", "1"), pod("3Gi", "1"));
@@ -559,7 +583,11 @@ mod tests {
         };
         let mut resizing = Resizing::default();
         resizing.admit(&whole("2"), &PodStatus::default());
-        assert_eq!(requests(&resizing.effective(&whole("3")), "cpu"), 2000, "a wish of the pod as a whole waits for its grant, too");
+        assert_eq!(
+            requests(&resizing.effective(&whole("3")), "cpu"),
+            2000,
+            "a wish of the pod as a whole waits for its grant, too"
+        );
         let with_init = |cpu: &str| {
             let init = json!([{"name": "i", "resources": {"requests": {"cpu": cpu}}}]);
             let mut pod = pod("1");
@@ -568,7 +596,11 @@ mod tests {
         };
         let mut resizing = Resizing::default();
         resizing.admit(&with_init("2"), &PodStatus::default());
-        assert_eq!(requests(&resizing.effective(&with_init("3")), "cpu"), 2000, "so does one of a container that goes before");
+        assert_eq!(
+            requests(&resizing.effective(&with_init("3")), "cpu"),
+            2000,
+            "so does one of a container that goes before"
+        );
         let of = |cpu: &str| wishes(&pod(cpu)).remove("c").unwrap();
         assert!(same(&of("1"), &of("1000m")));
         assert_eq!(changed(&of("1"), &of("2")), ["cpu"].into());

@@ -1,8 +1,9 @@
-//! Telling the API server how a pod is, also while the pod's task is busy with pulls, hooks or an end that takes its time: whether it is
-//! ready is asked all the while, and must be known at once.
+//! Telling the API server how a pod is, also while the pod's task is busy with pulls, hooks or an end that takes its
+//! time: whether it is ready is asked all the while, and must be known at once.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::watch;
@@ -53,7 +54,7 @@ impl Worker {
     /// The telling of what is known now.
     pub(super) fn telling(&mut self) -> Telling {
         {
-            let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shared = self.shared.lock();
             (shared.observed, shared.volumes) = (self.observed.clone(), self.mounted.paths.clone());
         }
         let mut telling = Telling {
@@ -82,7 +83,8 @@ impl Worker {
 }
 
 impl Telling {
-    /// Tells now, and again whenever something of it changes, until `done`. What is being written then is written to its end.
+    /// Tells now, and again whenever something of it changes, until `done`. What is being written then is written to
+    /// its end.
     pub(super) async fn until(mut self, mut rx: watch::Receiver<Desired>, done: CancellationToken) -> Telling {
         self.tell().await;
         loop {
@@ -102,8 +104,8 @@ impl Telling {
     }
 
     fn compute(&mut self) {
-        let health = self.health.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let observed = self.shared.lock().unwrap_or_else(PoisonError::into_inner).observed.clone();
+        let health = self.health.lock().clone();
+        let observed = self.shared.lock().observed.clone();
         let facts = Facts {
             pod: &self.pod,
             observed: &observed,
@@ -119,7 +121,7 @@ impl Telling {
             now: self.node.clock.now(),
         };
         let status = status::compute(&facts);
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared.lock();
         shared.status = status.clone();
         let ended = status.phase.as_deref().is_some_and(status::phase::ends) && !observed.may_run();
         if ended {
@@ -128,7 +130,8 @@ impl Telling {
         drop(shared);
         self.told.status = status;
         if ended {
-            // The scheduler gives the pod's share away as soon as it reads the phase, long before the pod's folders are tidied.
+            // The scheduler gives the pod's share away as soon as it reads the phase, long before the pod's folders are
+            // tidied.
             self.node.devices.release(self.pod.metadata.uid.as_deref().unwrap_or_default());
         }
     }

@@ -190,7 +190,9 @@ pub fn format_label_selector(selector: Option<&Value>) -> String {
         Ok(s) if s.nothing || s.requirements.is_empty() => "<none>".to_owned(),
         Ok(s) => {
             let show = |r: &Requirement| match (r.operator, r.values.len()) {
-                (Operator::In, 1) => Requirement { operator: Operator::Equals, key: r.key.clone(), values: r.values.clone() }.to_string(),
+                (Operator::In, 1) => {
+                    Requirement { operator: Operator::Equals, key: r.key.clone(), values: r.values.clone() }.to_string()
+                }
                 _ => r.to_string(),
             };
             s.requirements.iter().map(show).collect::<Vec<_>>().join(",")
@@ -207,20 +209,34 @@ fn new_requirement(key: &str, operator: Operator, values: BTreeSet<String>) -> R
     let list = || format!("[{}]", values.iter().map(|v| format!("{v:?}")).collect::<Vec<_>>().join(","));
     match operator {
         Operator::In | Operator::NotIn if values.is_empty() => {
-            return Err(format!("values: Invalid value: {}: for 'in', 'notin' operators, values set can't be empty", list()));
+            return Err(format!(
+                "values: Invalid value: {}: for 'in', 'notin' operators, values set can't be empty",
+                list()
+            ));
         }
         Operator::Equals | Operator::DoubleEquals | Operator::NotEquals if values.len() != 1 => {
-            return Err(format!("values: Invalid value: {}: exact-match compatibility requires one single value", list()));
+            return Err(format!(
+                "values: Invalid value: {}: exact-match compatibility requires one single value",
+                list()
+            ));
         }
         Operator::Exists | Operator::DoesNotExist if !values.is_empty() => {
-            return Err(format!("values: Invalid value: {}: values set must be empty for exists and does not exist", list()));
+            return Err(format!(
+                "values: Invalid value: {}: values set must be empty for exists and does not exist",
+                list()
+            ));
         }
         Operator::GreaterThan | Operator::LessThan => {
             if values.len() != 1 {
-                return Err(format!("values: Invalid value: {}: for 'Gt', 'Lt' operators, exactly one value is required", list()));
+                return Err(format!(
+                    "values: Invalid value: {}: for 'Gt', 'Lt' operators, exactly one value is required",
+                    list()
+                ));
             }
             if let Some(bad) = values.iter().find(|v| v.parse::<i64>().is_err()) {
-                return Err(format!("values[0]: Invalid value: {bad:?}: for 'Gt', 'Lt' operators, the value must be an integer"));
+                return Err(format!(
+                    "values[0]: Invalid value: {bad:?}: for 'Gt', 'Lt' operators, the value must be an integer"
+                ));
             }
         }
         _ => {}
@@ -269,14 +285,19 @@ mod tests {
         assert_eq!(round("a=b c"), "error: found 'c', expected: ',' or 'end of string'");
         assert_eq!(round("a=b,"), "error: found '', expected: identifier after ','");
         assert_eq!(round("=a"), "error: found '=', expected: !, identifier, or 'end of string'");
-        assert!(round("a_/b=c").starts_with("error: unable to parse requirement: <nil>: Invalid value: \"a_/b\": prefix part"));
+        assert!(
+            round("a_/b=c")
+                .starts_with("error: unable to parse requirement: <nil>: Invalid value: \"a_/b\": prefix part")
+        );
     }
 
     #[test]
     fn absence_meets_negative_requirements() {
         let labels = json!({"a": "1"});
         let labels = labels.as_object();
-        for (text, want) in [("b!=1", true), ("b notin (1)", true), ("!b", true), ("a>0", true), ("a<1", false), ("b in (1)", false)] {
+        for (text, want) in
+            [("b!=1", true), ("b notin (1)", true), ("!b", true), ("a>0", true), ("a<1", false), ("b in (1)", false)]
+        {
             assert_eq!(Selector::parse(text).unwrap().matches(labels), want, "{text}");
         }
     }

@@ -76,13 +76,17 @@ impl Parser {
                         Token::End => return Ok(requirements),
                         Token::Symbol(",") => match self.peek() {
                             Token::Word(_) | Token::Symbol("!") => {}
-                            other => return Err(format!("found '{}', expected: identifier after ','", other.literal())),
+                            other => {
+                                return Err(format!("found '{}', expected: identifier after ','", other.literal()));
+                            }
                         },
                         other => return Err(format!("found '{}', expected: ',' or 'end of string'", other.literal())),
                     }
                 }
                 Token::End => return Ok(requirements),
-                other => return Err(format!("found '{}', expected: !, identifier, or 'end of string'", other.literal())),
+                other => {
+                    return Err(format!("found '{}', expected: !, identifier, or 'end of string'", other.literal()));
+                }
             }
         }
     }

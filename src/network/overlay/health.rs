@@ -1,8 +1,8 @@
-//! Whether the tunnel carries packets: every node asks its peers over it, with small packets and with full ones, and writes what it
-//! found as its Node's condition `OverlayHealthy`.
+//! Whether the tunnel carries packets: every node asks its peers over it, with small packets and with full ones, and
+//! writes what it found as its Node's condition `OverlayHealthy`.
 //!
-//! Full packets that vanish are the trouble of links whose MTU is smaller than the machine believes; that nothing comes back at all is
-//! mostly a firewall without UDP 8472, or the checksum offload of some network cards.
+//! Full packets that vanish are the trouble of links whose MTU is smaller than the machine believes; that nothing comes
+//! back at all is mostly a firewall without UDP 8472, or the checksum offload of some network cards.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -50,7 +50,13 @@ pub(crate) struct End {
 }
 
 /// Asks as long as the group lives, from whatever `end` the tunnel has.
-pub(crate) fn start(name: String, nodes: Informer<Node>, api: Api<Node>, end: watch::Receiver<Option<End>>, group: &Group) {
+pub(crate) fn start(
+    name: String,
+    nodes: Informer<Node>,
+    api: Api<Node>,
+    end: watch::Receiver<Option<End>>,
+    group: &Group,
+) {
     let checker = Checker { name, nodes, api, clock: Clock::system(), round: 0 };
     group.spawn("overlay-health", checker.run(end));
 }
@@ -143,7 +149,8 @@ impl Checker {
             return true;
         }
         let now = rfc3339_secs(self.clock.now());
-        let since = before.and_then(|c| c.last_transition_time.as_ref()).map_or_else(|| now.clone(), |at| rfc3339_secs(at.0));
+        let since =
+            before.and_then(|c| c.last_transition_time.as_ref()).map_or_else(|| now.clone(), |at| rfc3339_secs(at.0));
         let condition = json!({ "type": CONDITION, "status": status, "reason": reason, "message": message,
             "lastHeartbeatTime": now, "lastTransitionTime": since });
         let patch = json!({ "status": { "conditions": [condition] } });
@@ -163,7 +170,8 @@ fn peer(node: &Arc<Node>, own: &str, end: &End) -> Option<Peer> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
     let ready = conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
     let asks = conditions.iter().any(|c| c.type_ == CONDITION);
-    let tunnel = plan::cidrs(node).into_iter().map(|cidr| cidr.network()).find(|ip| ip.is_ipv4() == end.ip.is_ipv4())?;
+    let tunnel =
+        plan::cidrs(node).into_iter().map(|cidr| cidr.network()).find(|ip| ip.is_ipv4() == end.ip.is_ipv4())?;
     (ready && asks).then_some(Peer { name, tunnel, small: false, full: false })
 }
 
@@ -188,14 +196,17 @@ async fn ask(socket: &UdpSocket, end: &End, peers: &mut [Peer]) -> io::Result<()
     }
 }
 
-/// Answers questions and notes the answers of `peers`; ends when all of them have answered in full, or with what is wrong with the socket.
+/// Answers questions and notes the answers of `peers`; ends when all of them have answered in full, or with what is
+/// wrong with the socket.
 async fn listen(socket: &UdpSocket, peers: &mut [Peer]) -> io::Error {
     let mut packet = vec![0; 64 * 1024];
     loop {
         let (bytes, from) = match socket.recv_from(&mut packet).await {
             Ok(received) => received,
             // What ICMP says of an earlier packet.
-            Err(err) if matches!(err.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable) => continue,
+            Err(err) if matches!(err.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::HostUnreachable) => {
+                continue;
+            }
             Err(err) => return io::Error::other(err),
         };
         match packet.first() {
@@ -265,7 +276,10 @@ mod tests {
         assert_eq!(judge(&[], 1450).1, "NoPeers");
         assert_eq!(judge(&[peer_of("b", true, true)], 1450).0, "True");
         let (status, reason, text) = judge(&[peer_of("b", true, false), peer_of("c", false, false)], 1450);
-        assert!(status == "False" && reason == "FullPacketsVanish" && text.contains("reach b ") && text.contains("1450"), "{text}");
+        assert!(
+            status == "False" && reason == "FullPacketsVanish" && text.contains("reach b ") && text.contains("1450"),
+            "{text}"
+        );
         let (status, _, text) = judge(&[peer_of("b", true, true), peer_of("c", false, false)], 1450);
         assert!(status == "Unknown" && text.starts_with("c does not") && text.contains("8472"), "{text}");
     }

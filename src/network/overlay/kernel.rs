@@ -1,9 +1,10 @@
-//! The tunnel device, routes, neighbours and forwarding entries over rtnetlink. The kernel is asked what is there each time, so that
-//! what somebody flushed comes back.
+//! The tunnel device, routes, neighbours and forwarding entries over rtnetlink. The kernel is asked what is there each
+//! time, so that what somebody flushed comes back.
 
+use base::sync::Mutex;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::task::Group;
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
@@ -11,7 +12,9 @@ use ipnet::IpNet;
 use rtnetlink::packet_core::NetlinkPayload;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags};
 use rtnetlink::packet_route::link::{InfoData, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
-use rtnetlink::packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState};
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::{Handle, LinkUnspec, LinkVxlan, MulticastGroup, RouteMessageBuilder};
@@ -89,7 +92,7 @@ impl Events {
     /// Whether the uplink carries more or less than it did.
     fn is_other_mtu(&self, message: &RouteNetlinkMessage) -> bool {
         let RouteNetlinkMessage::NewLink(link) = message else { return false };
-        let seen = *self.uplink.lock().unwrap_or_else(PoisonError::into_inner);
+        let seen = *self.uplink.lock();
         seen.is_some_and(|(index, before)| index == link.header.index && mtu(link).is_some_and(|now| now != before))
     }
 
@@ -98,8 +101,9 @@ impl Events {
     }
 }
 
-/// Pods' cables and neighbours come and go all the time; news is any address, our device's end or stop, and what somebody took away of
-/// what only we make. (What we take away ourselves is news once more, and the next look finds nothing to do.)
+/// Pods' cables and neighbours come and go all the time; news is any address, our device's end or stop, and what
+/// somebody took away of what only we make. (What we take away ourselves is news once more, and the next look finds
+/// nothing to do.)
 fn matters(message: &RouteNetlinkMessage) -> bool {
     let ours = |link: &LinkMessage| link.attributes.contains(&LinkAttribute::IfName(DEVICE.to_owned()));
     match message {
@@ -128,7 +132,8 @@ impl Kernel {
     /// Opens a socket that hears of `groups`; the task that reads it lives in `group`.
     pub(crate) fn open(groups: &[MulticastGroup], group: &Group) -> Result<(Kernel, Events), NetworkError> {
         let opened = rtnetlink::new_multicast_connection(groups);
-        let (connection, handle, messages) = opened.map_err(|source| NetworkError::Io { doing: "cannot open a netlink socket", source })?;
+        let (connection, handle, messages) =
+            opened.map_err(|source| NetworkError::Io { doing: "cannot open a netlink socket", source })?;
         group.spawn_short("netlink", connection);
         let news = messages.filter_map(|(message, _)| async move {
             match message.payload {
@@ -143,7 +148,9 @@ impl Kernel {
     /// The interface with this address, or the one named; there its first address of the same family.
     pub(crate) async fn uplink(&self, ip: IpAddr, named: Option<&str>) -> Result<Option<Uplink>, NetworkError> {
         let named = match named {
-            Some(name) => Some(self.link(name).await?.ok_or_else(|| NetworkError::NoInterface { name: name.to_owned() })?.header.index),
+            Some(name) => Some(
+                self.link(name).await?.ok_or_else(|| NetworkError::NoInterface { name: name.to_owned() })?.header.index,
+            ),
             None => None,
         };
         let mut stream = std::pin::pin!(self.handle.address().get().execute());
@@ -169,8 +176,13 @@ impl Kernel {
         let mut links = std::pin::pin!(self.handle.link().get().match_index(index).execute());
         let link = links.try_next().await.map_err(failed("cannot look at the uplink"))?;
         let mtu = link.and_then(|link| mtu(&link)).unwrap_or(1500);
-        *self.uplink.lock().unwrap_or_else(PoisonError::into_inner) = Some((index, mtu));
-        Ok(Some(Uplink { index, mtu, ip, networks: all.into_iter().filter(|(at, _)| *at == index).map(|(_, net)| net).collect() }))
+        *self.uplink.lock() = Some((index, mtu));
+        Ok(Some(Uplink {
+            index,
+            mtu,
+            ip,
+            networks: all.into_iter().filter(|(at, _)| *at == index).map(|(_, net)| net).collect(),
+        }))
     }
 
     async fn link(&self, name: &str) -> Result<Option<LinkMessage>, NetworkError> {
@@ -184,7 +196,12 @@ impl Kernel {
 
     pub(crate) async fn remove_tunnel(&self) -> Result<(), NetworkError> {
         if let Some(old) = self.link(DEVICE).await? {
-            self.handle.link().del(old.header.index).execute().await.map_err(failed("cannot remove the tunnel device"))?;
+            self.handle
+                .link()
+                .del(old.header.index)
+                .execute()
+                .await
+                .map_err(failed("cannot remove the tunnel device"))?;
         }
         Ok(())
     }
@@ -198,8 +215,13 @@ impl Kernel {
             link = None;
         }
         if link.is_none() {
-            let builder =
-                LinkVxlan::new(DEVICE, VNI).dev(want.uplink).port(PORT).learning(false).address(want.mac.to_vec()).mtu(want.mtu).up();
+            let builder = LinkVxlan::new(DEVICE, VNI)
+                .dev(want.uplink)
+                .port(PORT)
+                .learning(false)
+                .address(want.mac.to_vec())
+                .mtu(want.mtu)
+                .up();
             let builder = match want.local {
                 IpAddr::V4(ip) => builder.local(ip),
                 IpAddr::V6(ip) => builder.local6(ip),
@@ -212,7 +234,12 @@ impl Kernel {
         let index = link.header.index;
         if mtu(&link) != Some(want.mtu) || !is_up(&link) {
             let message = LinkUnspec::new_with_index(index).mtu(want.mtu).up().build();
-            self.handle.link().set(message).execute().await.map_err(failed("cannot set the tunnel's MTU, or set it up"))?;
+            self.handle
+                .link()
+                .set(message)
+                .execute()
+                .await
+                .map_err(failed("cannot set the tunnel's MTU, or set it up"))?;
         }
         self.addresses(index, &want.addresses).await?;
         Ok(index)
@@ -232,7 +259,12 @@ impl Kernel {
             if want.contains(&ip) {
                 have.insert(ip);
             } else if !link_local {
-                self.handle.address().del(message).execute().await.map_err(failed("cannot remove an old address of the tunnel"))?;
+                self.handle
+                    .address()
+                    .del(message)
+                    .execute()
+                    .await
+                    .map_err(failed("cannot remove an old address of the tunnel"))?;
             }
         }
         for ip in want.iter().filter(|ip| !have.contains(ip)) {
@@ -249,18 +281,32 @@ impl Kernel {
     /// Routes, neighbours and machines as planned on `device`; what else of ours is there goes.
     pub(crate) async fn apply(&self, plan: &Plan, device: u32, services: &[IpNet]) -> Result<(), NetworkError> {
         for (mac, machine) in &plan.machines {
-            let entry = self.handle.neighbours().add_bridge(device, mac).destination(*machine).flags(NeighbourFlags::Own).replace();
+            let entry = self
+                .handle
+                .neighbours()
+                .add_bridge(device, mac)
+                .destination(*machine)
+                .flags(NeighbourFlags::Own)
+                .replace();
             entry.execute().await.map_err(failed("cannot tell the tunnel where a node is"))?;
         }
         for (ip, mac) in &plan.neighbours {
-            let entry = self.handle.neighbours().add(device, *ip).link_layer_address(mac).state(NeighbourState::Permanent).replace();
+            let entry = self
+                .handle
+                .neighbours()
+                .add(device, *ip)
+                .link_layer_address(mac)
+                .state(NeighbourState::Permanent)
+                .replace();
             entry.execute().await.map_err(failed("cannot add a neighbour"))?;
         }
         for (cidr, gateway) in &plan.routes {
             let refused = |text: String| NetworkError::Route { cidr: *cidr, text };
             let route = RouteMessageBuilder::<IpAddr>::new()
                 .destination_prefix(cidr.addr(), cidr.prefix_len())
-                .and_then(|route| route.output_interface(device).protocol(RouteProtocol::Other(OUR_ROUTES)).gateway(*gateway))
+                .and_then(|route| {
+                    route.output_interface(device).protocol(RouteProtocol::Other(OUR_ROUTES)).gateway(*gateway)
+                })
                 .map_err(|err| refused(err.to_string()))?;
             // The tunnel's ends are not in any network of the device.
             let route = route.onlink();
@@ -276,12 +322,18 @@ impl Kernel {
             if services.contains(&net) || oif && plan.routes.contains_key(&net) {
                 continue;
             }
-            self.handle.route().del(route).execute().await.map_err(failed("cannot remove the route to a node that is gone"))?;
+            self.handle
+                .route()
+                .del(route)
+                .execute()
+                .await
+                .map_err(failed("cannot remove the route to a node that is gone"))?;
         }
         Ok(())
     }
 
-    /// Takes the routes out of the plan that somebody else has made already: the machine's networks are not ours to take.
+    /// Takes the routes out of the plan that somebody else has made already: the machine's networks are not ours to
+    /// take.
     pub(crate) async fn leave_to_others(&self, plan: &mut Plan) -> Result<(), NetworkError> {
         if plan.routes.is_empty() {
             return Ok(());
@@ -290,8 +342,9 @@ impl Kernel {
             let main = route.header.table == RouteHeader::RT_TABLE_MAIN;
             if main && route.header.protocol != RouteProtocol::Other(OUR_ROUTES) && plan.routes.remove(&net).is_some() {
                 plan.neighbours.remove(&net.network());
-                plan.troubles
-                    .push(format!("this machine has a route to {net} that is not kedge's: the pods there cannot be reached from here"));
+                plan.troubles.push(format!(
+                    "this machine has a route to {net} that is not kedge's: the pods there cannot be reached from here"
+                ));
             }
         }
         Ok(())
@@ -304,7 +357,10 @@ impl Kernel {
 
     async fn routes(&self) -> Result<Vec<(RouteMessage, IpNet)>, NetworkError> {
         let mut routes = Vec::new();
-        for filter in [RouteMessageBuilder::<std::net::Ipv4Addr>::new().build(), RouteMessageBuilder::<std::net::Ipv6Addr>::new().build()] {
+        for filter in [
+            RouteMessageBuilder::<std::net::Ipv4Addr>::new().build(),
+            RouteMessageBuilder::<std::net::Ipv6Addr>::new().build(),
+        ] {
             let mut stream = std::pin::pin!(self.handle.route().get(filter).execute());
             while let Some(route) = stream.try_next().await.map_err(failed("cannot list routes"))? {
                 let to = route.attributes.iter().find_map(|attribute| match attribute {
@@ -324,13 +380,21 @@ impl Kernel {
         for family in [AddressFamily::Inet, AddressFamily::Inet6, AddressFamily::Bridge] {
             let mut stream = std::pin::pin!(self.handle.neighbours().get().set_address_family(family).execute());
             while let Some(entry) = stream.try_next().await.map_err(failed("cannot list neighbours"))? {
-                if entry.header.ifindex == device && entry.header.state == NeighbourState::Permanent && !is_planned(&entry, plan) {
+                if entry.header.ifindex == device
+                    && entry.header.state == NeighbourState::Permanent
+                    && !is_planned(&entry, plan)
+                {
                     stale.push(entry);
                 }
             }
         }
         for entry in stale {
-            self.handle.neighbours().del(entry).execute().await.map_err(failed("cannot remove a neighbour that is gone"))?;
+            self.handle
+                .neighbours()
+                .del(entry)
+                .execute()
+                .await
+                .map_err(failed("cannot remove a neighbour that is gone"))?;
         }
         Ok(())
     }
@@ -386,5 +450,7 @@ fn is_like(link: &LinkMessage, want: &Tunnel) -> bool {
         IpAddr::V6(ip) => InfoVxlan::Local6(ip),
     };
     let mac = link.attributes.contains(&LinkAttribute::Address(want.mac.to_vec()));
-    mac && [InfoVxlan::Id(VNI), InfoVxlan::Port(PORT), InfoVxlan::Link(want.uplink), local].iter().all(|part| vxlan.contains(part))
+    mac && [InfoVxlan::Id(VNI), InfoVxlan::Port(PORT), InfoVxlan::Link(want.uplink), local]
+        .iter()
+        .all(|part| vxlan.contains(part))
 }

@@ -31,7 +31,9 @@ pub(crate) type Mac = [u8; 6];
 /// MTU of pods and of the tunnel.
 pub(crate) fn pod_mtu(backend: Backend, uplink: u32, outer_ipv6: bool) -> u32 {
     match backend {
-        Backend::Vxlan => uplink.saturating_sub(if outer_ipv6 { VXLAN_BYTES.1 } else { VXLAN_BYTES.0 }).max(MTU_MIN.min(uplink)),
+        Backend::Vxlan => {
+            uplink.saturating_sub(if outer_ipv6 { VXLAN_BYTES.1 } else { VXLAN_BYTES.0 }).max(MTU_MIN.min(uplink))
+        }
         Backend::HostGw | Backend::None => uplink,
     }
 }
@@ -56,7 +58,13 @@ impl Mine {
         let external = config.external_ip.then(|| address(node, "ExternalIP")).flatten();
         let overwritten = annotation(node, PUBLIC_IP_OVERWRITE).and_then(|ip| ip.parse().ok());
         let public_ip = overwritten.or(external).unwrap_or(local_ip);
-        (!cidrs.is_empty()).then(|| Mine { name: config.node_name.clone(), cidrs, local_ip, public_ip, mac: mac_of(&config.node_name) })
+        (!cidrs.is_empty()).then(|| Mine {
+            name: config.node_name.clone(),
+            cidrs,
+            local_ip,
+            public_ip,
+            mac: mac_of(&config.node_name),
+        })
     }
 
     pub(crate) fn annotations(&self, backend: Backend) -> BTreeMap<String, String> {
@@ -88,9 +96,15 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// `networks` are the uplink's: only machines in them can be a gateway. `cluster` are the pod networks of the cluster: no node
-    /// gets a route for anything else, whatever its object says.
-    pub(crate) fn of(nodes: &[Arc<Node>], mine: &Mine, backend: Backend, networks: &[IpNet], cluster: &[IpNet]) -> Plan {
+    /// `networks` are the uplink's: only machines in them can be a gateway. `cluster` are the pod networks of the
+    /// cluster: no node gets a route for anything else, whatever its object says.
+    pub(crate) fn of(
+        nodes: &[Arc<Node>],
+        mine: &Mine,
+        backend: Backend,
+        networks: &[IpNet],
+        cluster: &[IpNet],
+    ) -> Plan {
         let mut plan = Plan::default();
         let mut given = BTreeSet::new();
         // Names can be found that come to one MAC: then it is the older node's.
@@ -105,8 +119,10 @@ impl Plan {
             let ranges = plan.own_ranges(node, cluster, &mut given);
             let Some(ip) = reachable(node, mine.local_ip).filter(|_| name != mine.name) else { continue };
             if let Some(other) = annotation(node, BACKEND_TYPE).filter(|kind| *kind != backend.name()) {
-                plan.troubles
-                    .push(format!("node {name} uses the overlay {other}, this one {}: their pods cannot reach each other", backend.name()));
+                plan.troubles.push(format!(
+                    "node {name} uses the overlay {other}, this one {}: their pods cannot reach each other",
+                    backend.name()
+                ));
                 continue;
             }
             match backend {
@@ -129,12 +145,14 @@ impl Plan {
         let mut own = Vec::new();
         for cidr in cidrs(node) {
             if !cluster.iter().any(|whole| is_piece(&cidr, whole)) {
-                self.troubles
-                    .push(format!("node {name} claims the pod range {cidr}, which is no piece of the cluster's: it gets no route"));
+                self.troubles.push(format!(
+                    "node {name} claims the pod range {cidr}, which is no piece of the cluster's: it gets no route"
+                ));
             } else if given.insert(cidr) {
                 own.push(cidr);
             } else {
-                self.troubles.push(format!("node {name} claims the pod range {cidr} of an older node: it gets no route"));
+                self.troubles
+                    .push(format!("node {name} claims the pod range {cidr} of an older node: it gets no route"));
             }
         }
         own
@@ -162,7 +180,8 @@ impl Plan {
         let name = name_of(node);
         // A node's MAC follows from its name: with another one's it would get that one's packets.
         if macs.get(&mac).is_some_and(|owner| *owner != name) || self.machines.contains_key(&mac) {
-            self.troubles.push(format!("node {name} tells the tunnel address {} of another node: it gets no route", text(&mac)));
+            self.troubles
+                .push(format!("node {name} tells the tunnel address {} of another node: it gets no route", text(&mac)));
             return;
         }
         self.machines.insert(mac, ip);
@@ -173,8 +192,8 @@ impl Plan {
     }
 }
 
-/// Whether a node's range is one of the pieces that the cluster's range is cut into: /24 for IPv4, /64 for IPv6, or the whole of a range
-/// that is smaller.
+/// Whether a node's range is one of the pieces that the cluster's range is cut into: /24 for IPv4, /64 for IPv6, or the
+/// whole of a range that is smaller.
 fn is_piece(cidr: &IpNet, whole: &IpNet) -> bool {
     let bits = if whole.addr().is_ipv4() { 24 } else { 64 };
     whole.contains(cidr) && cidr.prefix_len() == whole.prefix_len().max(bits)
@@ -193,7 +212,8 @@ fn name_of(node: &Node) -> &str {
 
 /// Everything of a Node that matters here.
 pub(crate) fn facts(node: &Node) -> (Vec<IpNet>, Vec<IpAddr>, Option<IpAddr>, Vec<Option<String>>) {
-    let annotations = [BACKEND_TYPE, BACKEND_DATA, PUBLIC_IP, PUBLIC_IP_OVERWRITE].map(|key| annotation(node, key).map(str::to_owned));
+    let annotations = [BACKEND_TYPE, BACKEND_DATA, PUBLIC_IP, PUBLIC_IP_OVERWRITE]
+        .map(|key| annotation(node, key).map(str::to_owned));
     (cidrs(node), addresses(node, "InternalIP").collect(), address(node, "ExternalIP"), annotations.to_vec())
 }
 
@@ -208,7 +228,8 @@ fn address(node: &Node, kind: &str) -> Option<IpAddr> {
     addresses(node, kind).next()
 }
 
-/// Where a node is reached from `here`: at its public address, or at another one of its own if only that is of the same family.
+/// Where a node is reached from `here`: at its public address, or at another one of its own if only that is of the same
+/// family.
 fn reachable(node: &Node, here: IpAddr) -> Option<IpAddr> {
     let public = public_ip(node)?;
     let like = |ip: &IpAddr| ip.is_ipv4() == here.is_ipv4();
@@ -235,12 +256,12 @@ fn vtep_mac(data: &str) -> Option<Mac> {
 }
 
 fn text(mac: &Mac) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
+    base::hex::join(mac, ":")
 }
 
 /// The same after every start, and another one on every node: neighbours need not learn a new one after a reboot.
 fn mac_of(node: &str) -> Mac {
-    let sum = node.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    let sum = base::fnv::sum(node.as_bytes());
     let bytes = sum.to_be_bytes();
     // Locally administered, and not a group address.
     [(bytes[2] & 0xfc) | 0x02, bytes[3], bytes[4], bytes[5], bytes[6], bytes[7]]
@@ -286,19 +307,38 @@ mod tests {
         let told = Mine { mac: mac_of(mac), ..mine() }.annotations(Backend::Vxlan);
         let mut node = (*node(name, ranges[0], "192.168.1.2", json!(told))).clone();
         node.spec.as_mut().unwrap().pod_cidrs = Some(ranges.iter().map(|range| (*range).to_owned()).collect());
-        node.metadata.creation_timestamp = serde_json::from_value(json!(format!("2026-01-{day:02}T00:00:00Z"))).unwrap();
+        node.metadata.creation_timestamp =
+            serde_json::from_value(json!(format!("2026-01-{day:02}T00:00:00Z"))).unwrap();
         Arc::new(node)
     }
 
     #[test]
     fn a_node_gets_routes_for_pieces_of_the_clusters_range_alone() {
-        for range in ["0.0.0.0/1", "128.0.0.0/1", "192.168.1.0/24", "10.42.0.0/16", "10.42.7.0/25", "2000::/3", "fd42::/48", "10.0.0.0/8"] {
-            let plan = Plan::of(&[with_ranges("b", 1, "b", &[range, "10.42.1.0/24"])], &mine(), Backend::Vxlan, &[], &cluster());
+        for range in [
+            "0.0.0.0/1",
+            "128.0.0.0/1",
+            "192.168.1.0/24",
+            "10.42.0.0/16",
+            "10.42.7.0/25",
+            "2000::/3",
+            "fd42::/48",
+            "10.0.0.0/8",
+        ] {
+            let plan = Plan::of(
+                &[with_ranges("b", 1, "b", &[range, "10.42.1.0/24"])],
+                &mine(),
+                Backend::Vxlan,
+                &[],
+                &cluster(),
+            );
             assert_eq!(plan.routes.keys().map(ToString::to_string).collect::<Vec<_>>(), ["10.42.1.0/24"], "{range}");
             assert!(plan.troubles.len() == 1 && plan.troubles[0].contains(range), "{:?}", plan.troubles);
         }
         let small: Vec<IpNet> = vec!["10.9.0.0/26".parse().unwrap()];
-        assert_eq!(Plan::of(&[with_ranges("b", 1, "b", &["10.9.0.0/26"])], &mine(), Backend::Vxlan, &[], &small).routes.len(), 1);
+        assert_eq!(
+            Plan::of(&[with_ranges("b", 1, "b", &["10.9.0.0/26"])], &mine(), Backend::Vxlan, &[], &small).routes.len(),
+            1
+        );
     }
 
     #[test]
@@ -309,7 +349,11 @@ mod tests {
             with_ranges("c", 4, "c", &["10.42.1.0/24"]),
         ];
         let plan = Plan::of(&nodes, &mine(), Backend::Vxlan, &[], &cluster());
-        assert_eq!(plan.routes.keys().map(ToString::to_string).collect::<Vec<_>>(), ["10.42.1.0/24"], "this node's own is not to be had");
+        assert_eq!(
+            plan.routes.keys().map(ToString::to_string).collect::<Vec<_>>(),
+            ["10.42.1.0/24"],
+            "this node's own is not to be had"
+        );
         assert_eq!(plan.troubles.len(), 1);
     }
 
@@ -325,7 +369,8 @@ mod tests {
         let (older, younger) = ("ahvevzbsarfr", "wuunkcgzajbs");
         assert_eq!(mac_of(older), mac_of(younger));
         for (older, younger) in [(older, younger), (younger, older)] {
-            let nodes = [with_ranges(younger, 2, younger, &["10.42.2.0/24"]), with_ranges(older, 1, older, &["10.42.1.0/24"])];
+            let nodes =
+                [with_ranges(younger, 2, younger, &["10.42.2.0/24"]), with_ranges(older, 1, older, &["10.42.1.0/24"])];
             let plan = Plan::of(&nodes, &mine(), Backend::Vxlan, &[], &cluster());
             assert_eq!(plan.routes.keys().map(ToString::to_string).collect::<Vec<_>>(), ["10.42.1.0/24"]);
         }
@@ -333,15 +378,20 @@ mod tests {
 
     #[test]
     fn a_node_without_a_tunnel_gets_no_route() {
-        let plan = Plan::of(&[node("b", "10.42.1.0/24", "192.168.1.2", json!({}))], &mine(), Backend::Vxlan, &[], &cluster());
+        let plan =
+            Plan::of(&[node("b", "10.42.1.0/24", "192.168.1.2", json!({}))], &mine(), Backend::Vxlan, &[], &cluster());
         assert_eq!(plan, Plan::default());
     }
 
     #[test]
     fn host_gw_refuses_a_node_behind_a_router() {
-        let nodes = [node("b", "10.42.1.0/24", "192.168.1.2", json!({})), node("c", "10.42.2.0/24", "10.9.0.1", json!({}))];
+        let nodes =
+            [node("b", "10.42.1.0/24", "192.168.1.2", json!({})), node("c", "10.42.2.0/24", "10.9.0.1", json!({}))];
         let plan = Plan::of(&nodes, &mine(), Backend::HostGw, &["192.168.1.0/24".parse().unwrap()], &cluster());
-        assert_eq!(plan.routes.into_iter().collect::<Vec<_>>(), [("10.42.1.0/24".parse().unwrap(), "192.168.1.2".parse().unwrap())]);
+        assert_eq!(
+            plan.routes.into_iter().collect::<Vec<_>>(),
+            [("10.42.1.0/24".parse().unwrap(), "192.168.1.2".parse().unwrap())]
+        );
         assert_eq!(plan.troubles.len(), 1);
     }
 
@@ -350,7 +400,8 @@ mod tests {
         let mut node = (*node("b", "10.42.1.0/24", "192.168.1.2", json!(mine().annotations(Backend::HostGw)))).clone();
         node.metadata.annotations.as_mut().unwrap().insert(PUBLIC_IP.to_owned(), "192.168.1.2".to_owned());
         node.spec.as_mut().unwrap().pod_cidrs = Some(vec!["10.42.1.0/24".to_owned(), "fd42:0:0:1::/64".to_owned()]);
-        let v6 = json!([{ "type": "InternalIP", "address": "192.168.1.2" }, { "type": "InternalIP", "address": "fd77::2" }]);
+        let v6 =
+            json!([{ "type": "InternalIP", "address": "192.168.1.2" }, { "type": "InternalIP", "address": "fd77::2" }]);
         node.status.as_mut().unwrap().addresses = serde_json::from_value(v6).unwrap();
         let node = [Arc::new(node)];
         let networks: Vec<IpNet> = vec!["192.168.1.0/24".parse().unwrap(), "fd77::/64".parse().unwrap()];

@@ -1,5 +1,5 @@
-//! Which sandbox of this node holds which addresses, as the CNI plugin told: known before the API server hears of it, and true whatever
-//! anybody writes into a pod.
+//! Which sandbox of this node holds which addresses, as the CNI plugin told: known before the API server hears of it,
+//! and true whatever anybody writes into a pod.
 //!
 //! Kept in a file of the run folder, because status may not tell yet when kedge starts again.
 
@@ -21,7 +21,8 @@ pub(crate) struct Claim {
     #[serde(flatten)]
     pub(crate) pod: PodRef,
     pub(crate) ips: Vec<IpAddr>,
-    /// The sandbox's network namespace: without that file nothing uses the addresses. Claims of an earlier kedge do not tell it.
+    /// The sandbox's network namespace: without that file nothing uses the addresses. Claims of an earlier kedge do not
+    /// tell it.
     #[serde(default)]
     pub(crate) netns: Option<PathBuf>,
     /// The pod's object as it was last: its policies hold until the sandbox is gone, also when the object goes first.

@@ -1,7 +1,8 @@
 //! The socket on which the CNI plugin `kedge-policy` tells of sandboxes: one line of JSON each way.
 //!
-//! `{"command":"ADD","sandbox":"…","namespace":"…","name":"…","uid":"…","addresses":["10.42.0.5"]}` is answered with `{}` when the
-//! pod's policies are in force, and with `{"error":"…"}` when that cannot be said in time: then the pod must not start.
+//! `{"command":"ADD","sandbox":"…","namespace":"…","name":"…","uid":"…","addresses":["10.42.0.5"]}` is answered with
+//! `{}` when the pod's policies are in force, and with `{"error":"…"}` when that cannot be said in time: then the pod
+//! must not start.
 
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -78,7 +79,9 @@ async fn serve(stream: UnixStream, requests: mpsc::Sender<Request>) {
     let answer = match tokio::time::timeout(ANSWER_TIMEOUT, read.read_line(&mut line)).await {
         Ok(Ok(_)) => match tokio::time::timeout(ANSWER_TIMEOUT, answer(&line, &requests)).await {
             Ok(answer) => answer,
-            Err(_) => refused("the pod's network policies could not be put in force in time: the API server does not tell about the pod"),
+            Err(_) => refused(
+                "the pod's network policies could not be put in force in time: the API server does not tell about the pod",
+            ),
         },
         _ => return,
     };
@@ -134,7 +137,9 @@ async fn check(question: Question, requests: &mpsc::Sender<Request>) -> Answer {
     }
     match heard.await {
         Ok(true) => Answer::default(),
-        Ok(false) => refused("kedge does not know the sandbox with these addresses: its network policies are not in force"),
+        Ok(false) => {
+            refused("kedge does not know the sandbox with these addresses: its network policies are not in force")
+        }
         Err(_) => refused("kedge is stopping"),
     }
 }

@@ -1,6 +1,7 @@
-//! Namespaces whose policies are too much for nft: on some scripts it hangs, or refuses them, and one namespace must not keep the policies of
-//! all others from being in force. The heaviest one is judged to be why: its policies let nothing through until they are lighter, and for a
-//! while at least: one that is heavy and light in turn would stop all others each time.
+//! Namespaces whose policies are too much for nft: on some scripts it hangs, or refuses them, and one namespace must
+//! not keep the policies of all others from being in force. The heaviest one is judged to be why: its policies let
+//! nothing through until they are lighter, and for a while at least: one that is heavy and light in turn would stop all
+//! others each time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,18 +19,20 @@ use crate::table;
 const HEAVY_MAX: usize = 32;
 /// Namespaces that were why and are lighter now, at most; the one that was let go first is forgotten first.
 const REMEMBERED_MAX: usize = 256;
-/// A namespace that is held to be why stays so for this long at least, and twice as long each time it is why again while it is remembered.
+/// A namespace that is held to be why stays so for this long at least, and twice as long each time it is why again
+/// while it is remembered.
 const HOLD: Duration = Duration::from_secs(300);
 /// HOLD is doubled this often at most: to five hours.
 const DOUBLED_MAX: u32 = 6;
 /// It is remembered this many times as long as it was held.
 const REMEMBERED_HOLDS: u32 = 12;
-/// After a failure that no namespace is the reason of, the whole table is tried again this much later, then twice as much later each time.
+/// After a failure that no namespace is the reason of, the whole table is tried again this much later, then twice as
+/// much later each time.
 const RETRY: Duration = Duration::from_secs(2);
 const RETRY_MAX: Duration = Duration::from_secs(300);
 
-/// The whole table is tried this often before anybody is blamed: a stalled machine, or a table that somebody takes away meanwhile, is nobody's
-/// fault.
+/// The whole table is tried this often before anybody is blamed: a stalled machine, or a table that somebody takes away
+/// meanwhile, is nobody's fault.
 const TRIES: u32 = 3;
 /// Bytes of script of a namespace that is never why.
 const LIGHT: usize = 2 << 10;
@@ -71,8 +74,8 @@ impl Heavy {
         self.due
     }
 
-    /// Has policies of the heavy namespaces let nothing through. A namespace that has lost half of its weight is not heavy any more, after a
-    /// while.
+    /// Has policies of the heavy namespaces let nothing through. A namespace that has lost half of its weight is not
+    /// heavy any more, after a while.
     pub(crate) fn lighten(&mut self, world: &mut World, families: &BTreeSet<Family>, now: Instant) {
         self.due = None;
         self.blamed.retain(|_, blame| blame.is_shut || now < blame.until);
@@ -98,8 +101,8 @@ impl Heavy {
         }
     }
 
-    /// nft did not take what was made of this world, the whole table or a change of it: says how long to wait until the whole table is
-    /// tried, without one namespace more if the script may be why.
+    /// nft did not take what was made of this world, the whole table or a change of it: says how long to wait until the
+    /// whole table is tried, without one namespace more if the script may be why.
     pub(crate) fn failed(
         &mut self,
         err: &NetworkError,
@@ -188,22 +191,39 @@ mod tests {
     fn world(blocks: &[(&str, u8)]) -> World {
         let pod = |(n, (ns, _)): (usize, &(&str, u8))| {
             let facts = Facts { ns: (*ns).to_owned(), name: "p".to_owned(), ..Facts::default() };
-            Pod { facts: Arc::new(facts), ips: vec![format!("10.42.0.{n}").parse().unwrap()], local: true, ..Pod::default() }
+            Pod {
+                facts: Arc::new(facts),
+                ips: vec![format!("10.42.0.{n}").parse().unwrap()],
+                local: true,
+                ..Pod::default()
+            }
         };
         let policy = |(ns, n): &(&str, u8)| {
             let block = |n: u8| Peer::Block { cidr: format!("10.{n}.0.0/24").parse().unwrap(), except: Vec::new() };
             let rule = Rule { peers: (0..*n).map(block).collect(), ports: Vec::new() };
-            Policy { ns: (*ns).to_owned(), name: "p".to_owned(), pods: Default::default(), ingress: Some(vec![rule]), egress: None }
+            Policy {
+                ns: (*ns).to_owned(),
+                name: "p".to_owned(),
+                pods: Default::default(),
+                ingress: Some(vec![rule]),
+                egress: None,
+            }
         };
-        World { pods: blocks.iter().enumerate().map(pod).collect(), policies: blocks.iter().map(policy).collect(), ..World::default() }
+        World {
+            pods: blocks.iter().enumerate().map(pod).collect(),
+            policies: blocks.iter().map(policy).collect(),
+            ..World::default()
+        }
     }
 
-    // (Blocks that touch would become one.) A table on which nft hung was tried again for ever, whole, and no pod that came later was guarded, or began.
+    // (Blocks that touch would become one.) A table on which nft hung was tried again for ever, whole, and no pod that
+    // came later was guarded, or began.
     #[test]
     fn the_heaviest_namespace_lets_nothing_through_until_it_is_lighter_and_no_other_one_is_held_up() {
         let (families, mut heavy, begin) = ([Family::V4].into(), Heavy::default(), Instant::now());
         let opens = |world: &World| -> Vec<String> {
-            let open = world.policies.iter().filter(|policy| policy.ingress.as_ref().is_some_and(|rules| !rules.is_empty()));
+            let open =
+                world.policies.iter().filter(|policy| policy.ingress.as_ref().is_some_and(|rules| !rules.is_empty()));
             open.map(|policy| policy.ns.clone()).collect()
         };
         let mut all = world(&[("a", 2), ("evil", 200), ("z", 3)]);

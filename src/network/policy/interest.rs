@@ -1,5 +1,5 @@
-//! Which pods of the cluster the rules in force depend on. A cluster's pods come and go all the time, and most of them are neither on this
-//! node nor named by a policy that isolates a pod here: their changes cost nothing.
+//! Which pods of the cluster the rules in force depend on. A cluster's pods come and go all the time, and most of them
+//! are neither on this node nor named by a policy that isolates a pod here: their changes cost nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::IpAddr;
@@ -27,7 +27,8 @@ impl Interest {
     /// Of the rules that `world` became on this node.
     pub(crate) fn of(world: &World, rules: &Ruleset, node: &str) -> Interest {
         let local: Vec<&Facts> = world.pods.iter().filter(|pod| pod.local).map(|pod| &*pod.facts).collect();
-        let isolates = |policy: &&Policy| local.iter().any(|pod| pod.ns == policy.ns && policy.pods.matches(&pod.labels));
+        let isolates =
+            |policy: &&Policy| local.iter().any(|pod| pod.ns == policy.ns && policy.pods.matches(&pod.labels));
         let in_force = world.policies.iter().filter(isolates);
         let lists = in_force.flat_map(|policy| [policy.ingress.as_deref(), policy.egress.as_deref()]);
         let all: Vec<&Rule> = lists.flatten().flatten().collect();
@@ -101,7 +102,11 @@ mod tests {
             ns: pick(rng, &["a", "b", "c"]).to_owned(),
             name: name.to_string(),
             labels: labels(rng),
-            ports: if rng.below(4) == 0 { vec![(pick(rng, &["http", "dns"]).to_owned(), Protocol::Tcp, 80)] } else { Vec::new() },
+            ports: if rng.below(4) == 0 {
+                vec![(pick(rng, &["http", "dns"]).to_owned(), Protocol::Tcp, 80)]
+            } else {
+                Vec::new()
+            },
             told: vec![format!("10.42.0.{}", rng.below(60)).parse().unwrap()],
             // The cluster has many nodes.
             node: Some(pick(rng, &[NODE, "m", "m", "m", "m"]).to_owned()),
@@ -117,8 +122,13 @@ mod tests {
             namespaces: (rng.below(2) == 0).then(|| selector(rng)),
             pods: selector(rng),
         };
-        let ports =
-            || if rng.below(3) == 0 { vec![Port::Named(Protocol::Tcp, pick(rng, &["http", "dns"]).to_owned())] } else { Vec::new() };
+        let ports = || {
+            if rng.below(3) == 0 {
+                vec![Port::Named(Protocol::Tcp, pick(rng, &["http", "dns"]).to_owned())]
+            } else {
+                Vec::new()
+            }
+        };
         let rules = || (rng.below(3) > 0).then(|| vec![Rule { peers: vec![peer()], ports: ports() }]);
         Policy {
             ns: pick(rng, &["a", "b", "c"]).to_owned(),
@@ -137,7 +147,8 @@ mod tests {
         for _ in 0..60 {
             let mut pods: Vec<Arc<Facts>> = (0..20).map(|name| pod(&rng, name)).collect();
             let policies: Vec<Policy> = (0..3).map(|name| policy(&rng, name)).collect();
-            let namespaces: BTreeMap<String, Labels> = ["a", "b"].into_iter().map(|ns| (ns.to_owned(), labels(&rng))).collect();
+            let namespaces: BTreeMap<String, Labels> =
+                ["a", "b"].into_iter().map(|ns| (ns.to_owned(), labels(&rng))).collect();
             let rules = |pods: &[Arc<Facts>]| {
                 let (pods, is_contested) = members(pods, &Claims::default(), NODE);
                 let world = World { pods, is_contested, namespaces: namespaces.clone(), policies: policies.clone() };

@@ -17,8 +17,9 @@ use crate::policy::PodRef;
 use crate::policy::claims::Claims;
 use crate::service::snapshot::Protocol;
 
-/// Entries of one policy that become a rule or a set each: named ports, selectors of pods, blocks with exceptions. (Other blocks and port
-/// numbers share one set, however many they are.) A policy with more lets nothing through: one object must not fail the table of all others.
+/// Entries of one policy that become a rule or a set each: named ports, selectors of pods, blocks with exceptions.
+/// (Other blocks and port numbers share one set, however many they are.) A policy with more lets nothing through: one
+/// object must not fail the table of all others.
 const RULES_OF_A_POLICY_MAX: usize = 4096;
 
 pub(crate) type Labels = BTreeMap<String, String>;
@@ -33,8 +34,8 @@ pub(crate) struct World {
     pub(crate) is_contested: bool,
 }
 
-/// What an object says of a pod with a network of its own. (One on the host's network is the node, which no policy touches.)
-/// Made once of each version of the object, and shared.
+/// What an object says of a pod with a network of its own. (One on the host's network is the node, which no policy
+/// touches.) Made once of each version of the object, and shared.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Facts {
     pub(crate) ns: String,
@@ -133,9 +134,9 @@ pub(crate) fn world(
     }
 }
 
-/// Gives each address one holder. What a sandbox of this node holds is its pod's, whatever objects say, until the sandbox is gone: a
-/// pod that has ended by its status may have processes yet. All else is what statuses tell; of two that tell the same the newer one has it,
-/// and the second value says that there are such.
+/// Gives each address one holder. What a sandbox of this node holds is its pod's, whatever objects say, until the
+/// sandbox is gone: a pod that has ended by its status may have processes yet. All else is what statuses tell; of two
+/// that tell the same the newer one has it, and the second value says that there are such.
 pub(super) fn members(pods: &[Arc<Facts>], claims: &Claims, node: &str) -> (Vec<Pod>, bool) {
     let by_name: HashMap<(&str, &str), usize> =
         pods.iter().enumerate().map(|(at, pod)| ((pod.ns.as_str(), pod.name.as_str()), at)).collect();
@@ -144,7 +145,9 @@ pub(super) fn members(pods: &[Arc<Facts>], claims: &Claims, node: &str) -> (Vec<
     let mut out = Vec::new();
     for claim in claims.all() {
         let at = by_name.get(&(claim.pod.ns.as_str(), claim.pod.name.as_str())).copied();
-        let at = at.or_else(|| claim.pod.ns.is_empty().then(|| pods.iter().position(|pod| pod.is(&claim.pod, node))).flatten());
+        let at = at.or_else(|| {
+            claim.pod.ns.is_empty().then(|| pods.iter().position(|pod| pod.is(&claim.pod, node))).flatten()
+        });
         if let Some(at) = at.filter(|at| pods[*at].is(&claim.pod, node)) {
             held.entry(at).or_default().extend(&claim.ips);
             taken.extend(&claim.ips);
@@ -158,7 +161,9 @@ pub(super) fn members(pods: &[Arc<Facts>], claims: &Claims, node: &str) -> (Vec<
     let mut newest: HashMap<IpAddr, usize> = HashMap::new();
     let mut is_contested = false;
     let waiting = pods.iter().enumerate().filter(|(at, pod)| !pod.over && !held.contains_key(at));
-    for (at, ip) in waiting.flat_map(|(at, pod)| pod.told.iter().map(move |ip| (at, *ip))).filter(|(_, ip)| !taken.contains(ip)) {
+    for (at, ip) in
+        waiting.flat_map(|(at, pod)| pod.told.iter().map(move |ip| (at, *ip))).filter(|(_, ip)| !taken.contains(ip))
+    {
         let holder = newest.entry(ip).or_insert(at);
         is_contested |= *holder != at;
         if pods[*holder].age() < pods[at].age() {
@@ -188,10 +193,16 @@ impl Facts {
         if spec.host_network == Some(true) {
             return None;
         }
-        let containers =
-            spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always")));
+        let containers = spec
+            .containers
+            .iter()
+            .chain(spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always")));
         let ports = containers.flat_map(|container| container.ports.iter().flatten()).filter_map(|port| {
-            Some((port.name.clone()?, Protocol::parse(port.protocol.as_deref())?, u16::try_from(port.container_port).ok()?))
+            Some((
+                port.name.clone()?,
+                Protocol::parse(port.protocol.as_deref())?,
+                u16::try_from(port.container_port).ok()?,
+            ))
         });
         Some(Facts {
             ns: pod.metadata.namespace.clone().unwrap_or_default(),
@@ -207,8 +218,8 @@ impl Facts {
         })
     }
 
-    /// Whether the runtime means this pod. Name and namespace are compared as well: whoever may write a pod's annotations must not make
-    /// it another's.
+    /// Whether the runtime means this pod. Name and namespace are compared as well: whoever may write a pod's
+    /// annotations must not make it another's.
     pub(crate) fn is(&self, told: &PodRef, node: &str) -> bool {
         let named = told.ns.is_empty() || (told.ns == self.ns && told.name == self.name);
         let uids = [Some(&self.uid), self.static_uid.as_ref()];
@@ -222,7 +233,11 @@ impl Facts {
 
 /// The first address of each family: an earlier kubelet left a pod's former addresses behind it.
 fn told(pod: &ApiPod) -> Vec<IpAddr> {
-    let ips = pod.status.iter().flat_map(|status| status.pod_ips.iter().flatten()).filter_map(|ip| ip.ip.parse::<IpAddr>().ok());
+    let ips = pod
+        .status
+        .iter()
+        .flat_map(|status| status.pod_ips.iter().flatten())
+        .filter_map(|ip| ip.ip.parse::<IpAddr>().ok());
     let mut told: Vec<IpAddr> = Vec::new();
     for ip in ips {
         if !told.iter().any(|have| have.is_ipv4() == ip.is_ipv4()) {
@@ -232,13 +247,14 @@ fn told(pod: &ApiPod) -> Vec<IpAddr> {
     told
 }
 
-/// A static pod's uid is in its mirror's annotation, which is believed only of what the kubelet of the pod's node made: of others it is
-/// something that a user wrote.
+/// A static pod's uid is in its mirror's annotation, which is believed only of what the kubelet of the pod's node made:
+/// of others it is something that a user wrote.
 fn static_uid(pod: &ApiPod) -> Option<String> {
     let annotations = pod.metadata.annotations.as_ref()?;
     let node = pod.spec.as_ref()?.node_name.as_deref()?;
     let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
-    let of_its_node = owners.iter().any(|owner| owner.api_version == "v1" && owner.kind == "Node" && owner.name == node);
+    let of_its_node =
+        owners.iter().any(|owner| owner.api_version == "v1" && owner.kind == "Node" && owner.name == node);
     let mirror = annotations.contains_key("kubernetes.io/config.mirror") && of_its_node;
     annotations.get("kubernetes.io/config.hash").filter(|_| mirror).cloned()
 }
@@ -255,13 +271,21 @@ fn convert_policy(policy: &NetworkPolicy) -> Option<Policy> {
     let pods = selector(spec.pod_selector.as_ref().unwrap_or(&LabelSelector::default()), &ns, &name)?;
     let rules = spec.ingress.iter().flatten().map(|rule| (rule.from.as_deref(), rule.ports.as_deref()));
     let rules = rules.chain(spec.egress.iter().flatten().map(|rule| (rule.to.as_deref(), rule.ports.as_deref())));
-    if rules.map(|(peers, ports)| 1 + weight(peers.unwrap_or_default(), ports.unwrap_or_default())).sum::<usize>() > RULES_OF_A_POLICY_MAX {
-        warn!(ns, name, "a NetworkPolicy has more than {RULES_OF_A_POLICY_MAX} peers and named ports: it lets nothing through");
+    if rules.map(|(peers, ports)| 1 + weight(peers.unwrap_or_default(), ports.unwrap_or_default())).sum::<usize>()
+        > RULES_OF_A_POLICY_MAX
+    {
+        warn!(
+            ns,
+            name,
+            "a NetworkPolicy has more than {RULES_OF_A_POLICY_MAX} peers and named ports: it lets nothing through"
+        );
         let nothing = |direction: &str| isolates(direction).then(Vec::new);
         return Some(Policy { pods, ingress: nothing("Ingress"), egress: nothing("Egress"), ns, name });
     }
-    let ingress = spec.ingress.iter().flatten().map(|rule| convert_rule(rule.from.as_deref(), rule.ports.as_deref(), &ns, &name));
-    let egress = spec.egress.iter().flatten().map(|rule| convert_rule(rule.to.as_deref(), rule.ports.as_deref(), &ns, &name));
+    let ingress =
+        spec.ingress.iter().flatten().map(|rule| convert_rule(rule.from.as_deref(), rule.ports.as_deref(), &ns, &name));
+    let egress =
+        spec.egress.iter().flatten().map(|rule| convert_rule(rule.to.as_deref(), rule.ports.as_deref(), &ns, &name));
     Some(Policy {
         pods,
         ingress: isolates("Ingress").then(|| ingress.flatten().collect()),
@@ -273,13 +297,20 @@ fn convert_policy(policy: &NetworkPolicy) -> Option<Policy> {
 
 /// How many rules and sets of its own a rule of a policy wants.
 fn weight(peers: &[NetworkPolicyPeer], ports: &[NetworkPolicyPort]) -> usize {
-    let plain = |peer: &NetworkPolicyPeer| peer.ip_block.as_ref().is_some_and(|block| block.except.as_ref().is_none_or(Vec::is_empty));
+    let plain = |peer: &NetworkPolicyPeer| {
+        peer.ip_block.as_ref().is_some_and(|block| block.except.as_ref().is_none_or(Vec::is_empty))
+    };
     let named = |port: &&NetworkPolicyPort| matches!(port.port, Some(IntOrString::String(_)));
     peers.iter().filter(|peer| !plain(peer)).count() + ports.iter().filter(named).count()
 }
 
 /// A rule none of whose peers or ports can be read lets nothing through, as an empty list would let all through.
-fn convert_rule(peers: Option<&[NetworkPolicyPeer]>, ports: Option<&[NetworkPolicyPort]>, ns: &str, name: &str) -> Option<Rule> {
+fn convert_rule(
+    peers: Option<&[NetworkPolicyPeer]>,
+    ports: Option<&[NetworkPolicyPort]>,
+    ns: &str,
+    name: &str,
+) -> Option<Rule> {
     let (peers, ports) = (peers.unwrap_or_default(), ports.unwrap_or_default());
     let rule = Rule {
         peers: peers.iter().filter_map(|peer| convert_peer(peer, ns, name)).collect(),
@@ -291,7 +322,8 @@ fn convert_rule(peers: Option<&[NetworkPolicyPeer]>, ports: Option<&[NetworkPoli
 
 fn convert_peer(peer: &NetworkPolicyPeer, ns: &str, name: &str) -> Option<Peer> {
     if let Some(IPBlock { cidr, except }) = &peer.ip_block {
-        let except = except.iter().flatten().filter_map(|cidr| cidr.parse::<IpNet>().ok()).map(|net| net.trunc()).collect();
+        let except =
+            except.iter().flatten().filter_map(|cidr| cidr.parse::<IpNet>().ok()).map(|net| net.trunc()).collect();
         return Some(Peer::Block { cidr: cidr.parse::<IpNet>().ok()?.trunc(), except });
     }
     let namespaces = match &peer.namespace_selector {
@@ -331,7 +363,10 @@ mod tests {
     use serde_json::json;
 
     fn policy(spec: serde_json::Value) -> Policy {
-        convert_policy(&serde_json::from_value(json!({ "metadata": { "name": "p", "namespace": "a" }, "spec": spec })).unwrap()).unwrap()
+        convert_policy(
+            &serde_json::from_value(json!({ "metadata": { "name": "p", "namespace": "a" }, "spec": spec })).unwrap(),
+        )
+        .unwrap()
     }
 
     #[test]
@@ -347,7 +382,9 @@ mod tests {
     #[test]
     fn a_policy_of_too_many_rules_isolates_and_lets_nothing_through() {
         let ports = |n: usize| (0..n).map(|n| json!({ "port": format!("p{n}") })).collect::<Vec<_>>();
-        let of = |n: usize| policy(json!({ "podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{ "ports": ports(n) }] }));
+        let of = |n: usize| {
+            policy(json!({ "podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{ "ports": ports(n) }] }))
+        };
         assert_eq!(of(4000).ingress.unwrap().len(), 1);
         let big = of(5000);
         assert!(big.ingress.is_some_and(|rules| rules.is_empty()) && big.egress.is_none());
@@ -355,7 +392,8 @@ mod tests {
 
     #[test]
     fn a_rule_that_cannot_be_read_lets_nothing_through() {
-        let odd = policy(json!({ "podSelector": {}, "ingress": [{ "from": [{ "ipBlock": { "cidr": "nonsense" } }] }] }));
+        let odd =
+            policy(json!({ "podSelector": {}, "ingress": [{ "from": [{ "ipBlock": { "cidr": "nonsense" } }] }] }));
         assert!(odd.ingress.unwrap().is_empty());
     }
 
@@ -384,7 +422,8 @@ mod tests {
     /// Who has which addresses, and how it stands.
     fn held(pods: &[Option<Arc<Facts>>], claims: &Claims) -> Vec<String> {
         let pods: Vec<Arc<Facts>> = pods.iter().flatten().cloned().collect();
-        let text = |pod: Pod| format!("{}/{} {:?} {:?} {}", pod.facts.ns, pod.facts.name, pod.ips, pod.standing, pod.local);
+        let text =
+            |pod: Pod| format!("{}/{} {:?} {:?} {}", pod.facts.ns, pod.facts.name, pod.ips, pod.standing, pod.local);
         members(&pods, claims, NODE).0.into_iter().map(text).collect()
     }
 
@@ -400,10 +439,15 @@ mod tests {
         // Dressed up as a mirror: the name is not the sandbox's.
         let mut mirror = hash("uid-victim");
         mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"] = json!("x");
-        mirror["metadata"]["ownerReferences"] = json!([{ "apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "n" }]);
+        mirror["metadata"]["ownerReferences"] =
+            json!([{ "apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "n" }]);
         mirror["status"] = json!({ "podIPs": [] });
         let now = held(&[facts("a", "q", mirror), facts("b", "victim", json!({}))], &truth);
-        assert!(now.contains(&"b/victim [10.42.0.6] Known true".to_owned()) && !now.iter().any(|pod| pod.starts_with("a/q")), "{now:?}");
+        assert!(
+            now.contains(&"b/victim [10.42.0.6] Known true".to_owned())
+                && !now.iter().any(|pod| pod.starts_with("a/q")),
+            "{now:?}"
+        );
     }
 
     #[test]
@@ -415,7 +459,10 @@ mod tests {
         let mut others = mirror;
         others["metadata"]["ownerReferences"] = json!([]);
         // Not the kubelet's: its own status is isolated, and so is what the sandbox holds.
-        assert_eq!(held(&[facts("a", "p", others)], &truth), ["a/p [10.42.0.5] Known true", "a/p [10.42.0.9] Unknown true"]);
+        assert_eq!(
+            held(&[facts("a", "p", others)], &truth),
+            ["a/p [10.42.0.5] Known true", "a/p [10.42.0.9] Unknown true"]
+        );
     }
 
     #[test]
@@ -434,7 +481,8 @@ mod tests {
     #[test]
     fn an_address_that_two_tell_is_the_newer_ones_and_former_addresses_are_nobodys() {
         let on = |node: &str, created: &str, ips: serde_json::Value| json!({ "metadata": { "creationTimestamp": created }, "spec": { "nodeName": node }, "status": { "podIPs": ips } });
-        let old = on("m", "2026-01-01T00:00:00Z", json!([{ "ip": "10.42.1.9" }, { "ip": "10.42.1.5" }, { "ip": "fd42::9" }]));
+        let old =
+            on("m", "2026-01-01T00:00:00Z", json!([{ "ip": "10.42.1.9" }, { "ip": "10.42.1.5" }, { "ip": "fd42::9" }]));
         let new = on("m", "2026-01-02T00:00:00Z", json!([{ "ip": "10.42.1.9" }]));
         let now = held(&[facts("a", "old", old), facts("b", "new", new)], &Claims::default());
         assert_eq!(now, ["a/old [fd42::9] Known false", "b/new [10.42.1.9] Known false"]);

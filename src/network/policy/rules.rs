@@ -1,7 +1,8 @@
 //! From policies and pods to the content of the table `inet kedge-policy`, without touching the kernel.
 //!
-//! Only pods of this node that a policy isolates are in it: what is not in a map is let through. Pods under the same policies share
-//! a chain, and equal selectors share a set of addresses, so a pod that comes or goes changes elements and no rule.
+//! Only pods of this node that a policy isolates are in it: what is not in a map is let through. Pods under the same
+//! policies share a chain, and equal selectors share a set of addresses, so a pod that comes or goes changes elements
+//! and no rule.
 //!
 //! ```text
 //! forward ─ egress  ─ saddr in @out4/6 ─ out-… (the policies of such pods) ─ jump egress-… (a policy: accept) … drop
@@ -9,9 +10,10 @@
 //! ```
 //! The node's own packets pass output and input, never forward: probes always reach their pods.
 //!
-//! Two pods of one node meet on the bridge, where they have more addresses than the cluster gave them: link-local ones, broadcast and
-//! multicast. While a pod of the node is isolated, nothing that is sent to or from such an address passes between pods (chain `bridged`).
-//! What a policy becomes grows with its size: peers share the chain of their ports, and blocks one set.
+//! Two pods of one node meet on the bridge, where they have more addresses than the cluster gave them: link-local ones,
+//! broadcast and multicast. While a pod of the node is isolated, nothing that is sent to or from such an address passes
+//! between pods (chain `bridged`). What a policy becomes grows with its size: peers share the chain of their ports, and
+//! blocks one set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -106,7 +108,10 @@ fn frame(families: &BTreeSet<Family>) -> Ruleset {
     let mut rules = Ruleset::default();
     for (direction, priority) in [(Direction::Egress, -2), (Direction::Ingress, -1)] {
         // What was let through once stays, and answers belong to what was let through.
-        let mut lines = vec![format!("type filter hook forward priority {priority};"), "ct state established,related accept".to_owned()];
+        let mut lines = vec![
+            format!("type filter hook forward priority {priority};"),
+            "ct state established,related accept".to_owned(),
+        ];
         if direction == Direction::Egress {
             lines.push(format!("iifname \"{BRIDGE}\" oifname \"{BRIDGE}\" jump bridged"));
         }
@@ -142,7 +147,8 @@ impl Render<'_> {
         let identity: Vec<String> = policies.iter().map(|policy| format!("{}/{}", policy.ns, policy.name)).collect();
         let (chain, fresh) = self.name(direction.short(), &identity.join(" "));
         if fresh {
-            let mut lines: Vec<String> = policies.iter().map(|policy| format!("jump {}", self.policy(direction, policy))).collect();
+            let mut lines: Vec<String> =
+                policies.iter().map(|policy| format!("jump {}", self.policy(direction, policy))).collect();
             lines.push("drop".to_owned());
             self.rules.chains.insert(chain.clone(), lines);
         }
@@ -153,12 +159,12 @@ impl Render<'_> {
         }
     }
 
-    /// Closes the ways between two pods of this node that no address of the cluster names, if there is somebody to guard.
+    /// Closes the ways between two pods of this node that no address of the cluster names, if there is somebody to
+    /// guard.
     fn guard_bridge(&mut self) {
-        let maps = self
-            .families
-            .iter()
-            .flat_map(|family| [Direction::Ingress, Direction::Egress].map(|d| format!("{}{}", d.short(), family.digit())));
+        let maps = self.families.iter().flat_map(|family| {
+            [Direction::Ingress, Direction::Egress].map(|d| format!("{}{}", d.short(), family.digit()))
+        });
         if maps.into_iter().all(|map| self.rules.elements.get(&map).is_none_or(BTreeMap::is_empty)) {
             return;
         }
@@ -308,7 +314,9 @@ impl Render<'_> {
         if fresh {
             let mut elements = BTreeMap::new();
             for pod in &self.world.pods {
-                for (_, _, number) in pod.facts.ports.iter().filter(|(have, proto, _)| have == name && *proto == protocol) {
+                for (_, _, number) in
+                    pod.facts.ports.iter().filter(|(have, proto, _)| have == name && *proto == protocol)
+                {
                     let ips = pod.ips.iter().filter(|ip| Family::of(ip) == family);
                     elements.extend(ips.map(|ip: &IpAddr| (format!("{ip} . {number}"), String::new())));
                 }

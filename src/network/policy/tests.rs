@@ -5,7 +5,8 @@ use crate::monitor::Monitor;
 
 /// An enforcer on a node whose server is away; `walls` is what an earlier run wrote.
 fn without_a_server(dir: &std::path::Path, walls: Option<&str>, group: &Group) -> mpsc::Sender<Request> {
-    let silent = tower::service_fn(|_| std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>());
+    let silent =
+        tower::service_fn(|_| std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>());
     let informers = Informers::new(kube::Client::new(silent, "default"), group);
     let path = dir.join("walls.json");
     if let Some(text) = walls {

@@ -1,5 +1,5 @@
-//! Which namespaces have policies, written down: a node that starts while its server is away knows then which pods it must hold back, and
-//! static pods of all other namespaces start.
+//! Which namespaces have policies, written down: a node that starts while its server is away knows then which pods it
+//! must hold back, and static pods of all other namespaces start.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ pub(crate) struct Walls {
 impl Walls {
     /// Reads what an earlier run wrote. A file that cannot be read says nothing: every pod waits for the server then.
     pub(crate) fn load(path: &Path) -> Walls {
-        let read = files::read_if_exists(path).map(|bytes| bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose());
+        let read =
+            files::read_if_exists(path).map(|bytes| bytes.map(|bytes| serde_json::from_slice(&bytes)).transpose());
         let namespaces = match read {
             Ok(Ok(known)) => known,
             Ok(Err(err)) => {

@@ -17,8 +17,8 @@ struct Client {
     expires_secs: u64,
 }
 
-/// The lines that put the clients which are known now into the sets of `fresh`. Nothing where no Service wants affinity, or when the
-/// table cannot be read: then clients are balanced anew.
+/// The lines that put the clients which are known now into the sets of `fresh`. Nothing where no Service wants
+/// affinity, or when the table cannot be read: then clients are balanced anew.
 pub(crate) async fn kept(table: Table, fresh: &Ruleset) -> String {
     if !fresh.sets.keys().any(|name| is_affinity(name)) {
         return String::new();
@@ -40,7 +40,8 @@ fn lines(table: Table, fresh: &Ruleset, clients: &[Client]) -> String {
     wanted.map(line).collect()
 }
 
-/// Reads `{"nftables": [{"set": {"name": "aff-…", "timeout": 60, "elem": [{"elem": {"val": "10.42.0.9", "expires": 55}}]}}]}`.
+/// Reads `{"nftables": [{"set": {"name": "aff-…", "timeout": 60, "elem": [{"elem": {"val": "10.42.0.9", "expires":
+/// 55}}]}}]}`.
 fn clients(text: &str) -> Vec<Client> {
     let document: Value = serde_json::from_str(text).unwrap_or_default();
     let sets = document["nftables"].as_array().into_iter().flatten().map(|object| &object["set"]);
@@ -50,7 +51,10 @@ fn clients(text: &str) -> Vec<Client> {
         for element in set["elem"].as_array().into_iter().flatten() {
             let element = element.get("elem").unwrap_or(element);
             let timeout = element["timeout"].as_u64().or(set["timeout"].as_u64());
-            let (Some(ip), Some(timeout_secs)) = (element["val"].as_str().and_then(|val| val.parse().ok()), timeout) else { continue };
+            let (Some(ip), Some(timeout_secs)) = (element["val"].as_str().and_then(|val| val.parse().ok()), timeout)
+            else {
+                continue;
+            };
             let expires_secs = element["expires"].as_u64().unwrap_or(timeout_secs).clamp(1, timeout_secs.max(1));
             clients.push(Client { set: name.to_owned(), ip, timeout_secs: timeout_secs.max(1), expires_secs });
         }
@@ -74,7 +78,12 @@ mod tests {
         fresh.sets.insert("aff-1".to_owned(), SetKind::Set(String::new()));
         let text = lines(TABLE, &fresh, &clients(SAID));
         assert!(text.starts_with("add element ip kedge-proxy aff-1 { 10.42.0.9 timeout 60s expires 55s }\n"), "{text}");
-        assert!(text.contains("{ 10.42.0.8 timeout 60s expires 60s }") && !text.contains("aff-2") && text.lines().count() == 2, "{text}");
+        assert!(
+            text.contains("{ 10.42.0.8 timeout 60s expires 60s }")
+                && !text.contains("aff-2")
+                && text.lines().count() == 2,
+            "{text}"
+        );
     }
 }
 
@@ -94,7 +103,10 @@ mod fuzz_tests {
         for _ in fuzz::rounds(5_000) {
             let text = fuzz::mutated_text(&rng, SAID, &["\"", "aff-1", "}", "{", ",", "-1", "1e9", "\n", ";", "null"]);
             for line in lines(TABLE, &fresh, &clients(&text)).lines() {
-                let inner = line.strip_prefix("add element ip kedge-proxy aff-1 { ").and_then(|rest| rest.strip_suffix("s }")).unwrap();
+                let inner = line
+                    .strip_prefix("add element ip kedge-proxy aff-1 { ")
+                    .and_then(|rest| rest.strip_suffix("s }"))
+                    .unwrap();
                 assert!(inner.chars().all(|c| c.is_ascii_hexdigit() || " .:timeoutexpires".contains(c)), "{line}");
             }
         }

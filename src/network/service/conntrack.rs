@@ -1,5 +1,5 @@
-//! Forgetting UDP flows whose endpoint is gone: conntrack would send a busy client's packets to the old address for as long as it
-//! keeps sending. (TCP clients learn it by themselves.)
+//! Forgetting UDP flows whose endpoint is gone: conntrack would send a busy client's packets to the old address for as
+//! long as it keeps sending. (TCP clients learn it by themselves.)
 //!
 //! Spec: `linux/netfilter/nfnetlink_conntrack.h`. Messages are written by hand, as we need two of them.
 
@@ -27,8 +27,8 @@ const HEADER: usize = 16;
 /// Header of netlink, then family, version and resource of netfilter.
 const NETFILTER_HEADER: usize = HEADER + 4;
 
-/// Deletes what `stale` names; says how many flows that were. `local` are the node's own addresses, where node ports are. Blocks: call it
-/// outside the async threads.
+/// Deletes what `stale` names; says how many flows that were. `local` are the node's own addresses, where node ports
+/// are. Blocks: call it outside the async threads.
 pub(crate) fn forget(family: Family, stale: &Stale, local: &[IpAddr]) -> io::Result<usize> {
     let mut socket = Socket::new(NETLINK_NETFILTER)?;
     socket.bind_auto()?;
@@ -45,7 +45,8 @@ pub(crate) fn forget(family: Family, stale: &Stale, local: &[IpAddr]) -> io::Res
             match message.kind {
                 NLMSG_DONE => break 'dump,
                 NLMSG_ERROR => return Err(io::Error::other("conntrack cannot be listed")),
-                _ => doomed.extend(Flow::parse(message.body).filter(|flow| flow.is(stale, local)).map(|flow| flow.name())),
+                _ => doomed
+                    .extend(Flow::parse(message.body).filter(|flow| flow.is(stale, local)).map(|flow| flow.name())),
             }
         }
     }
@@ -91,7 +92,8 @@ impl<'a> Flow<'a> {
         targets.iter().flatten().any(|target| {
             stale.endpoints.get(target).is_some_and(|gone| gone.contains(&self.answered_by))
                 || !translated && stale.untranslated.contains(target)
-                || (*target == address || here) && stale.strangers.get(target).is_some_and(|now| !now.serving.contains(&self.answered_by))
+                || (*target == address || here)
+                    && stale.strangers.get(target).is_some_and(|now| !now.serving.contains(&self.answered_by))
         })
     }
 

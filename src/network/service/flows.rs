@@ -1,6 +1,7 @@
 //! Which UDP flows conntrack would go on sending to the wrong place after a change.
 //!
-//! A flow stays as long as its endpoint serves, also when new clients are sent elsewhere: one that drains, or is farther away now.
+//! A flow stays as long as its endpoint serves, also when new clients are sent elsewhere: one that drains, or is
+//! farther away now.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

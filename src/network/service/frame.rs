@@ -17,7 +17,8 @@ pub(crate) fn frame(site: &Site) -> Ruleset {
     let guards = Guards::of(site.family);
     let cidrs = braces(&site.cluster_cidrs);
     let check = format!("ct state new {f} daddr . meta l4proto . th dport vmap @no-endpoint-ips");
-    let nodeport_check = "ct state new fib daddr type local meta l4proto . th dport vmap @no-endpoint-nodeports".to_owned();
+    let nodeport_check =
+        "ct state new fib daddr type local meta l4proto . th dport vmap @no-endpoint-nodeports".to_owned();
     // A port that the Service does not have.
     let unknown_port = format!("ct state new {f} daddr @cluster-ips reject");
     let hook = |kind: &str, hook: &str, priority: i32| format!("type {kind} hook {hook} priority {priority};");
@@ -35,12 +36,13 @@ pub(crate) fn frame(site: &Site) -> Ruleset {
     };
     put("filter-input", to_machine(hook("filter", "input", 0), std::slice::from_ref(&check)));
     if site.family == Family::V4 {
-        // Loopback addresses are routed where host ports are reached on localhost: nobody outside of the machine may use one.
+        // Loopback addresses are routed where host ports are reached on localhost: nobody outside of the machine may
+        // use one.
         put("loopback", vec![hook("filter", "prerouting", -300), LOOPBACK_DEST.to_owned(), LOOPBACK_SOURCE.to_owned()]);
     }
     let refused = [new(&guards.nodes), check, unknown_port];
-    // A late packet of a connection that conntrack forgot would reach the pod with the wrong addresses and be answered with a reset
-    // (https://issue.k8s.io/74839).
+    // A late packet of a connection that conntrack forgot would reach the pod with the wrong addresses and be answered
+    // with a reset (https://issue.k8s.io/74839).
     let first = [hook("filter", "forward", 0), "ct state invalid drop".to_owned(), new(&guards.servers)];
     put("filter-forward", first.into_iter().chain(refused.clone()).collect());
     put("filter-output", to_machine(hook("filter", "output", 0), &refused));
@@ -63,7 +65,15 @@ fn sets(site: &Site) -> Ruleset {
         rules.sets.insert(name.to_owned(), SetKind::Set(format!("type {addr};")));
     }
     rules.sets.insert("hairpin".to_owned(), SetKind::Set(format!("type {addr} . {addr};")));
-    for name in ["service-ips", "external-ips", "service-nodeports", "no-endpoint-ips", "no-endpoint-nodeports", "cluster-ips", "hairpin"] {
+    for name in [
+        "service-ips",
+        "external-ips",
+        "service-nodeports",
+        "no-endpoint-ips",
+        "no-endpoint-nodeports",
+        "cluster-ips",
+        "hairpin",
+    ] {
         rules.elements.insert(name.to_owned(), BTreeMap::new());
     }
     for name in ["host-ports", "system-ports"] {
@@ -108,9 +118,13 @@ impl Guards {
 fn services(site: &Site, guards: &Guards, cidrs: Option<&str>) -> Vec<String> {
     let f = site.family.name();
     let masquerade = cidrs.map(|cidrs| format!("{f} daddr @cluster-ips {f} saddr != {cidrs} jump mark-for-masquerade"));
-    let nodeports = format!("fib daddr type local {f} daddr != {} meta l4proto . th dport vmap @service-nodeports", site.family.loopback());
+    let nodeports = format!(
+        "fib daddr type local {f} daddr != {} meta l4proto . th dport vmap @service-nodeports",
+        site.family.loopback()
+    );
     let lines = [
-        // What keeps the cluster together comes before all that users choose, a node port included: their range is chosen, too.
+        // What keeps the cluster together comes before all that users choose, a node port included: their range is
+        // chosen, too.
         guards.servers.clone(),
         guards.system.clone(),
         // A node port before an address: no Service takes another one's by an address of the node.
@@ -139,7 +153,8 @@ fn postrouting(site: &Site, cidrs: Option<&str>) -> Vec<String> {
         format!("ct status dnat {f} saddr . {f} daddr @hairpin masquerade fully-random"),
     ];
     if let Some(cidrs) = cidrs.filter(|_| site.masquerade_pods) {
-        let outside = format!("{f} daddr != {{ {}, {} }}", cidrs.trim_matches(['{', '}', ' ']), site.family.multicast());
+        let outside =
+            format!("{f} daddr != {{ {}, {} }}", cidrs.trim_matches(['{', '}', ' ']), site.family.multicast());
         lines.push(format!("{f} saddr {cidrs} {outside} masquerade fully-random"));
     }
     lines

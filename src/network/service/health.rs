@@ -1,10 +1,11 @@
-//! Health over HTTP: `/healthz` and `/livez` of the proxy on 10256, each `healthCheckNodePort` for outside load balancers, and metrics
-//! on 127.0.0.1:10249. Names, ports and answers are kube-proxy's.
+//! Health over HTTP: `/healthz` and `/livez` of the proxy on 10256, each `healthCheckNodePort` for outside load
+//! balancers, and metrics on 127.0.0.1:10249. Names, ports and answers are kube-proxy's.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::ports::{PROXY_HEALTH, PROXY_METRICS};
@@ -108,7 +109,7 @@ impl Health {
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     pub(crate) fn failed(&self) {
@@ -132,7 +133,7 @@ impl Health {
             state.local = local;
         }
         let (closed, opened) = {
-            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut open = self.open.lock();
             let gone: Vec<u16> = open.keys().copied().filter(|port| !wanted.contains(port)).collect();
             let closed: Vec<Group> = gone.iter().filter_map(|port| open.remove(port)).collect();
             let fresh: Vec<u16> = wanted.into_iter().filter(|port| !open.contains_key(port)).collect();
@@ -153,7 +154,9 @@ impl Health {
             let state = self.state();
             (state.healthy, state.synced_at.clone())
         };
-        let text = json!({ "lastUpdated": updated, "currentTime": rfc3339_secs(self.clock.now()), "nodeEligible": true }).to_string();
+        let text =
+            json!({ "lastUpdated": updated, "currentTime": rfc3339_secs(self.clock.now()), "nodeEligible": true })
+                .to_string();
         answer(if healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }, "application/json", text, None)
     }
 
@@ -227,7 +230,8 @@ impl Handler for Answers {
 }
 
 fn answer(code: StatusCode, kind: &str, text: String, weight: Option<usize>) -> Response<Body> {
-    let mut builder = Response::builder().status(code).header("content-type", kind).header("x-content-type-options", "nosniff");
+    let mut builder =
+        Response::builder().status(code).header("content-type", kind).header("x-content-type-options", "nosniff");
     if let Some(weight) = weight {
         builder = builder.header("x-load-balancing-endpoint-weight", weight);
     }
@@ -244,7 +248,14 @@ mod tests {
         let (group, _fatal) = Group::root("t");
         let own = IpAddr::from(Ipv4Addr::LOCALHOST);
         let retry = Duration::from_millis(5);
-        let health = Health { state: Arc::default(), clock: Clock::system(), group: group.clone(), retry, any: own, open: Arc::default() };
+        let health = Health {
+            state: Arc::default(),
+            clock: Clock::system(),
+            group: group.clone(),
+            retry,
+            any: own,
+            open: Arc::default(),
+        };
         let other = std::net::TcpListener::bind((own, 0)).unwrap();
         let port = other.local_addr().unwrap().port();
         health.synced(Duration::ZERO, [(port, LocalEndpoints { count: 1, ..LocalEndpoints::default() })].into()).await;

@@ -1,5 +1,5 @@
-//! What the machine itself listens on, as the kernel tells: those ports of its addresses no Service can have. (Nor those of `reserved`, on
-//! which nobody need listen just now.)
+//! What the machine itself listens on, as the kernel tells: those ports of its addresses no Service can have. (Nor
+//! those of `reserved`, on which nobody need listen just now.)
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -60,9 +60,12 @@ impl Listeners {
 
     /// The elements of the two sets.
     pub(crate) fn elements(&self, family: Family) -> Elements {
-        let ports = self.ports.iter().map(|(protocol, port)| (format!("{} . {port}", protocol.as_str()), String::new()));
+        let ports =
+            self.ports.iter().map(|(protocol, port)| (format!("{} . {port}", protocol.as_str()), String::new()));
         let own = self.addresses.iter().filter(|(addr, _)| Family::of(&addr.ip()) == family);
-        let addresses = own.map(|(addr, protocol)| (format!("{} . {} . {}", addr.ip(), protocol.as_str(), addr.port()), String::new()));
+        let addresses = own.map(|(addr, protocol)| {
+            (format!("{} . {} . {}", addr.ip(), protocol.as_str(), addr.port()), String::new())
+        });
         [("host-ports".to_owned(), ports.collect()), ("host-listeners".to_owned(), addresses.collect())].into()
     }
 }

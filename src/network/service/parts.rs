@@ -13,7 +13,8 @@ use crate::table::Ruleset;
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     parts: BTreeMap<Key, Part>,
-    /// How many Services want an element, by the hash of its set and key. Two elements with one hash only cost a look more.
+    /// How many Services want an element, by the hash of its set and key. Two elements with one hash only cost a look
+    /// more.
     claims: HashMap<u64, u32>,
 }
 
@@ -62,7 +63,8 @@ impl Parts {
     /// Elements of these parts that other Services, which do not change, want too, with the first of them in order.
     fn contested<'a>(&'a self, old: &'a BTreeMap<Key, Part>, new: &'a BTreeMap<Key, Part>) -> Contested<'a> {
         let elements = old.values().chain(new.values()).flat_map(|part| &part.elements);
-        let mut open: BTreeSet<(&str, &str)> = elements.filter(|element| self.claims.contains_key(&id(element))).map(place).collect();
+        let mut open: BTreeSet<(&str, &str)> =
+            elements.filter(|element| self.claims.contains_key(&id(element))).map(place).collect();
         let mut contested = Contested::new();
         for (key, part) in &self.parts {
             if open.is_empty() {

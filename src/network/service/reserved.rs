@@ -1,5 +1,6 @@
-//! What of the machines of a cluster no Service takes, whatever addresses and ports it names: the system's ports of every node's address, and
-//! the API servers. Who cuts agents off from their server, or answers in its place, has the cluster.
+//! What of the machines of a cluster no Service takes, whatever addresses and ports it names: the system's ports of
+//! every node's address, and the API servers. Who cuts agents off from their server, or answers in its place, has the
+//! cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -52,13 +53,18 @@ impl Reserved {
         let nodes = self.nodes.iter().filter(|ip| of_family(ip)).map(ToString::to_string).collect();
         let servers = self.servers.iter().filter(|addr| of_family(&addr.ip()));
         let servers = servers.map(|addr| format!("{} . tcp . {}", addr.ip(), addr.port())).collect();
-        [("system-ports", ports), ("node-ips", nodes), ("server-ips", servers)].map(|(name, all)| (name.to_owned(), set(all))).into()
+        [("system-ports", ports), ("node-ips", nodes), ("server-ips", servers)]
+            .map(|(name, all)| (name.to_owned(), set(all)))
+            .into()
     }
 }
 
 /// The addresses that a node says it has.
 pub(crate) fn addresses(node: &Node) -> BTreeSet<IpAddr> {
-    ["InternalIP", "ExternalIP"].into_iter().flat_map(|kind| model::node::addresses(node, kind).collect::<Vec<_>>()).collect()
+    ["InternalIP", "ExternalIP"]
+        .into_iter()
+        .flat_map(|kind| model::node::addresses(node, kind).collect::<Vec<_>>())
+        .collect()
 }
 
 /// A node that claims a Service's or a pod's address would take ports from it.
@@ -68,7 +74,12 @@ fn is_outside(ip: IpAddr, ranges: &[&[IpNet]]) -> bool {
 
 fn servers(slice: &EndpointSlice) -> Vec<SocketAddr> {
     let ports: Vec<u16> = slice.ports.iter().flatten().filter_map(|port| u16::try_from(port.port?).ok()).collect();
-    let ips = slice.endpoints.iter().flatten().flat_map(|endpoint| &endpoint.addresses).filter_map(|ip| ip.parse::<IpAddr>().ok());
+    let ips = slice
+        .endpoints
+        .iter()
+        .flatten()
+        .flat_map(|endpoint| &endpoint.addresses)
+        .filter_map(|ip| ip.parse::<IpAddr>().ok());
     ips.flat_map(|ip| ports.iter().map(move |port| SocketAddr::new(ip, *port))).collect()
 }
 
@@ -80,7 +91,12 @@ mod tests {
     fn a_node_takes_no_ports_of_a_service_by_claiming_its_address() {
         let ranges: [IpNet; 2] = ["10.43.0.0/16".parse().unwrap(), "fd00:43::/112".parse().unwrap()];
         let is_believed = |ip: &str| is_outside(ip.parse().unwrap(), &[&ranges, &[]]);
-        assert!(is_believed("10.0.0.2") && is_believed("fd00::2") && !is_believed("10.43.0.1") && !is_believed("fd00:43::1"));
+        assert!(
+            is_believed("10.0.0.2")
+                && is_believed("fd00::2")
+                && !is_believed("10.43.0.1")
+                && !is_believed("fd00:43::1")
+        );
     }
 
     #[test]
@@ -89,10 +105,15 @@ mod tests {
             { "type": "InternalIP", "address": "10.0.0.2" }, { "type": "Hostname", "address": "10.0.0.9" }, { "type": "ExternalIP", "address": "fd00::2" },
             { "type": "InternalIP", "address": "n2" }] } }))
         .unwrap();
-        let slice: EndpointSlice = serde_json::from_value(serde_json::json!({ "addressType": "IPv4", "ports": [{ "port": 7443 }],
+        let slice: EndpointSlice =
+            serde_json::from_value(serde_json::json!({ "addressType": "IPv4", "ports": [{ "port": 7443 }],
             "endpoints": [{ "addresses": ["10.0.0.1"] }, { "addresses": ["10.0.0.3"] }] }))
-        .unwrap();
-        let reserved = Reserved { ports: [("tcp", 6443)].into(), nodes: addresses(&node), servers: servers(&slice).into_iter().collect() };
+            .unwrap();
+        let reserved = Reserved {
+            ports: [("tcp", 6443)].into(),
+            nodes: addresses(&node),
+            servers: servers(&slice).into_iter().collect(),
+        };
         let keys = |family: Family, set: &str| reserved.elements(family)[set].keys().cloned().collect::<Vec<_>>();
         assert_eq!(keys(Family::V4, "node-ips"), ["10.0.0.2"]);
         assert_eq!(keys(Family::V6, "node-ips"), ["fd00::2"]);

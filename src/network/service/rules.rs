@@ -1,7 +1,7 @@
 //! From service ports to the content of our nftables table, without touching the kernel.
 //!
-//! A packet costs the same however many Services there are: one lookup in a verdict map finds the chain of the service port, and
-//! one random number in that chain finds the endpoint.
+//! A packet costs the same however many Services there are: one lookup in a verdict map finds the chain of the service
+//! port, and one random number in that chain finds the endpoint.
 //!
 //! ```text
 //! prerouting, output ─ services ─ @service-nodeports, @service-ips, @external-ips ─┬─ svc-…  (all endpoints)
@@ -10,11 +10,11 @@
 //! input, forward, output ─ @no-endpoint-ips, @no-endpoint-nodeports ─ reject or drop
 //! postrouting ─ masquerade what is marked, hairpins, and pods that leave the cluster
 //! ```
-//! Addresses that users choose (external ones, those of balancers) have a map of their own behind the one of cluster addresses: whatever
-//! a Service names, it never takes another one's cluster address. What one Service becomes grows with its size, not with its square.
+//! Addresses that users choose (external ones, those of balancers) have a map of their own behind the one of cluster
+//! addresses: whatever a Service names, it never takes another one's cluster address. What one Service becomes grows
+//! with its size, not with its square.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -35,8 +35,9 @@ pub(crate) fn table(family: Family) -> Table {
     Table { family: family.name(), name: TABLE }
 }
 
-/// External addresses and balancers' addresses of one Service, times its ports: each pair is an element. A Service that names more has
-/// the first addresses in force only, so that half a megabyte of a user's text does not become a table that fills the machine.
+/// External addresses and balancers' addresses of one Service, times its ports: each pair is an element. A Service that
+/// names more has the first addresses in force only, so that half a megabyte of a user's text does not become a table
+/// that fills the machine.
 const EXTERNAL_ELEMENTS_MAX: usize = 16_384;
 
 /// Bytes of a chain's name behind its prefix: nft takes 128 in all.
@@ -134,7 +135,8 @@ pub(crate) struct Answering {
     pub(crate) serving: BTreeSet<SocketAddr>,
 }
 
-/// What one Service comes to in one family. Lists, not maps: most Services have one or two of each, and there may be ten thousand.
+/// What one Service comes to in one family. Lists, not maps: most Services have one or two of each, and there may be
+/// ten thousand.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Part {
     pub(crate) sets: Vec<(String, SetKind)>,
@@ -144,7 +146,8 @@ pub(crate) struct Part {
     pub(crate) udp: Vec<(Arc<Answering>, Vec<UdpTarget>)>,
 }
 
-/// An element that a Service wants in a set of the [`frame`](super::frame::frame). Another Service may want the same one.
+/// An element that a Service wants in a set of the [`frame`](super::frame::frame). Another Service may want the same
+/// one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Element {
     pub(crate) set: &'static str,
@@ -219,11 +222,14 @@ impl<'a> Usable<'a> {
     }
 }
 
-/// Endpoints that the slices' hints give to this node, else to its zone (`trafficDistribution`). Hints count only when all endpoints have
-/// them and some are for here: a client must never be left without an answer.
+/// Endpoints that the slices' hints give to this node, else to its zone (`trafficDistribution`). Hints count only when
+/// all endpoints have them and some are for here: a client must never be left without an answer.
 fn nearest(endpoints: Vec<&Endpoint>) -> Vec<&Endpoint> {
     for hint in [|e: &Endpoint| e.node_hint, |e: &Endpoint| e.zone_hint] {
-        if !endpoints.is_empty() && endpoints.iter().all(|e| hint(e).is_some()) && endpoints.iter().any(|e| hint(e) == Some(true)) {
+        if !endpoints.is_empty()
+            && endpoints.iter().all(|e| hint(e).is_some())
+            && endpoints.iter().any(|e| hint(e) == Some(true))
+        {
             return endpoints.into_iter().filter(|e| hint(e) == Some(true)).collect();
         }
     }
@@ -241,13 +247,20 @@ pub(crate) fn part(site: &Site, ports: &[ServicePort]) -> Part {
         rules.render();
         rules.answer_udp();
     }
-    if let Some(first) = ports.first().filter(|port| port.external_ips.len().max(port.balancer_ips.len()) > addresses_max) {
+    if let Some(first) =
+        ports.first().filter(|port| port.external_ips.len().max(port.balancer_ips.len()) > addresses_max)
+    {
         let (ns, name) = (&first.ns, &first.name);
-        warn!(ns, name, "a Service names more addresses than can be served: the first {addresses_max} are in force, the others are not");
+        warn!(
+            ns,
+            name,
+            "a Service names more addresses than can be served: the first {addresses_max} are in force, the others are not"
+        );
     }
     // Ports share their Service's addresses. The first port in order keeps an address that two claim.
     let mut seen = BTreeSet::new();
-    let first: Vec<bool> = part.elements.iter().map(|element| seen.insert((element.set, element.key.as_str()))).collect();
+    let first: Vec<bool> =
+        part.elements.iter().map(|element| seen.insert((element.set, element.key.as_str()))).collect();
     let mut first = first.into_iter();
     part.elements.retain(|_| first.next().unwrap_or(true));
     part
@@ -270,7 +283,8 @@ struct PortRules<'a> {
 impl PortRules<'_> {
     fn render(&mut self) {
         let family = self.site.family;
-        let of_family = |ips: &[IpAddr]| -> Vec<IpAddr> { ips.iter().copied().filter(|ip| Family::of(ip) == family).collect() };
+        let of_family =
+            |ips: &[IpAddr]| -> Vec<IpAddr> { ips.iter().copied().filter(|ip| Family::of(ip) == family).collect() };
         let (cluster_ips, mut external_ips) = (of_family(&self.port.cluster_ips), of_family(&self.port.external_ips));
         external_ips.truncate(self.addresses_max);
         if cluster_ips.is_empty() {
@@ -338,7 +352,8 @@ impl PortRules<'_> {
         Verdict::Goto(chain)
     }
 
-    /// A chain that lets only the Service's `loadBalancerSourceRanges` through. The ranges stand once a Service, in the chain of sources.
+    /// A chain that lets only the Service's `loadBalancerSourceRanges` through. The ranges stand once a Service, in the
+    /// chain of sources.
     fn guarded(&mut self, inner: &Verdict) -> Verdict {
         let Verdict::Goto(ext) = inner else { return inner.clone() };
         let (chain, sources) = (self.chain("lb"), self.sources());
@@ -352,7 +367,8 @@ impl PortRules<'_> {
         let chain = format!("src-{}", chain_id(&service));
         if !self.part.chains.iter().rev().any(|(name, _)| *name == chain) {
             let family = self.site.family;
-            let ranges: Vec<IpNet> = self.port.balancer_sources.iter().copied().filter(|net| Family::of(&net.addr()) == family).collect();
+            let ranges: Vec<IpNet> =
+                self.port.balancer_sources.iter().copied().filter(|net| Family::of(&net.addr()) == family).collect();
             let mut lines: Vec<String> =
                 braces(&ranges).map(|ranges| format!("{} saddr {ranges} return", family.name())).into_iter().collect();
             lines.push("drop".to_owned());
@@ -396,7 +412,8 @@ impl PortRules<'_> {
                 continue;
             }
             let of_family = port.endpoints.iter().filter(|endpoint| Family::of(&endpoint.addr.ip()) == site.family);
-            let serving = of_family.filter(|endpoint| endpoint.ready || endpoint.serving).map(|endpoint| endpoint.addr).collect();
+            let serving =
+                of_family.filter(|endpoint| endpoint.ready || endpoint.serving).map(|endpoint| endpoint.addr).collect();
             let usable = usable.under(policy).iter().map(|endpoint| endpoint.addr).collect();
             part.udp.push((Arc::new(Answering { usable, serving }), targets));
         }
@@ -428,7 +445,11 @@ impl PortRules<'_> {
         }
         let choices: Vec<String> =
             endpoints.iter().enumerate().map(|(n, e)| format!("{n} : {} . {}", e.addr.ip(), e.addr.port())).collect();
-        format!("meta l4proto {proto} dnat {f} to numgen random mod {} map {{ {} }}", endpoints.len(), choices.join(", "))
+        format!(
+            "meta l4proto {proto} dnat {f} to numgen random mod {} map {{ {} }}",
+            endpoints.len(),
+            choices.join(", ")
+        )
     }
 
     /// A client known to an endpoint goes there again; a new one is given to any, whose chain notes it.
@@ -441,7 +462,9 @@ impl PortRules<'_> {
             let kind = format!("type {addr}; size {AFFINITY_CLIENTS_MAX}; flags dynamic,timeout; timeout {secs}s;");
             self.part.sets.push((set.clone(), SetKind::Set(kind)));
             let note = format!("update @{set} {{ {f} saddr }}");
-            self.part.chains.push((chain.clone(), vec![note, format!("meta l4proto {proto} dnat {f} to {}", endpoint.addr)]));
+            self.part
+                .chains
+                .push((chain.clone(), vec![note, format!("meta l4proto {proto} dnat {f} to {}", endpoint.addr)]));
             lines.push(format!("{f} saddr @{set} goto {chain}"));
             choices.push(format!("{n} : goto {chain}"));
         }
@@ -487,14 +510,12 @@ pub(crate) fn set_of(apart: &[IpNet]) -> String {
     format!("{{ {} }}", apart.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
 }
 
-/// 128 bits of SHA-256 in hex. The parts are strangers' words, and who finds two that come to one name has the other's traffic.
+/// 128 bits of SHA-256 in hex. The parts are strangers' words, and who finds two that come to one name has the other's
+/// traffic.
 pub(crate) fn hash(parts: &[&str]) -> String {
     let sum = parts.iter().fold(Sha256::new(), |sum, part| sum.chain_update(part).chain_update([0]));
     let sum: [u8; 32] = sum.finalize().into();
-    sum[..16].iter().fold(String::with_capacity(32), |mut text, byte| {
-        let _infallible = write!(text, "{byte:02x}");
-        text
-    })
+    base::hex::encode(&sum[..16])
 }
 
 #[cfg(test)]

@@ -12,15 +12,17 @@ use tracing::warn;
 /// Seconds a client stays with its endpoint when the Service does not say.
 const AFFINITY_SECS_DEFAULT: u32 = 10_800;
 
-/// Service proxies leave Services with this label to another one, and slices with the other to DNS: whoever sets them by hand means that.
-/// Spec: the selectors of kube-proxy's informers (cmd/kube-proxy/app/server.go v1.36.2).
+/// Service proxies leave Services with this label to another one, and slices with the other to DNS: whoever sets them
+/// by hand means that. Spec: the selectors of kube-proxy's informers (cmd/kube-proxy/app/server.go v1.36.2).
 const OTHER_PROXY: &str = "service.kubernetes.io/service-proxy-name";
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
-/// Ports of a Service times its endpoints of one family: each pair is a choice in the table. Of a Service with more, each port has some
-/// of the endpoints only, so that a megabyte of a user's text does not become a table that fills the machine.
+/// Ports of a Service times its endpoints of one family: each pair is a choice in the table. Of a Service with more,
+/// each port has some of the endpoints only, so that a megabyte of a user's text does not become a table that fills the
+/// machine.
 const PAIRS_MAX: usize = 65_536;
-/// The same where clients stay with their endpoints. Then each pair is a set and a chain, for which the kernel takes milliseconds.
+/// The same where clients stay with their endpoints. Then each pair is a set and a chain, for which the kernel takes
+/// milliseconds.
 const AFFINITY_PAIRS_MAX: usize = 1024;
 
 /// Transport protocols that a Service can have.
@@ -113,11 +115,18 @@ pub(crate) fn service_ports(service: &Service, slices: &[Arc<EndpointSlice>], pl
     let offers = Offers::of(slices, place);
     let pairs_max = if spec.session_affinity.as_deref() == Some("ClientIP") { AFFINITY_PAIRS_MAX } else { PAIRS_MAX };
     let endpoints_max = (pairs_max / wanted.len().max(1)).max(1);
-    let mut ports: Vec<ServicePort> = wanted.iter().filter_map(|port| service_port(service, spec, port, &offers, endpoints_max)).collect();
+    let mut ports: Vec<ServicePort> =
+        wanted.iter().filter_map(|port| service_port(service, spec, port, &offers, endpoints_max)).collect();
     ports.sort_by(|a, b| (&a.port_name, a.protocol).cmp(&(&b.port_name, b.protocol)));
-    if let Some(first) = ports.first().filter(|_| offers.slices.iter().flatten().map(Vec::len).sum::<usize>() > endpoints_max) {
+    if let Some(first) =
+        ports.first().filter(|_| offers.slices.iter().flatten().map(Vec::len).sum::<usize>() > endpoints_max)
+    {
         let (ns, name) = (&first.ns, &first.name);
-        warn!(ns, name, "a Service has many ports and many endpoints: each port is served by {endpoints_max} of its endpoints at most");
+        warn!(
+            ns,
+            name,
+            "a Service has many ports and many endpoints: each port is served by {endpoints_max} of its endpoints at most"
+        );
     }
     ports
 }
@@ -136,13 +145,17 @@ struct Offers<'a> {
 impl<'a> Offers<'a> {
     fn of(slices: &'a [Arc<EndpointSlice>], place: &Place) -> Offers<'a> {
         let mut offers = Offers { slices: Vec::new(), ports: HashMap::new() };
-        let for_dns = |slice: &&Arc<EndpointSlice>| slice.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(HEADLESS));
+        let for_dns = |slice: &&Arc<EndpointSlice>| {
+            slice.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(HEADLESS))
+        };
         for slice in slices.iter().filter(|slice| !for_dns(slice)) {
             let mut ranked: [Vec<Endpoint>; RANKS] = Default::default();
             for endpoint in slice.endpoints.iter().flatten() {
                 // Only the first address counts: https://issue.k8s.io/106267
                 let addr = endpoint.addresses.first().and_then(|addr| addr.parse::<IpAddr>().ok());
-                let Some(endpoint) = addr.map(|addr| convert(endpoint, SocketAddr::new(addr, 0), place)) else { continue };
+                let Some(endpoint) = addr.map(|addr| convert(endpoint, SocketAddr::new(addr, 0), place)) else {
+                    continue;
+                };
                 ranked[rank(&endpoint)].push(endpoint);
             }
             if ranked.iter().all(Vec::is_empty) {
@@ -151,7 +164,9 @@ impl<'a> Offers<'a> {
             for port in slice.ports.iter().flatten() {
                 // A slice port without a number means every port, which no Service can use.
                 let number = port.port.and_then(|number| u16::try_from(number).ok());
-                let (Some(number), Some(protocol)) = (number, Protocol::parse(port.protocol.as_deref())) else { continue };
+                let (Some(number), Some(protocol)) = (number, Protocol::parse(port.protocol.as_deref())) else {
+                    continue;
+                };
                 let slices = offers.ports.entry((port.name.as_deref().unwrap_or_default(), protocol)).or_default();
                 if slices.last().is_none_or(|(last, _)| *last != offers.slices.len()) {
                     slices.push((offers.slices.len(), number));
@@ -171,7 +186,10 @@ impl<'a> Offers<'a> {
                 let left = &mut left[rank % 2];
                 let some = self.slices[*slice][rank].iter().take(*left);
                 *left -= some.len();
-                endpoints.extend(some.map(|endpoint| Endpoint { addr: SocketAddr::new(endpoint.addr.ip(), *number), ..endpoint.clone() }));
+                endpoints.extend(some.map(|endpoint| Endpoint {
+                    addr: SocketAddr::new(endpoint.addr.ip(), *number),
+                    ..endpoint.clone()
+                }));
             }
         }
         endpoints.sort_by_key(|endpoint| endpoint.addr);
@@ -197,7 +215,13 @@ fn is_ours(service: &Service, spec: &ServiceSpec) -> bool {
     !other_proxy && !headless && spec.type_.as_deref() != Some("ExternalName")
 }
 
-fn service_port(service: &Service, spec: &ServiceSpec, port: &ApiPort, offers: &Offers<'_>, endpoints_max: usize) -> Option<ServicePort> {
+fn service_port(
+    service: &Service,
+    spec: &ServiceSpec,
+    port: &ApiPort,
+    offers: &Offers<'_>,
+    endpoints_max: usize,
+) -> Option<ServicePort> {
     let protocol = Protocol::parse(port.protocol.as_deref())?;
     let port_name = port.name.clone().unwrap_or_default();
     let endpoints = offers.endpoints(&port_name, protocol, endpoints_max);
@@ -207,9 +231,11 @@ fn service_port(service: &Service, spec: &ServiceSpec, port: &ApiPort, offers: &
     };
     let external = Policy::parse(spec.external_traffic_policy.as_deref());
     let checked = spec.type_.as_deref() == Some("LoadBalancer") && external == Policy::Local;
-    let health_port = spec.health_check_node_port.and_then(|port| u16::try_from(port).ok()).filter(|port| checked && *port != 0);
+    let health_port =
+        spec.health_check_node_port.and_then(|port| u16::try_from(port).ok()).filter(|port| checked && *port != 0);
     let affinity = spec.session_affinity.as_deref() == Some("ClientIP");
-    let affinity_secs = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref()?.timeout_seconds);
+    let affinity_secs =
+        spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref()?.timeout_seconds);
     Some(ServicePort {
         ns: service.metadata.namespace.clone().unwrap_or_default(),
         name: service.metadata.name.clone().unwrap_or_default(),
@@ -220,8 +246,14 @@ fn service_port(service: &Service, spec: &ServiceSpec, port: &ApiPort, offers: &
         cluster_ips,
         external_ips: parse_ips(spec.external_ips.as_deref().unwrap_or_default()),
         balancer_ips: balancer_ips(service),
-        balancer_sources: spec.load_balancer_source_ranges.iter().flatten().filter_map(|net| net.trim().parse().ok()).collect(),
-        affinity_secs: affinity.then(|| affinity_secs.and_then(|secs| u32::try_from(secs).ok()).unwrap_or(AFFINITY_SECS_DEFAULT)),
+        balancer_sources: spec
+            .load_balancer_source_ranges
+            .iter()
+            .flatten()
+            .filter_map(|net| net.trim().parse().ok())
+            .collect(),
+        affinity_secs: affinity
+            .then(|| affinity_secs.and_then(|secs| u32::try_from(secs).ok()).unwrap_or(AFFINITY_SECS_DEFAULT)),
         external,
         health_port,
         internal: Policy::parse(spec.internal_traffic_policy.as_deref()),
@@ -284,7 +316,8 @@ mod tests {
     fn slice(ports: usize, endpoints: impl Iterator<Item = serde_json::Value>) -> Arc<EndpointSlice> {
         let ports: Vec<_> = (1..=ports).map(|n| json!({ "name": format!("p{n}"), "port": n })).collect();
         let endpoints: Vec<_> = endpoints.collect();
-        let slice = json!({ "metadata": { "name": "web-1" }, "addressType": "IPv4", "ports": ports, "endpoints": endpoints });
+        let slice =
+            json!({ "metadata": { "name": "web-1" }, "addressType": "IPv4", "ports": ports, "endpoints": endpoints });
         Arc::new(serde_json::from_value(slice).unwrap())
     }
 
@@ -292,7 +325,8 @@ mod tests {
         format!("10.42.{}.{}", n / 250, n % 250 + 1)
     }
 
-    // Ten thousand ports of one Service and a few hundred endpoints held the proxy of every node for minutes, and nft for good.
+    // Ten thousand ports of one Service and a few hundred endpoints held the proxy of every node for minutes, and nft
+    // for good.
     #[test]
     fn ports_and_endpoints_of_one_service_do_not_multiply() {
         let began = base::time::Stopwatch::start();
@@ -304,8 +338,14 @@ mod tests {
             let pairs: usize = ports.iter().map(|port| port.endpoints.len()).sum();
             assert_eq!(ports.len(), 10_000);
             assert!(pairs >= 10_000 && pairs <= max, "{pairs} pairs");
-            assert!(ports.iter().all(|port| port.endpoints.iter().any(|endpoint| endpoint.local)), "the node's own is among them");
-            assert!(ports.iter().flat_map(|port| &port.endpoints).all(|endpoint| endpoint.ready), "one that is not ready is not preferred");
+            assert!(
+                ports.iter().all(|port| port.endpoints.iter().any(|endpoint| endpoint.local)),
+                "the node's own is among them"
+            );
+            assert!(
+                ports.iter().flat_map(|port| &port.endpoints).all(|endpoint| endpoint.ready),
+                "one that is not ready is not preferred"
+            );
         }
         assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
         let ports = service_ports(&service(4, "None"), &slices, &place);
@@ -314,8 +354,11 @@ mod tests {
 
     #[test]
     fn an_endpoint_in_two_slices_is_one() {
-        let state = |ready: bool| std::iter::once(json!({ "addresses": ["10.42.0.5"], "conditions": { "ready": ready, "serving": true } }));
-        let ports = service_ports(&service(1, "None"), &[slice(1, state(false)), slice(1, state(true))], &Place::default());
+        let state = |ready: bool| {
+            std::iter::once(json!({ "addresses": ["10.42.0.5"], "conditions": { "ready": ready, "serving": true } }))
+        };
+        let ports =
+            service_ports(&service(1, "None"), &[slice(1, state(false)), slice(1, state(true))], &Place::default());
         assert_eq!(
             ports[0].endpoints.iter().map(|endpoint| (endpoint.addr, endpoint.ready)).collect::<Vec<_>>(),
             [("10.42.0.5:1".parse().unwrap(), true)]
@@ -326,7 +369,10 @@ mod tests {
     fn slices_for_dns_alone_and_services_of_other_proxies_are_not_served() {
         let service = |labels: serde_json::Value| -> Service {
             let spec = json!({ "clusterIP": "10.43.0.9", "ports": [{ "port": 80, "name": "http" }] });
-            serde_json::from_value(json!({ "metadata": { "name": "web", "namespace": "a", "labels": labels }, "spec": spec })).unwrap()
+            serde_json::from_value(
+                json!({ "metadata": { "name": "web", "namespace": "a", "labels": labels }, "spec": spec }),
+            )
+            .unwrap()
         };
         let slice = |ip: &str, labels: serde_json::Value| -> Arc<EndpointSlice> {
             let slice = json!({ "metadata": { "name": ip, "namespace": "a", "labels": labels }, "addressType": "IPv4",

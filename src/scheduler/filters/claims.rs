@@ -1,5 +1,5 @@
-//! Devices that a pod claims (DRA). Nothing in this cluster makes claims of templates, allocates them, or prepares them on a node:
-//! a pod that needs one waits, and never runs without its device.
+//! Devices that a pod claims (DRA). Nothing in this cluster makes claims of templates, allocates them, or prepares them
+//! on a node: a pod that needs one waits, and never runs without its device.
 
 use k8s_openapi::api::core::v1::PodResourceClaim;
 use model::pod::Pod;
@@ -23,7 +23,11 @@ fn stage(pod: &Pod, claim: &PodResourceClaim) -> Stage {
     if claim.resource_claim_name.is_some() {
         return Stage::Named;
     }
-    let known = pod.status.iter().flat_map(|s| s.resource_claim_statuses.iter().flatten()).find(|status| status.name == claim.name);
+    let known = pod
+        .status
+        .iter()
+        .flat_map(|s| s.resource_claim_statuses.iter().flatten())
+        .find(|status| status.name == claim.name);
     match known {
         None => Stage::NotMade,
         Some(status) if status.resource_claim_name.is_none() => Stage::NotNeeded,
@@ -38,7 +42,8 @@ fn any(candidate: &Candidate<'_>, wanted: Stage) -> bool {
 /// A claim that was not made of its template keeps the pod off every node.
 pub(super) fn prefilter(candidate: &Candidate<'_>) -> Option<String> {
     let meta = &candidate.pod.metadata;
-    let name = format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
+    let name =
+        format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default());
     any(candidate, Stage::NotMade).then(|| format!("pod {name:?}: ResourceClaim not created yet"))
 }
 

@@ -73,14 +73,26 @@ pub(super) fn filter(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Sna
     because(full, "node(s) exceed max volume count")
 }
 
-/// Whether the driver of a class says that it has room for the claim near the node. One that says nothing is believed to have it.
-pub(super) fn has_room(claim: &PersistentVolumeClaim, class: &StorageClass, node: &NodeState, snapshot: &Snapshot) -> bool {
+/// Whether the driver of a class says that it has room for the claim near the node. One that says nothing is believed
+/// to have it.
+pub(super) fn has_room(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    node: &NodeState,
+    snapshot: &Snapshot,
+) -> bool {
     let tells = snapshot.csi.drivers.get(&class.provisioner).and_then(|d| d.spec.storage_capacity) == Some(true);
     if !tells {
         return true;
     }
-    let bytes = |q: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| q.0.parse::<Quantity>().ok().map(|q| q.value());
-    let wanted = claim.spec.as_ref().and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get("storage")).and_then(bytes).unwrap_or(0);
+    let bytes =
+        |q: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| q.0.parse::<Quantity>().ok().map(|q| q.value());
+    let wanted = claim
+        .spec
+        .as_ref()
+        .and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get("storage"))
+        .and_then(bytes)
+        .unwrap_or(0);
     snapshot.csi.capacities.iter().any(|room| {
         let left = room.maximum_volume_size.as_ref().or(room.capacity.as_ref()).and_then(bytes);
         Some(&room.storage_class_name) == class.metadata.name.as_ref()
@@ -104,9 +116,11 @@ mod tests {
         };
         let mut running = typed("one");
         running["spec"]["nodeName"] = json!("n");
-        let node = json!({"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "1", "memory": "1Gi", "pods": "9"}}});
+        let node =
+            json!({"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "1", "memory": "1Gi", "pods": "9"}}});
         let nodes = [Arc::new(serde_json::from_value(node).unwrap())];
-        let mut snapshot = Snapshot::build(&nodes, &[Arc::new(serde_json::from_value(running).unwrap())], &BTreeMap::new());
+        let mut snapshot =
+            Snapshot::build(&nodes, &[Arc::new(serde_json::from_value(running).unwrap())], &BTreeMap::new());
         for name in ["one", "two"] {
             let bound = json!({"pv.kubernetes.io/bind-completed": "yes"});
             let claim = json!({"metadata": {"name": name, "namespace": "d", "annotations": bound}, "spec": {"volumeName": name}, "status": {"phase": "Bound"}});
@@ -114,8 +128,7 @@ mod tests {
             snapshot.claims.insert(("d".to_owned(), name.to_owned()), Arc::new(serde_json::from_value(claim).unwrap()));
             snapshot.volumes.insert(name.to_owned(), Arc::new(serde_json::from_value(volume).unwrap()));
         }
-        let object =
-            json!({"metadata": {"name": "n"}, "spec": {"drivers": [{"name": "d.io", "nodeID": "n", "allocatable": {"count": limit}}]}});
+        let object = json!({"metadata": {"name": "n"}, "spec": {"drivers": [{"name": "d.io", "nodeID": "n", "allocatable": {"count": limit}}]}});
         snapshot.csi.nodes.insert("n".to_owned(), Arc::new(serde_json::from_value(object).unwrap()));
         (snapshot, serde_json::from_value(typed("two")).unwrap())
     }
@@ -126,7 +139,9 @@ mod tests {
         assert!(matches!(decide(&pod, &room, 0), Decision::Bind { .. }));
         let (full, pod) = snapshot(1);
         match decide(&pod, &full, 0) {
-            Decision::Unschedulable { message, .. } => assert!(message.contains("1 node(s) exceed max volume count"), "{message}"),
+            Decision::Unschedulable { message, .. } => {
+                assert!(message.contains("1 node(s) exceed max volume count"), "{message}")
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -136,7 +151,8 @@ mod tests {
         let (mut snapshot, _) = snapshot(9);
         let claim: PersistentVolumeClaim =
             serde_json::from_value(json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}})).unwrap();
-        let class: StorageClass = serde_json::from_value(json!({"metadata": {"name": "c"}, "provisioner": "d.io"})).unwrap();
+        let class: StorageClass =
+            serde_json::from_value(json!({"metadata": {"name": "c"}, "provisioner": "d.io"})).unwrap();
         assert!(has_room(&claim, &class, &snapshot.nodes["n"].clone(), &snapshot), "no driver says that it has none");
         let driver = json!({"metadata": {"name": "d.io"}, "spec": {"storageCapacity": true}});
         snapshot.csi.drivers.insert("d.io".to_owned(), Arc::new(serde_json::from_value(driver).unwrap()));

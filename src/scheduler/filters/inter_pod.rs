@@ -15,7 +15,8 @@ pub(crate) fn concerns(term: &PodAffinityTerm, home: Option<&str>, pod: &Pod, sn
         home == Some(namespace)
     } else {
         let labels = snapshot.namespaces.get(namespace).and_then(|ns| ns.metadata.labels.as_ref());
-        named.iter().any(|n| n == namespace) || affinity::label_selector_matches(term.namespace_selector.as_ref(), labels)
+        named.iter().any(|n| n == namespace)
+            || affinity::label_selector_matches(term.namespace_selector.as_ref(), labels)
     };
     in_namespace && affinity::label_selector_matches(term.label_selector.as_ref(), pod.metadata.labels.as_ref())
 }
@@ -34,7 +35,11 @@ fn required_anti_affinity(pod: &Pod) -> &[PodAffinityTerm] {
 /// Whether some pod in the domain of `node` satisfies `found`.
 fn in_domain(key: &str, node: &NodeState, snapshot: &Snapshot, found: impl Fn(&Pod) -> bool) -> bool {
     let Some(domain) = node.label(key) else { return false };
-    snapshot.nodes.values().filter(|other| other.label(key) == Some(domain)).any(|other| other.pods.iter().any(|pod| found(pod)))
+    snapshot
+        .nodes
+        .values()
+        .filter(|other| other.label(key) == Some(domain))
+        .any(|other| other.pods.iter().any(|pod| found(pod)))
 }
 
 /// Whether the pod's own affinity holds on the node: in each term's domain runs a pod of which all the terms speak.
@@ -56,7 +61,8 @@ fn repelled(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Snapshot) ->
     snapshot.nodes.values().any(|other| {
         other.pods.iter().any(|pod| {
             required_anti_affinity(pod).iter().any(|term| {
-                let same_domain = node.label(&term.topology_key).is_some_and(|d| other.label(&term.topology_key) == Some(d));
+                let same_domain =
+                    node.label(&term.topology_key).is_some_and(|d| other.label(&term.topology_key) == Some(d));
                 same_domain && concerns(term, pod.metadata.namespace.as_deref(), candidate.pod, snapshot)
             })
         })
@@ -69,7 +75,9 @@ pub(super) fn filter(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Sna
     if !attracted(candidate, node, snapshot) {
         return because(true, "node(s) didn't match pod affinity rules");
     }
-    let repels = |term: &PodAffinityTerm| in_domain(&term.topology_key, node, snapshot, |pod| concerns(term, home, pod, snapshot));
+    let repels = |term: &PodAffinityTerm| {
+        in_domain(&term.topology_key, node, snapshot, |pod| concerns(term, home, pod, snapshot))
+    };
     if required_anti_affinity(candidate.pod).iter().any(repels) {
         return because(true, "node(s) didn't match pod anti-affinity rules");
     }

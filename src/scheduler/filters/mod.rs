@@ -1,4 +1,5 @@
-//! Which nodes can take a pod at all. Each filter is one function; the list below is their order, as upstream's default plugins.
+//! Which nodes can take a pod at all. Each filter is one function; the list below is their order, as upstream's default
+//! plugins.
 
 pub(crate) mod claims;
 pub mod csi;
@@ -46,7 +47,11 @@ const FILTERS: [Filter; 11] = [
 
 /// The first filter's reasons against this node; empty if the node can take the pod.
 pub fn reasons_against(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Snapshot) -> Reasons {
-    FILTERS.iter().map(|filter| filter(candidate, node, snapshot)).find(|reasons| !reasons.is_empty()).unwrap_or_default()
+    FILTERS
+        .iter()
+        .map(|filter| filter(candidate, node, snapshot))
+        .find(|reasons| !reasons.is_empty())
+        .unwrap_or_default()
 }
 
 /// What makes a pod unschedulable on every node alike, e.g. a claim that does not exist.
@@ -77,7 +82,8 @@ fn node_name(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> Reaso
 fn taints(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> Reasons {
     let taints = node.node.spec.iter().flat_map(|s| s.taints.iter().flatten());
     let mut hard = taints.filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
-    let untolerated = hard.any(|taint| !candidate.spec.tolerations.iter().flatten().any(|t| affinity::tolerates(t, taint)));
+    let untolerated =
+        hard.any(|taint| !candidate.spec.tolerations.iter().flatten().any(|t| affinity::tolerates(t, taint)));
     because(untolerated, "node(s) had untolerated taint(s)")
 }
 

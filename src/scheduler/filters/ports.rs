@@ -33,7 +33,9 @@ pub(super) fn filter(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) 
         wanted.entry((protocol, number)).or_default().insert(address);
     }
     let clashes = |(address, protocol, number): HostPort<'_>| {
-        wanted.get(&(protocol, number)).is_some_and(|mine| address == ANY || mine.contains(ANY) || mine.contains(address))
+        wanted
+            .get(&(protocol, number))
+            .is_some_and(|mine| address == ANY || mine.contains(ANY) || mine.contains(address))
     };
     let is_taken = !wanted.is_empty() && node.pods.iter().any(|pod| host_ports(pod).into_iter().any(clashes));
     because(is_taken, "node(s) didn't have free ports for the requested pod ports")

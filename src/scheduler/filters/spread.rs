@@ -24,8 +24,8 @@ fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a String> {
     pod.metadata.labels.as_ref().and_then(|labels| labels.get(key))
 }
 
-/// Pods that match, by value of the topology key, over the nodes the pod could use at all: those that have every label that the
-/// constraints `together` speak of.
+/// Pods that match, by value of the topology key, over the nodes the pod could use at all: those that have every label
+/// that the constraints `together` speak of.
 pub(crate) fn domains(
     candidate: &Candidate<'_>,
     constraint: &TopologySpreadConstraint,
@@ -54,9 +54,13 @@ pub(super) fn filter(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Sna
             return because(true, "node(s) didn't match pod topology spread constraints (missing required label)");
         };
         let domains = domains(candidate, constraint, &demanded, snapshot);
-        let enough_domains = i64::try_from(domains.len()).unwrap_or(i64::MAX) >= i64::from(constraint.min_domains.unwrap_or(1));
+        let enough_domains =
+            i64::try_from(domains.len()).unwrap_or(i64::MAX) >= i64::from(constraint.min_domains.unwrap_or(1));
         let emptiest = if enough_domains { domains.values().copied().min().unwrap_or(0) } else { 0 };
-        let own = i64::from(affinity::label_selector_matches(constraint.label_selector.as_ref(), candidate.pod.metadata.labels.as_ref()));
+        let own = i64::from(affinity::label_selector_matches(
+            constraint.label_selector.as_ref(),
+            candidate.pod.metadata.labels.as_ref(),
+        ));
         let skew = domains.get(domain).copied().unwrap_or(0) + own - emptiest;
         if skew > i64::from(constraint.max_skew) {
             return because(true, "node(s) didn't match pod topology spread constraints");

@@ -46,10 +46,14 @@ pub(super) fn prefilter(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Optio
             return Some(format!("persistentvolumeclaim {name:?} is being deleted"));
         }
         if claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Lost") {
-            return Some(format!("persistentvolumeclaim {name:?} bound to non-existent persistentvolume {:?}", volume_of(claim)));
+            return Some(format!(
+                "persistentvolumeclaim {name:?} bound to non-existent persistentvolume {:?}",
+                volume_of(claim)
+            ));
         }
         // A claim that names its volume is not bound to it yet: whether it will be is the binder's to say.
-        let named = !volume_of(claim).is_empty() && !claim.metadata.annotations.iter().flatten().any(|(name, _)| name == BIND_COMPLETED);
+        let named = !volume_of(claim).is_empty()
+            && !claim.metadata.annotations.iter().flatten().any(|(name, _)| name == BIND_COMPLETED);
         if named || volume_of(claim).is_empty() && delayed_class(claim, snapshot).is_none() {
             return Some("pod has unbound immediate PersistentVolumeClaims".to_owned());
         }
@@ -86,8 +90,9 @@ impl Placement {
 
 const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bind";
 
-/// Finds volumes for the pod's claims on the node; the error says why that cannot be. Spec: upstream's `FindPodVolumes` (1.36.2): every
-/// waiting claim gets a volume of its own, the smallest claim first, and what is not there is made if its class can.
+/// Finds volumes for the pod's claims on the node; the error says why that cannot be. Spec: upstream's `FindPodVolumes`
+/// (1.36.2): every waiting claim gets a volume of its own, the smallest claim first, and what is not there is made if
+/// its class can.
 pub fn place(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Snapshot) -> Result<Placement, Reasons> {
     let mut waiting = Vec::new();
     for claim in claim_names(candidate).filter_map(|name| snapshot.claims.get(&(namespace(candidate), name))) {
@@ -96,13 +101,17 @@ pub fn place(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Snapshot) -
                 return Err(vec!["node(s) didn't match PersistentVolume's node affinity".to_owned()]);
             }
             (None, _) if !volume_of(claim).is_empty() => {
-                return Err(vec!["node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)".to_owned()]);
+                return Err(vec![
+                    "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)".to_owned(),
+                ]);
             }
             (None, Some(class)) => waiting.push((claim, class)),
             _ => {}
         }
     }
-    waiting.sort_by(|(a, _), (b, _)| volumes::requested(a).partial_cmp(&volumes::requested(b)).unwrap_or(std::cmp::Ordering::Equal));
+    waiting.sort_by(|(a, _), (b, _)| {
+        volumes::requested(a).partial_cmp(&volumes::requested(b)).unwrap_or(std::cmp::Ordering::Equal)
+    });
     let mut placement = Placement::default();
     for (claim, class) in waiting {
         if being_made(claim, class, node, snapshot)? {
@@ -120,10 +129,17 @@ pub fn place(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Snapshot) -
     Ok(placement)
 }
 
-/// Whether a provisioner was told to make the claim's volume on this node. One that was told of another node is at work there.
-fn being_made(claim: &PersistentVolumeClaim, class: &StorageClass, node: &NodeState, snapshot: &Snapshot) -> Result<bool, Reasons> {
+/// Whether a provisioner was told to make the claim's volume on this node. One that was told of another node is at work
+/// there.
+fn being_made(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    node: &NodeState,
+    snapshot: &Snapshot,
+) -> Result<bool, Reasons> {
     let chosen = claim.metadata.annotations.as_ref().and_then(|a| a.get(SELECTED_NODE));
-    // Nobody makes volumes of a class without a provisioner, nor on a node that is gone: there the choice is open again.
+    // Nobody makes volumes of a class without a provisioner, nor on a node that is gone: there the choice is open
+    // again.
     let chosen = chosen.filter(|chosen| class.provisioner != NO_PROVISIONER && snapshot.nodes.contains_key(*chosen));
     match chosen {
         Some(chosen) if chosen != node.name() => Err(vec![NO_VOLUME.to_owned()]),
@@ -132,14 +148,16 @@ fn being_made(claim: &PersistentVolumeClaim, class: &StorageClass, node: &NodeSt
     }
 }
 
-/// The volume for a claim on this node that none of the pod's other claims has got. Spec: upstream's `FindMatchingVolume` (1.36.2).
+/// The volume for a claim on this node that none of the pod's other claims has got. Spec: upstream's
+/// `FindMatchingVolume` (1.36.2).
 fn there_is(
     claim: &PersistentVolumeClaim,
     node: &NodeState,
     snapshot: &Snapshot,
     placement: &Placement,
 ) -> Result<Option<Arc<PersistentVolume>>, Reasons> {
-    let given = |volume: &PersistentVolume| placement.bind.iter().any(|(_, other)| other.metadata.name == volume.metadata.name);
+    let given =
+        |volume: &PersistentVolume| placement.bind.iter().any(|(_, other)| other.metadata.name == volume.metadata.name);
     if let Some(own) = volumes::find_named(claim, snapshot.volumes.values()) {
         // It was kept for this claim, and is somewhere else.
         return if reaches(own, node) { Ok(Some(Arc::clone(own))) } else { Err(vec![NO_VOLUME.to_owned()]) };
@@ -149,7 +167,12 @@ fn there_is(
 }
 
 /// Whether the class can make the claim's volume on this node.
-fn can_be_made(claim: &PersistentVolumeClaim, class: &StorageClass, node: &NodeState, snapshot: &Snapshot) -> Result<(), Reasons> {
+fn can_be_made(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    node: &NodeState,
+    snapshot: &Snapshot,
+) -> Result<(), Reasons> {
     let topologies = class.allowed_topologies.as_deref().unwrap_or_default();
     let allowed = topologies.is_empty()
         || topologies.iter().any(|term| {
@@ -179,15 +202,24 @@ fn taken(candidate: &Candidate<'_>, snapshot: &Snapshot) -> bool {
     });
     let alone: Vec<String> = alone.collect();
     let uses = |pod: &Pod| {
-        let Some(spec) = pod.spec.as_ref().filter(|_| pod.metadata.namespace == candidate.pod.metadata.namespace) else { return false };
-        spec.volumes.iter().flatten().any(|v| v.persistent_volume_claim.as_ref().is_some_and(|c| alone.contains(&c.claim_name)))
+        let Some(spec) = pod.spec.as_ref().filter(|_| pod.metadata.namespace == candidate.pod.metadata.namespace)
+        else {
+            return false;
+        };
+        spec.volumes
+            .iter()
+            .flatten()
+            .any(|v| v.persistent_volume_claim.as_ref().is_some_and(|c| alone.contains(&c.claim_name)))
     };
     !alone.is_empty() && snapshot.nodes.values().any(|node| node.pods.iter().any(|pod| uses(pod)))
 }
 
 pub(super) fn filter(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Snapshot) -> Reasons {
     if taken(candidate, snapshot) {
-        return because(true, "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode");
+        return because(
+            true,
+            "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode",
+        );
     }
     place(candidate, node, snapshot).err().unwrap_or_default()
 }

@@ -8,7 +8,8 @@ use model::pod::Pod;
 use crate::filters::{Candidate, inter_pod};
 use crate::snapshot::{NodeState, Snapshot};
 
-/// What a required affinity of a pod that runs already counts when the other side is placed (upstream's `hardPodAffinityWeight`).
+/// What a required affinity of a pod that runs already counts when the other side is placed (upstream's
+/// `hardPodAffinityWeight`).
 const REQUIRED_WEIGHT: i64 = 1;
 
 /// Liking by topology key and value.

@@ -1,4 +1,5 @@
-//! Which of the nodes that can take a pod suits it best. Each score is 0 to 100 times its weight, as upstream's defaults.
+//! Which of the nodes that can take a pod suits it best. Each score is 0 to 100 times its weight, as upstream's
+//! defaults.
 
 mod inter_pod;
 mod spread;
@@ -62,14 +63,17 @@ pub fn totals(candidate: &Candidate<'_>, nodes: &[&NodeState], snapshot: &Snapsh
 }
 
 fn intolerable_taints(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> i64 {
-    let taints = node.node.spec.iter().flat_map(|s| s.taints.iter().flatten()).filter(|t| t.effect == "PreferNoSchedule");
-    let untolerated = taints.filter(|taint| !candidate.spec.tolerations.iter().flatten().any(|t| affinity::tolerates(t, taint)));
+    let taints =
+        node.node.spec.iter().flat_map(|s| s.taints.iter().flatten()).filter(|t| t.effect == "PreferNoSchedule");
+    let untolerated =
+        taints.filter(|taint| !candidate.spec.tolerations.iter().flatten().any(|t| affinity::tolerates(t, taint)));
     i64::try_from(untolerated.count()).unwrap_or(i64::MAX / 1000)
 }
 
 fn preferred_node_affinity(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> i64 {
     let affinity = candidate.spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
-    let preferred = affinity.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_deref()).unwrap_or_default();
+    let preferred =
+        affinity.and_then(|a| a.preferred_during_scheduling_ignored_during_execution.as_deref()).unwrap_or_default();
     preferred.iter().filter(|p| affinity::term_matches(&p.preference, node)).map(|p| i64::from(p.weight)).sum()
 }
 

@@ -11,14 +11,16 @@ use crate::snapshot::{NodeState, Snapshot};
 /// 0 to 100 for each node, as upstream's PodTopologySpread; a node without one of the topology labels gets 0.
 pub(super) fn scores(candidate: &Candidate<'_>, nodes: &[&NodeState], snapshot: &Snapshot) -> Vec<i64> {
     let constraints = candidate.spec.topology_spread_constraints.iter().flatten();
-    let wished: Vec<&TopologySpreadConstraint> = constraints.filter(|c| c.when_unsatisfiable == "ScheduleAnyway").collect();
+    let wished: Vec<&TopologySpreadConstraint> =
+        constraints.filter(|c| c.when_unsatisfiable == "ScheduleAnyway").collect();
     if candidate.spec.topology_spread_constraints.iter().flatten().next().is_none() {
         return by_default(candidate, nodes, snapshot);
     }
     if wished.is_empty() {
         return vec![0; nodes.len()];
     }
-    let counted: Vec<bool> = nodes.iter().map(|node| wished.iter().all(|c| node.label(&c.topology_key).is_some())).collect();
+    let counted: Vec<bool> =
+        nodes.iter().map(|node| wished.iter().all(|c| node.label(&c.topology_key).is_some())).collect();
     let mut raw = vec![0f64; nodes.len()];
     for constraint in &wished {
         let domains = spread::domains(candidate, constraint, &wished, snapshot);
@@ -71,16 +73,19 @@ fn picks(selector: &BTreeMap<String, String>, pod: &Pod) -> bool {
     selector.iter().all(|(key, value)| pod.metadata.labels.as_ref().and_then(|labels| labels.get(key)) == Some(value))
 }
 
-/// Spec: upstream's `helper.DefaultSelector`. The pods of one set have the labels of its template, and so the same Services.
+/// Spec: upstream's `helper.DefaultSelector`. The pods of one set have the labels of its template, and so the same
+/// Services.
 fn kin<'a>(candidate: &Candidate<'a>, snapshot: &'a Snapshot) -> Option<Kin<'a>> {
-    if let Some((_, uid)) =
-        controller(candidate.pod).filter(|(kind, _)| matches!(*kind, "ReplicaSet" | "ReplicationController" | "StatefulSet"))
+    if let Some((_, uid)) = controller(candidate.pod)
+        .filter(|(kind, _)| matches!(*kind, "ReplicaSet" | "ReplicationController" | "StatefulSet"))
     {
         return Some(Kin::Controller(uid));
     }
-    let ours = snapshot.services.iter().filter(|service| service.metadata.namespace == candidate.pod.metadata.namespace);
+    let ours =
+        snapshot.services.iter().filter(|service| service.metadata.namespace == candidate.pod.metadata.namespace);
     let selectors = ours.filter_map(|service| service.spec.as_ref()?.selector.as_ref());
-    let selectors: Vec<_> = selectors.filter(|selector| !selector.is_empty() && picks(selector, candidate.pod)).collect();
+    let selectors: Vec<_> =
+        selectors.filter(|selector| !selector.is_empty() && picks(selector, candidate.pod)).collect();
     (!selectors.is_empty()).then_some(Kin::Services(selectors))
 }
 
@@ -88,7 +93,9 @@ fn by_default(candidate: &Candidate<'_>, nodes: &[&NodeState], snapshot: &Snapsh
     let Some(kin) = kin(candidate, snapshot) else { return vec![0; nodes.len()] };
     let on = |node: &NodeState| {
         let counts = |pod: &Pod| {
-            pod.metadata.namespace == candidate.pod.metadata.namespace && pod.metadata.deletion_timestamp.is_none() && kin.has(pod)
+            pod.metadata.namespace == candidate.pod.metadata.namespace
+                && pod.metadata.deletion_timestamp.is_none()
+                && kin.has(pod)
         };
         i64::try_from(node.pods.iter().filter(|pod| counts(pod)).count()).unwrap_or(i64::MAX)
     };

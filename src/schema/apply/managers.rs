@@ -88,7 +88,12 @@ pub fn decode(entries: &[Value]) -> Option<Managers> {
             Some(fields) => Set::parse(fields)?,
         };
         let id_version = if operation == Operation::Apply { String::new() } else { api_version.clone() };
-        let id = ManagerId { operation, manager: text("manager"), api_version: id_version, subresource: text("subresource") };
+        let id = ManagerId {
+            operation,
+            manager: text("manager"),
+            api_version: id_version,
+            subresource: text("subresource"),
+        };
         let time = entry.get("time").and_then(Value::as_str).map(str::to_owned);
         let owned = managers.entry(id).or_insert(Owned { api_version, time: None, set: Set::default() });
         owned.set.absorb(&set);
@@ -130,7 +135,8 @@ fn entry(id: &ManagerId, owned: &Owned) -> Value {
 
 /// Puts the oldest updaters of each version together until few enough are left.
 pub fn cap(managers: &mut Managers) {
-    let mut updaters: Vec<ManagerId> = managers.keys().filter(|id| id.operation == Operation::Update).cloned().collect();
+    let mut updaters: Vec<ManagerId> =
+        managers.keys().filter(|id| id.operation == Operation::Update).cloned().collect();
     let mut count = updaters.len();
     updaters.sort_by(|a, b| (&managers[a].time, a).cmp(&(&managers[b].time, b)));
     let mut first_of: BTreeMap<String, ManagerId> = BTreeMap::new();

@@ -114,7 +114,8 @@ pub fn merge(view: View<'_>, old: Option<&Value>, new: Option<&Value>) -> Value 
 fn merge_lists(node: Node<'_>, old: &Value, new: &Value) -> Vec<Value> {
     let (olds, news) = (parts(node, old), parts(node, new));
     let (old_index, new_index) = (index(olds.clone()), index(news.clone()));
-    let mut shared: std::collections::VecDeque<&Step> = news.iter().map(|p| &p.0).filter(|step| old_index.contains_key(*step)).collect();
+    let mut shared: std::collections::VecDeque<&Step> =
+        news.iter().map(|p| &p.0).filter(|step| old_index.contains_key(*step)).collect();
     let mut next_shared = shared.pop_front();
     let mut merged = std::collections::BTreeSet::new();
     let mut out = Vec::new();

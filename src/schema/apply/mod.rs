@@ -90,8 +90,8 @@ fn conflict_text(conflicts: &[Conflict]) -> String {
 /// Merges `config` into `live` (None: the object does not exist) as manager `request.manager`.
 ///
 /// The result carries the new managedFields. Fields this manager applied before, no longer applies, and nobody else
-/// owns are removed. With `force`, conflicting fields are taken from their owners. All objects are in the version of the request; `versions`
-/// has their forms for managers that wrote in another.
+/// owns are removed. With `force`, conflicting fields are taken from their owners. All objects are in the version of
+/// the request; `versions` has their forms for managers that wrote in another.
 pub fn apply(
     request: &Request<'_>,
     versions: &mut dyn Versions,
@@ -106,8 +106,9 @@ pub fn apply(
     fits(request.type_def, request.api_version, &config)?;
     let skeleton = new_object(&config);
     let live = live.unwrap_or(&skeleton);
-    let mut managers = managers::decode(meta::managed_fields(live))
-        .ok_or_else(|| ApplyError::BadRequest("failed to decode managed fields: existing managedFields are malformed".to_owned()))?;
+    let mut managers = managers::decode(meta::managed_fields(live)).ok_or_else(|| {
+        ApplyError::BadRequest("failed to decode managed fields: existing managedFields are malformed".to_owned())
+    })?;
     let live = without_managed(live);
     if managers.is_empty() && meta::creation_timestamp(&live).is_some() {
         adopt_untracked(request, &live, &mut managers);
@@ -137,7 +138,12 @@ pub fn fits(type_def: &TypeDef, api_version: &str, config: &Value) -> Result<(),
         return Ok(());
     }
     let group = if api_version.contains('/') { "" } else { "/" };
-    let object = format!("{}/{}; {group}{api_version}, Kind={}", meta::namespace(config), meta::name(config), meta::kind(config));
+    let object = format!(
+        "{}/{}; {group}{api_version}, Kind={}",
+        meta::namespace(config),
+        meta::name(config),
+        meta::kind(config)
+    );
     let text = if let [one] = errors.as_slice() { one.clone() } else { format!("errors:\n  {}", errors.join("\n  ")) };
     Err(ApplyError::Schema(format!("failed to create typed patch object ({object}): {text}")))
 }
@@ -148,7 +154,9 @@ const LAST_APPLIED_BYTES_MAX: usize = 262_144;
 /// The annotation that client-side apply reads; empty when too large, as upstream.
 fn last_applied(config: &Value) -> String {
     let mut config = config.clone();
-    if let Some(annotations) = config.get_mut("metadata").and_then(|m| m.get_mut("annotations")).and_then(Value::as_object_mut) {
+    if let Some(annotations) =
+        config.get_mut("metadata").and_then(|m| m.get_mut("annotations")).and_then(Value::as_object_mut)
+    {
         annotations.remove(LAST_APPLIED);
     }
     let text = format!("{config}\n");
@@ -157,7 +165,9 @@ fn last_applied(config: &Value) -> String {
 
 /// kubectl moving from client-side to server-side apply may take over what its own annotation says it set.
 fn only_with_last_applied(request: &Request<'_>, live: &Value, conflicts: &[Conflict]) -> bool {
-    let Some(annotation) = meta::annotation(live, LAST_APPLIED).filter(|_| request.manager == "kubectl") else { return false };
+    let Some(annotation) = meta::annotation(live, LAST_APPLIED).filter(|_| request.manager == "kubectl") else {
+        return false;
+    };
     let Ok(applied) = serde_json::from_str::<Value>(annotation) else { return false };
     let owned: BTreeSet<String> = field_set(View::Root(request.type_def), &applied).paths().into_iter().collect();
     conflicts.iter().all(|c| owned.contains(&c.path))
@@ -190,8 +200,10 @@ fn apply_once(
     // Not stripped yet: the name in the configuration keeps `metadata` itself from being pruned.
     let claimed = request.written(&field_set(view, config));
     let set = strip(&claimed);
-    let before = managers
-        .insert(id.clone(), Owned { api_version: request.api_version.to_owned(), time: Some(request.now.to_owned()), set: claimed });
+    let before = managers.insert(
+        id.clone(),
+        Owned { api_version: request.api_version.to_owned(), time: Some(request.now.to_owned()), set: claimed },
+    );
     let object = match &before {
         Some(last) => versions::prune(forms, merged, &managers, last),
         None => merged,
@@ -247,8 +259,8 @@ fn disown(managers: &mut Managers, own: Option<&ManagerId>, changes: &Changes) {
     }
 }
 
-/// Records in `new.metadata.managedFields` what a create, update or patch changed relative to `live` (None: create), both in the version
-/// of the request; `versions` as in [`apply`].
+/// Records in `new.metadata.managedFields` what a create, update or patch changed relative to `live` (None: create),
+/// both in the version of the request; `versions` as in [`apply`].
 ///
 /// A client that sends `managedFields: [{}]` wipes them. Objects that lost their managedFields are not tracked again
 /// until the next apply.
@@ -276,8 +288,11 @@ pub fn track_update(request: &Request<'_>, versions: &mut dyn Versions, live: Op
     disown(&mut managers, None, &changes);
     let touched = strip(&touched);
     if !touched.is_empty() {
-        let owned =
-            managers.entry(id).or_insert_with(|| Owned { api_version: request.api_version.to_owned(), time: None, set: Set::default() });
+        let owned = managers.entry(id).or_insert_with(|| Owned {
+            api_version: request.api_version.to_owned(),
+            time: None,
+            set: Set::default(),
+        });
         owned.set = owned.set.union(&touched);
         owned.time = Some(request.now.to_owned());
     }
@@ -306,7 +321,8 @@ fn strip(set: &Set) -> Set {
 
 /// What an apply to a missing object starts from.
 fn new_object(of: &Value) -> Value {
-    let mut object = json!({"apiVersion": meta::api_version(of), "kind": meta::kind(of), "metadata": {"name": meta::name(of)}});
+    let mut object =
+        json!({"apiVersion": meta::api_version(of), "kind": meta::kind(of), "metadata": {"name": meta::name(of)}});
     meta::set_namespace(&mut object, meta::namespace(of));
     object
 }
@@ -319,9 +335,13 @@ fn skeleton_of(t: &TypeDef, value: &Value) -> Value {
         let Some(field) = t.field(name).filter(|f| f.empty == Empty::Always || name == "metadata") else { continue };
         match (&field.shape, child) {
             (Shape::Struct(inner), Value::Object(_)) => out.insert(name.clone(), skeleton_of(inner.get(), child)),
-            (Shape::List(_), Value::Array(_)) | (Shape::Map(_), Value::Object(_)) => out.insert(name.clone(), Value::Null),
+            (Shape::List(_), Value::Array(_)) | (Shape::Map(_), Value::Object(_)) => {
+                out.insert(name.clone(), Value::Null)
+            }
             // A zero value that is always written is no news either.
-            (shape, child) if shape.is_scalar() && *child == crate::decode::zero(shape) => out.insert(name.clone(), child.clone()),
+            (shape, child) if shape.is_scalar() && *child == crate::decode::zero(shape) => {
+                out.insert(name.clone(), child.clone())
+            }
             _ => None,
         };
     }
@@ -337,7 +357,9 @@ fn without_managed(object: &Value) -> Value {
 /// In a configuration, null says nothing.
 fn without_nulls(value: &Value) -> Value {
     match value {
-        Value::Object(map) => Value::Object(map.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), without_nulls(v))).collect()),
+        Value::Object(map) => Value::Object(
+            map.iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k.clone(), without_nulls(v))).collect(),
+        ),
         Value::Array(list) => Value::Array(list.iter().map(without_nulls).collect()),
         other => other.clone(),
     }

@@ -197,7 +197,8 @@ impl Set {
         let mut out = Set::default();
         for (step, child) in &self.children {
             let leads = |name: &str| name == "*" || *step == Step::Field(name.to_owned());
-            let rest: Vec<&[&str]> = paths.iter().filter(|p| p.first().is_some_and(|name| leads(name))).map(|p| &p[1..]).collect();
+            let rest: Vec<&[&str]> =
+                paths.iter().filter(|p| p.first().is_some_and(|name| leads(name))).map(|p| &p[1..]).collect();
             if !rest.is_empty() {
                 out.put(step.clone(), child.only(&rest));
             }

@@ -18,14 +18,17 @@ fn shape(t: TypeDef) -> Shape {
 
 fn type_def() -> TypeDef {
     let protocol = Field { default: Some(json!("TCP")), ..Field::new("protocol", Shape::String) };
-    let port = strukt("Port", vec![Field::new("containerPort", Shape::Int32), protocol, Field::new("name", Shape::String)]);
+    let port =
+        strukt("Port", vec![Field::new("containerPort", Shape::Int32), protocol, Field::new("name", Shape::String)]);
     let ports = Field {
         list: ListType::Map(vec!["containerPort".into(), "protocol".into()]),
         ..Field::new("ports", Shape::List(Box::new(shape(port))))
     };
     let container = strukt("C", vec![Field::new("name", Shape::String), Field::new("image", Shape::String), ports]);
-    let containers =
-        Field { list: ListType::Map(vec!["name".into()]), ..Field::new("containers", Shape::List(Box::new(shape(container)))) };
+    let containers = Field {
+        list: ListType::Map(vec!["name".into()]),
+        ..Field::new("containers", Shape::List(Box::new(shape(container))))
+    };
     let selector = Field { atomic: true, ..Field::new("selector", Shape::Map(Box::new(Shape::String))) };
     let spec = strukt("Spec", vec![Field::new("replicas", Shape::Int32), containers, selector]);
     let finalizers = Field { list: ListType::Set, ..Field::new("finalizers", Shape::List(Box::new(Shape::String))) };
@@ -110,7 +113,8 @@ fn a_struct_goes_with_its_last_owned_member() {
         false,
     )
     .unwrap();
-    let live = apply(&request(&t, "a"), &mut versions::Only, Some(&live), &object(json!({"metadata": {}})), false).unwrap();
+    let live =
+        apply(&request(&t, "a"), &mut versions::Only, Some(&live), &object(json!({"metadata": {}})), false).unwrap();
     assert_eq!(live.get("spec"), None);
     assert_eq!(live["metadata"].get("labels"), None);
     assert_eq!(live["metadata"]["name"], "web");
@@ -119,8 +123,14 @@ fn a_struct_goes_with_its_last_owned_member() {
 #[test]
 fn an_item_goes_with_its_owner_and_items_of_others_stay() {
     let t = type_def();
-    let live =
-        apply(&request(&t, "a"), &mut versions::Only, None, &object(json!({"spec": {"containers": [{"name": "a"}]}})), false).unwrap();
+    let live = apply(
+        &request(&t, "a"),
+        &mut versions::Only,
+        None,
+        &object(json!({"spec": {"containers": [{"name": "a"}]}})),
+        false,
+    )
+    .unwrap();
     let mut new = live.clone();
     new["spec"]["containers"] = json!([{"name": "a", "image": "set-by-b"}, {"name": "b"}]);
     track_update(&request(&t, "b"), &mut versions::Only, Some(&live), &mut new);
@@ -128,7 +138,9 @@ fn an_item_goes_with_its_owner_and_items_of_others_stay() {
         fields(&new, "b"),
         json!({"f:spec": {"f:containers": {"k:{\"name\":\"a\"}": {"f:image": {}}, "k:{\"name\":\"b\"}": {".": {}, "f:name": {}}}}})
     );
-    let live = apply(&request(&t, "a"), &mut versions::Only, Some(&new), &object(json!({"spec": {"replicas": 1}})), false).unwrap();
+    let live =
+        apply(&request(&t, "a"), &mut versions::Only, Some(&new), &object(json!({"spec": {"replicas": 1}})), false)
+            .unwrap();
     // b owns a field inside item a but not the item itself, so a's end is the item's: as structured-merge-diff.
     assert_eq!(live["spec"]["containers"], json!([{"name": "b"}]));
 }
@@ -138,7 +150,10 @@ fn updates_own_new_maps_with_a_dot_but_not_value_structs() {
     let t = type_def();
     let mut new = object(json!({"metadata": {"labels": {"a": "b"}, "uid": "u"}, "spec": {"replicas": 1}}));
     track_update(&request(&t, "m"), &mut versions::Only, None, &mut new);
-    assert_eq!(fields(&new, "m"), json!({"f:metadata": {"f:labels": {".": {}, "f:a": {}}}, "f:spec": {"f:replicas": {}}}));
+    assert_eq!(
+        fields(&new, "m"),
+        json!({"f:metadata": {"f:labels": {".": {}, "f:a": {}}}, "f:spec": {"f:replicas": {}}})
+    );
     assert_eq!(model::meta::managed_fields(&new)[0]["operation"], "Update");
 }
 
@@ -156,8 +171,13 @@ fn an_empty_entry_wipes_and_wiped_objects_are_not_tracked() {
     track_update(&request(&t, "m"), &mut versions::Only, Some(&new), &mut next);
     assert!(model::meta::managed_fields(&next).is_empty());
     // The first apply then finds everything owned by what was there before.
-    let error = apply(&request(&t, "me"), &mut versions::Only, Some(&next), &object(json!({"spec": {"replicas": 7}})), false).unwrap_err();
-    assert!(error.to_string().contains("conflict with \"before-first-apply\" using apps/v1: .spec.replicas"), "{error}");
+    let error =
+        apply(&request(&t, "me"), &mut versions::Only, Some(&next), &object(json!({"spec": {"replicas": 7}})), false)
+            .unwrap_err();
+    assert!(
+        error.to_string().contains("conflict with \"before-first-apply\" using apps/v1: .spec.replicas"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -187,10 +207,18 @@ fn status_is_not_owned_through_the_main_resource() {
 #[test]
 fn kubectl_may_take_over_its_own_client_side_fields() {
     let t = type_def();
-    let mut live = object(json!({"metadata": {"annotations": {LAST_APPLIED: "{\"spec\":{\"replicas\":3}}"}}, "spec": {"replicas": 3}}));
+    let mut live = object(
+        json!({"metadata": {"annotations": {LAST_APPLIED: "{\"spec\":{\"replicas\":3}}"}}, "spec": {"replicas": 3}}),
+    );
     track_update(&request(&t, "kubectl-client-side-apply"), &mut versions::Only, None, &mut live);
-    let applied =
-        apply(&request(&t, "kubectl"), &mut versions::Only, Some(&live), &object(json!({"spec": {"replicas": 5}})), false).unwrap();
+    let applied = apply(
+        &request(&t, "kubectl"),
+        &mut versions::Only,
+        Some(&live),
+        &object(json!({"spec": {"replicas": 5}})),
+        false,
+    )
+    .unwrap();
     assert_eq!(applied["spec"]["replicas"], 5);
     assert!(model::meta::annotation(&applied, LAST_APPLIED).unwrap().contains("\"replicas\":5"));
 }
@@ -198,10 +226,18 @@ fn kubectl_may_take_over_its_own_client_side_fields() {
 #[test]
 fn keyed_items_need_their_key() {
     let t = type_def();
-    let error = apply(&request(&t, "me"), &mut versions::Only, None, &object(json!({"spec": {"containers": [{"image": "i"}]}})), false)
-        .unwrap_err();
+    let error = apply(
+        &request(&t, "me"),
+        &mut versions::Only,
+        None,
+        &object(json!({"spec": {"containers": [{"image": "i"}]}})),
+        false,
+    )
+    .unwrap_err();
     assert!(
-        error.to_string().contains(".spec.containers: element 0: associative list with keys has an element that omits key field \"name\""),
+        error.to_string().contains(
+            ".spec.containers: element 0: associative list with keys has an element that omits key field \"name\""
+        ),
         "{error}"
     );
 }

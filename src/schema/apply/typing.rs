@@ -51,7 +51,8 @@ impl<'a> View<'a> {
             View::Unknown => Node::Entries(View::Unknown),
         };
         match (&node, value) {
-            (Node::Fields(_) | Node::Entries(_), Value::Object(_)) | (Node::Items | Node::Keyed(..), Value::Array(_)) => node,
+            (Node::Fields(_) | Node::Entries(_), Value::Object(_))
+            | (Node::Items | Node::Keyed(..), Value::Array(_)) => node,
             _ => Node::Leaf,
         }
     }
@@ -72,7 +73,8 @@ pub fn field_view<'a>(t: &'a TypeDef, name: &str) -> View<'a> {
     t.field(name).map_or(View::Unknown, View::Field)
 }
 
-/// Which item this is in a keyed list; None if it names no key at all. Missing keys take the schema's default (protocol: TCP).
+/// Which item this is in a keyed list; None if it names no key at all. Missing keys take the schema's default
+/// (protocol: TCP).
 pub fn item_step(keys: &[Name], item_view: View<'_>, item: &Value) -> Option<Step> {
     let item = item.as_object()?;
     let mut found = Map::new();
@@ -181,11 +183,19 @@ fn mismatch(shape: &Shape, value: &Value) -> Option<String> {
     };
     match (shape, value) {
         (_, Value::Null) => None,
-        (Shape::Bool, v) if !v.is_boolean() => Some(format!("expected boolean, got &value.valueUnstructured{{Value:{v}}}")),
-        (Shape::Int32 | Shape::Int64 | Shape::Float, v) if !v.is_number() => Some(format!("expected numeric (int or float), got {}", go())),
-        (Shape::String | Shape::Bytes, v) if !v.is_string() => Some(format!("expected string, got &value.valueUnstructured{{Value:{v}}}")),
+        (Shape::Bool, v) if !v.is_boolean() => {
+            Some(format!("expected boolean, got &value.valueUnstructured{{Value:{v}}}"))
+        }
+        (Shape::Int32 | Shape::Int64 | Shape::Float, v) if !v.is_number() => {
+            Some(format!("expected numeric (int or float), got {}", go()))
+        }
+        (Shape::String | Shape::Bytes, v) if !v.is_string() => {
+            Some(format!("expected string, got &value.valueUnstructured{{Value:{v}}}"))
+        }
         (Shape::List(_), v) if !v.is_array() => Some(format!("expected list, got &{{{}}}", crate::patch::go_text(v))),
-        (Shape::Map(_) | Shape::Struct(_), v) if !v.is_object() => Some(format!("expected map, got &{{{}}}", crate::patch::go_text(v))),
+        (Shape::Map(_) | Shape::Struct(_), v) if !v.is_object() => {
+            Some(format!("expected map, got &{{{}}}", crate::patch::go_text(v)))
+        }
         _ => None,
     }
 }
@@ -220,7 +230,8 @@ fn undeclared(t: &TypeDef, map: &Map<String, Value>, path: &str, root: bool, err
     errors.extend(stray.map(|key| format!("{path}.{key}: field not declared in schema")));
 }
 
-/// Refuses what cannot be applied: undeclared fields, values of a wrong kind, keyed items without a key, and the same item twice.
+/// Refuses what cannot be applied: undeclared fields, values of a wrong kind, keyed items without a key, and the same
+/// item twice.
 pub fn check(view: View<'_>, value: &Value, path: &str, errors: &mut Vec<String>) {
     if let Some(why) = shape_of(view).and_then(|shape| mismatch(shape, value)) {
         errors.push(format!("{path}: {why}"));

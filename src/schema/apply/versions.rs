@@ -1,5 +1,5 @@
-//! Managers of fields that wrote in another version than the request: their paths mean fields of that version, so what a request changes and
-//! prunes is looked at in each version that has managers.
+//! Managers of fields that wrote in another version than the request: their paths mean fields of that version, so what
+//! a request changes and prunes is looked at in each version that has managers.
 //!
 //! Spec: `merge.Updater` of sigs.k8s.io/structured-merge-diff v6, as upstream v1.36.2 has it.
 
@@ -90,9 +90,15 @@ pub(super) struct Change {
 /// The same by version. A version that is missing here is none.
 pub(super) type Changes = BTreeMap<String, Change>;
 
-/// What changed between `live` (`None`: the object is new) and `new`, in every version that a manager wrote in; `own` is what changed in the
-/// request's.
-pub(super) fn changes(forms: &mut Forms<'_>, own: Comparison, live: Option<&Value>, new: &Value, managers: &Managers) -> Changes {
+/// What changed between `live` (`None`: the object is new) and `new`, in every version that a manager wrote in; `own`
+/// is what changed in the request's.
+pub(super) fn changes(
+    forms: &mut Forms<'_>,
+    own: Comparison,
+    live: Option<&Value>,
+    new: &Value,
+    managers: &Managers,
+) -> Changes {
     let request = forms.request;
     let change = |c: Comparison| Change { touched: c.modified.union(&c.added), removed: c.removed };
     let mut out = BTreeMap::from([(request.api_version.to_owned(), change(own))]);
@@ -146,7 +152,9 @@ pub(super) fn prune(forms: &mut Forms<'_>, merged: Value, managers: &Managers, l
     let mut gone = all.difference(&kept);
     if !owned.is_empty() {
         let left = removed(of.view(), &whole, &gone);
-        let left = owned.into_iter().fold(left, |left, (version, owned)| put_back(forms, (&whole, left), home, version, &owned));
+        let left = owned
+            .into_iter()
+            .fold(left, |left, (version, owned)| put_back(forms, (&whole, left), home, version, &owned));
         gone = all.difference(&named(&field_set(of.view(), &left)));
     }
     let left = removed(of.view(), &whole, &gone.intersection(&last));
@@ -156,7 +164,9 @@ pub(super) fn prune(forms: &mut Forms<'_>, merged: Value, managers: &Managers, l
 /// What is left of the whole object together with what managers of another version own of it.
 fn put_back(forms: &mut Forms<'_>, (whole, left): (&Value, Value), home: &str, version: &str, owned: &Set) -> Value {
     let Some(of) = forms.type_of(version) else { return left };
-    let (Some(whole), Some(cut)) = (forms.convert(whole, home, version), forms.convert(&left, home, version)) else { return left };
+    let (Some(whole), Some(cut)) = (forms.convert(whole, home, version), forms.convert(&left, home, version)) else {
+        return left;
+    };
     let named = |set: &Set| with_named_fields(of.view(), Some(&whole), set);
     let kept = named(&field_set(of.view(), &cut)).union(&named(owned));
     let gone = named(&field_set(of.view(), &whole)).difference(&kept);
@@ -199,7 +209,15 @@ mod tests {
     }
 
     fn request<'a>(of: &'a Resource, api_version: &'a str, manager: &'a str) -> Request<'a> {
-        Request { type_def: of.type_def(), api_version, subresource: "", manager, now: "2026-11-23T00:00:00Z", reset: &[], only: &[] }
+        Request {
+            type_def: of.type_def(),
+            api_version,
+            subresource: "",
+            manager,
+            now: "2026-11-23T00:00:00Z",
+            reset: &[],
+            only: &[],
+        }
     }
 
     fn autoscaler(api_version: &str, spec: Value) -> Value {
@@ -229,18 +247,25 @@ mod tests {
         let (v1, v2) = (row(V1), row(V2));
         let mut live = autoscaler(V1, json!({ "maxReplicas": 3, "targetCPUUtilizationPercentage": 50 }));
         track_update(&request(&v1, V1, "old"), &mut Autoscalers, None, &mut live);
-        assert_eq!(owners(&live), [entry("old", V1, json!({ "f:maxReplicas": {}, "f:targetCPUUtilizationPercentage": {} }))]);
+        assert_eq!(
+            owners(&live),
+            [entry("old", V1, json!({ "f:maxReplicas": {}, "f:targetCPUUtilizationPercentage": {} }))]
+        );
         let live = Autoscalers.convert(&live, V1, V2).unwrap();
         let mut new = live.clone();
         new["spec"]["metrics"] = of_cpu(60)["metrics"].take();
         track_update(&request(&v2, V2, "new"), &mut Autoscalers, Some(&live), &mut new);
-        assert_eq!(owners(&new), [entry("new", V2, json!({ "f:metrics": {} })), entry("old", V1, json!({ "f:maxReplicas": {} }))]);
+        assert_eq!(
+            owners(&new),
+            [entry("new", V2, json!({ "f:metrics": {} })), entry("old", V1, json!({ "f:maxReplicas": {} }))]
+        );
     }
 
     #[test]
     fn an_apply_meets_the_owner_of_a_field_in_another_version() {
         let (v1, v2) = (row(V1), row(V2));
-        let applied = apply(&request(&v2, V2, "a"), &mut Autoscalers, None, &autoscaler(V2, of_cpu(50)), false).unwrap();
+        let applied =
+            apply(&request(&v2, V2, "a"), &mut Autoscalers, None, &autoscaler(V2, of_cpu(50)), false).unwrap();
         let live = Autoscalers.convert(&applied, V2, V1).unwrap();
         let config = autoscaler(V1, json!({ "targetCPUUtilizationPercentage": 60 }));
         let refused = apply(&request(&v1, V1, "b"), &mut Autoscalers, Some(&live), &config, false).unwrap_err();
@@ -254,9 +279,12 @@ mod tests {
     fn what_was_applied_in_another_version_is_pruned_unless_somebody_owns_it_there() {
         let (v1, v2) = (row(V1), row(V2));
         let applied = |others: &[&str]| {
-            let mut live = apply(&request(&v2, V2, "a"), &mut Autoscalers, None, &autoscaler(V2, of_cpu(50)), false).unwrap();
+            let mut live =
+                apply(&request(&v2, V2, "a"), &mut Autoscalers, None, &autoscaler(V2, of_cpu(50)), false).unwrap();
             for other in others {
-                live = apply(&request(&v2, V2, other), &mut Autoscalers, Some(&live), &autoscaler(V2, of_cpu(50)), false).unwrap();
+                live =
+                    apply(&request(&v2, V2, other), &mut Autoscalers, Some(&live), &autoscaler(V2, of_cpu(50)), false)
+                        .unwrap();
             }
             let live = Autoscalers.convert(&live, V2, V1).unwrap();
             let less = autoscaler(V1, json!({ "maxReplicas": 3 }));

@@ -16,7 +16,8 @@ pub struct Extras {
 
 /// Names and types. Policies add `variables` with [`with_variables`].
 pub fn names(extras: Extras) -> Vec<(String, Ty)> {
-    let mut all = vec![("object", Ty::Dyn), ("oldObject", Ty::Dyn), ("request", request()), ("namespaceObject", namespace())];
+    let mut all =
+        vec![("object", Ty::Dyn), ("oldObject", Ty::Dyn), ("request", request()), ("namespaceObject", namespace())];
     if extras.params {
         all.push(("params", Ty::Dyn));
     }
@@ -47,9 +48,11 @@ fn request() -> Ty {
     static MADE: OnceLock<Ty> = OnceLock::new();
     MADE.get_or_init(|| {
         let kind = object("kubernetes.GroupVersionKind", &[("group", TEXT), ("version", TEXT), ("kind", TEXT)]);
-        let resource = object("kubernetes.GroupVersionResource", &[("group", TEXT), ("version", TEXT), ("resource", TEXT)]);
+        let resource =
+            object("kubernetes.GroupVersionResource", &[("group", TEXT), ("version", TEXT), ("resource", TEXT)]);
         let extra = Ty::Map(Box::new(TEXT), Box::new(texts()));
-        let user = object("kubernetes.UserInfo", &[("username", TEXT), ("uid", TEXT), ("groups", texts()), ("extra", extra)]);
+        let user =
+            object("kubernetes.UserInfo", &[("username", TEXT), ("uid", TEXT), ("groups", texts()), ("extra", extra)]);
         object(
             "kubernetes.AdmissionRequest",
             &[
@@ -120,12 +123,17 @@ mod tests {
 
     #[test]
     fn undeclared_fields_of_the_request_are_found_before_anything_runs() {
-        assert_eq!(compile("request.operation == 'CREATE' && request.userInfo.groups.exists(g, g == 'x')").unwrap(), BOOL);
+        assert_eq!(
+            compile("request.operation == 'CREATE' && request.userInfo.groups.exists(g, g == 'x')").unwrap(),
+            BOOL
+        );
         assert!(compile("request.nothing").unwrap_err().contains("undefined field 'nothing'"));
         assert!(compile("params.x == 1").unwrap_err().contains("undeclared reference to 'params'"));
         assert!(compile("variables.m").unwrap_err().contains("undefined field 'm'"));
         assert_eq!(compile("variables.n + 1").unwrap(), Ty::Named("int"));
         assert_eq!(compile("authorizer.requestResource.check('get').allowed()").unwrap(), BOOL);
-        assert!(compile("authorizer.resource('pods')").unwrap_err().contains("found no matching overload for 'resource'"));
+        assert!(
+            compile("authorizer.resource('pods')").unwrap_err().contains("found no matching overload for 'resource'")
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Questions to the authorizer, as expressions put them together: `authorizer.group('apps').resource('x').check('get').allowed()`.
+//! Questions to the authorizer, as expressions put them together:
+//! `authorizer.group('apps').resource('x').check('get').allowed()`.
 
 use super::eval::{Outcome, error};
 use super::value::Val;
@@ -47,7 +48,8 @@ impl Authz {
 
     /// A method of it.
     pub(super) fn method(&self, host: Option<&dyn Host>, name: &str, args: &[Val]) -> Outcome {
-        let texts: Option<Vec<&str>> = args.iter().map(|a| if let Val::Text(t) = a { Some(t.as_ref()) } else { None }).collect();
+        let texts: Option<Vec<&str>> =
+            args.iter().map(|a| if let Val::Text(t) = a { Some(t.as_ref()) } else { None }).collect();
         let Some(texts) = texts else { return error("no such overload") };
         let mut next = self.clone();
         match (name, texts.as_slice(), &self.answer) {
@@ -59,7 +61,9 @@ impl Authz {
             ("name", [text], None) => next.name = (*text).to_owned(),
             ("fieldSelector", [text], None) => next.field_selector = (*text).to_owned(),
             ("labelSelector", [text], None) => next.label_selector = (*text).to_owned(),
-            ("serviceAccount", [namespace, name], None) => next.service_account = Some(((*namespace).to_owned(), (*name).to_owned())),
+            ("serviceAccount", [namespace, name], None) => {
+                next.service_account = Some(((*namespace).to_owned(), (*name).to_owned()))
+            }
             ("check", [verb], None) => match host {
                 Some(host) => next.answer = Some(host.authorize(self, verb)),
                 None => return error("no authorizer"),

@@ -11,8 +11,8 @@ use super::value::Val;
 
 /// Checks an expression; its type, or all that is wrong.
 ///
-/// Errors: undeclared names, undefined fields, functions that do not fit; if there is nothing of that, lists and maps of several types
-/// and constants that cannot be read.
+/// Errors: undeclared names, undefined fields, functions that do not fit; if there is nothing of that, lists and maps
+/// of several types and constants that cannot be read.
 pub fn check(expr: &Expr, names: &[(String, Ty)], dialect: Dialect) -> Result<Ty, Vec<Issue>> {
     let mut checker = Checker {
         scope: names.to_vec(),
@@ -102,7 +102,8 @@ impl Checker {
     }
 
     fn made(&mut self, at: usize, name: &str, fields: &[(usize, String, Expr, bool)]) -> Ty {
-        let is_declared = self.dialect == Dialect::Patches && (name == "JSONPatch" || name == "Object" || name.starts_with("Object."));
+        let is_declared = self.dialect == Dialect::Patches
+            && (name == "JSONPatch" || name == "Object" || name.starts_with("Object."));
         if !is_declared {
             return self.not_made(at, name, fields);
         }
@@ -130,7 +131,9 @@ impl Checker {
                 };
                 format!("'{shown}' is not a type")
             }
-            None if signatures::is_type(name) && !name.starts_with("google.") => format!("'{name}' is not a message type"),
+            None if signatures::is_type(name) && !name.starts_with("google.") => {
+                format!("'{name}' is not a message type")
+            }
             None => return self.undeclared(at, name),
         };
         for (colon, _, value, is_optional) in fields {
@@ -169,9 +172,11 @@ impl Checker {
         all.unwrap_or_else(|| self.vars.fresh())
     }
 
-    /// Whether the items of each list, and the keys and values of each map, are of one type, now that all is known of them.
+    /// Whether the items of each list, and the keys and values of each map, are of one type, now that all is known of
+    /// them.
     ///
-    /// Spec: `ValidateHomogeneousAggregateLiterals`, which upstream v1.36.2 turns on in `apiserver/pkg/cel/environment/base.go`.
+    /// Spec: `ValidateHomogeneousAggregateLiterals`, which upstream v1.36.2 turns on in
+    /// `apiserver/pkg/cel/environment/base.go`.
     fn alike(&mut self) {
         for types in &self.literals {
             let mut types = types.iter().map(|(at, ty)| (*at, self.vars.closed(ty)));
@@ -208,7 +213,8 @@ impl Checker {
     fn select(&mut self, at: usize, of: &Expr, field: &str, how: Access) -> Ty {
         // `authorizer.requestResource` is a name of its own, and so is `net.IP`.
         if let Kind::Ident(name) = &of.kind
-            && let Some((_, ty)) = self.scope.iter().rev().find(|(n, _)| n.split_once('.') == Some((name.as_str(), field)))
+            && let Some((_, ty)) =
+                self.scope.iter().rev().find(|(n, _)| n.split_once('.') == Some((name.as_str(), field)))
         {
             return ty.clone();
         }
@@ -250,10 +256,12 @@ impl Checker {
         let n_formats = self.n_formats;
         self.n_formats += usize::from(name == "format");
         let types: Vec<Typed> = match (target, args) {
-            (Some(Expr { kind: Kind::Literal(Val::Text(text)), .. }), [Expr { at: place, kind: Kind::List(items) }])
-                if name == "format" =>
-            {
-                let values: Vec<Typed> = items.iter().map(|(item, is_optional)| (item.at, self.entry(item, *is_optional))).collect();
+            (
+                Some(Expr { kind: Kind::Literal(Val::Text(text)), .. }),
+                [Expr { at: place, kind: Kind::List(items) }],
+            ) if name == "format" => {
+                let values: Vec<Typed> =
+                    items.iter().map(|(item, is_optional)| (item.at, self.entry(item, *is_optional))).collect();
                 self.templates.push(Template { at, text: text.clone(), values: values.clone() });
                 let item = self.joined(values);
                 vec![(*place, Ty::List(Box::new(item)))]
@@ -329,7 +337,9 @@ impl Checker {
             Ty::Map(key, value) => ((**key).clone(), (**value).clone()),
             Ty::Object(_) => (TEXT, Ty::Dyn),
             other => {
-                let text = format!("expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)");
+                let text = format!(
+                    "expression of type '{other}' cannot be range of a comprehension (must be list, map, or dynamic)"
+                );
                 (self.wrong(m.range.at, text), Ty::Wrong)
             }
         }
@@ -409,7 +419,9 @@ fn patch_field(field: &str, ty: &Ty) -> Result<(), String> {
     match field {
         "value" => Ok(()),
         "op" | "path" | "from" if *ty == TEXT || *ty == Ty::Dyn => Ok(()),
-        "op" | "path" | "from" => Err(format!("expected type of field '{field}' is 'string' but provided type is '{ty}'")),
+        "op" | "path" | "from" => {
+            Err(format!("expected type of field '{field}' is 'string' but provided type is '{ty}'"))
+        }
         _ => Err(format!("undefined field '{field}'")),
     }
 }

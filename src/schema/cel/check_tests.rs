@@ -3,8 +3,9 @@
 use super::Program;
 use super::types::{BOOL, INT, TEXT, Ty};
 
-/// Answers of cel-go in the environment of upstream v1.36.2 (`apiserver/pkg/cel/environment`), with `o` unknown, `d` a list of what is unknown,
-/// and `s`, `i`, `b`, `t`, `l`, `m` a text, number, truth, time, list of numbers and map of numbers.
+/// Answers of cel-go in the environment of upstream v1.36.2 (`apiserver/pkg/cel/environment`), with `o` unknown, `d` a
+/// list of what is unknown, and `s`, `i`, `b`, `t`, `l`, `m` a text, number, truth, time, list of numbers and map of
+/// numbers.
 const ANSWERS: &str = "
 dyn(true) => dyn
 dyn('x') => dyn
@@ -269,8 +270,17 @@ int == string => bool
 fn expressions_have_the_types_that_a_genuine_checker_finds() {
     let list = |item: Ty| Ty::List(Box::new(item));
     let numbers = Ty::Map(Box::new(TEXT), Box::new(INT));
-    let names = [("o", Ty::Dyn), ("s", TEXT), ("i", INT), ("b", BOOL), ("l", list(INT)), ("m", numbers), ("t", Ty::Named("timestamp"))];
-    let names: Vec<(String, Ty)> = names.into_iter().chain([("d", list(Ty::Dyn))]).map(|(name, ty)| (name.to_owned(), ty)).collect();
+    let names = [
+        ("o", Ty::Dyn),
+        ("s", TEXT),
+        ("i", INT),
+        ("b", BOOL),
+        ("l", list(INT)),
+        ("m", numbers),
+        ("t", Ty::Named("timestamp")),
+    ];
+    let names: Vec<(String, Ty)> =
+        names.into_iter().chain([("d", list(Ty::Dyn))]).map(|(name, ty)| (name.to_owned(), ty)).collect();
     let mut wrong = Vec::new();
     for line in ANSWERS.lines().filter(|line| !line.is_empty()) {
         let (text, answer) = line.rsplit_once(" => ").unwrap();

@@ -50,8 +50,8 @@ fn shaped<'t>(shape: &'t Shape, above: &mut Vec<&'t str>) -> Ty {
     }
 }
 
-/// `status.typeChecking.expressionWarnings` of a ValidatingAdmissionPolicy: where an expression cannot fit an object that it
-/// will be asked about.
+/// `status.typeChecking.expressionWarnings` of a ValidatingAdmissionPolicy: where an expression cannot fit an object
+/// that it will be asked about.
 pub fn warnings(policy: &Value, catalog: &Catalog) -> Vec<Value> {
     let spec = &policy["spec"];
     let params = read::at(spec, "paramKind");
@@ -59,15 +59,19 @@ pub fn warnings(policy: &Value, catalog: &Catalog) -> Vec<Value> {
         let found = catalog.by_api_version(read::text(kind, "apiVersion"), read::text(kind, "kind"));
         found.map_or(Ty::Dyn, |resource| of(resource))
     });
-    let scopes: Vec<(String, Vec<(String, Ty)>)> =
-        matched(spec, catalog).into_iter().map(|resource| (shown(resource), names(spec, resource, params.as_ref()))).collect();
+    let scopes: Vec<(String, Vec<(String, Ty)>)> = matched(spec, catalog)
+        .into_iter()
+        .map(|resource| (shown(resource), names(spec, resource, params.as_ref())))
+        .collect();
     let mut out = Vec::new();
     for (idx, validation) in read::list(spec, "validations").iter().enumerate() {
         for field in ["expression", "messageExpression"] {
             let Some(text) = read::some_text(validation, field) else { continue };
             let wrong: Vec<String> = scopes
                 .iter()
-                .filter_map(|(kind, names)| Some(format!("{kind}: compilation failed: {}\n", Program::compile(text, names).err()?)))
+                .filter_map(|(kind, names)| {
+                    Some(format!("{kind}: compilation failed: {}\n", Program::compile(text, names).err()?))
+                })
                 .collect();
             if !wrong.is_empty() {
                 out.push(json!({"fieldRef": format!("spec.validations[{idx}].{field}"), "warning": wrong.join("\n")}));
@@ -86,7 +90,8 @@ fn shown(resource: &Resource) -> String {
 fn matched<'c>(spec: &Value, catalog: &'c Catalog) -> Vec<&'c Resource> {
     let mut out: BTreeMap<(String, String, String), &Resource> = BTreeMap::new();
     for rule in read::list(spec, "matchConstraints.resourceRules") {
-        let parts = ["apiGroups", "apiVersions", "resources"].map(|field| read::texts(rule, field).into_iter().collect::<BTreeSet<_>>());
+        let parts = ["apiGroups", "apiVersions", "resources"]
+            .map(|field| read::texts(rule, field).into_iter().collect::<BTreeSet<_>>());
         let [groups, versions, resources] = &parts;
         if groups.iter().chain(versions).any(|text| text.contains('*')) {
             continue;
@@ -120,7 +125,8 @@ fn names(spec: &Value, resource: &Resource, params: Option<&Ty>) -> Vec<(String,
     let mut variables = BTreeMap::new();
     for variable in read::list(spec, "variables") {
         let scope = admission::with_variables(names.clone(), &variables);
-        let made = Program::compile(read::text(variable, "expression"), &scope).map_or(Ty::Dyn, |program| program.result);
+        let made =
+            Program::compile(read::text(variable, "expression"), &scope).map_or(Ty::Dyn, |program| program.result);
         variables.insert(read::text(variable, "name").to_owned(), made);
     }
     admission::with_variables(names, &variables)
@@ -150,10 +156,17 @@ mod tests {
         assert_eq!(wrong[0]["fieldRef"], "spec.validations[0].expression");
         let text = wrong[0]["warning"].as_str().unwrap();
         assert!(
-            text.starts_with("apps/v1, Kind=Deployment: compilation failed: ERROR: <input>:1:12: undefined field 'replicaz'"),
+            text.starts_with(
+                "apps/v1, Kind=Deployment: compilation failed: ERROR: <input>:1:12: undefined field 'replicaz'"
+            ),
             "{text}"
         );
-        assert!(said("variables.n == 'x'")[0]["warning"].as_str().unwrap().contains("found no matching overload for '_==_'"));
+        assert!(
+            said("variables.n == 'x'")[0]["warning"]
+                .as_str()
+                .unwrap()
+                .contains("found no matching overload for '_==_'")
+        );
     }
 
     #[test]

@@ -121,7 +121,8 @@ impl Run<'_> {
             };
         }
         if let Kind::Ident(name) = &of.kind
-            && let Some((_, value)) = self.scope.iter().rev().find(|(n, _)| n.split_once('.') == Some((name.as_str(), field)))
+            && let Some((_, value)) =
+                self.scope.iter().rev().find(|(n, _)| n.split_once('.') == Some((name.as_str(), field)))
         {
             return Ok(value.clone());
         }
@@ -246,7 +247,9 @@ impl Run<'_> {
             };
         }
         let entries: Vec<[Val; 2]> = match &range {
-            Val::List(items) if m.vars.len() == 2 => items.iter().enumerate().map(|(i, v)| [Val::Int(i as i64), v.clone()]).collect(),
+            Val::List(items) if m.vars.len() == 2 => {
+                items.iter().enumerate().map(|(i, v)| [Val::Int(i as i64), v.clone()]).collect()
+            }
             Val::List(items) => items.iter().map(|v| [v.clone(), Val::Null]).collect(),
             Val::Map(map) => map.iter().map(|(k, v)| [k.to_val(), v.clone()]).collect(),
             Val::Struct(fields) => fields.1.iter().map(|(k, v)| [Val::text(k), v.clone()]).collect(),

@@ -25,7 +25,9 @@ pub(super) fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
         ("matches", [Val::Text(text), Val::Text(pattern)]) => strings::matches(run, text, pattern),
         ("quantity", [Val::Text(text)]) => match text.parse::<Quantity>() {
             Ok(q) => Ok(Val::Quantity(q.into())),
-            Err(_) => error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"),
+            Err(_) => {
+                error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")
+            }
         },
         ("isQuantity", [Val::Text(text)]) => Ok(Val::Bool(text.parse::<Quantity>().is_ok())),
         ("ip", [Val::Text(text)]) => network::read_ip(text).map(Val::Ip).ok_or_else(|| network::no_ip(text)),
@@ -38,7 +40,9 @@ pub(super) fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
         ("isCIDR", [Val::Text(text)]) => Ok(Val::Bool(network::read_cidr(text).is_some())),
         ("url", [Val::Text(text)]) => match Url::read(text) {
             Some(url) => Ok(Val::Url(url.into())),
-            None => error(format!("URL parse error during conversion from string: parse {text:?}: invalid URI for request")),
+            None => {
+                error(format!("URL parse error during conversion from string: parse {text:?}: invalid URI for request"))
+            }
         },
         ("isURL", [Val::Text(text)]) => Ok(Val::Bool(Url::read(text).is_some())),
         ("semver" | "isSemver", [Val::Text(text), rest @ ..]) => {
@@ -103,7 +107,9 @@ pub(super) fn method(run: &Run<'_>, name: &str, target: &Val, args: &[Val]) -> O
                 "getEscapedPath" => &url.path,
                 "getQuery" => {
                     return Ok(Val::object(
-                        url.queries().into_iter().map(|(k, v)| (k, Val::list(v.iter().map(|t| Val::text(t)).collect()))),
+                        url.queries()
+                            .into_iter()
+                            .map(|(k, v)| (k, Val::list(v.iter().map(|t| Val::text(t)).collect()))),
                     ));
                 }
                 _ => return error("no such overload"),
@@ -123,7 +129,9 @@ pub(super) fn method(run: &Run<'_>, name: &str, target: &Val, args: &[Val]) -> O
         }
         (Val::Format(format), "validate", [Val::Text(text)]) => {
             let problems = strings::format_problems(format, text);
-            Ok(Val::Optional((!problems.is_empty()).then(|| Arc::new(Val::list(problems.iter().map(|p| Val::text(p)).collect())))))
+            Ok(Val::Optional(
+                (!problems.is_empty()).then(|| Arc::new(Val::list(problems.iter().map(|p| Val::text(p)).collect()))),
+            ))
         }
         (Val::Authz(authz), _, _) => authz.method(run.host, name, args),
         _ => error("no such overload"),
@@ -191,11 +199,17 @@ fn convert(to: &str, of: &Val) -> Outcome {
             }
         }
         // A sign before what has none is no number there.
-        ("uint", Val::Text(s)) => s.parse().ok().filter(|_| !s.starts_with('+')).map_or_else(no_text, |n| Ok(Val::Uint(n))),
+        ("uint", Val::Text(s)) => {
+            s.parse().ok().filter(|_| !s.starts_with('+')).map_or_else(no_text, |n| Ok(Val::Uint(n)))
+        }
         ("double", Val::Text(s)) => s.parse().map(Val::Double).or_else(|_| no_text()),
-        ("string", Val::Bytes(bytes)) if std::str::from_utf8(bytes).is_err() => error("invalid UTF-8 in bytes, cannot convert to string"),
+        ("string", Val::Bytes(bytes)) if std::str::from_utf8(bytes).is_err() => {
+            error("invalid UTF-8 in bytes, cannot convert to string")
+        }
         ("double", n) => n.double().map(Val::Double).ok_or_else(|| Fault::Error("no such overload".into())),
-        ("string", of) => strings::show(of).map(|t| Val::text(&t)).ok_or_else(|| Fault::Error("no such overload".into())),
+        ("string", of) => {
+            strings::show(of).map(|t| Val::text(&t)).ok_or_else(|| Fault::Error("no such overload".into()))
+        }
         ("bytes", Val::Text(s)) => Ok(Val::Bytes(s.as_bytes().into())),
         ("bool", Val::Text(s)) => match s.as_ref() {
             "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(Val::Bool(true)),
@@ -203,7 +217,9 @@ fn convert(to: &str, of: &Val) -> Outcome {
             _ => no_text(),
         },
         ("timestamp", Val::Text(s)) => Moment::read(s).map(Val::Time).or_else(error),
-        ("timestamp", Val::Int(n)) => Moment::from_seconds(*n).map(Val::Time).ok_or_else(|| Fault::Error(moment::BEYOND.into())),
+        ("timestamp", Val::Int(n)) => {
+            Moment::from_seconds(*n).map(Val::Time).ok_or_else(|| Fault::Error(moment::BEYOND.into()))
+        }
         ("duration", Val::Text(s)) => {
             let why = "type conversion error from 'string' to 'google.protobuf.Duration'";
             time::read_duration(s).map(Val::Duration).ok_or_else(|| Fault::Error(why.into()))
@@ -224,7 +240,9 @@ fn quantity(q: &Arc<Quantity>, name: &str, args: &[Val]) -> Outcome {
         ("isInteger", None) => Ok(Val::Bool(q.is_whole())),
         ("asInteger", None) if q.is_whole() => Ok(Val::Int(q.value())),
         ("asInteger", None) => error("cannot convert value to integer"),
-        ("asApproximateFloat", None) => Ok(Val::Double(if q.is_whole() { q.value() as f64 } else { q.milli_value() as f64 / 1000.0 })),
+        ("asApproximateFloat", None) => {
+            Ok(Val::Double(if q.is_whole() { q.value() as f64 } else { q.milli_value() as f64 / 1000.0 }))
+        }
         ("add", Some(other)) => Ok(Val::Quantity((**q).add(other).into())),
         ("sub", Some(other)) => Ok(Val::Quantity((**q).sub(other).into())),
         ("isLessThan", Some(other)) => Ok(Val::Bool(**q < other)),

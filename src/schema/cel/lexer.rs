@@ -20,8 +20,8 @@ pub(super) enum LiteralToken {
 }
 
 const OPS: [&str; 29] = [
-    "&&", "||", "==", "!=", "<=", ">=", "[?", "{?", ".?", "(", ")", "[", "]", "{", "}", ".", ",", ":", "?", "+", "-", "*", "/", "%", "!",
-    "<", ">", "=", "@",
+    "&&", "||", "==", "!=", "<=", ">=", "[?", "{?", ".?", "(", ")", "[", "]", "{", "}", ".", ",", ":", "?", "+", "-",
+    "*", "/", "%", "!", "<", ">", "=", "@",
 ];
 
 pub(super) fn lex(text: &str) -> Result<Vec<(usize, Token)>, Issue> {
@@ -39,7 +39,9 @@ pub(super) fn lex(text: &str) -> Result<Vec<(usize, Token)>, Issue> {
             out.push((at, token));
             at = end;
         } else if c.is_ascii_alphabetic() || c == '_' {
-            let end = (at..chars.len()).find(|i| !(chars[*i].is_ascii_alphanumeric() || chars[*i] == '_')).unwrap_or(chars.len());
+            let end = (at..chars.len())
+                .find(|i| !(chars[*i].is_ascii_alphanumeric() || chars[*i] == '_'))
+                .unwrap_or(chars.len());
             out.push((at, Token::Ident(chars[at..end].iter().collect())));
             at = end;
         } else if c == '`' {
@@ -70,7 +72,8 @@ fn number(chars: &[char], from: usize) -> Result<(Token, usize), Issue> {
     if chars[from] == '0' && matches!(chars.get(from + 1), Some('x' | 'X')) {
         end = (from + 2..chars.len()).find(|i| !chars[*i].is_ascii_hexdigit()).unwrap_or(chars.len());
         let digits: String = chars[from + 2..end].iter().collect();
-        let value = u64::from_str_radix(&digits, 16).map_err(|_| Issue { at: from, text: "invalid int literal".into() })?;
+        let value =
+            u64::from_str_radix(&digits, 16).map_err(|_| Issue { at: from, text: "invalid int literal".into() })?;
         return Ok(match chars.get(end) {
             Some('u' | 'U') => (Token::Literal(LiteralToken::Uint(value)), end + 1),
             _ => (Token::Literal(LiteralToken::Int(value.to_string())), end),
@@ -80,7 +83,9 @@ fn number(chars: &[char], from: usize) -> Result<(Token, usize), Issue> {
     while let Some(c) = chars.get(end) {
         let next_is_digit = chars.get(end + 1).is_some_and(char::is_ascii_digit);
         let exponent = matches!(c, 'e' | 'E')
-            && (next_is_digit || (matches!(chars.get(end + 1), Some('+' | '-')) && chars.get(end + 2).is_some_and(char::is_ascii_digit)));
+            && (next_is_digit
+                || (matches!(chars.get(end + 1), Some('+' | '-'))
+                    && chars.get(end + 2).is_some_and(char::is_ascii_digit)));
         if c.is_ascii_digit() {
             end += 1;
         } else if *c == '.' && next_is_digit && !is_double {
@@ -137,7 +142,8 @@ fn text_literal(chars: &[char], from: usize) -> Result<Option<(Token, usize)>, I
         out.extend(c.encode_utf8(&mut [0; 4]).bytes());
         at += 1;
     }
-    let token = if bytes { LiteralToken::Bytes(out) } else { LiteralToken::Text(String::from_utf8_lossy(&out).into_owned()) };
+    let token =
+        if bytes { LiteralToken::Bytes(out) } else { LiteralToken::Text(String::from_utf8_lossy(&out).into_owned()) };
     Ok(Some((Token::Literal(token), at)))
 }
 

@@ -12,7 +12,9 @@ use super::value::Val;
 pub(super) fn method(run: &Run<'_>, list: &Arc<Vec<Val>>, name: &str, args: &[Val]) -> Outcome {
     let place = |at: Option<usize>| Ok(Val::Int(at.map_or(-1, |i| i as i64)));
     match (name, args) {
-        ("isSorted", []) => Ok(Val::Bool(list.windows(2).all(|w| w[0].order(&w[1]).is_none_or(|order| order != Ordering::Greater)))),
+        ("isSorted", []) => {
+            Ok(Val::Bool(list.windows(2).all(|w| w[0].order(&w[1]).is_none_or(|order| order != Ordering::Greater))))
+        }
         ("sum", []) => {
             let Some(first) = list.first() else { return Ok(Val::Int(0)) };
             list[1..].iter().try_fold(first.clone(), |sum, x| {

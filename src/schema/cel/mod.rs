@@ -86,7 +86,8 @@ impl Program {
     pub fn run(&self, surroundings: &Surroundings<'_>, budget: &Cell<i64>) -> Outcome {
         let allowed = budget.get().min(CALL_BUDGET);
         let own = Cell::new(allowed);
-        let mut run = Run { scope: surroundings.values.clone(), budget: &own, lazy: surroundings.lazy, host: surroundings.host };
+        let mut run =
+            Run { scope: surroundings.values.clone(), budget: &own, lazy: surroundings.lazy, host: surroundings.host };
         let result = run.eval(&self.expr);
         budget.set(budget.get() - (allowed - own.get().max(0)));
         result
@@ -123,7 +124,9 @@ fn uses(expr: &Expr, name: &str) -> bool {
         Kind::Literal(_) => false,
         Kind::Ident(n) => n == name,
         Kind::Select { of, .. } => uses(of, name),
-        Kind::Call { target, args, .. } => target.as_ref().is_some_and(|t| uses(t, name)) || args.iter().any(|a| uses(a, name)),
+        Kind::Call { target, args, .. } => {
+            target.as_ref().is_some_and(|t| uses(t, name)) || args.iter().any(|a| uses(a, name))
+        }
         Kind::Chain(first, rest) => uses(first, name) || rest.iter().any(|(.., e)| uses(e, name)),
         Kind::List(items) => items.iter().any(|(e, _)| uses(e, name)),
         Kind::Map(entries) => entries.iter().any(|(k, v, _)| uses(k, name) || uses(v, name)),

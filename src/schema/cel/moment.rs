@@ -1,5 +1,5 @@
-//! Moments in time as Go counts and writes them: all of the years 1 to 9999, with the offset they were written with. What jiff knows
-//! ends two days before them.
+//! Moments in time as Go counts and writes them: all of the years 1 to 9999, with the offset they were written with.
+//! What jiff knows ends two days before them.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -35,8 +35,8 @@ impl Moment {
         Moment { seconds, nanos: 0, offset: 0 }.in_range()
     }
 
-    /// Reads RFC 3339, as Go's `time.Parse` does: an hour may have one digit, a comma may stand before the fraction, digits beyond
-    /// nanoseconds are dropped, and an offset goes up to `25:00`.
+    /// Reads RFC 3339, as Go's `time.Parse` does: an hour may have one digit, a comma may stand before the fraction,
+    /// digits beyond nanoseconds are dropped, and an offset goes up to `25:00`.
     ///
     /// Errors: cel-go's text; it is no time, or one outside of the years 1 to 9999.
     pub fn read(text: &str) -> Result<Moment, &'static str> {
@@ -124,11 +124,14 @@ impl Moment {
         let zone = match zone {
             "" | "UTC" => return Ok(0),
             "Local" => TimeZone::system(),
-            name if name.contains("..") || name.starts_with(['/', '\\']) => return Err("time: invalid location name".to_owned()),
-            // jiff does not mind upper and lower case.
-            name => {
-                TimeZone::get(name).ok().filter(|zone| zone.iana_name() == Some(name)).ok_or_else(|| format!("unknown time zone {name}"))?
+            name if name.contains("..") || name.starts_with(['/', '\\']) => {
+                return Err("time: invalid location name".to_owned());
             }
+            // jiff does not mind upper and lower case.
+            name => TimeZone::get(name)
+                .ok()
+                .filter(|zone| zone.iana_name() == Some(name))
+                .ok_or_else(|| format!("unknown time zone {name}"))?,
         };
         let seconds = self.seconds.clamp(Timestamp::MIN.as_second(), Timestamp::MAX.as_second());
         let at = Timestamp::from_second(seconds).map_err(|err| err.to_string())?;
@@ -255,7 +258,10 @@ mod tests {
         for day in (0..7_304_000).step_by(61) {
             let wanted = first.checked_add(jiff::Span::new().days(day)).unwrap();
             let (year, month, day) = date(begin + day);
-            assert_eq!((year, month, day), (i64::from(wanted.year()), i64::from(wanted.month()), i64::from(wanted.day())));
+            assert_eq!(
+                (year, month, day),
+                (i64::from(wanted.year()), i64::from(wanted.month()), i64::from(wanted.day()))
+            );
             assert_eq!(date(day_number(year, month, day)), (year, month, day));
         }
     }

@@ -32,7 +32,9 @@ pub(super) fn no_ip(text: &str) -> Fault {
         Err(_) if text.split_once('%').is_some_and(|(ip, _)| ip.parse::<IpAddr>().is_ok()) => {
             format!("IP address {text:?} with zone value is not allowed")
         }
-        Err(_) => format!("IP Address {text:?} parse error during conversion from string: ParseAddr({text:?}): unable to parse IP"),
+        Err(_) => format!(
+            "IP Address {text:?} parse error during conversion from string: ParseAddr({text:?}): unable to parse IP"
+        ),
     })
 }
 
@@ -80,7 +82,11 @@ pub(super) fn cidr(of: IpNet, name: &str, args: &[Val]) -> Outcome {
         },
         ("containsCIDR", [other]) => match net(other) {
             Some(net) => Ok(Val::Bool(of.trunc().contains(&net))),
-            None => Err(if let Val::Text(text) = other { no_cidr(text) } else { Fault::Error("no such overload".to_owned()) }),
+            None => Err(if let Val::Text(text) = other {
+                no_cidr(text)
+            } else {
+                Fault::Error("no such overload".to_owned())
+            }),
         },
         _ => error("no such overload"),
     }

@@ -62,7 +62,10 @@ fn natural(n: Option<u64>) -> Outcome {
 fn compare(a: &Val, b: &Val, fits: fn(Ordering) -> bool) -> Outcome {
     match a.order(b) {
         Some(order) => Ok(Val::Bool(fits(order))),
-        None if matches!((a, b), (Val::Double(_), _) | (_, Val::Double(_))) && a.double().is_some() && b.double().is_some() => {
+        None if matches!((a, b), (Val::Double(_), _) | (_, Val::Double(_)))
+            && a.double().is_some()
+            && b.double().is_some() =>
+        {
             Ok(Val::Bool(false))
         }
         None => error("no such overload"),
@@ -75,10 +78,16 @@ fn add(run: &Run<'_>, a: &Val, b: &Val) -> Outcome {
         (Val::Uint(a), Val::Uint(b)) => natural(a.checked_add(*b)),
         (Val::Double(a), Val::Double(b)) => Ok(Val::Double(a + b)),
         (Val::Text(x), Val::Text(y)) => run.pay(weight(a) + weight(b)).map(|()| Val::text(&format!("{x}{y}"))),
-        (Val::Bytes(x), Val::Bytes(y)) => run.pay(weight(a) + weight(b)).map(|()| Val::Bytes([&x[..], &y[..]].concat().into())),
-        (Val::List(x), Val::List(y)) => run.pay(weight(a) + weight(b)).map(|()| Val::list(x.iter().chain(y.iter()).cloned().collect())),
+        (Val::Bytes(x), Val::Bytes(y)) => {
+            run.pay(weight(a) + weight(b)).map(|()| Val::Bytes([&x[..], &y[..]].concat().into()))
+        }
+        (Val::List(x), Val::List(y)) => {
+            run.pay(weight(a) + weight(b)).map(|()| Val::list(x.iter().chain(y.iter()).cloned().collect()))
+        }
         (Val::Time(t), Val::Duration(d)) | (Val::Duration(d), Val::Time(t)) => shift(*t, i128::from(*d)),
-        (Val::Duration(a), Val::Duration(b)) => a.checked_add(*b).map(Val::Duration).ok_or_else(|| Fault::Error("integer overflow".into())),
+        (Val::Duration(a), Val::Duration(b)) => {
+            a.checked_add(*b).map(Val::Duration).ok_or_else(|| Fault::Error("integer overflow".into()))
+        }
         _ => error("no such overload"),
     }
 }
@@ -89,8 +98,12 @@ fn subtract(a: &Val, b: &Val) -> Outcome {
         (Val::Uint(a), Val::Uint(b)) => natural(a.checked_sub(*b)),
         (Val::Double(a), Val::Double(b)) => Ok(Val::Double(a - b)),
         (Val::Time(t), Val::Duration(d)) => shift(*t, -i128::from(*d)),
-        (Val::Time(a), Val::Time(b)) => a.since(*b).map(Val::Duration).ok_or_else(|| Fault::Error("integer overflow".into())),
-        (Val::Duration(a), Val::Duration(b)) => a.checked_sub(*b).map(Val::Duration).ok_or_else(|| Fault::Error("integer overflow".into())),
+        (Val::Time(a), Val::Time(b)) => {
+            a.since(*b).map(Val::Duration).ok_or_else(|| Fault::Error("integer overflow".into()))
+        }
+        (Val::Duration(a), Val::Duration(b)) => {
+            a.checked_sub(*b).map(Val::Duration).ok_or_else(|| Fault::Error("integer overflow".into()))
+        }
         _ => error("no such overload"),
     }
 }

@@ -24,11 +24,17 @@ impl Semver {
         let mut numbers = [0; 3];
         for (slot, part) in numbers.iter_mut().zip(&parts) {
             let padded = part.len() > 1 && part.starts_with('0') && !loose;
-            *slot = if padded || part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) { return None } else { part.parse().ok()? };
+            *slot = if padded || part.is_empty() || !part.bytes().all(|b| b.is_ascii_digit()) {
+                return None;
+            } else {
+                part.parse().ok()?
+            };
         }
         let pre: Vec<String> = pre.map(|p| p.split('.').map(str::to_owned).collect()).unwrap_or_default();
         let is_padded = |id: &String| id.len() > 1 && id.starts_with('0') && id.bytes().all(|b| b.is_ascii_digit());
-        let good = |id: &String| !id.is_empty() && !is_padded(id) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+        let good = |id: &String| {
+            !id.is_empty() && !is_padded(id) && id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        };
         pre.iter().all(good).then_some(Semver { numbers, pre })
     }
 }
@@ -51,7 +57,8 @@ impl Ord for Semver {
             (true, false) => Ordering::Greater,
             (false, true) => Ordering::Less,
             _ => {
-                let first = self.pre.iter().zip(&other.pre).map(|(a, b)| identifiers(a, b)).find(|o| *o != Ordering::Equal);
+                let first =
+                    self.pre.iter().zip(&other.pre).map(|(a, b)| identifiers(a, b)).find(|o| *o != Ordering::Equal);
                 first.unwrap_or_else(|| self.pre.len().cmp(&other.pre.len()))
             }
         })

@@ -1,7 +1,9 @@
-//! The functions that Kubernetes's CEL has, with their types: what the checker knows, and the names that the evaluator answers to.
+//! The functions that Kubernetes's CEL has, with their types: what the checker knows, and the names that the evaluator
+//! answers to.
 //!
-//! Spec: `apiserver/pkg/cel/environment/base.go` of upstream v1.36.2, for new expressions. It has no `math`, `base64` and `cel.bind`; its
-//! `strings` are of version 2 (lists can be reversed, texts cannot), and `sign` of a quantity is a function and no method.
+//! Spec: `apiserver/pkg/cel/environment/base.go` of upstream v1.36.2, for new expressions. It has no `math`, `base64`
+//! and `cel.bind`; its `strings` are of version 2 (lists can be reversed, texts cannot), and `sign` of a quantity is a
+//! function and no method.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -188,15 +190,22 @@ fn table() -> &'static BTreeMap<String, Vec<Signature>> {
         }
         let numbers = ["int", "uint", "double"];
         for op in ["_<_", "_<=_", "_>_", "_>=_"] {
-            let mut overloads: Vec<Signature> =
-                ["bool", "string", "bytes", "time", "duration"].iter().filter_map(|t| read(&format!("({t},{t})->bool"))).collect();
-            overloads.extend(numbers.iter().flat_map(|a| numbers.iter().filter_map(move |b| read(&format!("({a},{b})->bool")))));
+            let mut overloads: Vec<Signature> = ["bool", "string", "bytes", "time", "duration"]
+                .iter()
+                .filter_map(|t| read(&format!("({t},{t})->bool")))
+                .collect();
+            overloads.extend(
+                numbers.iter().flat_map(|a| numbers.iter().filter_map(move |b| read(&format!("({a},{b})->bool")))),
+            );
             all.insert(op.to_owned(), overloads);
         }
         let of_each = |like: &str| COMPARABLE.iter().filter_map(|ty| read(&like.replace('T', ty))).collect::<Vec<_>>();
-        for (name, like) in
-            [("isSorted", "list<T>.()->bool"), ("min", "list<T>.()->T"), ("max", "list<T>.()->T"), ("sort", "list<T>.()->list<T>")]
-        {
+        for (name, like) in [
+            ("isSorted", "list<T>.()->bool"),
+            ("min", "list<T>.()->T"),
+            ("max", "list<T>.()->T"),
+            ("sort", "list<T>.()->list<T>"),
+        ] {
             all.insert(name.to_owned(), of_each(like));
         }
         all.insert(SORT_BY.to_owned(), of_each("list<A>.(list<T>)->list<A>"));
@@ -244,7 +253,8 @@ pub fn is_function(name: &str) -> bool {
 
 /// Types that an expression may name, as in `type(x) == net.IP`.
 pub fn is_type(name: &str) -> bool {
-    const PLAIN: [&str; 11] = ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "type", "optional_type"];
+    const PLAIN: [&str; 11] =
+        ["bool", "int", "uint", "double", "string", "bytes", "list", "map", "null_type", "type", "optional_type"];
     const OF_LIBRARIES: [&str; 4] = ["google.protobuf.Duration", "google.protobuf.Timestamp", "net.CIDR", "net.IP"];
     PLAIN.contains(&name) || OF_LIBRARIES.contains(&name)
 }

@@ -1,7 +1,8 @@
 //! Texts: the standard methods, the strings extension, patterns, formats.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use regex::Regex;
 
@@ -39,7 +40,9 @@ pub(super) fn method(run: &Run<'_>, text: &Arc<str>, name: &str, args: &[Val]) -
             };
             Ok(Val::text(&n.map_or_else(|| text.replace(a.as_ref(), b), |n| text.replacen(a.as_ref(), b, n))))
         }
-        ("split", [Val::Text(sep), rest @ ..]) => Ok(Val::list(split(text, sep, rest).iter().map(|t| Val::text(t)).collect())),
+        ("split", [Val::Text(sep), rest @ ..]) => {
+            Ok(Val::list(split(text, sep, rest).iter().map(|t| Val::text(t)).collect()))
+        }
         ("substring", [Val::Int(from), rest @ ..]) => {
             let all = chars();
             let to = if let [Val::Int(to)] = rest { *to } else { all.len() as i64 };
@@ -66,7 +69,8 @@ pub(super) fn method(run: &Run<'_>, text: &Arc<str>, name: &str, args: &[Val]) -
     }
 }
 
-/// What compiling a pattern costs of a run's budget: a short one may be a large program, `((x{100}){100})`, and nobody knows before.
+/// What compiling a pattern costs of a run's budget: a short one may be a large program, `((x{100}){100})`, and nobody
+/// knows before.
 const COMPILE_COST: usize = 20_000;
 /// The largest program of a pattern. One of this size takes about a millisecond to make.
 const PROGRAM_BYTES_MAX: usize = 512 * 1024;
@@ -77,12 +81,13 @@ static PROGRAMS: Mutex<BTreeMap<String, Regex>> = Mutex::new(BTreeMap::new());
 
 /// The program of a pattern, made once and paid by whoever needs it first.
 fn compile(run: &Run<'_>, pattern: &str) -> Result<Regex, Fault> {
-    let mut programs = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut programs = PROGRAMS.lock();
     if let Some(made) = programs.get(pattern) {
         return Ok(made.clone());
     }
     run.pay(COMPILE_COST)?;
-    let made = patterns::compile(pattern, PROGRAM_BYTES_MAX).map_err(|why| Fault::Error(format!("error parsing regexp: {why}")))?;
+    let made = patterns::compile(pattern, PROGRAM_BYTES_MAX)
+        .map_err(|why| Fault::Error(format!("error parsing regexp: {why}")))?;
     if programs.len() >= PROGRAMS_MAX {
         programs.clear();
     }
@@ -95,7 +100,8 @@ pub(super) fn matches(run: &Run<'_>, text: &str, pattern: &str) -> Outcome {
     Ok(Val::Bool(compile(run, pattern)?.is_match(text)))
 }
 
-/// Spec: `indexOfOffset` and `lastIndexOfOffset` of cel-go's `ext/strings.go`: nothing is found in place of nothing wherever one looks.
+/// Spec: `indexOfOffset` and `lastIndexOfOffset` of cel-go's `ext/strings.go`: nothing is found in place of nothing
+/// wherever one looks.
 fn place(text: &[char], wanted: &[char], last: bool, rest: &[Val]) -> Outcome {
     let asked = if let [Val::Int(from)] = rest { Some(*from) } else { None };
     if let (Some(from), true) = (asked, wanted.is_empty()) {
@@ -160,7 +166,8 @@ pub(super) fn quote(text: &str) -> String {
 /// `list.join()`.
 pub(super) fn join(list: &[Val], rest: &[Val]) -> Outcome {
     let separator = if let [Val::Text(s)] = rest { s.as_ref() } else { "" };
-    let texts: Option<Vec<&str>> = list.iter().map(|v| if let Val::Text(t) = v { Some(t.as_ref()) } else { None }).collect();
+    let texts: Option<Vec<&str>> =
+        list.iter().map(|v| if let Val::Text(t) = v { Some(t.as_ref()) } else { None }).collect();
     texts.map(|t| Val::text(&t.join(separator))).ok_or_else(|| Fault::Error("no such overload".into()))
 }
 
@@ -192,7 +199,9 @@ fn show_double(n: f64) -> String {
     let text = format!("{n:e}");
     let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
     match power.parse::<i32>().unwrap_or(0) {
-        power if !(-4..6).contains(&power) => format!("{digits}e{}{:02}", if power < 0 { '-' } else { '+' }, power.unsigned_abs()),
+        power if !(-4..6).contains(&power) => {
+            format!("{digits}e{}{:02}", if power < 0 { '-' } else { '+' }, power.unsigned_abs())
+        }
         _ => n.to_string(),
     }
 }

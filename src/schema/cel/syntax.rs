@@ -89,7 +89,8 @@ const ISSUES_MAX: usize = 100;
 const MEMBERS_MAX: usize = 64;
 /// Nodes on the way from the root to a leaf, of whatever kind.
 const NODES_DEEP_MAX: usize = 200;
-/// cel-go allows 250; a level is some ten calls here, and threads have 2 MiB of stack, also in builds without optimisation.
+/// cel-go allows 250; a level is some ten calls here, and threads have 2 MiB of stack, also in builds without
+/// optimisation.
 const DEPTH_MAX: usize = 48;
 const RESERVED: [&str; 16] = [
     "as",
@@ -146,13 +147,18 @@ pub enum Dialect {
 pub fn parse(text: &str, dialect: Dialect) -> Result<Expr, Issue> {
     let size = text.chars().count();
     if size > TEXT_CHARS_MAX {
-        return Err(Issue { at: 0, text: format!("expression code point size exceeds limit: size: {size}, limit {TEXT_CHARS_MAX}") });
+        return Err(Issue {
+            at: 0,
+            text: format!("expression code point size exceeds limit: size: {size}, limit {TEXT_CHARS_MAX}"),
+        });
     }
     let tokens = lex(text)?;
     let mut parser = Parser { tokens, next: 0, depth: 0, dialect };
     let expr = parser.expr()?;
     match parser.peek() {
-        Token::End if is_deep(&expr) => Err(Issue { at: 0, text: format!("expression recursion limit exceeded: {NODES_DEEP_MAX}") }),
+        Token::End if is_deep(&expr) => {
+            Err(Issue { at: 0, text: format!("expression recursion limit exceeded: {NODES_DEEP_MAX}") })
+        }
         Token::End => Ok(expr),
         _ => Err(parser.unexpected("<EOF>")),
     }
@@ -255,16 +261,17 @@ impl Parser {
     }
 
     fn binary(&mut self, level: usize) -> Result<Expr, Issue> {
-        const LEVELS: [&[&str]; 5] = [&["||"], &["&&"], &["==", "!=", "<", "<=", ">", ">=", "in"], &["+", "-"], &["*", "/", "%"]];
+        const LEVELS: [&[&str]; 5] =
+            [&["||"], &["&&"], &["==", "!=", "<", "<=", ">", ">=", "in"], &["+", "-"], &["*", "/", "%"]];
         if level == LEVELS.len() {
             return self.unary();
         }
         let left = self.binary(level + 1)?;
         let mut rest = Vec::new();
         loop {
-            let op = LEVELS[level]
-                .iter()
-                .find(|op| if **op == "in" { matches!(self.peek(), Token::Ident(n) if n == "in") } else { self.is(op) });
+            let op = LEVELS[level].iter().find(|op| {
+                if **op == "in" { matches!(self.peek(), Token::Ident(n) if n == "in") } else { self.is(op) }
+            });
             let Some(op) = op else { break };
             let at = self.at();
             self.next += 1;
@@ -294,7 +301,8 @@ impl Parser {
                     && let Token::Literal(LiteralToken::Int(text)) = self.peek().clone()
                 {
                     self.next += 1;
-                    let value = format!("-{text}").parse().map_err(|_| Issue { at, text: "invalid int literal".into() })?;
+                    let value =
+                        format!("-{text}").parse().map_err(|_| Issue { at, text: "invalid int literal".into() })?;
                     self.depth -= 1;
                     return self.members(Expr { at, kind: Kind::Literal(Val::Int(value)) });
                 }
@@ -391,7 +399,9 @@ impl Parser {
         let at = self.at();
         let kind = match self.take() {
             Token::Literal(literal) => Kind::Literal(match literal {
-                LiteralToken::Int(text) => Val::Int(text.parse().map_err(|_| Issue { at, text: "invalid int literal".into() })?),
+                LiteralToken::Int(text) => {
+                    Val::Int(text.parse().map_err(|_| Issue { at, text: "invalid int literal".into() })?)
+                }
                 LiteralToken::Uint(n) => Val::Uint(n),
                 LiteralToken::Double(n) => Val::Double(n),
                 LiteralToken::Text(text) => Val::text(&text),
@@ -459,7 +469,9 @@ impl Parser {
                 self.next -= 1;
                 return Err(self.unexpected("IDENTIFIER"));
             }
-            reserved if RESERVED.contains(&reserved) => return Err(Issue { at, text: format!("reserved identifier: {reserved}") }),
+            reserved if RESERVED.contains(&reserved) => {
+                return Err(Issue { at, text: format!("reserved identifier: {reserved}") });
+            }
             _ if self.is("(") => {
                 let at = self.at();
                 self.next += 1;
@@ -486,11 +498,17 @@ impl Parser {
         if let Some(library) = ident(&target) {
             if self.dialect == Dialect::Devices && library == "cel" && name == "bind" && args.len() == 3 {
                 let Some(var) = ident(&args[0]) else {
-                    return Err(Issue { at: args[0].at, text: "cel.bind() variable names must be simple identifiers".into() });
+                    return Err(Issue {
+                        at: args[0].at,
+                        text: "cel.bind() variable names must be simple identifiers".into(),
+                    });
                 };
                 let body = args.split_off(2);
                 let range = args.remove(1);
-                return Ok(Expr { at, kind: Kind::Macro(Box::new(Macro { name: "bind", range, vars: vec![var], body })) });
+                return Ok(Expr {
+                    at,
+                    kind: Kind::Macro(Box::new(Macro { name: "bind", range, vars: vec![var], body })),
+                });
             }
             let whole = format!("{library}.{name}");
             if super::signatures::is_function(&whole) && (self.dialect == Dialect::Patches || library != "jsonpatch") {
@@ -499,19 +517,25 @@ impl Parser {
         }
         if matches!(name.as_str(), "optMap" | "optFlatMap") && args.len() == 2 {
             let Some(var) = ident(&args[0]) else {
-                return Err(Issue { at: args[0].at, text: format!("{name}() variable name must be a simple identifier") });
+                return Err(Issue {
+                    at: args[0].at,
+                    text: format!("{name}() variable name must be a simple identifier"),
+                });
             };
             let body = args.split_off(1);
             let name = if name == "optMap" { "optMap" } else { "optFlatMap" };
             return Ok(Expr { at, kind: Kind::Macro(Box::new(Macro { name, range: target, vars: vec![var], body })) });
         }
-        if name == "sortBy" && args.len() == 2 && matches!(target.kind, Kind::Literal(_) | Kind::Map(_) | Kind::Struct { .. }) {
+        if name == "sortBy"
+            && args.len() == 2
+            && matches!(target.kind, Kind::Literal(_) | Kind::Map(_) | Kind::Struct { .. })
+        {
             let text = "sortBy can only be applied to a list, identifier, comprehension, call or select expression";
             return Err(Issue { at: target.at, text: text.into() });
         }
-        let found = MACROS
-            .iter()
-            .find(|(m, vars, bodies)| *m == name && vars + bodies == args.len() && args[..*vars].iter().all(|a| ident(a).is_some()));
+        let found = MACROS.iter().find(|(m, vars, bodies)| {
+            *m == name && vars + bodies == args.len() && args[..*vars].iter().all(|a| ident(a).is_some())
+        });
         if let Some((macro_name, vars, _)) = found {
             let body = args.split_off(*vars);
             let vars: Vec<String> = args.iter().filter_map(ident).collect();
@@ -522,7 +546,8 @@ impl Parser {
             }
             return Ok(Expr { at, kind: Kind::Macro(Box::new(Macro { name: macro_name, range: target, vars, body })) });
         }
-        if let Some((_, n_vars, _)) = MACROS.iter().find(|(m, vars, bodies)| *m == name && vars + bodies == args.len()) {
+        if let Some((_, n_vars, _)) = MACROS.iter().find(|(m, vars, bodies)| *m == name && vars + bodies == args.len())
+        {
             let no_name = args[..*n_vars].iter().find(|arg| ident(arg).is_none()).unwrap_or(&args[0]);
             let is_list = matches!(name.as_str(), "map" | "filter" | "sortBy");
             let text = if is_list { "argument is not an identifier" } else { "argument must be a simple name" };

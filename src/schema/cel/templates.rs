@@ -1,7 +1,7 @@
 //! `'%s of %d'.format([…])`: reading templates, checking constant ones, filling them in.
 //!
-//! Spec: `ext/formatting.go` of cel-go v0.26 (strings of version 2), with the locale `en_US`: `%f` groups thousands, and `%e` writes the
-//! power as digits above the line and takes its precision for a width.
+//! Spec: `ext/formatting.go` of cel-go v0.26 (strings of version 2), with the locale `en_US`: `%f` groups thousands,
+//! and `%e` writes the power as digits above the line and takes its precision for a width.
 
 use super::eval::{Fault, Outcome, Run, error};
 use super::operators::weight;
@@ -40,7 +40,9 @@ fn next<'t>(rest: &mut &'t str) -> Result<Piece<'t>, String> {
     let (mut digits, mut clause) = (DIGITS, clause);
     if let Some(after) = clause.strip_prefix('.') {
         let end = after.find(|c: char| !c.is_ascii_digit());
-        let end = end.ok_or_else(|| bad("error while parsing precision: could not find end of precision specifier".to_owned()))?;
+        let end = end.ok_or_else(|| {
+            bad("error while parsing precision: could not find end of precision specifier".to_owned())
+        })?;
         let why = if end == 0 { "invalid syntax" } else { "value out of range" };
         let number = after[..end].parse::<i64>().map_err(|_| {
             bad(format!(
@@ -61,7 +63,9 @@ fn next<'t>(rest: &mut &'t str) -> Result<Piece<'t>, String> {
 /// What is said of a value that does not fit its verb.
 fn misfit(verb: char, ty: &str) -> String {
     let what = match verb {
-        's' => "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps",
+        's' => {
+            "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps"
+        }
         'd' => "decimal clause can only be used on integers",
         'f' => "fixed-point clause can only be used on doubles",
         'e' => "scientific clause can only be used on doubles",
@@ -91,7 +95,10 @@ pub(super) fn check(template: &str, values: &[(usize, Ty)]) -> Result<(), (Optio
         }
     }
     if values.len() > n_used {
-        return Err((None, format!("too many arguments supplied to string.format (expected {n_used}, got {})", values.len())));
+        return Err((
+            None,
+            format!("too many arguments supplied to string.format (expected {n_used}, got {})", values.len()),
+        ));
     }
     Ok(())
 }
@@ -101,7 +108,9 @@ fn takes(verb: char, ty: &Ty) -> bool {
     match (verb, ty) {
         (_, Ty::Dyn | Ty::Wrong) => true,
         ('s', Ty::List(_) | Ty::Map(..) | Ty::Null) => true,
-        ('s', _) => ["int", "uint", "double", "bool", "string", "bytes", "type"].contains(&name) || name.starts_with("google."),
+        ('s', _) => {
+            ["int", "uint", "double", "bool", "string", "bytes", "type"].contains(&name) || name.starts_with("google.")
+        }
         ('d' | 'o', _) => ["int", "uint"].contains(&name),
         ('b', _) => ["int", "uint", "bool"].contains(&name),
         // Not a number and the two without an end are written as texts.
@@ -140,7 +149,8 @@ pub(super) fn fill(run: &Run<'_>, template: &str, values: &[Val]) -> Outcome {
                 let value = &values[n_used];
                 n_used += 1;
                 run.pay(weight(value) + digits / 10)?;
-                let text = written(run, verb, digits, value)?.ok_or_else(|| Fault::Error(misfit(verb, value.type_name())))?;
+                let text =
+                    written(run, verb, digits, value)?.ok_or_else(|| Fault::Error(misfit(verb, value.type_name())))?;
                 out.push_str(&text);
             }
         }
@@ -160,7 +170,6 @@ fn written(run: &Run<'_>, verb: char, digits: usize, value: &Val) -> Result<Opti
         },
         _ => None,
     };
-    let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     Ok(match (verb, value) {
         ('s', value) => plain(run, value)?,
         ('d', Val::Int(_) | Val::Uint(_)) => show(value),
@@ -172,10 +181,10 @@ fn written(run: &Run<'_>, verb: char, digits: usize, value: &Val) -> Result<Opti
             Some(format!("{sign}{}", based(verb, n.unsigned_abs())))
         }
         ('b' | 'o' | 'x' | 'X', Val::Uint(n)) => Some(based(verb, *n)),
-        ('x', Val::Text(text)) => Some(hex(text.as_bytes())),
-        ('x', Val::Bytes(bytes)) => Some(hex(bytes)),
-        ('X', Val::Text(text)) => Some(hex(text.as_bytes()).to_uppercase()),
-        ('X', Val::Bytes(bytes)) => Some(hex(bytes).to_uppercase()),
+        ('x', Val::Text(text)) => Some(base::hex::encode(text.as_bytes())),
+        ('x', Val::Bytes(bytes)) => Some(base::hex::encode(bytes)),
+        ('X', Val::Text(text)) => Some(base::hex::encode(text.as_bytes()).to_uppercase()),
+        ('X', Val::Bytes(bytes)) => Some(base::hex::encode(bytes).to_uppercase()),
         _ => None,
     })
 }
@@ -201,7 +210,8 @@ fn fixed(n: f64, digits: usize) -> String {
         return text.to_owned();
     }
     let text = format!("{n:.digits$}");
-    let (whole, fraction) = text.split_once('.').map_or((text.as_str(), None), |(whole, fraction)| (whole, Some(fraction)));
+    let (whole, fraction) =
+        text.split_once('.').map_or((text.as_str(), None), |(whole, fraction)| (whole, Some(fraction)));
     let (sign, whole) = whole.strip_prefix('-').map_or(("", whole), |whole| ("-", whole));
     let mut out = sign.to_owned();
     for (idx, digit) in whole.chars().enumerate() {
@@ -224,7 +234,9 @@ fn scientific(n: f64, width: usize) -> String {
             let text = format!("{n:.DIGITS$e}");
             let (number, power) = text.split_once('e').unwrap_or((&text, "0"));
             let (sign, power) = power.strip_prefix('-').map_or(("", power), |power| ("⁻", power));
-            let above = |digit: u8| ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'][usize::from(digit.saturating_sub(b'0')).min(9)];
+            let above = |digit: u8| {
+                ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'][usize::from(digit.saturating_sub(b'0')).min(9)]
+            };
             let power: String = format!("{power:0>2}").bytes().map(above).collect();
             format!("{number}×10{sign}{power}")
         }
@@ -238,9 +250,14 @@ fn plain(run: &Run<'_>, value: &Val) -> Result<Option<String>, Fault> {
         Val::Null => Some("null".to_owned()),
         Val::Type(name) => Some(name.to_string()),
         Val::List(_) | Val::Map(_) => Some(nested(run, value)?),
-        Val::Bool(_) | Val::Int(_) | Val::Uint(_) | Val::Double(_) | Val::Text(_) | Val::Bytes(_) | Val::Time(_) | Val::Duration(_) => {
-            show(value)
-        }
+        Val::Bool(_)
+        | Val::Int(_)
+        | Val::Uint(_)
+        | Val::Double(_)
+        | Val::Text(_)
+        | Val::Bytes(_)
+        | Val::Time(_)
+        | Val::Duration(_) => show(value),
         _ => None,
     })
 }

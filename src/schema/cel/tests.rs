@@ -16,7 +16,8 @@ fn eval(text: &str) -> String {
         Ok(program) => program,
         Err(text) => return format!("compile: {}", text.lines().next().unwrap_or_default()),
     };
-    let surroundings = Surroundings { values: vec![("self".into(), Val::from_json(&object))], ..Surroundings::default() };
+    let surroundings =
+        Surroundings { values: vec![("self".into(), Val::from_json(&object))], ..Surroundings::default() };
     match program.run(&surroundings, &Cell::new(OBJECT_BUDGET)) {
         Ok(value) => value.to_json().unwrap_or_else(|| Value::from(value.type_name())).to_string(),
         Err(fault) => format!("error: {fault}"),
@@ -145,11 +146,10 @@ fn no_text_makes_it_panic() {
     let rng = base::rng::Rng::from_seed(20_261_121);
     for _ in 0..20_000 {
         let n = 1 + rng.below(12);
-        let text: String = (0..n).map(|_| PIECES[usize::try_from(rng.below(34)).unwrap()]).collect::<Vec<_>>().join(if rng.below(2) == 0 {
-            ""
-        } else {
-            " "
-        });
+        let text: String = (0..n)
+            .map(|_| PIECES[usize::try_from(rng.below(34)).unwrap()])
+            .collect::<Vec<_>>()
+            .join(if rng.below(2) == 0 { "" } else { " " });
         let _no_panic = eval(&text);
     }
     assert!(eval(&"(".repeat(5000)).starts_with("compile"));
@@ -164,7 +164,9 @@ fn long_expressions_cost_no_stack_and_endless_ones_are_refused() {
     assert_eq!(eval("10 - 3 - 2 - 1"), "4");
     assert!(eval(&vec!["1"; 60_000].join("+")).contains("expression code point size exceeds limit"));
     assert!(eval(&format!("self{}", ".a".repeat(5_000))).contains("expression recursion limit exceeded"));
-    assert!(eval(&format!("{}1{}", "[".repeat(5_000), "]".repeat(5_000))).contains("expression recursion limit exceeded"));
+    assert!(
+        eval(&format!("{}1{}", "[".repeat(5_000), "]".repeat(5_000))).contains("expression recursion limit exceeded")
+    );
     let nested = (0..40).fold("self".to_owned(), |inner, _| format!("({inner}.a.a.a.a.a.a.a.a.a.a)"));
     assert!(eval(&nested).contains("expression recursion limit exceeded"));
     assert!(eval(&format!("{}true", "!".repeat(9_000))).contains("expression recursion limit exceeded"));

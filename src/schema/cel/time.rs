@@ -17,7 +17,8 @@ pub fn read_duration(text: &str) -> Option<i64> {
         let end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).filter(|end| *end > 0)?;
         let number: f64 = rest[..end].parse().ok()?;
         rest = &rest[end..];
-        let units = [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("μs", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 6e10), ("h", 3.6e12)];
+        let units =
+            [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("μs", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 6e10), ("h", 3.6e12)];
         let (unit, factor) = units.iter().find(|(u, _)| rest.starts_with(u))?;
         nanos += number * factor;
         rest = &rest[unit.len()..];

@@ -1,13 +1,15 @@
-//! Type variables: what stands for one type that is not known yet, and what is found out about it while an expression is checked.
+//! Type variables: what stands for one type that is not known yet, and what is found out about it while an expression
+//! is checked.
 //!
-//! Spec: `checker/types.go` and `checker/mapping.go` of cel-go v0.26, as upstream v1.36.2 has it: of two types that fit, the more general one is
-//! kept, and a variable that nothing is known of in the end is `dyn`.
+//! Spec: `checker/types.go` and `checker/mapping.go` of cel-go v0.26, as upstream v1.36.2 has it: of two types that
+//! fit, the more general one is kept, and a variable that nothing is known of in the end is `dyn`.
 
 use std::collections::BTreeMap;
 
 use super::types::Ty;
 
-/// The parts of a type behind so many are `dyn`. (A map whose keys and values are the map before doubles with every step.)
+/// The parts of a type behind so many are `dyn`. (A map whose keys and values are the map before doubles with every
+/// step.)
 const PARTS_MAX: usize = 256;
 /// Whether types fit is asked for no longer than this.
 const LOOKS_MAX: usize = 10_000;

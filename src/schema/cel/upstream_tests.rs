@@ -10,8 +10,9 @@ use super::types::{BOOL, INT, TEXT, Ty};
 use super::value::{Key, Val};
 use super::{OBJECT_BUDGET, Program, Surroundings};
 
-/// Answers of the environment for new expressions of upstream v1.36.2 (`apiserver/pkg/cel/environment`), run by cel-go itself: `refused` and
-/// what is wrong by column, or the type and the value. Where a text comes from Go's library below it, it is not compared.
+/// Answers of the environment for new expressions of upstream v1.36.2 (`apiserver/pkg/cel/environment`), run by cel-go
+/// itself: `refused` and what is wrong by column, or the type and the value. Where a text comes from Go's library below
+/// it, it is not compared.
 const ANSWERS: &str = include_str!("answers.txt");
 
 fn shown(value: &Val) -> String {
@@ -27,7 +28,10 @@ fn shown(value: &Val) -> String {
         Val::List(items) => format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(", ")),
         Val::Map(map) => {
             let key = |key: &Key| shown(&key.to_val());
-            format!("{{{}}}", map.iter().map(|(k, v)| format!("{}: {}", key(k), shown(v))).collect::<Vec<_>>().join(", "))
+            format!(
+                "{{{}}}",
+                map.iter().map(|(k, v)| format!("{}: {}", key(k), shown(v))).collect::<Vec<_>>().join(", ")
+            )
         }
         Val::Optional(None) => "none".to_owned(),
         Val::Optional(Some(inner)) => format!("some {}", shown(inner)),
@@ -63,7 +67,10 @@ fn said(text: &str) -> String {
         Ok(program) => program,
         Err(why) => {
             let lines = why.lines().filter_map(|line| line.strip_prefix("ERROR: <input>:1:"));
-            return format!("refused {}", lines.map(|line| line.replace(" (in container '')", "")).collect::<Vec<_>>().join(" / "));
+            return format!(
+                "refused {}",
+                lines.map(|line| line.replace(" (in container '')", "")).collect::<Vec<_>>().join(" / ")
+            );
         }
     };
     let o = json!({"a": 1, "l": [1, 2, 3], "m": {"k": "v"}, "s": "hello world", "q": "1500m"});

@@ -43,8 +43,9 @@ impl Url {
             None => ("", ""),
         };
         let port = host.rsplit_once(':').filter(|(h, _)| !h.contains(':') || h.ends_with(']')).map_or("", |(_, p)| p);
-        let escapes_are_whole =
-            path.match_indices('%').all(|(i, _)| path.get(i + 1..i + 3).is_some_and(|h| h.bytes().all(|b| b.is_ascii_hexdigit())));
+        let escapes_are_whole = path
+            .match_indices('%')
+            .all(|(i, _)| path.get(i + 1..i + 3).is_some_and(|h| h.bytes().all(|b| b.is_ascii_hexdigit())));
         (!host.contains(' ')
             && port.bytes().all(|b| b.is_ascii_digit())
             && escapes_are_whole

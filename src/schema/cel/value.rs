@@ -120,9 +120,11 @@ impl Val {
         match value {
             Value::Null => Val::Null,
             Value::Bool(b) => Val::Bool(*b),
-            Value::Number(n) => {
-                n.as_i64().map(Val::Int).or_else(|| n.as_u64().map(Val::Uint)).unwrap_or_else(|| Val::Double(n.as_f64().unwrap_or(0.0)))
-            }
+            Value::Number(n) => n
+                .as_i64()
+                .map(Val::Int)
+                .or_else(|| n.as_u64().map(Val::Uint))
+                .unwrap_or_else(|| Val::Double(n.as_f64().unwrap_or(0.0))),
             Value::String(s) => Val::text(s),
             Value::Array(items) => Val::list(items.iter().map(Val::from_json).collect()),
             Value::Object(map) => Val::object(map.iter().map(|(k, v)| (k.clone(), Val::from_json(v)))),
@@ -222,7 +224,8 @@ impl Val {
         })
     }
 
-    /// What a map has for this key. A whole number is also found under the same of another sort, but not under a double.
+    /// What a map has for this key. A whole number is also found under the same of another sort, but not under a
+    /// double.
     pub fn entry<'m>(&self, map: &'m BTreeMap<Key, Val>) -> Option<&'m Val> {
         let int = |n: u64| i64::try_from(n).ok().map(Key::Int);
         let uint = |n: i64| u64::try_from(n).ok().map(Key::Uint);
@@ -240,7 +243,9 @@ impl Val {
     pub fn same(&self, other: &Val) -> bool {
         match (self, other) {
             (Val::List(a), Val::List(b)) => a.len() == b.len() && a.iter().zip(b.iter()).all(|(a, b)| a.same(b)),
-            (Val::Map(a), Val::Map(b)) => a.len() == b.len() && a.iter().all(|(k, v)| k.to_val().entry(b).is_some_and(|o| v.same(o))),
+            (Val::Map(a), Val::Map(b)) => {
+                a.len() == b.len() && a.iter().all(|(k, v)| k.to_val().entry(b).is_some_and(|o| v.same(o)))
+            }
             (Val::Struct(a), Val::Struct(b)) => {
                 a.0 == b.0 && a.1.len() == b.1.len() && a.1.iter().all(|(k, v)| b.1.get(k).is_some_and(|o| v.same(o)))
             }

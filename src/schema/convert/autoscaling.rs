@@ -61,8 +61,11 @@ fn cpu(part: &str, value: Value) -> Value {
 /// The utilization of the first cpu metric, and what remains.
 fn split(metrics: Option<Value>, part: &str) -> (Option<Value>, Option<Value>) {
     let Some(Value::Array(mut all)) = metrics else { return (None, None) };
-    let is_cpu =
-        |m: &Value| m["type"] == "Resource" && m["resource"]["name"] == "cpu" && m["resource"][part]["averageUtilization"].is_number();
+    let is_cpu = |m: &Value| {
+        m["type"] == "Resource"
+            && m["resource"]["name"] == "cpu"
+            && m["resource"][part]["averageUtilization"].is_number()
+    };
     let percent = all.iter().position(is_cpu).map(|i| {
         // What else the metric says (the average value) is derived and comes back with the next status.
         let metric = all.remove(i);

@@ -66,7 +66,9 @@ fn rewrite(map: &mut Map<String, Value>, from: &Resource, to: &Resource) -> Resu
         ("autoscaling", "v2", "autoscaling", "v1") => autoscaling::down(map),
         ("", "v1", "events.k8s.io", "v1") => events::to_new(map),
         ("events.k8s.io", "v1", "", "v1") => events::to_core(map),
-        ("resource.k8s.io", a, "resource.k8s.io", b) => devices::between(map, &from.kind, a == "v1beta1", b == "v1beta1"),
+        ("resource.k8s.io", a, "resource.k8s.io", b) => {
+            devices::between(map, &from.kind, a == "v1beta1", b == "v1beta1")
+        }
         _ => {}
     }
     Ok(())
@@ -93,8 +95,12 @@ fn unknown(map: &Map<String, Value>, t: &TypeDef, path: String) -> Option<String
 fn unknown_in(value: &Value, shape: &Shape, path: String) -> Option<String> {
     match (shape, value) {
         (Shape::Struct(t), Value::Object(map)) => unknown(map, t.get(), path),
-        (Shape::List(item), Value::Array(all)) => all.iter().enumerate().find_map(|(i, v)| unknown_in(v, item, format!("{path}[{i}]"))),
-        (Shape::Map(entry), Value::Object(map)) => map.iter().find_map(|(k, v)| unknown_in(v, entry, format!("{path}.{k}"))),
+        (Shape::List(item), Value::Array(all)) => {
+            all.iter().enumerate().find_map(|(i, v)| unknown_in(v, item, format!("{path}[{i}]")))
+        }
+        (Shape::Map(entry), Value::Object(map)) => {
+            map.iter().find_map(|(k, v)| unknown_in(v, entry, format!("{path}.{k}")))
+        }
         _ => None,
     }
 }

@@ -1,7 +1,8 @@
-//! What the rules of a schema may cost before anything runs: collections and texts are as large as the schema lets them be.
+//! What the rules of a schema may cost before anything runs: collections and texts are as large as the schema lets them
+//! be.
 //!
-//! Every part is counted at least as low as cel-go's estimator counts it, so a rule that is refused here is refused upstream too;
-//! one a little beyond the bound may pass and meets the bounds at run time.
+//! Every part is counted at least as low as cel-go's estimator counts it, so a rule that is refused here is refused
+//! upstream too; one a little beyond the bound may pass and meets the bounds at run time.
 
 use serde_json::Value;
 
@@ -56,7 +57,8 @@ fn excess(what: &str, cost: u64, max: u64) -> String {
     )
 }
 
-/// Collects where each rule stands and what it costs. `times` is how often the schema's values may occur; `None`: nothing bounds it.
+/// Collects where each rule stands and what it costs. `times` is how often the schema's values may occur; `None`:
+/// nothing bounds it.
 fn walk(schema: &Value, path: &str, times: Option<u64>, out: &mut Vec<(String, u64)>) {
     let rules = read::list(schema, "x-kubernetes-validations");
     if !rules.is_empty() {
@@ -90,7 +92,8 @@ fn least(node: &Node) -> u64 {
         Some(Type::Boolean) => 4,
         Some(Type::String) if node.bounds.format.is_some() => 30,
         Some(Type::Object) if !matches!(node.additional, Additional::Each(_)) => {
-            let needed = node.properties.iter().filter(|(name, child)| node.required.contains(name) && child.default.is_none());
+            let needed =
+                node.properties.iter().filter(|(name, child)| node.required.contains(name) && child.default.is_none());
             2 + needed.map(|(name, child)| name.len() as u64 + least(child) + 4).sum::<u64>()
         }
         Some(Type::Integer | Type::Number) => 1,
@@ -105,7 +108,9 @@ fn most(node: &Node) -> u64 {
     }
     match (node.kind, &node.items, &node.additional) {
         (Some(Type::Array), Some(item), _) => node.bounds.items.1.unwrap_or((REQUEST_BYTES - 2) / (least(item) + 1)),
-        (Some(Type::Object), _, Additional::Each(value)) => node.bounds.properties.1.unwrap_or((REQUEST_BYTES - 2) / (least(value) + 6)),
+        (Some(Type::Object), _, Additional::Each(value)) => {
+            node.bounds.properties.1.unwrap_or((REQUEST_BYTES - 2) / (least(value) + 6))
+        }
         (Some(Type::String), ..) if node.bounds.format.is_some() => 0,
         (Some(Type::String), ..) => match (node.bounds.length.1, node.enums.is_empty()) {
             (Some(chars), _) => chars.saturating_mul(4),
@@ -160,7 +165,9 @@ impl<'n> Walk<'_, 'n> {
         }
         let parts: Vec<(u64, Option<&'n Node>)> = args.iter().map(|arg| self.of(arg)).collect();
         let cost = parts.iter().map(|(cost, _)| *cost).fold(on_cost, u64::saturating_add);
-        let text = args.first().and_then(|arg| if let Kind::Literal(Val::Text(text)) = &arg.kind { Some(text.len() as u64) } else { None });
+        let text = args.first().and_then(|arg| {
+            if let Kind::Literal(Val::Text(text)) = &arg.kind { Some(text.len() as u64) } else { None }
+        });
         let bytes = on.map_or(0, most);
         let own = match (name, text) {
             ("matches", Some(pattern)) => traversal(bytes.saturating_add(1)).saturating_mul(pattern.div_ceil(4)),
@@ -179,7 +186,15 @@ impl<'n> Walk<'_, 'n> {
         let (range_cost, range) = self.of(&m.range);
         let loops = matches!(
             m.name,
-            "all" | "exists" | "exists_one" | "existsOne" | "filter" | "map" | "transformList" | "transformMap" | "transformMapEntry"
+            "all"
+                | "exists"
+                | "exists_one"
+                | "existsOne"
+                | "filter"
+                | "map"
+                | "transformList"
+                | "transformMap"
+                | "transformMapEntry"
         );
         let times = range.map_or(0, most);
         let is_list = range.is_some_and(|n| n.kind == Some(Type::Array));
@@ -227,7 +242,8 @@ mod tests {
     use serde_json::json;
 
     fn schema(rule: &str, max: Option<u64>) -> Value {
-        let mut list = json!({"type": "array", "items": {"type": "array", "items": {"type": "string", "maxLength": 5}}});
+        let mut list =
+            json!({"type": "array", "items": {"type": "array", "items": {"type": "string", "maxLength": 5}}});
         if let Some(max) = max {
             list["maxItems"] = json!(max);
             list["items"]["maxItems"] = json!(max);
@@ -247,7 +263,10 @@ mod tests {
         let start = "s.properties[spec].x-kubernetes-validations[0].rule: Forbidden: estimated rule cost exceeds budget by factor of more than 100x (try";
         assert!(refused[0].starts_with(start), "{refused:?}");
         assert!(
-            refused.last().unwrap().starts_with("s: Forbidden: x-kubernetes-validations estimated rule cost total for entire"),
+            refused
+                .last()
+                .unwrap()
+                .starts_with("s: Forbidden: x-kubernetes-validations estimated rule cost total for entire"),
             "{refused:?}"
         );
         assert!(said(&schema(nested, Some(10))).is_empty());

@@ -58,7 +58,8 @@ fn matches(which: usize, text: &str) -> bool {
     COMPILED[which].get_or_init(|| Regex::new(PATTERNS[which]).ok()).as_ref().is_some_and(|r| r.is_match(text))
 }
 
-/// RFC 3339, as kube-openapi reads it: an offset must be there, of any size, and what follows a further `T` is not looked at.
+/// RFC 3339, as kube-openapi reads it: an offset must be there, of any size, and what follows a further `T` is not
+/// looked at.
 fn is_date_time(text: &str) -> bool {
     let text = text.to_lowercase();
     let mut parts = text.split('t');
@@ -79,13 +80,21 @@ fn digits(text: &str) -> Vec<u32> {
 fn is_credit_card(text: &str) -> bool {
     let all = digits(text);
     let luhn = |(i, d): (usize, &u32)| if i % 2 == 1 { if d * 2 > 9 { d * 2 - 9 } else { d * 2 } } else { *d };
-    (13..=19).contains(&all.len()) && all.iter().all(|d| *d < 10) && all.iter().rev().enumerate().map(luhn).sum::<u32>() % 10 == 0
+    (13..=19).contains(&all.len())
+        && all.iter().all(|d| *d < 10)
+        && all.iter().rev().enumerate().map(luhn).sum::<u32>() % 10 == 0
 }
 
 fn is_isbn10(text: &str) -> bool {
-    let all: Vec<u32> =
-        text.chars().filter(|c| !matches!(c, '-' | ' ')).map(|c| if c == 'X' { 10 } else { c.to_digit(10).unwrap_or(99) }).collect();
-    all.len() == 10 && all[..9].iter().all(|d| *d < 10) && all[9] <= 10 && all.iter().zip(1u32..).map(|(d, i)| d * i).sum::<u32>() % 11 == 0
+    let all: Vec<u32> = text
+        .chars()
+        .filter(|c| !matches!(c, '-' | ' '))
+        .map(|c| if c == 'X' { 10 } else { c.to_digit(10).unwrap_or(99) })
+        .collect();
+    all.len() == 10
+        && all[..9].iter().all(|d| *d < 10)
+        && all[9] <= 10
+        && all.iter().zip(1u32..).map(|(d, i)| d * i).sum::<u32>() % 11 == 0
 }
 
 fn is_isbn13(text: &str) -> bool {

@@ -83,11 +83,14 @@ impl Definition {
     fn of(crd: &Value, version: &Value) -> Definition {
         let schema = &version["schema"]["openAPIV3Schema"];
         let paths = &version["subresources"]["scale"];
-        let path = |field: &str| paths[field].as_str().map(|p| p.trim_start_matches('.').split('.').map(str::to_owned).collect::<Vec<_>>());
+        let path = |field: &str| {
+            paths[field].as_str().map(|p| p.trim_start_matches('.').split('.').map(str::to_owned).collect::<Vec<_>>())
+        };
         let scale = path("specReplicasPath").zip(path("statusReplicasPath"));
         let (group, kind) = (&crd["spec"]["group"], &crd["spec"]["names"]["kind"]);
         let default = || format!("{}/{} {} is deprecated", text(group), text(&version["name"]), text(kind));
-        let warning = (version["deprecated"] == true).then(|| version["deprecationWarning"].as_str().map_or_else(default, str::to_owned));
+        let warning = (version["deprecated"] == true)
+            .then(|| version["deprecationWarning"].as_str().map_or_else(default, str::to_owned));
         let mut node = Node::compile(schema);
         rules::attach(&mut node, schema);
         Definition {
@@ -107,10 +110,17 @@ impl Definition {
     /// Brings a body into the form of the schema: metadata by its type, unknown fields dropped and reported.
     ///
     /// Errors: it is no object, its metadata has a wrong type, or (strict) there are unknown or repeated fields.
-    pub fn decode(&self, mut value: Value, validation: FieldValidation, mut problems: Vec<String>) -> Result<Decoded, DecodeError> {
+    pub fn decode(
+        &self,
+        mut value: Value,
+        validation: FieldValidation,
+        mut problems: Vec<String>,
+    ) -> Result<Decoded, DecodeError> {
         if !value.is_object() {
             let what = go_kind(&value);
-            return Err(DecodeError::Type(format!("json: cannot unmarshal {what} into Go value of type map[string]interface {{}}")));
+            return Err(DecodeError::Type(format!(
+                "json: cannot unmarshal {what} into Go value of type map[string]interface {{}}"
+            )));
         }
         let mut unknown = Vec::new();
         shape::metadata(&self.schema, &mut value, &mut unknown)?;
@@ -172,7 +182,11 @@ fn resource(crd: &Value, version: &Value, stored: &Name) -> Resource {
         subresources.push(Subresource { name: "scale".into(), kind, verbs: verbs(&["get", "patch", "update"]) });
     }
     if served && version["subresources"]["status"].is_object() {
-        subresources.push(Subresource { name: "status".into(), kind: gvk.clone(), verbs: verbs(&["get", "patch", "update"]) });
+        subresources.push(Subresource {
+            name: "status".into(),
+            kind: gvk.clone(),
+            verbs: verbs(&["get", "patch", "update"]),
+        });
     }
     let selectable = version["selectableFields"].as_array().into_iter().flatten();
     let hash = crate::openapi::storage_version_hash(&gvk.group, stored, &gvk.kind);
@@ -192,7 +206,9 @@ fn resource(crd: &Value, version: &Value, stored: &Name) -> Resource {
         storage_group: gvk.group.clone(),
         storage_version_hash: hash.into(),
         // `.spec.color` in the CRD, `spec.color` in a selector.
-        selectable: selectable.map(|f| f["jsonPath"].as_str().unwrap_or_default().trim_start_matches('.').to_owned().into()).collect(),
+        selectable: selectable
+            .map(|f| f["jsonPath"].as_str().unwrap_or_default().trim_start_matches('.').to_owned().into())
+            .collect(),
         type_ref: TypeRef::of(root(schema, gvk, meta::name(crd))),
         custom: true,
         definition: Some(Arc::new(Definition::of(crd, version))),
@@ -227,8 +243,11 @@ fn root(schema: &Value, gvk: Gvk, crd: &str) -> TypeDef {
 fn object(schema: &Value, path: &str) -> TypeDef {
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     // A JSON object's keys are sorted here, as the table wants its fields.
-    let fields =
-        schema["properties"].as_object().into_iter().flatten().map(|(key, s)| field(key, s, required.contains(&key.as_str()), path));
+    let fields = schema["properties"]
+        .as_object()
+        .into_iter()
+        .flatten()
+        .map(|(key, s)| field(key, s, required.contains(&key.as_str()), path));
     TypeDef {
         name: path.to_owned().into(),
         fields: fields.collect(),
@@ -302,8 +321,7 @@ mod tests {
     fn a_custom_object_is_pruned_and_defaulted_by_its_schema() {
         let r = resources(&widgets()).remove(0);
         assert!(r.custom && r.namespaced && r.has_status() && r.short_names == ["w"]);
-        let object =
-            json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "spec": {"odd": 1, "free": {"x": 1}}});
+        let object = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "spec": {"odd": 1, "free": {"x": 1}}});
         let mut got = conform(object, r.type_def(), FieldValidation::Warn).expect("conforms");
         assert_eq!(got.warnings, ["unknown field \"spec.odd\""]);
         crate::defaults::apply(Catalog::builtin(), &r, &mut got.value);

@@ -140,7 +140,9 @@ impl Node {
     pub fn compile(schema: &Value) -> Node {
         let flag = |key: &str| schema[key] == true;
         let nodes = |key: &str| schema[key].as_array().into_iter().flatten().map(Node::compile).collect();
-        let texts = |key: &str| schema[key].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect();
+        let texts = |key: &str| {
+            schema[key].as_array().into_iter().flatten().filter_map(Value::as_str).map(str::to_owned).collect()
+        };
         let list = match schema["x-kubernetes-list-type"].as_str() {
             Some("set") => List::Set,
             Some("map") => List::Map(texts("x-kubernetes-list-map-keys")),
@@ -158,7 +160,12 @@ impl Node {
             preserve: flag("x-kubernetes-preserve-unknown-fields"),
             embedded: flag("x-kubernetes-embedded-resource"),
             default: schema.get("default").filter(|d| !d.is_null()).cloned(),
-            properties: schema["properties"].as_object().into_iter().flatten().map(|(k, v)| (k.clone(), Node::compile(v))).collect(),
+            properties: schema["properties"]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .map(|(k, v)| (k.clone(), Node::compile(v)))
+                .collect(),
             additional,
             items: schema["items"].is_object().then(|| Box::new(Node::compile(&schema["items"]))),
             list,
@@ -183,7 +190,8 @@ impl Node {
 
     /// Whether any rule stands here or below.
     pub fn has_rules(&self) -> bool {
-        let below = || self.properties.values().any(Node::has_rules) || self.items.as_ref().is_some_and(|n| n.has_rules());
+        let below =
+            || self.properties.values().any(Node::has_rules) || self.items.as_ref().is_some_and(|n| n.has_rules());
         let each = || matches!(&self.additional, Additional::Each(n) if n.has_rules());
         !self.rules.is_empty() || below() || each()
     }
@@ -200,7 +208,10 @@ fn bounds(schema: &Value) -> Bounds {
         items: (count("minItems"), count("maxItems")),
         properties: (count("minProperties"), count("maxProperties")),
         unique: schema["uniqueItems"] == true,
-        pattern: schema["pattern"].as_str().filter(|p| !p.is_empty()).map(|p| (p.to_owned(), patterns::compile(p, PATTERN_BYTES_MAX).ok())),
+        pattern: schema["pattern"]
+            .as_str()
+            .filter(|p| !p.is_empty())
+            .map(|p| (p.to_owned(), patterns::compile(p, PATTERN_BYTES_MAX).ok())),
         format: schema["format"].as_str().filter(|f| !f.is_empty()).map(str::to_owned),
     }
 }

@@ -1,4 +1,5 @@
-//! `x-kubernetes-validations`: CEL rules of a schema, compiled into its nodes and asked about every object that fits it.
+//! `x-kubernetes-validations`: CEL rules of a schema, compiled into its nodes and asked about every object that fits
+//! it.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -16,7 +17,8 @@ use crate::cel::{OBJECT_BUDGET, Program, Surroundings, time};
 use crate::read;
 use crate::validate::error::{FieldError, Kind};
 
-const OUT_OF_BUDGET: &str = "validation failed due to running out of cost budget, no further validation rules will be run";
+const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
 const MESSAGE_BYTES_MAX: usize = 5120;
 /// Words of the language that are no identifiers and not on the parser's list of reserved ones.
 const KEYWORDS: [&str; 4] = ["true", "false", "null", "in"];
@@ -42,10 +44,17 @@ pub fn escaped(name: &str) -> Option<String> {
     }
     let mut chars = name.chars();
     let first = chars.next()?;
-    if !(first.is_ascii_alphabetic() || "_./-".contains(first)) || !chars.all(|c| c.is_ascii_alphanumeric() || "_./-".contains(c)) {
+    if !(first.is_ascii_alphabetic() || "_./-".contains(first))
+        || !chars.all(|c| c.is_ascii_alphanumeric() || "_./-".contains(c))
+    {
         return None;
     }
-    Some(name.replace("__", "__underscores__").replace('.', "__dot__").replace('-', "__dash__").replace('/', "__slash__"))
+    Some(
+        name.replace("__", "__underscores__")
+            .replace('.', "__dot__")
+            .replace('-', "__dash__")
+            .replace('/', "__slash__"),
+    )
 }
 
 /// The type of what fits a node.
@@ -64,9 +73,13 @@ pub fn type_of(node: &Node, root: bool, name: &str) -> Ty {
             Some("date" | "date-time") => Ty::Named("timestamp"),
             _ => types::TEXT,
         },
-        Some(Type::Array) => Ty::List(Box::new(node.items.as_ref().map_or(Ty::Dyn, |n| type_of(n, false, &format!("{name}.@idx"))))),
+        Some(Type::Array) => {
+            Ty::List(Box::new(node.items.as_ref().map_or(Ty::Dyn, |n| type_of(n, false, &format!("{name}.@idx")))))
+        }
         Some(Type::Object) => match &node.additional {
-            Additional::Each(each) => Ty::Map(Box::new(types::TEXT), Box::new(type_of(each, false, &format!("{name}.@elem")))),
+            Additional::Each(each) => {
+                Ty::Map(Box::new(types::TEXT), Box::new(type_of(each, false, &format!("{name}.@elem"))))
+            }
             _ if node.properties.is_empty() && node.preserve && !root => Ty::Dyn,
             _ => {
                 let mut fields: BTreeMap<String, Ty> = node
@@ -78,8 +91,10 @@ pub fn type_of(node: &Node, root: bool, name: &str) -> Ty {
                     fields.insert("apiVersion".into(), types::TEXT);
                     fields.insert("kind".into(), types::TEXT);
                     let names = [("name".to_owned(), types::TEXT), ("generateName".to_owned(), types::TEXT)];
-                    fields
-                        .insert("metadata".into(), Ty::Object(Arc::new(Object { name: format!("{name}.metadata"), fields: names.into() })));
+                    fields.insert(
+                        "metadata".into(),
+                        Ty::Object(Arc::new(Object { name: format!("{name}.metadata"), fields: names.into() })),
+                    );
                 }
                 Ty::Object(Arc::new(Object { name: name.to_owned(), fields }))
             }
@@ -92,7 +107,9 @@ fn typed(node: &Node, value: &Value, root: bool) -> Val {
     match value {
         _ if node.int_or_string || node.kind.is_none() => Val::from_json(value),
         Value::Number(n) if node.kind == Some(Type::Number) => Val::Double(n.as_f64().unwrap_or(0.0)),
-        Value::Number(n) => n.as_i64().or_else(|| n.as_f64().map(|f| f as i64)).map_or_else(|| Val::from_json(value), Val::Int),
+        Value::Number(n) => {
+            n.as_i64().or_else(|| n.as_f64().map(|f| f as i64)).map_or_else(|| Val::from_json(value), Val::Int)
+        }
         Value::String(text) => {
             let made = match node.bounds.format.as_deref() {
                 Some("byte") => {
@@ -176,15 +193,28 @@ fn compile(node: &Node, root: bool, rule: &Value) -> Result<Rule, FieldError> {
     if let Some(text) = message
         && (text.trim().is_empty() || text.contains(['\n', '\r']))
     {
-        let why = if text.trim().is_empty() { "message must be non-empty if specified" } else { "message must not contain line breaks" };
+        let why = if text.trim().is_empty() {
+            "message must be non-empty if specified"
+        } else {
+            "message must not contain line breaks"
+        };
         return Err(FieldError::invalid("message", text, why));
     }
     if message.is_none() && text.contains('\n') && message_program.is_none() {
         return Err(FieldError::required("message", "message must be specified if rule contains line breaks"));
     }
-    let field = field_of(node, read::text(rule, "fieldPath"))
-        .ok_or_else(|| FieldError::invalid("fieldPath", read::text(rule, "fieldPath"), "fieldPath must be a valid path"))?;
-    Ok(Rule { program, message: message.map(|m| m.trim().to_owned()), message_program, reason, field, optional_old, transition })
+    let field = field_of(node, read::text(rule, "fieldPath")).ok_or_else(|| {
+        FieldError::invalid("fieldPath", read::text(rule, "fieldPath"), "fieldPath must be a valid path")
+    })?;
+    Ok(Rule {
+        program,
+        message: message.map(|m| m.trim().to_owned()),
+        message_program,
+        reason,
+        field,
+        optional_old,
+        transition,
+    })
 }
 
 /// `.a.b['c.d']` as a path below the node, if it leads to a field of its schema.
@@ -200,12 +230,17 @@ fn field_of(node: &Node, path: &str) -> Option<String> {
             (name, rest) = plain.split_at(end);
         }
         at = at.child(name)?;
-        out.push_str(&if at.properties.is_empty() && name.contains('.') { format!("[{name}]") } else { format!(".{name}") });
+        out.push_str(&if at.properties.is_empty() && name.contains('.') {
+            format!("[{name}]")
+        } else {
+            format!(".{name}")
+        });
     }
     Some(out)
 }
 
-/// Compiles the rules of a schema into its nodes. Those that do not compile were refused when the definition was written.
+/// Compiles the rules of a schema into its nodes. Those that do not compile were refused when the definition was
+/// written.
 pub fn attach(node: &mut Node, schema: &Value) {
     attach_at(node, schema, true);
 }
@@ -258,7 +293,13 @@ fn problems_at(schema: &Value, path: &str, root: bool, correlates: bool, errors:
         problems_at(&schema["items"], &format!("{path}.items"), false, correlates && map, errors);
     }
     if schema["additionalProperties"].is_object() {
-        problems_at(&schema["additionalProperties"], &format!("{path}.additionalProperties"), false, correlates, errors);
+        problems_at(
+            &schema["additionalProperties"],
+            &format!("{path}.additionalProperties"),
+            false,
+            correlates,
+            errors,
+        );
     }
 }
 
@@ -270,7 +311,14 @@ pub fn check(node: &Node, new: &Value, old: Option<&Value>, errors: &mut Vec<Fie
     }
 }
 
-fn check_at(node: &Node, new: &Value, old: Option<&Value>, path: &str, budget: &Cell<i64>, errors: &mut Vec<FieldError>) {
+fn check_at(
+    node: &Node,
+    new: &Value,
+    old: Option<&Value>,
+    path: &str,
+    budget: &Cell<i64>,
+    errors: &mut Vec<FieldError>,
+) {
     if budget.get() <= 0 {
         return;
     }
@@ -320,14 +368,17 @@ fn ask(node: &Node, new: &Value, old: Option<&Value>, path: &str, budget: &Cell<
             (Some(before), false) => before.clone(),
             (None, false) => Val::Null,
         };
-        let surroundings =
-            Surroundings { values: vec![("self".into(), this.clone()), ("oldSelf".into(), old_value)], ..Surroundings::default() };
+        let surroundings = Surroundings {
+            values: vec![("self".into(), this.clone()), ("oldSelf".into(), old_value)],
+            ..Surroundings::default()
+        };
         let text = || rule.message.clone().unwrap_or_else(|| format!("failed rule: {}", rule.program.text));
         match rule.program.holds(&surroundings, budget) {
             Ok(true) => {}
             _ if unchanged && !rule.transition => {}
             Ok(false) => {
-                let detail = rule.message_program.as_ref().and_then(|p| said(p, &surroundings, budget)).unwrap_or_else(text);
+                let detail =
+                    rule.message_program.as_ref().and_then(|p| said(p, &surroundings, budget)).unwrap_or_else(text);
                 let field = format!("{}{}", if root { "" } else { path }, rule.field);
                 let field = field.trim_start_matches('.');
                 let bad_value = matches!(rule.reason, Kind::Invalid | Kind::Duplicate).then(|| word.into());
@@ -344,7 +395,11 @@ fn ask(node: &Node, new: &Value, old: Option<&Value>, path: &str, budget: &Cell<
             }
             Err(fault @ Fault::Budget) => {
                 let about = &rule.program.text;
-                errors.push(FieldError::invalid(place, word, format!("{fault}: call cost exceeds limit for rule: {about}")));
+                errors.push(FieldError::invalid(
+                    place,
+                    word,
+                    format!("{fault}: call cost exceeds limit for rule: {about}"),
+                ));
                 return;
             }
             Err(fault) => {
@@ -393,7 +448,10 @@ mod tests {
             verdict(schema.clone(), json!({"spec": {"min": 1, "max": 2}}), Some(json!({"spec": {"min": 0, "max": 2}}))),
             ["spec: Forbidden: min is fixed"]
         );
-        assert!(verdict(schema, json!({"spec": {"min": 3, "max": 2}}), Some(json!({"spec": {"min": 3, "max": 2}}))).is_empty());
+        assert!(
+            verdict(schema, json!({"spec": {"min": 3, "max": 2}}), Some(json!({"spec": {"min": 3, "max": 2}})))
+                .is_empty()
+        );
     }
 
     #[test]
@@ -401,7 +459,8 @@ mod tests {
         let schema = json!({"type": "object", "x-kubernetes-validations": [{"rule": "self.nope > 1"}, {"rule": "self.n"}], "properties": {"n": {"type": "integer"}}});
         let texts: Vec<String> = problems(&schema, "s").iter().map(ToString::to_string).collect();
         assert!(
-            texts[0].contains("s.x-kubernetes-validations[0].rule: Invalid value") && texts[0].contains("undefined field 'nope'"),
+            texts[0].contains("s.x-kubernetes-validations[0].rule: Invalid value")
+                && texts[0].contains("undefined field 'nope'"),
             "{texts:?}"
         );
         assert!(texts[1].contains("must evaluate to a bool"), "{texts:?}");

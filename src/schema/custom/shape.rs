@@ -18,7 +18,9 @@ pub fn prune(root: &Node, object: &mut Value, unknown: &mut Vec<String>) {
 fn prune_value(value: &mut Value, node: Option<&Node>, preserved: bool, path: &str, unknown: &mut Vec<String>) {
     match value {
         Value::Object(map) => match node {
-            Some(node) => prune_object(map, node, node.embedded, node.preserve || (preserved && is_vague(node)), path, unknown),
+            Some(node) => {
+                prune_object(map, node, node.embedded, node.preserve || (preserved && is_vague(node)), path, unknown)
+            }
             None if preserved => {}
             None => drop_all(map, path, unknown),
         },
@@ -37,7 +39,10 @@ fn prune_value(value: &mut Value, node: Option<&Node>, preserved: bool, path: &s
 
 /// A schema that says nothing about what it holds.
 fn is_vague(node: &Node) -> bool {
-    node.kind.is_none() && node.properties.is_empty() && node.items.is_none() && matches!(node.additional, Additional::Unsaid)
+    node.kind.is_none()
+        && node.properties.is_empty()
+        && node.items.is_none()
+        && matches!(node.additional, Additional::Unsaid)
 }
 
 fn drop_all(map: &mut Map<String, Value>, path: &str, unknown: &mut Vec<String>) {
@@ -45,7 +50,14 @@ fn drop_all(map: &mut Map<String, Value>, path: &str, unknown: &mut Vec<String>)
     map.clear();
 }
 
-fn prune_object(map: &mut Map<String, Value>, node: &Node, is_resource: bool, preserve: bool, path: &str, unknown: &mut Vec<String>) {
+fn prune_object(
+    map: &mut Map<String, Value>,
+    node: &Node,
+    is_resource: bool,
+    preserve: bool,
+    path: &str,
+    unknown: &mut Vec<String>,
+) {
     if matches!(node.additional, Additional::Any) {
         return;
     }
@@ -125,9 +137,14 @@ fn metadata_in(
                 {
                     map.retain(|_, v| !v.is_null());
                 }
-                let named = |text: &String| text.replacen("unknown field \"", &format!("unknown field \"{}", join(path, "metadata.")), 1);
+                let named = |text: &String| {
+                    text.replacen("unknown field \"", &format!("unknown field \"{}", join(path, "metadata.")), 1)
+                };
                 unknown.extend(
-                    decoded.warnings.iter().map(|w| named(w).trim_start_matches("unknown field \"").trim_end_matches('"').to_owned()),
+                    decoded
+                        .warnings
+                        .iter()
+                        .map(|w| named(w).trim_start_matches("unknown field \"").trim_end_matches('"').to_owned()),
                 );
             }
             for (key, value) in map.iter_mut().filter(|(_, v)| v.is_object() || v.is_array()) {
@@ -165,7 +182,10 @@ mod tests {
         let mut unknown = Vec::new();
         prune(&root, &mut object, &mut unknown);
         assert_eq!(unknown, ["extra", "spec.list[0].b", "spec.map.k.y", "spec.open.shut.gone"]);
-        assert_eq!(object["spec"], json!({"open": {"any": {"thing": 1}, "shut": {}}, "list": [{"a": "1"}], "map": {"k": {"x": 1}}}));
+        assert_eq!(
+            object["spec"],
+            json!({"open": {"any": {"thing": 1}, "shut": {}}, "list": [{"a": "1"}], "map": {"k": {"x": 1}}})
+        );
     }
 
     #[test]

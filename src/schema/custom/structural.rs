@@ -19,8 +19,17 @@ enum Place {
     Nested,
 }
 
-const UNSUPPORTED: [&str; 9] =
-    ["$ref", "definitions", "dependencies", "deprecated", "discriminator", "id", "patternProperties", "readOnly", "xml"];
+const UNSUPPORTED: [&str; 9] = [
+    "$ref",
+    "definitions",
+    "dependencies",
+    "deprecated",
+    "discriminator",
+    "id",
+    "patternProperties",
+    "readOnly",
+    "xml",
+];
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
 
 /// Everything wrong with a schema; `path` is where it stands, such as `spec.validation.openAPIV3Schema`.
@@ -72,8 +81,9 @@ fn level(schema: &Value, path: &str, place: Place, errors: &mut Vec<FieldError>)
             // An int-or-string may say so in the old way too.
             let spelt_out = map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true))
                 && inner.as_object().is_some_and(|o| o.len() == 1 && o.contains_key("type"));
-            let all_of_any =
-                junctor == "allOf" && map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true)) && inner.get("anyOf").is_some();
+            let all_of_any = junctor == "allOf"
+                && map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true))
+                && inner.get("anyOf").is_some();
             if !spelt_out && !all_of_any {
                 level(inner, &format!("{path}.{junctor}[{idx}]"), Place::Nested, errors);
             }
@@ -116,9 +126,13 @@ fn types(map: &Map<String, Value>, path: &str, place: Place, errors: &mut Vec<Fi
             errors.push(FieldError::required(at, format!("must not be empty for specified {what}")));
         }
         ("", _) => {}
-        ("null", _) => errors.push(FieldError::forbidden(at, "type cannot be set to null, use nullable as an alternative")),
+        ("null", _) => {
+            errors.push(FieldError::forbidden(at, "type cannot be set to null, use nullable as an alternative"))
+        }
         (kind, _) if !TYPES.contains(&kind) => errors.push(FieldError::not_supported(at, kind, &TYPES)),
-        (kind, Place::Root) if kind != "object" => errors.push(FieldError::invalid(at, kind, "must be object at the root")),
+        (kind, Place::Root) if kind != "object" => {
+            errors.push(FieldError::invalid(at, kind, "must be object at the root"))
+        }
         _ => {}
     }
 }
@@ -148,11 +162,19 @@ fn nested(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
 fn extensions(map: &Map<String, Value>, path: &str, place: Place, errors: &mut Vec<FieldError>) {
     let kind = map.get("type").and_then(Value::as_str).unwrap_or_default();
     if map.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(false)) {
-        errors.push(FieldError::invalid(format!("{path}.x-kubernetes-preserve-unknown-fields"), false, "must be true or undefined"));
+        errors.push(FieldError::invalid(
+            format!("{path}.x-kubernetes-preserve-unknown-fields"),
+            false,
+            "must be true or undefined",
+        ));
     }
     if is(map, "x-kubernetes-embedded-resource") {
         if kind != "object" {
-            errors.push(FieldError::invalid(format!("{path}.type"), kind, "must be object if x-kubernetes-embedded-resource is true"));
+            errors.push(FieldError::invalid(
+                format!("{path}.type"),
+                kind,
+                "must be object if x-kubernetes-embedded-resource is true",
+            ));
         }
         if map.get("properties").is_none_or(is_empty) && !is(map, "x-kubernetes-preserve-unknown-fields") {
             let why = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
@@ -166,20 +188,29 @@ fn extensions(map: &Map<String, Value>, path: &str, place: Place, errors: &mut V
         if metadata.keys().any(|k| !matches!(k.as_str(), "type" | "properties" | "description"))
             || metadata.get("properties").and_then(Value::as_object).is_some_and(other)
         {
-            let why = "must not specify anything other than name and generateName, but metadata is implicitly specified";
+            let why =
+                "must not specify anything other than name and generateName, but metadata is implicitly specified";
             errors.push(FieldError::forbidden(format!("{path}.properties[metadata]"), why));
         }
     }
     lists(map, kind, path, errors);
     if let Some(said) = map.get("x-kubernetes-map-type").and_then(Value::as_str) {
         if !matches!(said, "granular" | "atomic") {
-            errors.push(FieldError::not_supported(format!("{path}.x-kubernetes-map-type"), said, &["atomic", "granular"]));
+            errors.push(FieldError::not_supported(
+                format!("{path}.x-kubernetes-map-type"),
+                said,
+                &["atomic", "granular"],
+            ));
         }
         if kind != "object" {
             let why = if kind.is_empty() {
                 FieldError::required(format!("{path}.type"), "must be object if x-kubernetes-map-type is specified")
             } else {
-                FieldError::invalid(format!("{path}.type"), kind, "must be object if x-kubernetes-map-type is specified")
+                FieldError::invalid(
+                    format!("{path}.type"),
+                    kind,
+                    "must be object if x-kubernetes-map-type is specified",
+                )
             };
             errors.push(why);
         }
@@ -187,8 +218,13 @@ fn extensions(map: &Map<String, Value>, path: &str, place: Place, errors: &mut V
 }
 
 fn lists(map: &Map<String, Value>, kind: &str, path: &str, errors: &mut Vec<FieldError>) {
-    let keys: Vec<&str> =
-        map.get("x-kubernetes-list-map-keys").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+    let keys: Vec<&str> = map
+        .get("x-kubernetes-list-map-keys")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .collect();
     let at = format!("{path}.x-kubernetes-list-map-keys");
     let said = map.get("x-kubernetes-list-type").and_then(Value::as_str);
     if let Some(said) = said {
@@ -201,7 +237,11 @@ fn lists(map: &Map<String, Value>, kind: &str, path: &str, errors: &mut Vec<Fiel
             });
         }
         if !matches!(said, "set" | "map" | "atomic") {
-            errors.push(FieldError::not_supported(format!("{path}.x-kubernetes-list-type"), said, &["atomic", "map", "set"]));
+            errors.push(FieldError::not_supported(
+                format!("{path}.x-kubernetes-list-type"),
+                said,
+                &["atomic", "map", "set"],
+            ));
         }
     }
     if said != Some("map") {
@@ -226,13 +266,18 @@ fn lists(map: &Map<String, Value>, kind: &str, path: &str, errors: &mut Vec<Fiel
         ));
     }
     let mut seen = BTreeSet::new();
-    let required: BTreeSet<&str> = items["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let required: BTreeSet<&str> =
+        items["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     for (idx, key) in keys.iter().enumerate() {
         if !seen.insert(key) {
             errors.push(FieldError::duplicate(format!("{at}[{idx}]"), *key));
         }
         let Some(field) = items["properties"].get(*key) else {
-            errors.push(FieldError::invalid(format!("{at}[{idx}]"), *key, "entries must all be names of item properties"));
+            errors.push(FieldError::invalid(
+                format!("{at}[{idx}]"),
+                *key,
+                "entries must all be names of item properties",
+            ));
             continue;
         };
         if matches!(field["type"].as_str(), Some("array" | "object")) {
@@ -243,7 +288,8 @@ fn lists(map: &Map<String, Value>, kind: &str, path: &str, errors: &mut Vec<Fiel
             ));
         }
         if !required.contains(*key) && field.get("default").is_none() {
-            let why = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
+            let why =
+                "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property";
             errors.push(FieldError::required(format!("{path}.items.properties[{key}].default"), why));
         }
     }
@@ -259,9 +305,10 @@ fn fields(map: &Map<String, Value>, path: &str, place: Place, errors: &mut Vec<F
         }
     }
     match map.get("additionalProperties") {
-        Some(Value::Bool(false)) => {
-            errors.push(FieldError::forbidden(format!("{path}.additionalProperties"), "additionalProperties cannot be set to false"))
-        }
+        Some(Value::Bool(false)) => errors.push(FieldError::forbidden(
+            format!("{path}.additionalProperties"),
+            "additionalProperties cannot be set to false",
+        )),
         Some(said) if !said.is_null() => {
             // Saying that others are allowed contradicts nothing; a schema for them does.
             if said.is_object() && map.get("properties").is_some_and(|p| !is_empty(p)) {
@@ -275,9 +322,8 @@ fn fields(map: &Map<String, Value>, path: &str, place: Place, errors: &mut Vec<F
         _ => {}
     }
     match map.get("items") {
-        Some(Value::Array(_)) => {
-            errors.push(FieldError::forbidden(format!("{path}.items"), "items must be a schema object and not an array"))
-        }
+        Some(Value::Array(_)) => errors
+            .push(FieldError::forbidden(format!("{path}.items"), "items must be a schema object and not an array")),
         Some(items) if !items.is_null() => level(items, &format!("{path}.items"), Place::Item, errors),
         _ if kind == "array" => errors.push(FieldError::required(format!("{path}.items"), "must be specified")),
         _ => {}
@@ -301,9 +347,14 @@ fn default_fits(schema: &Value, given: &Value, path: &str, errors: &mut Vec<Fiel
 /// What anyOf and its like narrow must be declared beside them.
 fn junctors_are_declared(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
     let outer = Value::Object(map.clone());
-    let inner = ["allOf", "anyOf", "oneOf"]
-        .into_iter()
-        .flat_map(|j| map.get(j).and_then(Value::as_array).into_iter().flatten().enumerate().map(move |(i, v)| (format!("{j}[{i}]"), v)));
+    let inner = ["allOf", "anyOf", "oneOf"].into_iter().flat_map(|j| {
+        map.get(j)
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .enumerate()
+            .map(move |(i, v)| (format!("{j}[{i}]"), v))
+    });
     for (name, nested) in inner.chain(map.get("not").map(|v| ("not".to_owned(), v))) {
         declared(nested, &outer, &format!("{path}.{name}"), path, errors);
     }
@@ -319,9 +370,18 @@ fn declared(nested: &Value, outer: &Value, nested_path: &str, path: &str, errors
     }
     if nested["items"].is_object() {
         if outer["items"].is_object() {
-            declared(&nested["items"], &outer["items"], &format!("{nested_path}.items"), &format!("{path}.items"), errors);
+            declared(
+                &nested["items"],
+                &outer["items"],
+                &format!("{nested_path}.items"),
+                &format!("{path}.items"),
+                errors,
+            );
         } else {
-            errors.push(FieldError::required(format!("{path}.items"), format!("because it is defined in {nested_path}.items")));
+            errors.push(FieldError::required(
+                format!("{path}.items"),
+                format!("because it is defined in {nested_path}.items"),
+            ));
         }
     }
 }

@@ -18,7 +18,8 @@ pub fn check(node: &Node, value: &Value, old: Option<&Value>, path: &str, errors
     bounds(node, value, path, errors);
     let absent = value.is_null() && node.nullable;
     if !absent && !node.enums.is_empty() && !node.enums.iter().any(|e| same(e, value)) {
-        let texts: Vec<String> = node.enums.iter().map(|e| e.as_str().map_or_else(|| e.to_string(), str::to_owned)).collect();
+        let texts: Vec<String> =
+            node.enums.iter().map(|e| e.as_str().map_or_else(|| e.to_string(), str::to_owned)).collect();
         let supported: Vec<&str> = texts.iter().map(String::as_str).collect();
         errors.push(FieldError::not_supported(shown(path), value.clone(), &supported));
     }
@@ -108,7 +109,8 @@ fn repeated_items(node: &Node, items: &[Value], path: &str, errors: &mut Vec<Fie
         List::Atomic => None,
         List::Set => Some(item.clone()),
         List::Map(keys) => {
-            let default = |k: &String| node.items.as_ref().and_then(|n| n.properties.get(k)).and_then(|n| n.default.clone());
+            let default =
+                |k: &String| node.items.as_ref().and_then(|n| n.properties.get(k)).and_then(|n| n.default.clone());
             Some(
                 keys.iter()
                     .filter_map(|k| Some((k.clone(), item.get(k).cloned().or_else(|| default(k))?)))
@@ -185,7 +187,12 @@ fn type_fits(node: &Node, value: &Value, path: &str, errors: &mut Vec<FieldError
     }
     let got = type_word(value);
     let detail = format!("{path} in body must be of type {wanted}: {got:?}");
-    errors.push(FieldError { kind: Kind::TypeInvalid, field: shown(path).to_owned(), bad_value: Some(got.into()), detail });
+    errors.push(FieldError {
+        kind: Kind::TypeInvalid,
+        field: shown(path).to_owned(),
+        bad_value: Some(got.into()),
+        detail,
+    });
     false
 }
 
@@ -214,7 +221,12 @@ fn bounds(node: &Node, value: &Value, path: &str, errors: &mut Vec<FieldError>) 
                 && !formats::fits(format, text)
             {
                 let detail = format!("{path} in body must be of type {format}: {text:?}");
-                errors.push(FieldError { kind: Kind::TypeInvalid, field: shown(path).to_owned(), bad_value: Some(value.clone()), detail });
+                errors.push(FieldError {
+                    kind: Kind::TypeInvalid,
+                    field: shown(path).to_owned(),
+                    bad_value: Some(value.clone()),
+                    detail,
+                });
             }
         }
         Value::Array(items) => {
@@ -245,12 +257,22 @@ fn numbers(node: &Node, n: &serde_json::Number, value: &Value, path: &str, error
     let Some(f) = n.as_f64() else { return };
     let b = &node.bounds;
     if let Some((max, exclusive)) = b.maximum.filter(|(max, exclusive)| f > *max || (*exclusive && f >= *max)) {
-        errors.push(invalid(path, value, format!("should be less than {}{max}", if exclusive { "" } else { "or equal to " })));
+        errors.push(invalid(
+            path,
+            value,
+            format!("should be less than {}{max}", if exclusive { "" } else { "or equal to " }),
+        ));
     }
     if let Some((min, exclusive)) = b.minimum.filter(|(min, exclusive)| f < *min || (*exclusive && f <= *min)) {
-        errors.push(invalid(path, value, format!("should be greater than {}{min}", if exclusive { "" } else { "or equal to " })));
+        errors.push(invalid(
+            path,
+            value,
+            format!("should be greater than {}{min}", if exclusive { "" } else { "or equal to " }),
+        ));
     }
-    if let Some(of) = b.multiple_of.filter(|of| *of > 0.0 && ((f / of).round() * of - f).abs() > 1e-9 * f.abs().max(1.0)) {
+    if let Some(of) =
+        b.multiple_of.filter(|of| *of > 0.0 && ((f / of).round() * of - f).abs() > 1e-9 * f.abs().max(1.0))
+    {
         errors.push(invalid(path, value, format!("should be a multiple of {of}")));
     }
 }
@@ -323,7 +345,8 @@ mod tests {
             "e": {"type": "string", "enum": ["A", "B"]}, "d": {"type": "string", "format": "date-time"},
             "l": {"type": "array", "maxItems": 1, "items": {"type": "string"}}, "p": {"x-kubernetes-int-or-string": true},
             "set": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}}}}}});
-        let value = json!({"spec": {"n": 9, "s": "bbbb", "e": "C", "d": "x", "l": ["a", 1], "p": true, "set": ["q", "q"]}});
+        let value =
+            json!({"spec": {"n": 9, "s": "bbbb", "e": "C", "d": "x", "l": ["a", 1], "p": true, "set": ["q", "q"]}});
         assert_eq!(
             texts(schema, value),
             [
@@ -340,8 +363,13 @@ mod tests {
             ]
         );
         assert_eq!(
-            texts(json!({"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), json!({"a": 1, "b": 2})),
-            ["<nil>: Invalid value: \"\": \"\" must validate one and only one schema (oneOf). Found 2 valid alternatives"]
+            texts(
+                json!({"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}),
+                json!({"a": 1, "b": 2})
+            ),
+            [
+                "<nil>: Invalid value: \"\": \"\" must validate one and only one schema (oneOf). Found 2 valid alternatives"
+            ]
         );
     }
 }

@@ -1,11 +1,12 @@
-//! What a body costs once it is a tree: three bytes of an empty struct become a thousand. Paid while the tree grows, not after.
+//! What a body costs once it is a tree: three bytes of an empty struct become a thousand. Paid while the tree grows,
+//! not after.
 
 use std::cell::Cell;
 
 use serde_json::Value;
 
-/// Bytes of the tree that one body may become. The largest object that is stored (1.5 MiB) needs half of it even if it is nothing
-/// but structs of one short field.
+/// Bytes of the tree that one body may become. The largest object that is stored (1.5 MiB) needs half of it even if it
+/// is nothing but structs of one short field.
 pub(crate) const TREE_BYTES_MAX: usize = 48 * 1024 * 1024;
 /// A map with its first entry: the least that the allocator gives.
 const MAP_BYTES: usize = 640;

@@ -10,9 +10,18 @@ use model::quantity::Quantity;
 /// As many problems as upstream reports at most.
 const PROBLEMS_MAX: usize = 100;
 
-pub(super) fn run(value: Value, t: &TypeDef, validation: FieldValidation, repeated: Vec<String>) -> Result<Decoded, DecodeError> {
+pub(super) fn run(
+    value: Value,
+    t: &TypeDef,
+    validation: FieldValidation,
+    repeated: Vec<String>,
+) -> Result<Decoded, DecodeError> {
     let Value::Object(map) = value else {
-        return Err(DecodeError::Type(format!("json: cannot unmarshal {} into Go value of type {}", go_kind(&value), go_type_name(t))));
+        return Err(DecodeError::Type(format!(
+            "json: cannot unmarshal {} into Go value of type {}",
+            go_kind(&value),
+            go_type_name(t)
+        )));
     };
     let mut walk = Walk { path: Vec::new(), problems: repeated, purse: Purse::new() };
     let value = Value::Object(walk.fields(map, t)?);
@@ -157,8 +166,12 @@ impl Walk {
             (Value::Number(n), Shape::Int32 | Shape::Int64) => format!("number {n}"),
             _ => go_kind(value).to_owned(),
         };
-        let text =
-            format!("json: cannot unmarshal {what} into Go struct field {}.{} of type {}", owner.go_name(), self.go_path(), go_type(shape));
+        let text = format!(
+            "json: cannot unmarshal {what} into Go struct field {}.{} of type {}",
+            owner.go_name(),
+            self.go_path(),
+            go_type(shape)
+        );
         DecodeError::Type(text)
     }
 }
@@ -187,7 +200,9 @@ fn scalar(v: &Value, shape: &Shape) -> Result<Option<Value>, Option<String>> {
 fn quantity(text: &str) -> Result<Option<Value>, Option<String>> {
     match text.parse::<Quantity>() {
         Ok(q) => Ok(Some(Value::String(q.to_string()))),
-        Err(_) => Err(Some("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'".into())),
+        Err(_) => Err(Some(
+            "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'".into(),
+        )),
     }
 }
 
@@ -205,7 +220,10 @@ fn bytes(text: &str) -> Result<Option<Value>, Option<String>> {
 
 fn instant(text: &str) -> Result<jiff::Timestamp, Option<String>> {
     let refused = || {
-        let rest = text.get(..4).filter(|y| y.bytes().all(|b| b.is_ascii_digit())).map_or(text, |_| text.get(4..).unwrap_or_default());
+        let rest = text
+            .get(..4)
+            .filter(|y| y.bytes().all(|b| b.is_ascii_digit()))
+            .map_or(text, |_| text.get(4..).unwrap_or_default());
         let part = if rest.len() == text.len() { "2006" } else { "-" };
         Some(format!("parsing time \"{text}\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"{rest}\" as \"{part}\""))
     };
@@ -235,7 +253,11 @@ fn written(value: Option<Value>, field: &Field) -> Option<Value> {
         (Some(Value::Null), _) if !field.nullable => None,
         (Some(v), Empty::Drop) if is_zero(&v) => None,
         // Lists and maps pass through protobuf in the store, where empty and absent are one.
-        (Some(v), Empty::Always) if is_empty_collection(&v) && !matches!(field.shape, Shape::Struct(_) | Shape::Any) => None,
+        (Some(v), Empty::Always)
+            if is_empty_collection(&v) && !matches!(field.shape, Shape::Struct(_) | Shape::Any) =>
+        {
+            None
+        }
         (Some(v), _) => Some(v),
         (None, Empty::Always) => Some(zero(&field.shape)).filter(|v| !v.is_null()),
         (None, _) => None,

@@ -85,7 +85,9 @@ impl DecodeError {
     /// The same about a body as it was sent, whose beginning is shown if it cannot be read at all.
     pub fn message_about(&self, kind: &str, version: &str, body: &[u8]) -> String {
         match self {
-            DecodeError::Syntax(_) => format!("the object provided is unrecognized (must be of type {kind}): {self} ({})", summary(body)),
+            DecodeError::Syntax(_) => {
+                format!("the object provided is unrecognized (must be of type {kind}): {self} ({})", summary(body))
+            }
             _ => self.message(kind, version),
         }
     }
@@ -98,7 +100,7 @@ fn summary(body: &[u8]) -> String {
     match shown.first() {
         None => "<empty>".to_owned(),
         Some(b'{') => format!("{}{more}", String::from_utf8_lossy(shown)),
-        Some(_) => format!("{}{more}", shown.iter().map(|b| format!("{b:02x}")).collect::<String>()),
+        Some(_) => format!("{}{more}", base::hex::encode(shown)),
     }
 }
 
@@ -120,7 +122,12 @@ pub fn decode(bytes: &[u8], format: Format, t: &TypeDef, validation: FieldValida
 /// Decodes one object of a resource, custom or built in.
 ///
 /// Errors: see [`DecodeError`]; none is a server's fault.
-pub fn decode_resource(bytes: &[u8], format: Format, r: &Resource, validation: FieldValidation) -> Result<Decoded, DecodeError> {
+pub fn decode_resource(
+    bytes: &[u8],
+    format: Format,
+    r: &Resource,
+    validation: FieldValidation,
+) -> Result<Decoded, DecodeError> {
     let (value, repeated) = parse::parse(bytes, format, validation)?;
     match &r.definition {
         Some(definition) => definition.decode(value, validation, repeated),
@@ -149,9 +156,13 @@ pub fn untyped(bytes: &[u8], format: Format) -> Result<Value, DecodeError> {
 /// Fills in apiVersion and kind where the body has none and refuses a body of another kind.
 pub fn check_kind(value: &mut Value, api_version: &str, kind: &str) -> Result<(), DecodeError> {
     let Value::Object(map) = value else {
-        return Err(DecodeError::Type(format!("json: cannot unmarshal {} into Go value of type {kind}", go_kind(value))));
+        return Err(DecodeError::Type(format!(
+            "json: cannot unmarshal {} into Go value of type {kind}",
+            go_kind(value)
+        )));
     };
-    let text = |map: &Map<String, Value>, key: &str| map.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let text =
+        |map: &Map<String, Value>, key: &str| map.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
     let (said_version, said_kind) = (text(map, "apiVersion"), text(map, "kind"));
     if !said_version.is_empty() && said_version != api_version {
         return Err(DecodeError::Kind(format!(
@@ -160,7 +171,9 @@ pub fn check_kind(value: &mut Value, api_version: &str, kind: &str) -> Result<()
     }
     if !said_kind.is_empty() && said_kind != kind {
         let version = api_version.rsplit('/').next().unwrap_or_default();
-        return Err(DecodeError::Kind(format!("{said_kind} in version \"{version}\" cannot be handled as a {kind}: kinds differ")));
+        return Err(DecodeError::Kind(format!(
+            "{said_kind} in version \"{version}\" cannot be handled as a {kind}: kinds differ"
+        )));
     }
     map.insert("apiVersion".into(), api_version.into());
     map.insert("kind".into(), kind.into());

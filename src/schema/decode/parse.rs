@@ -15,7 +15,11 @@ const REPORTED_MAX: usize = 100;
 const PATH_BYTES_MAX: usize = 4096;
 
 /// The tree and one sentence for each repeated key. JSON nesting is bounded by serde_json (128, as NESTING_DEPTH_MAX).
-pub(super) fn parse(bytes: &[u8], format: Format, validation: FieldValidation) -> Result<(Value, Vec<String>), DecodeError> {
+pub(super) fn parse(
+    bytes: &[u8],
+    format: Format,
+    validation: FieldValidation,
+) -> Result<(Value, Vec<String>), DecodeError> {
     match format {
         Format::Json => json(bytes),
         Format::Yaml => yaml(bytes, validation),
@@ -31,7 +35,8 @@ fn json(bytes: &[u8]) -> Result<(Value, Vec<String>), DecodeError> {
     Ok((value, repeated.into_inner()))
 }
 
-/// Puts complaints about keys of a JSON text into the order of the text, as Go's decoder meets them. The text was parsed before.
+/// Puts complaints about keys of a JSON text into the order of the text, as Go's decoder meets them. The text was
+/// parsed before.
 pub(super) fn in_order_of(bytes: &[u8], complaints: &mut [String]) {
     if complaints.len() < 2 {
         return;
@@ -77,7 +82,11 @@ fn depth_checked(value: Value) -> Result<Value, DecodeError> {
             _ => true,
         }
     }
-    if fits(&value, base::limits::NESTING_DEPTH_MAX) { Ok(value) } else { Err(DecodeError::Syntax("exceeded max depth".into())) }
+    if fits(&value, base::limits::NESTING_DEPTH_MAX) {
+        Ok(value)
+    } else {
+        Err(DecodeError::Syntax("exceeded max depth".into()))
+    }
 }
 
 /// Where we are, as a chain on the stack: no text is made unless something is to be reported.
@@ -175,7 +184,12 @@ impl<'de> Visitor<'de> for Tree<'_> {
         loop {
             let path = Path::Index(self.path, items.len());
             self.purse.value(0).map_err(A::Error::custom)?;
-            match seq.next_element_seed(Tree { path: &path, repeated: self.repeated, order: self.order, purse: self.purse })? {
+            match seq.next_element_seed(Tree {
+                path: &path,
+                repeated: self.repeated,
+                order: self.order,
+                purse: self.purse,
+            })? {
                 Some(item) => items.push(item),
                 None => return Ok(Value::Array(items)),
             }
@@ -193,7 +207,12 @@ impl<'de> Visitor<'de> for Tree<'_> {
             if let Some(order) = self.order {
                 order.meet(if map.contains_key(&key) { "duplicate" } else { "unknown" }, &path, &key);
             }
-            let value = entries.next_value_seed(Tree { path: &path, repeated: self.repeated, order: self.order, purse: self.purse })?;
+            let value = entries.next_value_seed(Tree {
+                path: &path,
+                repeated: self.repeated,
+                order: self.order,
+                purse: self.purse,
+            })?;
             let is_told = self.repeated.borrow().len() < REPORTED_MAX && path.len() <= PATH_BYTES_MAX;
             if map.contains_key(&key) && is_told {
                 self.repeated.borrow_mut().push(format!("duplicate field \"{path}\""));

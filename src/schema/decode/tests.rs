@@ -12,7 +12,8 @@ fn deployment(text: &str, validation: FieldValidation) -> Result<super::Decoded,
 
 #[test]
 fn unknown_and_repeated_fields_are_named_as_upstream_names_them() {
-    let text = r#"{"spec":{"replicas":1,"replicas":2,"foo":1,"template":{"spec":{"containers":[{"name":"a","bar":1}]}}}}"#;
+    let text =
+        r#"{"spec":{"replicas":1,"replicas":2,"foo":1,"template":{"spec":{"containers":[{"name":"a","bar":1}]}}}}"#;
     let err = deployment(text, FieldValidation::Strict).expect_err("strict");
     assert_eq!(
         err.to_string(),
@@ -47,7 +48,9 @@ fn zero_values_are_written_as_a_go_server_writes_them() {
 fn a_repeated_yaml_key_is_told_with_its_line() {
     let r = Catalog::builtin().resource("", "v1", "configmaps").expect("row");
     let text = b"\nmetadata:\n  name: x\ndata:\n  foo: a\n  foo: b\n";
-    let Err(DecodeError::Strict(why)) = decode(text, Format::Yaml, r.type_def(), FieldValidation::Strict) else { panic!("taken") };
+    let Err(DecodeError::Strict(why)) = decode(text, Format::Yaml, r.type_def(), FieldValidation::Strict) else {
+        panic!("taken")
+    };
     assert_eq!(why, ["yaml: unmarshal errors:\n  line 6: key \"foo\" already set in map"]);
 }
 
@@ -69,7 +72,9 @@ fn every_filled_object_of_upstream_survives_decoding() {
         let group = if r.group.is_empty() { "core" } else { r.group.as_ref() };
         let Ok(bytes) = std::fs::read(dir.join(format!("{group}.{}.{}.json", r.version, r.kind))) else { continue };
         let want: serde_json::Value = serde_json::from_slice(&bytes).expect("json");
-        let got = decode(&bytes, Format::Json, r.type_def(), FieldValidation::Strict).unwrap_or_else(|e| panic!("{} {e}", r.kind)).value;
+        let got = decode(&bytes, Format::Json, r.type_def(), FieldValidation::Strict)
+            .unwrap_or_else(|e| panic!("{} {e}", r.kind))
+            .value;
         let differing = diff(&want, &got, r.kind.to_string());
         assert_eq!(differing, Vec::<String>::new());
     }
@@ -80,7 +85,9 @@ fn diff(want: &serde_json::Value, got: &serde_json::Value, path: String) -> Vec<
         (serde_json::Value::Object(a), serde_json::Value::Object(b)) => {
             let keys: std::collections::BTreeSet<_> = a.keys().chain(b.keys()).collect();
             let none = serde_json::Value::Null;
-            keys.into_iter().flat_map(|k| diff(a.get(k).unwrap_or(&none), b.get(k).unwrap_or(&none), format!("{path}.{k}"))).collect()
+            keys.into_iter()
+                .flat_map(|k| diff(a.get(k).unwrap_or(&none), b.get(k).unwrap_or(&none), format!("{path}.{k}")))
+                .collect()
         }
         (serde_json::Value::Array(a), serde_json::Value::Array(b)) if a.len() == b.len() => {
             a.iter().zip(b).enumerate().flat_map(|(i, (a, b))| diff(a, b, format!("{path}[{i}]"))).collect()
@@ -93,7 +100,8 @@ fn diff(want: &serde_json::Value, got: &serde_json::Value, path: String) -> Vec<
 #[test]
 fn a_body_of_empty_structs_is_refused_before_it_is_a_thousand_times_as_large() {
     let pods = crate::catalog::Catalog::builtin().resource("", "v1", "pods").unwrap();
-    let refused = |body: String| super::decode_resource(body.as_bytes(), Format::Json, pods, FieldValidation::Warn).unwrap_err();
+    let refused =
+        |body: String| super::decode_resource(body.as_bytes(), Format::Json, pods, FieldValidation::Warn).unwrap_err();
     let of = |item: &str, n: usize| format!("{{\"spec\":{{\"containers\":[{}]}}}}", vec![item; n].join(","));
     let why = DecodeError::Syntax(super::bounds::TOO_LARGE.to_owned());
     // Three bytes each that become a name and resources; eight that become a map.

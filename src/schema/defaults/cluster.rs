@@ -110,7 +110,8 @@ pub(super) fn definition(object: &mut Object) {
     }
     let conversion = make(spec, "conversion");
     put_zero(conversion, "strategy", "None");
-    if let Some(service) = at(conversion, "webhook").and_then(|w| at(w, "clientConfig")).and_then(|c| at(c, "service")) {
+    if let Some(service) = at(conversion, "webhook").and_then(|w| at(w, "clientConfig")).and_then(|c| at(c, "service"))
+    {
         put(service, "port", 443);
     }
 }

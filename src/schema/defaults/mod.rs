@@ -85,7 +85,9 @@ fn hook(group: &str, kind: &str) -> Option<fn(&mut Object)> {
         ("scheduling.k8s.io", "PriorityClass") => cluster::priority_class,
         ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => cluster::validating_webhooks,
         ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => cluster::mutating_webhooks,
-        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy" | "MutatingAdmissionPolicy") => cluster::admission_policy,
+        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy" | "MutatingAdmissionPolicy") => {
+            cluster::admission_policy
+        }
         ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding" | "MutatingAdmissionPolicyBinding") => {
             cluster::admission_binding
         }

@@ -42,8 +42,12 @@ pub(super) fn spec(pod: &mut Object) {
     put(pod, "securityContext", json!({}));
     put_zero(pod, "schedulerName", "default-scheduler");
     // Both names of the field are always written alike.
-    let account =
-        if text(pod, "serviceAccountName").is_empty() { text(pod, "serviceAccount") } else { text(pod, "serviceAccountName") }.to_owned();
+    let account = if text(pod, "serviceAccountName").is_empty() {
+        text(pod, "serviceAccount")
+    } else {
+        text(pod, "serviceAccountName")
+    }
+    .to_owned();
     if !account.is_empty() {
         pod.insert("serviceAccountName".into(), account.clone().into());
         pod.insert("serviceAccount".into(), account.into());

@@ -32,9 +32,13 @@ fn a_pods_container_gets_upstreams_defaults() {
 
 #[test]
 fn the_pull_policy_follows_the_tag() {
-    for (image, policy) in
-        [("a", "Always"), ("a:latest", "Always"), ("r:5000/a", "Always"), ("r:5000/a:1", "IfNotPresent"), ("a@sha256:00", "IfNotPresent")]
-    {
+    for (image, policy) in [
+        ("a", "Always"),
+        ("a:latest", "Always"),
+        ("r:5000/a", "Always"),
+        ("r:5000/a:1", "IfNotPresent"),
+        ("a@sha256:00", "IfNotPresent"),
+    ] {
         let pod = defaulted("", "pods", json!({"spec": {"containers": [{"image": image}]}}));
         assert_eq!(pod["spec"]["containers"][0]["imagePullPolicy"], policy, "{image}");
     }
@@ -49,7 +53,10 @@ fn a_template_is_not_given_service_links_nor_requests() {
     );
     let pod = &d["spec"]["template"]["spec"];
     assert!(pod.get("enableServiceLinks").is_none() && pod["containers"][0]["resources"].get("requests").is_none());
-    assert_eq!(d["spec"]["strategy"], json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}));
+    assert_eq!(
+        d["spec"]["strategy"],
+        json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}})
+    );
 }
 
 #[test]

@@ -101,7 +101,9 @@ pub(super) fn job(object: &mut Object) {
     failure_policy(spec);
     pod::template(spec);
     let metadata = make(object, "metadata");
-    if let Some(labels) = labels.filter(|l| l.as_object().is_some_and(|l| !l.is_empty()) && is_empty(metadata, "labels")) {
+    if let Some(labels) =
+        labels.filter(|l| l.as_object().is_some_and(|l| !l.is_empty()) && is_empty(metadata, "labels"))
+    {
         metadata.insert("labels".into(), labels);
     }
 }

@@ -1,11 +1,22 @@
-//! The order of keys in discovery documents: clients that cut them as text (upstream's own scripts, shell with grep) know upstream's.
+//! The order of keys in discovery documents: clients that cut them as text (upstream's own scripts, shell with grep)
+//! know upstream's.
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, Serializer};
 use serde_json::{Map, Value};
 
 /// An entry of an APIResourceList.
-const RESOURCE: &[&str] =
-    &["name", "singularName", "namespaced", "group", "version", "kind", "verbs", "shortNames", "categories", "storageVersionHash"];
+const RESOURCE: &[&str] = &[
+    "name",
+    "singularName",
+    "namespaced",
+    "group",
+    "version",
+    "kind",
+    "verbs",
+    "shortNames",
+    "categories",
+    "storageVersionHash",
+];
 /// A kind by group and version.
 const KIND: &[&str] = &["group", "version", "kind"];
 /// All other objects of these documents. No two of them want a different order.
@@ -36,8 +47,8 @@ const OTHERS: &[&str] = &[
     "items",
 ];
 
-/// A discovery document that is written with its keys in the order of upstream's types (apimachinery `meta/v1/types.go` and
-/// apidiscovery `v2/types.go`, 1.36.2). Keys that upstream does not have come last.
+/// A discovery document that is written with its keys in the order of upstream's types (apimachinery `meta/v1/types.go`
+/// and apidiscovery `v2/types.go`, 1.36.2). Keys that upstream does not have come last.
 pub struct InOrder<'a>(pub &'a Value);
 
 impl Serialize for InOrder<'_> {

@@ -1,5 +1,6 @@
-//! Makes `generated/table.tsv` from facts: OpenAPI v3 and discovery of a genuine server, protobuf tags of the .proto files,
-//! and `presence.tsv` (which Go fields are written when zero). Names, types and markers only; no sentence is copied.
+//! Makes `generated/table.tsv` from facts: OpenAPI v3 and discovery of a genuine server, protobuf tags of the .proto
+//! files, and `presence.tsv` (which Go fields are written when zero). Names, types and markers only; no sentence is
+//! copied.
 //!
 //! `cargo run -p schema --example gen -- UPSTREAM_DATA PROTO_FILES > src/schema/generated/table.tsv`
 
@@ -118,7 +119,12 @@ fn read_proto(text: &str, messages: &mut BTreeMap<String, Vec<Wire>>) -> Result<
 }
 
 /// The numbers that lead to a JSON field. A struct embedded in Go is a message of its own on the wire: `2/1`.
-fn tags(message: &str, field: &str, inside: &BTreeSet<String>, messages: &BTreeMap<String, Vec<Wire>>) -> Option<String> {
+fn tags(
+    message: &str,
+    field: &str,
+    inside: &BTreeSet<String>,
+    messages: &BTreeMap<String, Vec<Wire>>,
+) -> Option<String> {
     let wires = messages.get(message)?;
     if let Some(wire) = wires.iter().find(|w| w.name == field) {
         return Some(wire.tag.to_string());
@@ -139,9 +145,12 @@ fn shape(schema: &Value, all: &BTreeMap<String, Value>) -> String {
             "Time" => "t".into(),
             "MicroTime" => "u".into(),
             "IntOrString" => "I".into(),
-            "RawExtension" | "FieldsV1" | "JSON" | "JSONSchemaPropsOrArray" | "JSONSchemaPropsOrBool" | "JSONSchemaPropsOrStringArray" => {
-                "*".into()
-            }
+            "RawExtension"
+            | "FieldsV1"
+            | "JSON"
+            | "JSONSchemaPropsOrArray"
+            | "JSONSchemaPropsOrBool"
+            | "JSONSchemaPropsOrStringArray" => "*".into(),
             _ if all.contains_key(name) => format!("#{name}"),
             _ => "*".into(),
         };
@@ -154,7 +163,9 @@ fn shape(schema: &Value, all: &BTreeMap<String, Value>) -> String {
         (Some("string"), Some("byte")) => "B".into(),
         (Some("string"), _) => "s".into(),
         (Some("array"), _) => format!("[{}", shape(&schema["items"], all)),
-        (Some("object"), _) if schema["additionalProperties"].is_object() => format!("{{{}", shape(&schema["additionalProperties"], all)),
+        (Some("object"), _) if schema["additionalProperties"].is_object() => {
+            format!("{{{}", shape(&schema["additionalProperties"], all))
+        }
         _ => "*".into(),
     }
 }
@@ -163,8 +174,15 @@ fn strings(v: &Value) -> Vec<&str> {
     v.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-fn write_type(out: &mut String, name: &str, schema: &Value, all: &BTreeMap<String, Value>, facts: &Facts) -> Result<(), Fail> {
-    let gvks: Vec<String> = schema["x-kubernetes-group-version-kind"].as_array().into_iter().flatten().map(gvk).collect();
+fn write_type(
+    out: &mut String,
+    name: &str,
+    schema: &Value,
+    all: &BTreeMap<String, Value>,
+    facts: &Facts,
+) -> Result<(), Fail> {
+    let gvks: Vec<String> =
+        schema["x-kubernetes-group-version-kind"].as_array().into_iter().flatten().map(gvk).collect();
     let atomic = if schema["x-kubernetes-map-type"] == "atomic" { "a" } else { "" };
     let unions: Vec<String> = schema["x-kubernetes-unions"].as_array().into_iter().flatten().map(union).collect();
     writeln!(out, "T\t{name}\t{atomic}\t{}\t{}", gvks.join(","), unions.join(" "))?;
@@ -216,7 +234,8 @@ fn write_field(
         Some('D' | 'S') if shape.starts_with(['#', 'Q', 'I', 't', 'u']) => write!(out, "\t=A")?,
         Some('D' | 'S') => write!(out, "\t=D")?,
         Some(code) => write!(out, "\t={code}")?,
-        // Two packages have no presence facts (apiextensions, apiregistration): a default marker tells a value from a pointer.
+        // Two packages have no presence facts (apiextensions, apiregistration): a default marker tells a value from a
+        // pointer.
         None if collection => write!(out, "\t=D")?,
         None if by_value && !known_package(name) => write!(out, "\t=A")?,
         None if POINTERS.iter().any(|(of, pointer)| name.ends_with(of) && field == *pointer) => {}
@@ -258,7 +277,8 @@ fn gvk(v: &Value) -> String {
 
 fn union(v: &Value) -> String {
     let members = v["fields-to-discriminateBy"].as_object();
-    let members: Vec<String> = members.into_iter().flatten().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
+    let members: Vec<String> =
+        members.into_iter().flatten().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
     format!("{}:{}", v["discriminator"].as_str().unwrap_or_default(), members.join(","))
 }
 
@@ -272,7 +292,9 @@ fn write_resources(out: &mut String, dir: &Path, schemas: &BTreeMap<String, Valu
     }
     let type_of: BTreeMap<String, &String> = schemas
         .iter()
-        .flat_map(|(n, s)| s["x-kubernetes-group-version-kind"].as_array().into_iter().flatten().map(move |g| (gvk(g), n)))
+        .flat_map(|(n, s)| {
+            s["x-kubernetes-group-version-kind"].as_array().into_iter().flatten().map(move |g| (gvk(g), n))
+        })
         .collect();
     for list in &lists {
         write_group_version(out, list, &type_of)?;

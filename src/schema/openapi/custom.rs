@@ -9,10 +9,8 @@ use crate::table::Resource;
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 const API_VERSION: &str = "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized schemas to the latest internal value, and may reject unrecognized values. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources";
 const KIND: &str = "Kind is a string value representing the REST resource this object represents. Servers may infer this from the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
-const METADATA: &str =
-    "Standard object's metadata. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
-const LIST_METADATA: &str =
-    "Standard list metadata. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
+const METADATA: &str = "Standard object's metadata. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
+const LIST_METADATA: &str = "Standard list metadata. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
 
 /// The schema of this name, if it is the object or the list of one of the rows.
 pub(super) fn schema(rows: &[&Resource], name: &str, dialect: Dialect, needs: &mut Vec<String>) -> Option<Value> {
@@ -50,7 +48,8 @@ fn object(r: &Resource, definition: &Definition, dialect: Dialect) -> Value {
     if dialect == Dialect::V2 {
         simplify(&mut schema);
     }
-    // A root that keeps everything is no more than an object in v2: kubectl would take what properties it has for the only ones.
+    // A root that keeps everything is no more than an object in v2: kubectl would take what properties it has for the
+    // only ones.
     if !schema.is_object() || dialect == Dialect::V2 && definition.schema.preserve {
         schema = json!({"type": "object"});
     } else {
@@ -71,8 +70,10 @@ fn list(r: &Resource, dialect: Dialect) -> Value {
         Dialect::V2 => dialect.reference(r.type_ref.name()),
         Dialect::V3 => dialect.reference(r.type_ref.name()),
     };
-    let about =
-        format!("List of {}. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md", r.plural);
+    let about = format!(
+        "List of {}. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md",
+        r.plural
+    );
     json!({
         "type": "object", "description": format!("{} is a list of {}", r.list_kind, r.kind), "required": ["items"],
         "properties": {

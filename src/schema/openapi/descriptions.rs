@@ -33,7 +33,9 @@ impl Descriptions {
                 index.push([place(owner), place(field), place(sentence)]);
             }
         }
-        index.sort_by(|[o1, f1, _], [o2, f2, _]| (&text[o1.clone()], &text[f1.clone()]).cmp(&(&text[o2.clone()], &text[f2.clone()])));
+        index.sort_by(|[o1, f1, _], [o2, f2, _]| {
+            (&text[o1.clone()], &text[f1.clone()]).cmp(&(&text[o2.clone()], &text[f2.clone()]))
+        });
         Descriptions { text, index }
     }
 
@@ -48,9 +50,12 @@ impl Descriptions {
     }
 
     pub(super) fn of_field(&self, owner: &str, json_name: &str) -> Option<String> {
-        let key: String = json_name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
+        let key: String =
+            json_name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase();
         let of = |owner: &str| self.find(owner, &key);
-        of(owner).or_else(|| if matches!(json_name, "apiVersion" | "kind") { of(TYPE_META) } else { None }).filter(|s| !s.is_empty())
+        of(owner)
+            .or_else(|| if matches!(json_name, "apiVersion" | "kind") { of(TYPE_META) } else { None })
+            .filter(|s| !s.is_empty())
     }
 }
 

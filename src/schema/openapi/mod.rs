@@ -57,7 +57,8 @@ pub fn v3_index(catalog: &Catalog, build: &str) -> Value {
 /// The hash of one group version's document.
 pub fn v3_hash(catalog: &Catalog, group: &str, version: &str, build: &str) -> String {
     let path = path_of(group, version);
-    let custom = catalog.of_version(group, version).filter(served).filter_map(|r| Some(r.definition.as_ref()?.stamp.as_str()));
+    let custom =
+        catalog.of_version(group, version).filter(served).filter_map(|r| Some(r.definition.as_ref()?.stamp.as_str()));
     let parts: Vec<&str> = [build, path.as_str()].into_iter().chain(custom).collect();
     hash(&parts)
 }
@@ -94,8 +95,7 @@ pub fn v3(catalog: &Catalog, group: &str, version: &str) -> Option<Value> {
     if rows.is_empty() {
         return None;
     }
-    let scheme =
-        json!({"BearerToken": {"type": "apiKey", "in": "header", "name": "authorization", "description": "Bearer Token authentication"}});
+    let scheme = json!({"BearerToken": {"type": "apiKey", "in": "header", "name": "authorization", "description": "Bearer Token authentication"}});
     Some(json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": "unversioned"},
@@ -114,8 +114,7 @@ pub fn v2(catalog: &Catalog, version: &str) -> Value {
         }
     }
     let rows: Vec<_> = catalog.resources().iter().map(AsRef::as_ref).filter(served).collect();
-    let scheme =
-        json!({"BearerToken": {"type": "apiKey", "in": "header", "name": "authorization", "description": "Bearer Token authentication"}});
+    let scheme = json!({"BearerToken": {"type": "apiKey", "in": "header", "name": "authorization", "description": "Bearer Token authentication"}});
     json!({
         "swagger": "2.0",
         "info": {"title": "Kubernetes", "version": version},

@@ -6,7 +6,8 @@ use super::{Dialect, sentences};
 use crate::table::{Gvk, Resource, Subresource};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
-const PLAIN: [&str; 4] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf", "application/cbor"];
+const PLAIN: [&str; 4] =
+    ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf", "application/cbor"];
 const PATCHES: [&str; 4] = [
     "application/json-patch+json",
     "application/merge-patch+json",
@@ -14,7 +15,8 @@ const PATCHES: [&str; 4] = [
     "application/apply-patch+yaml",
 ];
 /// Custom resources take no strategic merge; kubectl apply reads here which kind of patch it may send.
-const PATCHES_CUSTOM: [&str; 3] = ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
+const PATCHES_CUSTOM: [&str; 3] =
+    ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
 const LIST: [(&str, &str); 10] = [
     ("allowWatchBookmarks", "boolean"),
     ("continue", "string"),
@@ -41,12 +43,22 @@ type Parameters = Vec<(&'static str, &'static str)>;
 
 /// All paths of one group version.
 pub(super) fn of_version(dialect: Dialect, group: &str, version: &str, rows: &[&Resource]) -> Map<String, Value> {
-    let writer =
-        Writer { dialect, root: format!("/{}", super::path_of(group, version)), tag: tag(group, version), camel: camel(group, version) };
+    let writer = Writer {
+        dialect,
+        root: format!("/{}", super::path_of(group, version)),
+        tag: tag(group, version),
+        camel: camel(group, version),
+    };
     let mut out = Map::new();
-    let operation =
-        Operation { id: format!("get{}APIResources", writer.camel), sentence: "get available resources".into(), ..Operation::default() };
-    out.insert(format!("{}/", writer.root), json!({"get": writer.operation(operation, &format!("{META}.APIResourceList"))}));
+    let operation = Operation {
+        id: format!("get{}APIResources", writer.camel),
+        sentence: "get available resources".into(),
+        ..Operation::default()
+    };
+    out.insert(
+        format!("{}/", writer.root),
+        json!({"get": writer.operation(operation, &format!("{META}.APIResourceList"))}),
+    );
     for r in rows {
         writer.resource(&mut out, r);
     }
@@ -106,7 +118,9 @@ impl Writer {
             let (method, operation, answer) = match verb.as_ref() {
                 "list" => ("get", self.list(r, id("list")), list.as_str()),
                 "create" => ("post", write(r.gvk(), id("create"), "post", format!("create a {}", r.kind), t), t),
-                "deletecollection" => ("delete", delete_all(r, format!("delete{}Collection{namespaced}{}", self.camel, r.kind)), "Status"),
+                "deletecollection" => {
+                    ("delete", delete_all(r, format!("delete{}Collection{namespaced}{}", self.camel, r.kind)), "Status")
+                }
                 _ => continue,
             };
             path.insert(method.into(), self.operation(operation, &full(answer)));
@@ -116,8 +130,14 @@ impl Writer {
         for verb in &r.verbs {
             let (method, operation, answer) = match verb.as_ref() {
                 "get" => ("get", read(r.gvk(), id("read"), format!("read the specified {}", r.kind)), t),
-                "update" => ("put", write(r.gvk(), id("replace"), "put", format!("replace the specified {}", r.kind), t), t),
-                "patch" => ("patch", patch(r.gvk(), id("patch"), format!("partially update the specified {}", r.kind), r.custom), t),
+                "update" => {
+                    ("put", write(r.gvk(), id("replace"), "put", format!("replace the specified {}", r.kind), t), t)
+                }
+                "patch" => (
+                    "patch",
+                    patch(r.gvk(), id("patch"), format!("partially update the specified {}", r.kind), r.custom),
+                    t,
+                ),
                 "delete" => ("delete", delete_one(r, id("delete")), "Status"),
                 _ => continue,
             };
@@ -137,7 +157,15 @@ impl Writer {
 
     fn list(&self, r: &Resource, id: String) -> Operation {
         let sentence = format!("list or watch objects of kind {}", r.kind);
-        Operation { id, sentence, action: "list", kind: Some(r.gvk()), query: LIST.to_vec(), watched: true, ..Operation::default() }
+        Operation {
+            id,
+            sentence,
+            action: "list",
+            kind: Some(r.gvk()),
+            query: LIST.to_vec(),
+            watched: true,
+            ..Operation::default()
+        }
     }
 
     fn subresource(&self, out: &mut Map<String, Value>, r: &Resource, s: &Subresource, item: &str) {
@@ -152,19 +180,26 @@ impl Writer {
             let kind = s.kind.clone();
             let of = format!("{} of the specified {}", s.name, r.kind);
             let (method, operation) = match verb.as_ref() {
-                "get" if connects => ("get", connect(kind, connected("Get"), format!("connect GET requests to {} of {}", s.name, r.kind))),
-                "create" if connects => {
-                    ("post", connect(kind, connected("Post"), format!("connect POST requests to {} of {}", s.name, r.kind)))
-                }
-                "update" if connects => {
-                    ("put", connect(kind, connected("Put"), format!("connect PUT requests to {} of {}", s.name, r.kind)))
-                }
-                "patch" if connects => {
-                    ("patch", connect(kind, connected("Patch"), format!("connect PATCH requests to {} of {}", s.name, r.kind)))
-                }
-                "delete" if connects => {
-                    ("delete", connect(kind, connected("Delete"), format!("connect DELETE requests to {} of {}", s.name, r.kind)))
-                }
+                "get" if connects => (
+                    "get",
+                    connect(kind, connected("Get"), format!("connect GET requests to {} of {}", s.name, r.kind)),
+                ),
+                "create" if connects => (
+                    "post",
+                    connect(kind, connected("Post"), format!("connect POST requests to {} of {}", s.name, r.kind)),
+                ),
+                "update" if connects => (
+                    "put",
+                    connect(kind, connected("Put"), format!("connect PUT requests to {} of {}", s.name, r.kind)),
+                ),
+                "patch" if connects => (
+                    "patch",
+                    connect(kind, connected("Patch"), format!("connect PATCH requests to {} of {}", s.name, r.kind)),
+                ),
+                "delete" if connects => (
+                    "delete",
+                    connect(kind, connected("Delete"), format!("connect DELETE requests to {} of {}", s.name, r.kind)),
+                ),
                 "get" => ("get", read(kind, id("read"), format!("read {of}"))),
                 "create" => ("post", write(kind, id("create"), "post", format!("create {of}"), &t)),
                 "update" => ("put", write(kind, id("replace"), "put", format!("replace {of}"), &t)),
@@ -209,7 +244,8 @@ impl Writer {
 
     fn operation(&self, o: Operation, answer: &str) -> Value {
         let mut out = json!({"operationId": o.id, "description": o.sentence, "tags": [self.tag]});
-        let mut parameters: Vec<Value> = o.query.iter().map(|(name, kind)| self.parameter(name, kind, "query", None)).collect();
+        let mut parameters: Vec<Value> =
+            o.query.iter().map(|(name, kind)| self.parameter(name, kind, "query", None)).collect();
         let consumes: Vec<&str> = if o.patches.is_empty() { vec!["*/*"] } else { o.patches.to_vec() };
         if let Some(body) = &o.body {
             let schema = self.dialect.reference(body);
@@ -235,14 +271,19 @@ impl Writer {
         }
         let mut produces = PLAIN.to_vec();
         if o.watched {
-            produces.extend(["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch", "application/cbor-seq"]);
+            produces.extend([
+                "application/json;stream=watch",
+                "application/vnd.kubernetes.protobuf;stream=watch",
+                "application/cbor-seq",
+            ]);
         }
         let connects = o.action == "connect";
         let mut responses = Map::new();
         for code in std::iter::once("200").chain(o.codes.iter().copied()) {
             let schema = if connects { json!({"type": "string"}) } else { self.dialect.reference(answer) };
             let types: &[&str] = if connects { &["*/*"] } else { &produces };
-            let mut response = json!({"description": match code { "201" => "Created", "202" => "Accepted", _ => "OK" }});
+            let mut response =
+                json!({"description": match code { "201" => "Created", "202" => "Accepted", _ => "OK" }});
             match self.dialect {
                 Dialect::V2 => response["schema"] = schema,
                 Dialect::V3 => response["content"] = content(types, &schema),
@@ -258,7 +299,8 @@ impl Writer {
         }
         if let Some(kind) = o.kind {
             out["x-kubernetes-action"] = o.action.into();
-            out["x-kubernetes-group-version-kind"] = json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
+            out["x-kubernetes-group-version-kind"] =
+                json!({"group": kind.group, "version": kind.version, "kind": kind.kind});
         }
         out
     }
@@ -297,7 +339,16 @@ fn connect(kind: Gvk, id: String, sentence: String) -> Operation {
 
 fn write(kind: Gvk, id: String, action: &'static str, sentence: String, body: &str) -> Operation {
     let codes = if action == "post" { vec!["201", "202"] } else { vec!["201"] };
-    Operation { id, sentence, action, kind: Some(kind), query: WRITE.to_vec(), body: Some(body.to_owned()), codes, ..Operation::default() }
+    Operation {
+        id,
+        sentence,
+        action,
+        kind: Some(kind),
+        query: WRITE.to_vec(),
+        body: Some(body.to_owned()),
+        codes,
+        ..Operation::default()
+    }
 }
 
 fn patch(kind: Gvk, id: String, sentence: String, custom: bool) -> Operation {

@@ -29,7 +29,8 @@ pub(super) fn closure(catalog: &Catalog, dialect: Dialect, rows: &[&Resource]) -
     for r in rows {
         queue.push(r.type_ref.name().to_owned());
         queue.push(format!("{}List", r.type_ref.name()));
-        let kinds = r.subresources.iter().filter_map(|s| catalog.type_of_kind(&s.kind.group, &s.kind.version, &s.kind.kind));
+        let kinds =
+            r.subresources.iter().filter_map(|s| catalog.type_of_kind(&s.kind.group, &s.kind.version, &s.kind.kind));
         queue.extend(kinds.map(|t| t.name.to_string()));
     }
     let descriptions = Descriptions::read();
@@ -45,7 +46,8 @@ pub(super) fn closure(catalog: &Catalog, dialect: Dialect, rows: &[&Resource]) -
         } else if let Some(schema) = super::custom::schema(rows, &name, dialect, &mut queue) {
             out.insert(name, schema);
         } else if let Some(t) = type_of(catalog, rows, &name) {
-            let list_of = name.strip_suffix("List").and_then(|item| rows.iter().find(|r| r.type_ref.name() == item)).copied();
+            let list_of =
+                name.strip_suffix("List").and_then(|item| rows.iter().find(|r| r.type_ref.name() == item)).copied();
             let mut writer = Writer { dialect, descriptions: &descriptions, list_of, needs: &mut queue };
             let mut schema = writer.schema(t);
             if dialect == Dialect::V3 {
@@ -76,7 +78,9 @@ fn special(name: &str, dialect: Dialect) -> Option<Value> {
         (QUANTITY, Dialect::V2) => json!({"type": "string"}),
         (QUANTITY, Dialect::V3) => json!({"oneOf": [{"type": "string"}, {"type": "number"}]}),
         (INT_OR_STRING, Dialect::V2) => json!({"type": "string", "format": "int-or-string"}),
-        (INT_OR_STRING, Dialect::V3) => json!({"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]}),
+        (INT_OR_STRING, Dialect::V3) => {
+            json!({"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]})
+        }
         (RAW, _) => json!({"type": "object"}),
         _ => match name.strip_prefix(META)? {
             ".Time" | ".MicroTime" => json!({"type": "string", "format": "date-time"}),

@@ -6,16 +6,28 @@ pub(super) fn of_parameter(name: &str) -> Option<&'static str> {
         "allowWatchBookmarks" => "Send BOOKMARK events with a fresh resource version while watching.",
         "continue" => "Where the page before ended: the value that it gave. It is good for some minutes.",
         "dryRun" => "With the value All, every stage of the request runs, but nothing is stored.",
-        "fieldManager" => "Name under which the fields that this request changes are owned: at most 128 printable characters.",
-        "fieldSelector" => "A selector by fields that restricts the list of returned objects, as in metadata.name=x. Default: all.",
-        "fieldValidation" => "What unknown or repeated fields cause: Ignore nothing, Warn a warning, Strict an error. Default: Warn.",
+        "fieldManager" => {
+            "Name under which the fields that this request changes are owned: at most 128 printable characters."
+        }
+        "fieldSelector" => {
+            "A selector by fields that restricts the list of returned objects, as in metadata.name=x. Default: all."
+        }
+        "fieldValidation" => {
+            "What unknown or repeated fields cause: Ignore nothing, Warn a warning, Strict an error. Default: Warn."
+        }
         "force" => "Take fields that other managers own, instead of a conflict. For apply only.",
-        "gracePeriodSeconds" => "Seconds before the object is removed; 0 removes it at once. Default: what its kind says.",
+        "gracePeriodSeconds" => {
+            "Seconds before the object is removed; 0 removes it at once. Default: what its kind says."
+        }
         "ignoreStoreReadErrorWithClusterBreakingPotential" => {
             "Delete an object that cannot be read from the store any more, without its finalizers. Unsafe."
         }
-        "labelSelector" => "A selector by labels that restricts the list of returned objects, as in app=web. Default: all.",
-        "limit" => "At most so many objects in one answer; where there are more, it has a continue value for the next page.",
+        "labelSelector" => {
+            "A selector by labels that restricts the list of returned objects, as in app=web. Default: all."
+        }
+        "limit" => {
+            "At most so many objects in one answer; where there are more, it has a continue value for the next page."
+        }
         "orphanDependents" => "Deprecated: use propagationPolicy. Whether what the object owns stays.",
         "pretty" => "If true, the answer is indented.",
         "propagationPolicy" => {
@@ -23,9 +35,13 @@ pub(super) fn of_parameter(name: &str) -> Option<&'static str> {
         }
         "resourceVersion" => "The state of the cluster that the answer is about. Empty: the newest.",
         "resourceVersionMatch" => "How resourceVersion is meant in a list: NotOlderThan or Exact.",
-        "sendInitialEvents" => "Begin a watch with an ADDED event for every object that is there, and a bookmark behind the last.",
+        "sendInitialEvents" => {
+            "Begin a watch with an ADDED event for every object that is there, and a bookmark behind the last."
+        }
         "timeoutSeconds" => "Seconds after which a list or watch ends.",
-        "watch" => "Watch for changes to the described resources: they come as a stream of events from resourceVersion on.",
+        "watch" => {
+            "Watch for changes to the described resources: they come as a stream of events from resourceVersion on."
+        }
         _ => return None,
     })
 }
@@ -35,7 +51,10 @@ pub(super) fn of_list(kind: &str, plural: &str, field: &str) -> Option<String> {
     Some(match field {
         "" => format!("{kind}List is a list of {plural}."),
         "items" => format!("List of {plural}."),
-        "metadata" => "Metadata of the list: the resource version at which it was read and, on a page, where the next begins.".to_owned(),
+        "metadata" => {
+            "Metadata of the list: the resource version at which it was read and, on a page, where the next begins."
+                .to_owned()
+        }
         _ => return None,
     })
 }

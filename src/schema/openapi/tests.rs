@@ -6,7 +6,8 @@ use super::{Dialect, v2, v3, v3_index};
 use crate::catalog::Catalog;
 
 fn upstream(file: &str) -> Option<Value> {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/upstream-v1.36/openapi").join(file);
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/upstream-v1.36/openapi").join(file);
     let Ok(bytes) = std::fs::read(&path) else {
         base::skips::say(&format!("{} is absent", path.display()));
         return None;
@@ -82,21 +83,34 @@ fn v3_schemas_state_upstreams_facts() {
     let mut differing = Vec::new();
     for g in Catalog::builtin().groups() {
         for v in &g.versions {
-            let file =
-                if g.name.is_empty() { "v3/api__v1_openapi.json".to_owned() } else { format!("v3/apis__{}__{v}_openapi.json", g.name) };
+            let file = if g.name.is_empty() {
+                "v3/api__v1_openapi.json".to_owned()
+            } else {
+                format!("v3/apis__{}__{v}_openapi.json", g.name)
+            };
             let Some(want) = upstream(&file) else { return };
             let got = v3(Catalog::builtin(), &g.name, v).expect("served");
             compare(&want["components"]["schemas"], &got["components"]["schemas"], Dialect::V3, &mut differing);
-            for (path, methods) in
-                want["paths"].as_object().into_iter().flatten().filter(|(p, _)| !p.contains("/watch/") && !p.ends_with("{path}"))
+            for (path, methods) in want["paths"]
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter(|(p, _)| !p.contains("/watch/") && !p.ends_with("{path}"))
             {
-                for (method, operation) in
-                    methods.as_object().into_iter().flatten().filter(|(m, _)| !matches!(m.as_str(), "parameters" | "head" | "options"))
+                for (method, operation) in methods
+                    .as_object()
+                    .into_iter()
+                    .flatten()
+                    .filter(|(m, _)| !matches!(m.as_str(), "parameters" | "head" | "options"))
                 {
                     let ours = &got["paths"][path][method];
                     for key in ["operationId", "x-kubernetes-action", "x-kubernetes-group-version-kind", "tags"] {
                         if operation.get(key) != ours.get(key) {
-                            differing.push(format!("{method} {path} {key}: {:?} became {:?}", operation.get(key), ours.get(key)));
+                            differing.push(format!(
+                                "{method} {path} {key}: {:?} became {:?}",
+                                operation.get(key),
+                                ours.get(key)
+                            ));
                         }
                     }
                 }
@@ -125,5 +139,9 @@ fn explain_has_sentences_and_the_index_names_every_group_version() {
     let port = &schemas["io.k8s.api.core.v1.ContainerPort"]["properties"]["hostPort"]["description"];
     assert!(port.as_str().is_some_and(|s| s.contains("0 < x < 65536")), "{port}");
     let index = v3_index(Catalog::builtin(), "x");
-    assert!(index["paths"]["apis/apps/v1"]["serverRelativeURL"].as_str().is_some_and(|u| u.starts_with("/openapi/v3/apis/apps/v1?hash=")));
+    assert!(
+        index["paths"]["apis/apps/v1"]["serverRelativeURL"]
+            .as_str()
+            .is_some_and(|u| u.starts_with("/openapi/v3/apis/apps/v1?hash="))
+    );
 }

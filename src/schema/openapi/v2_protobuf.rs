@@ -1,7 +1,8 @@
 //! OpenAPI v2 as protobuf, the only form that older kubectl asks for: `openapi.v2.Document` of the gnostic project.
 //!
-//! Only what clients read: info, and definitions with their types, required fields and kinds. Paths are left out (empty), as no client
-//! of this form reads them. Spec: `openapiv2/OpenAPIv2.proto` of gnostic-models; numbers below are its field tags.
+//! Only what clients read: info, and definitions with their types, required fields and kinds. Paths are left out
+//! (empty), as no client of this form reads them. Spec: `openapiv2/OpenAPIv2.proto` of gnostic-models; numbers below
+//! are its field tags.
 
 use serde_json::Value;
 
@@ -94,7 +95,11 @@ pub fn encode(document: &Value) -> Vec<u8> {
     );
     message(8, |_| {}, &mut out);
     let definitions = document["definitions"].as_object();
-    message(9, |all| definitions.into_iter().flatten().for_each(|(name, definition)| named_schema(name, definition, all)), &mut out);
+    message(
+        9,
+        |all| definitions.into_iter().flatten().for_each(|(name, definition)| named_schema(name, definition, all)),
+        &mut out,
+    );
     out
 }
 

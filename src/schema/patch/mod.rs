@@ -32,8 +32,8 @@ const OPERATIONS_MAX: usize = 10_000;
 /// What the `copy` operations of a JSON patch may copy altogether, as upstream.
 const COPIED_BYTES_MAX: usize = 3 << 20;
 
-/// The items of lists that the operations of a JSON patch may push aside altogether: one at the front of a list moves all of it.
-/// As many as 10,000 operations on a list of 6,700 items move.
+/// The items of lists that the operations of a JSON patch may push aside altogether: one at the front of a list moves
+/// all of it. As many as 10,000 operations on a list of 6,700 items move.
 const MOVED_ITEMS_MAX: usize = 1 << 26;
 
 /// A patch's own text.
@@ -53,7 +53,9 @@ pub fn go_text(value: &Value) -> String {
         Value::Null => "<nil>".to_owned(),
         Value::String(s) => s.clone(),
         Value::Array(items) => format!("[{}]", items.iter().map(go_text).collect::<Vec<_>>().join(" ")),
-        Value::Object(map) => format!("map[{}]", map.iter().map(|(k, v)| format!("{k}:{}", go_text(v))).collect::<Vec<_>>().join(" ")),
+        Value::Object(map) => {
+            format!("map[{}]", map.iter().map(|(k, v)| format!("{k}:{}", go_text(v))).collect::<Vec<_>>().join(" "))
+        }
         other => other.to_string(),
     }
 }
@@ -63,7 +65,9 @@ pub fn json(object: &Value, patch: &[u8]) -> Result<Value, PatchError> {
     let list = read(patch)?;
     let typed = |of: &Value, what: &str| {
         let kind = crate::decode::go_kind(of);
-        PatchError::BadRequest(format!("error decoding patch: json: cannot unmarshal {kind} into Go value of type {what}"))
+        PatchError::BadRequest(format!(
+            "error decoding patch: json: cannot unmarshal {kind} into Go value of type {what}"
+        ))
     };
     match list.as_array() {
         None => return Err(typed(&list, "jsonpatch.Patch")),
@@ -74,7 +78,8 @@ pub fn json(object: &Value, patch: &[u8]) -> Result<Value, PatchError> {
         }
     }
     // What an operation lacks is found when it is applied, upstream too.
-    let operations: json_patch::Patch = serde_json::from_value(list).map_err(|e| PatchError::Rejected(e.to_string()))?;
+    let operations: json_patch::Patch =
+        serde_json::from_value(list).map_err(|e| PatchError::Rejected(e.to_string()))?;
     if operations.0.len() > OPERATIONS_MAX {
         return Err(PatchError::TooManyOperations { got: operations.0.len(), max: OPERATIONS_MAX });
     }
@@ -104,7 +109,9 @@ pub fn operations(object: &Value, operations: Value) -> Result<Option<Value>, St
 enum Unlaid {
     #[error(transparent)]
     Operation(#[from] json_patch::PatchError),
-    #[error("Unable to copy, the accumulated size increase of JSON patch copy operations is {got}, exceeding the limit {max}")]
+    #[error(
+        "Unable to copy, the accumulated size increase of JSON patch copy operations is {got}, exceeding the limit {max}"
+    )]
     Copied { got: usize, max: usize },
     #[error("The operations of a JSON patch move more than {max} items of lists")]
     Moved { max: usize },
@@ -152,7 +159,9 @@ fn moves(doc: &Value, operation: &json_patch::PatchOperation) -> usize {
 /// RFC 7386: null removes, objects merge, everything else replaces.
 pub fn merge(object: &Value, patch: &Value) -> Result<Value, PatchError> {
     if !patch.is_object() {
-        return Err(PatchError::BadRequest("error decoding patch: json: cannot unmarshal a value that is no object".to_owned()));
+        return Err(PatchError::BadRequest(
+            "error decoding patch: json: cannot unmarshal a value that is no object".to_owned(),
+        ));
     }
     let mut out = object.clone();
     merge_into(&mut out, patch);
@@ -182,7 +191,9 @@ fn merge_into(target: &mut Value, patch: &Value) {
 /// Custom resources have no patch strategies: upstream answers 415 for them, so the caller must not come here with one.
 pub fn strategic(type_def: &TypeDef, object: &Value, patch: &Value) -> Result<Value, PatchError> {
     let (Some(original), Some(patch)) = (object.as_object(), patch.as_object()) else {
-        return Err(PatchError::BadRequest("error decoding patch: a strategic merge patch must be an object".to_owned()));
+        return Err(PatchError::BadRequest(
+            "error decoding patch: a strategic merge patch must be an object".to_owned(),
+        ));
     };
     let (place, purse) = (strategic::Place::Struct(type_def), strategic::Purse::new());
     strategic::merge_maps(place, original.clone(), patch, strategic::Depth::Object, &purse).map(Value::Object)

@@ -80,7 +80,11 @@ pub(super) fn merge_maps(
         Some(Value::String(d)) if d == "delete" => return Ok(Map::new()),
         Some(Value::String(d)) if d == "merge" => {}
         Some(other) => {
-            return Err(rejected(format!("unknown patch type: {} in map: {}", show(other), go_text(&Value::Object(patch.clone())))));
+            return Err(rejected(format!(
+                "unknown patch type: {} in map: {}",
+                show(other),
+                go_text(&Value::Object(patch.clone()))
+            )));
         }
     }
     if let Some(retain) = patch.get(RETAIN_KEYS) {
@@ -129,7 +133,9 @@ fn merge_member(
     let child = place.member(key);
     match (original, value) {
         (Some(Value::Object(_)), Value::Object(_)) if field.is_some_and(|f| f.patch.replace) => Ok(Some(value.clone())),
-        (Some(Value::Object(old)), Value::Object(new)) => merge_maps(child, old, new, depth, purse).map(|m| Some(Value::Object(m))),
+        (Some(Value::Object(old)), Value::Object(new)) => {
+            merge_maps(child, old, new, depth, purse).map(|m| Some(Value::Object(m)))
+        }
         (Some(Value::Array(old)), Value::Array(new)) if field.is_some_and(|f| f.patch.merge) => {
             let order = patch.get(&format!("{SET_ORDER}{key}")).and_then(Value::as_array);
             let key = field.and_then(|f| f.merge_key.as_deref());
@@ -150,12 +156,18 @@ fn merge_member(
             let merged = merge_lists(child.item(), Vec::new(), new, key, None, purse)?;
             Ok((!merged.is_empty() || new.is_empty()).then_some(Value::Array(merged)))
         }
-        (_, Value::Object(new)) => merge_maps(child, Map::new(), new, Depth::New, purse).map(|m| Some(Value::Object(m))),
+        (_, Value::Object(new)) => {
+            merge_maps(child, Map::new(), new, Depth::New, purse).map(|m| Some(Value::Object(m)))
+        }
         (_, other) => Ok(Some(other.clone())),
     }
 }
 
-fn retain_keys(original: &mut Map<String, Value>, patch: &Map<String, Value>, retain: &Value) -> Result<(), PatchError> {
+fn retain_keys(
+    original: &mut Map<String, Value>,
+    patch: &Map<String, Value>,
+    retain: &Value,
+) -> Result<(), PatchError> {
     let bad = || PatchError::BadRequest("invalid patch format of retainKeys".to_owned());
     let retain = retain.as_array().ok_or_else(bad)?;
     let keys: HashSet<&str> = retain.iter().filter_map(Value::as_str).collect();
@@ -168,7 +180,8 @@ fn retain_keys(original: &mut Map<String, Value>, patch: &Map<String, Value>, re
 }
 
 fn delete_from(original: &mut Map<String, Value>, name: &str, gone: &Value) -> Result<(), PatchError> {
-    let gone = gone.as_array().ok_or_else(|| PatchError::BadRequest("invalid patch format of primitive list".to_owned()))?;
+    let gone =
+        gone.as_array().ok_or_else(|| PatchError::BadRequest("invalid patch format of primitive list".to_owned()))?;
     if let Some(Value::Array(list)) = original.get_mut(name) {
         let gone: HashSet<&Value> = gone.iter().collect();
         list.retain(|item| !gone.contains(item));
@@ -176,8 +189,15 @@ fn delete_from(original: &mut Map<String, Value>, name: &str, gone: &Value) -> R
     Ok(())
 }
 
-fn order_only(place: Place<'_>, original: &mut Map<String, Value>, name: &str, order: &Value) -> Result<(), PatchError> {
-    let order = order.as_array().ok_or_else(|| PatchError::BadRequest("invalid patch format of setElementOrder list".to_owned()))?;
+fn order_only(
+    place: Place<'_>,
+    original: &mut Map<String, Value>,
+    name: &str,
+    order: &Value,
+) -> Result<(), PatchError> {
+    let order = order
+        .as_array()
+        .ok_or_else(|| PatchError::BadRequest("invalid patch format of setElementOrder list".to_owned()))?;
     let key = place.field(name).and_then(|f| f.merge_key.as_deref());
     if let Some(Value::Array(list)) = original.get_mut(name) {
         let old = std::mem::take(list);
@@ -197,7 +217,8 @@ fn ids(list: &[Value], key: Option<&str>) -> Vec<Value> {
     list.iter().filter_map(|item| id(item, key)).cloned().collect()
 }
 
-/// Where each id stands first: a client chooses how long its lists are, so nothing here looks for an item by walking one.
+/// Where each id stands first: a client chooses how long its lists are, so nothing here looks for an item by walking
+/// one.
 fn places<'v>(ids: impl Iterator<Item = &'v Value>) -> HashMap<&'v Value, usize> {
     let mut places = HashMap::new();
     for (at, id) in ids.enumerate() {
@@ -219,7 +240,11 @@ fn fits_order(patch: &[Value], order: &[Value], key: Option<&str>) -> Result<(),
         return Ok(());
     }
     let show = |list: &[Value]| go_text(&Value::Array(list.to_vec()));
-    Err(rejected(format!("The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}\n", show(patch), show(order))))
+    Err(rejected(format!(
+        "The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}\n",
+        show(patch),
+        show(order)
+    )))
 }
 
 /// Merges by key, or as a set when the items are scalars.
@@ -257,7 +282,10 @@ fn merge_lists(
     for item in &patch {
         let Value::Object(item) = item else { return Err(rejected(format!("expected object in list, got {item}"))) };
         let id = item.get(key).ok_or_else(|| {
-            rejected(format!("map: {} does not contain declared merge key: {key}", go_text(&Value::Object(item.clone()))))
+            rejected(format!(
+                "map: {} does not contain declared merge key: {key}",
+                go_text(&Value::Object(item.clone()))
+            ))
         })?;
         match at_id.get(id).copied() {
             Some(at) => {
@@ -279,8 +307,13 @@ fn merge_lists(
     Ok(in_order(merged, &before, order.map_or(patch.as_slice(), Vec::as_slice), Some(key)))
 }
 
-/// Carries out `$patch: delete` and finds `$patch: replace`; the third value says that the list is replaced by the second.
-fn list_directives(mut original: Vec<Value>, patch: &[Value], key: &str) -> Result<(Vec<Value>, Vec<Value>, bool), PatchError> {
+/// Carries out `$patch: delete` and finds `$patch: replace`; the third value says that the list is replaced by the
+/// second.
+fn list_directives(
+    mut original: Vec<Value>,
+    patch: &[Value],
+    key: &str,
+) -> Result<(Vec<Value>, Vec<Value>, bool), PatchError> {
     let mut rest = Vec::new();
     let mut gone: HashSet<&Value> = HashSet::new();
     let mut replaced = false;
@@ -288,21 +321,26 @@ fn list_directives(mut original: Vec<Value>, patch: &[Value], key: &str) -> Resu
         match item.get(DIRECTIVE) {
             None => rest.push(item.clone()),
             Some(Value::String(d)) if d == "delete" => {
-                let id =
-                    item.get(key).ok_or_else(|| rejected(format!("map: {} does not contain declared merge key: {key}", go_text(item))))?;
+                let id = item.get(key).ok_or_else(|| {
+                    rejected(format!("map: {} does not contain declared merge key: {key}", go_text(item)))
+                })?;
                 gone.insert(id);
             }
             Some(Value::String(d)) if d == "replace" => replaced = true,
-            Some(Value::String(d)) if d == "merge" => return Err(rejected("merging lists cannot yet be specified in the patch")),
-            Some(other) => return Err(rejected(format!("unknown patch type: {} in map: {}", show(other), go_text(item)))),
+            Some(Value::String(d)) if d == "merge" => {
+                return Err(rejected("merging lists cannot yet be specified in the patch"));
+            }
+            Some(other) => {
+                return Err(rejected(format!("unknown patch type: {} in map: {}", show(other), go_text(item))));
+            }
         }
     }
     original.retain(|item| item.get(key).is_none_or(|id| !gone.contains(id)));
     Ok((original, rest, replaced))
 }
 
-/// Sorts by the wanted order; items that only the server has keep their place relative to their neighbours before the merge.
-/// `before` are the ids of the list before the merge.
+/// Sorts by the wanted order; items that only the server has keep their place relative to their neighbours before the
+/// merge. `before` are the ids of the list before the merge.
 fn in_order(merged: Vec<Value>, before: &[Value], order: &[Value], key: Option<&str>) -> Vec<Value> {
     let wanted = places(order.iter().filter_map(|item| id(item, key)));
     let before = places(before.iter());
@@ -329,8 +367,8 @@ fn in_order(merged: Vec<Value>, before: &[Value], order: &[Value], key: Option<&
     out
 }
 
-/// What merging lists may cost altogether. Each list of an object is merged once, unless a patch names an item again and again: then the
-/// lists in that item are merged each time, and the cost is the square of the patch.
+/// What merging lists may cost altogether. Each list of an object is merged once, unless a patch names an item again
+/// and again: then the lists in that item are merged each time, and the cost is the square of the patch.
 pub(super) struct Purse {
     left: Cell<usize>,
 }
@@ -347,9 +385,12 @@ impl Purse {
 
     fn pay(&self, list: &[Value]) -> Result<(), PatchError> {
         let cost_of = |value: &Value| value.as_str().map_or(0, |text| text.len() / ID_BYTES);
-        let cost: usize =
-            list.iter().map(|item| 1 + item.as_object().map_or_else(|| cost_of(item), |map| map.values().map(cost_of).sum())).sum();
-        let left = self.left.get().checked_sub(cost).ok_or_else(|| rejected("the patch names items of lists too often"))?;
+        let cost: usize = list
+            .iter()
+            .map(|item| 1 + item.as_object().map_or_else(|| cost_of(item), |map| map.values().map(cost_of).sum()))
+            .sum();
+        let left =
+            self.left.get().checked_sub(cost).ok_or_else(|| rejected("the patch names items of lists too often"))?;
         self.left.set(left);
         Ok(())
     }
@@ -370,7 +411,10 @@ mod tests {
     }
 
     fn type_def() -> TypeDef {
-        let env = TypeDef { fields: vec![Field::new("name", Shape::String), Field::new("value", Shape::String)], ..TypeDef::default() };
+        let env = TypeDef {
+            fields: vec![Field::new("name", Shape::String), Field::new("value", Shape::String)],
+            ..TypeDef::default()
+        };
         let container = TypeDef {
             fields: vec![
                 list("env", Shape::Struct(TypeRef::of(env)), Some("name")),
@@ -416,7 +460,11 @@ mod tests {
             json!({"containers": [{"$patch": "replace"}, {"name": "z"}]}),
             json!({"containers": [{"name": "z"}]}),
         );
-        check(json!({"labels": {"a": "1"}}), json!({"labels": {"$patch": "replace", "b": "2"}}), json!({"labels": {"b": "2"}}));
+        check(
+            json!({"labels": {"a": "1"}}),
+            json!({"labels": {"$patch": "replace", "b": "2"}}),
+            json!({"labels": {"b": "2"}}),
+        );
         check(
             json!({"strategy": {"type": "RollingUpdate", "rollingUpdate": {"x": 1}}}),
             json!({"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}),
@@ -453,7 +501,10 @@ mod tests {
         };
         let names = |list: &[&str]| Value::from(list.iter().map(|name| json!({"name": name})).collect::<Vec<_>>());
         let why = patched(names(&["b"]), json!([{"name": "a", "image": "x"}])).unwrap_err();
-        assert_eq!(why, "The order in patch list:\n[map[image:x name:a]]\n doesn't match $setElementOrder list:\n[map[name:b]]\n");
+        assert_eq!(
+            why,
+            "The order in patch list:\n[map[image:x name:a]]\n doesn't match $setElementOrder list:\n[map[name:b]]\n"
+        );
         assert!(patched(names(&["b", "a"]), json!([{"name": "a", "image": "x"}])).is_ok());
         assert!(patched(names(&["b"]), json!([{"name": "a", "$patch": "delete"}])).is_ok());
         assert!(patched(names(&["a", "b"]), json!([{"name": "b"}, {"name": "a"}])).is_err());
@@ -462,8 +513,14 @@ mod tests {
     #[test]
     fn what_cannot_be_merged_is_refused() {
         let patch = json!({"containers": [{"image": "x"}]});
-        assert!(matches!(crate::patch::strategic(&type_def(), &json!({"containers": []}), &patch), Err(PatchError::Unmergeable(_))));
+        assert!(matches!(
+            crate::patch::strategic(&type_def(), &json!({"containers": []}), &patch),
+            Err(PatchError::Unmergeable(_))
+        ));
         let patch = json!({"labels": {"$patch": "bad"}});
-        assert!(matches!(crate::patch::strategic(&type_def(), &json!({"labels": {}}), &patch), Err(PatchError::Unmergeable(_))));
+        assert!(matches!(
+            crate::patch::strategic(&type_def(), &json!({"labels": {}}), &patch),
+            Err(PatchError::Unmergeable(_))
+        ));
     }
 }

@@ -3,7 +3,10 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{AGE, CREATED_AT, Column, NAME, Printer, age, duration, integer, name, name_and_created, or_none, printer, text, wide};
+use super::{
+    AGE, CREATED_AT, Column, NAME, Printer, age, duration, integer, name, name_and_created, or_none, printer, text,
+    wide,
+};
 use crate::read;
 use model::meta;
 
@@ -153,7 +156,8 @@ fn event(object: &Value, now: Timestamp) -> Vec<Value> {
 
 fn event_source(object: &Value) -> String {
     let pick = |paths: [&str; 4]| paths.iter().find_map(|p| read::some_text(object, p)).unwrap_or_default().to_owned();
-    let component = pick(["source.component", "deprecatedSource.component", "reportingComponent", "reportingController"]);
+    let component =
+        pick(["source.component", "deprecatedSource.component", "reportingComponent", "reportingController"]);
     let host = pick(["source.host", "deprecatedSource.host", "reportingInstance", "reportingInstance"]);
     if host.is_empty() { component } else { format!("{component}, {host}") }
 }
@@ -172,7 +176,8 @@ fn component_status(object: &Value, _now: Timestamp) -> Vec<Value> {
 fn resource_quota(object: &Value, now: Timestamp) -> Vec<Value> {
     let (mut requests, mut limits) = (Vec::new(), Vec::new());
     for (resource, hard) in read::map(object, "status.hard").into_iter().flatten() {
-        let used = read::map(object, "status.used").and_then(|u| u.get(resource)).and_then(Value::as_str).unwrap_or("0");
+        let used =
+            read::map(object, "status.used").and_then(|u| u.get(resource)).and_then(Value::as_str).unwrap_or("0");
         let text = format!("{resource}: {used}/{}", hard.as_str().unwrap_or_default());
         if resource.starts_with("limits.") { limits.push(text) } else { requests.push(text) }
     }

@@ -7,7 +7,8 @@ use super::duration;
 use crate::read;
 use model::meta;
 
-/// The wire form of the table's columns: the name, then those of the definition (`spec.versions[*].additionalPrinterColumns`).
+/// The wire form of the table's columns: the name, then those of the definition
+/// (`spec.versions[*].additionalPrinterColumns`).
 pub fn columns(additional: &[Value]) -> Vec<Value> {
     let mut columns = vec![super::NAME.to_value()];
     columns.extend(additional.iter().map(|c| {
@@ -55,7 +56,9 @@ fn cell(kind: &str, found: &[&Value], now: Timestamp) -> Value {
             Some(_) => json!("<invalid>"),
             None => Value::Null,
         },
-        _ => json!(found.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect::<Vec<_>>().join(",")),
+        _ => json!(
+            found.iter().map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned)).collect::<Vec<_>>().join(",")
+        ),
     }
 }
 
@@ -155,7 +158,8 @@ fn matches_filter(item: &Value, filter: &str) -> bool {
     for (operator, equal) in [("==", true), ("!=", false)] {
         if let Some((left, right)) = filter.split_once(operator) {
             let have = find(item, left.trim().trim_start_matches('@'));
-            let want = unquote(right).map_or_else(|| serde_json::from_str(right.trim()).unwrap_or(Value::Null), Value::from);
+            let want =
+                unquote(right).map_or_else(|| serde_json::from_str(right.trim()).unwrap_or(Value::Null), Value::from);
             return have.first().is_some_and(|v| (**v == want) == equal);
         }
     }
@@ -180,8 +184,7 @@ mod tests {
 
     #[test]
     fn simple_paths_find_what_definitions_ask_for() {
-        let object =
-            json!({"metadata": {"name": "x", "labels": {"a.b/c": "v"}}, "spec": {"n": 3, "l": [{"t": "A", "s": 1}, {"t": "B", "s": 2}]}});
+        let object = json!({"metadata": {"name": "x", "labels": {"a.b/c": "v"}}, "spec": {"n": 3, "l": [{"t": "A", "s": 1}, {"t": "B", "s": 2}]}});
         let text = |path: &str| find(&object, path).iter().map(|v| v.to_string()).collect::<Vec<_>>().join(" ");
         assert_eq!(text(".spec.n"), "3");
         assert_eq!(text(".spec.l[?(@.t==\"B\")].s"), "2");

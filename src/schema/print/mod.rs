@@ -80,7 +80,8 @@ fn printer_of(r: &Resource) -> &'static Printer {
     if r.custom {
         return &CUSTOM;
     }
-    let groups = [pod::PRINTERS, workload::PRINTERS, network::PRINTERS, cluster::PRINTERS, storage::PRINTERS, policy::PRINTERS];
+    let groups =
+        [pod::PRINTERS, workload::PRINTERS, network::PRINTERS, cluster::PRINTERS, storage::PRINTERS, policy::PRINTERS];
     let wanted = |p: &&Printer| p.kind == r.kind && p.group == r.group;
     groups.into_iter().flatten().find(wanted).unwrap_or(&DEFAULT)
 }
@@ -133,7 +134,8 @@ fn or_unset(object: &Value, path: &str) -> Value {
 
 /// `a=b,c=d`, or `<none>`.
 fn labels_text(labels: Option<&serde_json::Map<String, Value>>) -> String {
-    let pairs: Vec<String> = labels.into_iter().flatten().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
+    let pairs: Vec<String> =
+        labels.into_iter().flatten().map(|(k, v)| format!("{k}={}", v.as_str().unwrap_or_default())).collect();
     if pairs.is_empty() { "<none>".to_owned() } else { pairs.join(",") }
 }
 

@@ -8,10 +8,25 @@ use crate::read;
 use model::labels::format_label_selector;
 
 pub(super) const PRINTERS: &[Printer] = &[
-    printer("", "Service", &[NAME, text("Type"), text("Cluster-IP"), text("External-IP"), text("Port(s)"), AGE, wide("Selector")], service),
+    printer(
+        "",
+        "Service",
+        &[NAME, text("Type"), text("Cluster-IP"), text("External-IP"), text("Port(s)"), AGE, wide("Selector")],
+        service,
+    ),
     printer("", "Endpoints", &[NAME, text("Endpoints"), AGE], endpoints),
-    printer("discovery.k8s.io", "EndpointSlice", &[NAME, text("AddressType"), text("Ports"), text("Endpoints"), AGE], slice),
-    printer("networking.k8s.io", "Ingress", &[NAME, text("Class"), text("Hosts"), text("Address"), text("Ports"), AGE], ingress),
+    printer(
+        "discovery.k8s.io",
+        "EndpointSlice",
+        &[NAME, text("AddressType"), text("Ports"), text("Endpoints"), AGE],
+        slice,
+    ),
+    printer(
+        "networking.k8s.io",
+        "Ingress",
+        &[NAME, text("Class"), text("Hosts"), text("Address"), text("Ports"), AGE],
+        ingress,
+    ),
     printer("networking.k8s.io", "IngressClass", &[NAME, text("Controller"), text("Parameters"), AGE], ingress_class),
     printer("networking.k8s.io", "NetworkPolicy", &[NAME, text("Pod-Selector"), AGE], network_policy),
     printer("networking.k8s.io", "ServiceCIDR", &[NAME, text("CIDRs"), AGE], service_cidr),
@@ -38,7 +53,8 @@ fn external_ip(object: &Value) -> String {
 }
 
 fn service(object: &Value, now: Timestamp) -> Vec<Value> {
-    let cluster_ip = read::texts(object, "spec.clusterIPs").first().copied().or(read::some_text(object, "spec.clusterIP"));
+    let cluster_ip =
+        read::texts(object, "spec.clusterIPs").first().copied().or(read::some_text(object, "spec.clusterIP"));
     let ports = read::list(object, "spec.ports").iter().map(|p| {
         let (port, protocol) = (read::number(p, "port"), read::text(p, "protocol"));
         match read::number(p, "nodePort") {
@@ -78,12 +94,20 @@ fn endpoints(object: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 fn slice(object: &Value, now: Timestamp) -> Vec<Value> {
-    let ports: Vec<String> =
-        read::list(object, "ports").iter().map(|p| read::integer(p, "port").map_or_else(|| "*".to_owned(), |n| n.to_string())).collect();
+    let ports: Vec<String> = read::list(object, "ports")
+        .iter()
+        .map(|p| read::integer(p, "port").map_or_else(|| "*".to_owned(), |n| n.to_string()))
+        .collect();
     let addresses: Vec<String> =
         read::list(object, "endpoints").iter().flat_map(|e| read::texts(e, "addresses")).map(str::to_owned).collect();
     let unset = |list: &[String]| if list.is_empty() { "<unset>".to_owned() } else { three_and_more(list) };
-    vec![name(object), json!(read::text(object, "addressType")), json!(unset(&ports)), json!(unset(&addresses)), age(object, now)]
+    vec![
+        name(object),
+        json!(read::text(object, "addressType")),
+        json!(unset(&ports)),
+        json!(unset(&addresses)),
+        age(object, now),
+    ]
 }
 
 fn ingress(object: &Value, now: Timestamp) -> Vec<Value> {

@@ -69,7 +69,11 @@ impl Story {
         let inits = read::list(pod, "spec.initContainers");
         let sidecars = inits.iter().filter(|c| is_sidecar(c)).count();
         let reason = read::some_text(pod, "status.reason").unwrap_or(read::text(pod, "status.phase"));
-        let mut story = Story { reason: reason.to_owned(), total: read::list(pod, "spec.containers").len() + sidecars, ..Story::default() };
+        let mut story = Story {
+            reason: reason.to_owned(),
+            total: read::list(pod, "spec.containers").len() + sidecars,
+            ..Story::default()
+        };
         let scheduled = read::find(read::list(pod, "status.conditions"), "type", "PodScheduled");
         if scheduled.is_some_and(|c| read::text(c, "reason") == "SchedulingGated") {
             story.reason = "SchedulingGated".to_owned();

@@ -3,7 +3,10 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{AGE, CREATED_AT, Column, NAME, Printer, age, duration, integer, name, name_and_created, or_none, printer, text, wide};
+use super::{
+    AGE, CREATED_AT, Column, NAME, Printer, age, duration, integer, name, name_and_created, or_none, printer, text,
+    wide,
+};
 use crate::read;
 
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -25,8 +28,18 @@ pub(super) const PRINTERS: &[Printer] = &[
     ),
     printer(ADMISSION, "MutatingWebhookConfiguration", WEBHOOKS, webhooks),
     printer(ADMISSION, "ValidatingWebhookConfiguration", WEBHOOKS, webhooks),
-    printer(ADMISSION, "ValidatingAdmissionPolicy", &[NAME, integer("Validations"), text("ParamKind"), AGE], validating_policy),
-    printer(ADMISSION, "MutatingAdmissionPolicy", &[NAME, integer("Mutations"), text("ParamKind"), AGE], mutating_policy),
+    printer(
+        ADMISSION,
+        "ValidatingAdmissionPolicy",
+        &[NAME, integer("Validations"), text("ParamKind"), AGE],
+        validating_policy,
+    ),
+    printer(
+        ADMISSION,
+        "MutatingAdmissionPolicy",
+        &[NAME, integer("Mutations"), text("ParamKind"), AGE],
+        mutating_policy,
+    ),
     printer(ADMISSION, "ValidatingAdmissionPolicyBinding", POLICY_BINDING, policy_binding),
     printer(ADMISSION, "MutatingAdmissionPolicyBinding", POLICY_BINDING, policy_binding),
     printer(
@@ -39,13 +52,28 @@ pub(super) const PRINTERS: &[Printer] = &[
     printer(
         "flowcontrol.apiserver.k8s.io",
         "FlowSchema",
-        &[NAME, text("PriorityLevel"), integer("MatchingPrecedence"), text("DistinguisherMethod"), AGE, text("MissingPL")],
+        &[
+            NAME,
+            text("PriorityLevel"),
+            integer("MatchingPrecedence"),
+            text("DistinguisherMethod"),
+            AGE,
+            text("MissingPL"),
+        ],
         flow_schema,
     ),
     printer(
         "flowcontrol.apiserver.k8s.io",
         "PriorityLevelConfiguration",
-        &[NAME, text("Type"), text("NominalConcurrencyShares"), text("Queues"), text("HandSize"), text("QueueLengthLimit"), AGE],
+        &[
+            NAME,
+            text("Type"),
+            text("NominalConcurrencyShares"),
+            text("Queues"),
+            text("HandSize"),
+            text("QueueLengthLimit"),
+            AGE,
+        ],
         priority_level,
     ),
 ];
@@ -84,8 +112,10 @@ fn webhooks(object: &Value, now: Timestamp) -> Vec<Value> {
 
 fn param_kind(object: &Value) -> Value {
     json!(
-        read::at(object, "spec.paramKind")
-            .map_or_else(|| "<unset>".to_owned(), |p| format!("{}/{}", read::text(p, "apiVersion"), read::text(p, "kind")))
+        read::at(object, "spec.paramKind").map_or_else(
+            || "<unset>".to_owned(),
+            |p| format!("{}/{}", read::text(p, "apiVersion"), read::text(p, "kind"))
+        )
     )
 }
 
@@ -110,7 +140,8 @@ fn policy_binding(object: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 fn signing_request(object: &Value, now: Timestamp) -> Vec<Value> {
-    let requested = read::integer(object, "spec.expirationSeconds").map_or_else(|| "<none>".to_owned(), duration::human);
+    let requested =
+        read::integer(object, "spec.expirationSeconds").map_or_else(|| "<none>".to_owned(), duration::human);
     let signer = or_none(object, "spec.signerName");
     vec![
         name(object),

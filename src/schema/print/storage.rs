@@ -45,7 +45,14 @@ pub(super) const PRINTERS: &[Printer] = &[
     printer(
         "storage.k8s.io",
         "StorageClass",
-        &[NAME, text("Provisioner"), text("ReclaimPolicy"), text("VolumeBindingMode"), boolean("AllowVolumeExpansion"), AGE],
+        &[
+            NAME,
+            text("Provisioner"),
+            text("ReclaimPolicy"),
+            text("VolumeBindingMode"),
+            boolean("AllowVolumeExpansion"),
+            AGE,
+        ],
         class,
     ),
     printer("storage.k8s.io", "VolumeAttributesClass", &[NAME, text("DriverName"), AGE], attributes_class),
@@ -75,12 +82,18 @@ pub(super) const PRINTERS: &[Printer] = &[
     printer("resource.k8s.io", "ResourceClaim", &[NAME, text("State"), AGE], resource_claim),
     printer("resource.k8s.io", "ResourceClaimTemplate", &[NAME, AGE], super::name_and_age),
     printer("resource.k8s.io", "DeviceClass", &[NAME, AGE], super::name_and_age),
-    printer("resource.k8s.io", "ResourceSlice", &[NAME, text("Node"), text("Driver"), text("Pool"), AGE], resource_slice),
+    printer(
+        "resource.k8s.io",
+        "ResourceSlice",
+        &[NAME, text("Node"), text("Driver"), text("Pool"), AGE],
+        resource_slice,
+    ),
 ];
 
 fn access_modes(object: &Value, path: &str) -> String {
     let has = read::texts(object, path);
-    let short = [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
+    let short =
+        [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
     short.iter().filter(|(long, _)| has.contains(long)).map(|(_, short)| *short).collect::<Vec<_>>().join(",")
 }
 
@@ -89,8 +102,9 @@ fn phase(object: &Value) -> Value {
 }
 
 fn volume(object: &Value, now: Timestamp) -> Vec<Value> {
-    let claim =
-        read::at(object, "spec.claimRef").map(|c| format!("{}/{}", read::text(c, "namespace"), read::text(c, "name"))).unwrap_or_default();
+    let claim = read::at(object, "spec.claimRef")
+        .map(|c| format!("{}/{}", read::text(c, "namespace"), read::text(c, "name")))
+        .unwrap_or_default();
     vec![
         name(object),
         json!(read::text(object, "spec.capacity.storage")),
@@ -155,7 +169,8 @@ fn attachment(object: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 fn csi_driver(object: &Value, now: Timestamp) -> Vec<Value> {
-    let tokens: Vec<&str> = read::list(object, "spec.tokenRequests").iter().map(|t| read::text(t, "audience")).collect();
+    let tokens: Vec<&str> =
+        read::list(object, "spec.tokenRequests").iter().map(|t| read::text(t, "audience")).collect();
     let modes = read::texts(object, "spec.volumeLifecycleModes").join(",");
     vec![
         name(object),
@@ -174,7 +189,11 @@ fn csi_node(object: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 fn capacity(object: &Value, _now: Timestamp) -> Vec<Value> {
-    vec![name(object), json!(read::text(object, "storageClassName")), json!(read::some_text(object, "capacity").unwrap_or("<unset>"))]
+    vec![
+        name(object),
+        json!(read::text(object, "storageClassName")),
+        json!(read::some_text(object, "capacity").unwrap_or("<unset>")),
+    ]
 }
 
 fn resource_claim(object: &Value, now: Timestamp) -> Vec<Value> {

@@ -36,7 +36,9 @@ fn cells(group: &'static str, kind: &'static str, object: Value) -> String {
 
 #[test]
 fn every_printer_fills_its_columns_even_for_an_empty_object() {
-    for printers in [pod::PRINTERS, workload::PRINTERS, network::PRINTERS, cluster::PRINTERS, storage::PRINTERS, policy::PRINTERS] {
+    for printers in
+        [pod::PRINTERS, workload::PRINTERS, network::PRINTERS, cluster::PRINTERS, storage::PRINTERS, policy::PRINTERS]
+    {
         for p in printers {
             assert_eq!((p.cells)(&json!({}), Timestamp::UNIX_EPOCH).len(), p.columns.len(), "{}", p.kind);
         }
@@ -93,19 +95,24 @@ fn a_pod_being_deleted_is_terminating_unless_it_ended() {
 fn services_show_ports_and_pending_balancers() {
     let object = json!({"metadata": {"name": "s"}, "spec": {"type": "LoadBalancer", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"],
         "ports": [{"port": 80, "nodePort": 30080, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}], "selector": {"a": "b"}}});
-    assert_eq!(cells("", "Service", object), "s | LoadBalancer | 10.0.0.1 | <pending> | 80:30080/TCP,53/UDP | <unknown> | a=b");
+    assert_eq!(
+        cells("", "Service", object),
+        "s | LoadBalancer | 10.0.0.1 | <pending> | 80:30080/TCP,53/UDP | <unknown> | a=b"
+    );
 }
 
 #[test]
 fn nodes_show_roles_and_cordons() {
     let object = json!({"metadata": {"name": "n", "labels": {"node-role.kubernetes.io/control-plane": "", "kubernetes.io/role": "x"}},
         "spec": {"unschedulable": true}, "status": {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.36.2"}}});
-    assert!(cells("", "Node", object).starts_with("n | Ready,SchedulingDisabled | control-plane,x | <unknown> | v1.36.2 | <none>"));
+    assert!(
+        cells("", "Node", object)
+            .starts_with("n | Ready,SchedulingDisabled | control-plane,x | <unknown> | v1.36.2 | <none>")
+    );
 }
 
 #[test]
 fn jobs_show_progress_and_duration() {
-    let object =
-        json!({"metadata": {"name": "j"}, "spec": {"completions": 3}, "status": {"succeeded": 1, "startTime": "2026-11-21T05:08:00Z"}});
+    let object = json!({"metadata": {"name": "j"}, "spec": {"completions": 3}, "status": {"succeeded": 1, "startTime": "2026-11-21T05:08:00Z"}});
     assert!(cells("batch", "Job", object).starts_with("j | Running | 1/3 | 2m"));
 }

@@ -40,7 +40,12 @@ pub(super) const PRINTERS: &[Printer] = &[
         ],
         daemon_set,
     ),
-    printer("batch", "Job", &[NAME, text("Status"), text("Completions"), text("Duration"), AGE, CONTAINERS, IMAGES, SELECTOR], job),
+    printer(
+        "batch",
+        "Job",
+        &[NAME, text("Status"), text("Completions"), text("Duration"), AGE, CONTAINERS, IMAGES, SELECTOR],
+        job,
+    ),
     printer(
         "batch",
         "CronJob",
@@ -67,7 +72,8 @@ pub(super) const PRINTERS: &[Printer] = &[
     ),
 ];
 
-const REPLICAS: &[super::Column] = &[NAME, integer("Desired"), integer("Current"), integer("Ready"), AGE, CONTAINERS, IMAGES, SELECTOR];
+const REPLICAS: &[super::Column] =
+    &[NAME, integer("Desired"), integer("Current"), integer("Ready"), AGE, CONTAINERS, IMAGES, SELECTOR];
 
 fn selector(object: &Value) -> Value {
     json!(format_label_selector(read::at(object, "spec.selector")))
@@ -205,7 +211,11 @@ fn controller_revision(object: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 fn autoscaler(object: &Value, now: Timestamp) -> Vec<Value> {
-    let reference = format!("{}/{}", read::text(object, "spec.scaleTargetRef.kind"), read::text(object, "spec.scaleTargetRef.name"));
+    let reference = format!(
+        "{}/{}",
+        read::text(object, "spec.scaleTargetRef.kind"),
+        read::text(object, "spec.scaleTargetRef.name")
+    );
     let minimum = read::integer(object, "spec.minReplicas").map_or_else(|| "<unset>".to_owned(), |n| n.to_string());
     vec![
         name(object),
@@ -245,7 +255,9 @@ fn target(metric: &Value, current: Option<&Value>) -> String {
     };
     let wanted = |name: &str| read::at(metric, &format!("{field}.target.{name}"));
     let have = |name: &str| current.and_then(|c| read::at(c, &format!("{field}.current.{name}")));
-    let show = |v: Option<&Value>| v.map_or_else(|| "<unknown>".to_owned(), |v| v.as_str().map_or_else(|| v.to_string(), str::to_owned));
+    let show = |v: Option<&Value>| {
+        v.map_or_else(|| "<unknown>".to_owned(), |v| v.as_str().map_or_else(|| v.to_string(), str::to_owned))
+    };
     let prefix = match field {
         "resource" | "containerResource" => format!("{}: ", read::text(metric, &format!("{field}.name"))),
         _ => String::new(),

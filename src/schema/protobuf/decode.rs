@@ -41,7 +41,13 @@ impl Walk {
         Ok(out)
     }
 
-    fn fields(&mut self, bytes: &[u8], of: &TypeDef, path: &mut Vec<u32>, out: &mut Map<String, Value>) -> Result<(), ProtobufError> {
+    fn fields(
+        &mut self,
+        bytes: &[u8],
+        of: &TypeDef,
+        path: &mut Vec<u32>,
+        out: &mut Map<String, Value>,
+    ) -> Result<(), ProtobufError> {
         self.depth += 1;
         if self.depth > base::limits::NESTING_DEPTH_MAX {
             return Err(ProtobufError::TooLarge);
@@ -61,10 +67,18 @@ impl Walk {
         Ok(())
     }
 
-    fn add(&mut self, out: &mut Map<String, Value>, owner: &TypeDef, field: &Field, wire: Wire<'_>) -> Result<(), ProtobufError> {
+    fn add(
+        &mut self,
+        out: &mut Map<String, Value>,
+        owner: &TypeDef,
+        field: &Field,
+        wire: Wire<'_>,
+    ) -> Result<(), ProtobufError> {
         let union = schemas::union_of(owner, field);
         let named = |err: ProtobufError| match err {
-            ProtobufError::Field { field: inner, why } if inner.is_empty() => ProtobufError::Field { field: field.name.to_string(), why },
+            ProtobufError::Field { field: inner, why } if inner.is_empty() => {
+                ProtobufError::Field { field: field.name.to_string(), why }
+            }
             other => other,
         };
         match (&field.shape, wire) {
@@ -73,7 +87,10 @@ impl Walk {
                 out.insert(field.name.to_string(), v);
             }
             (Shape::List(item), wire) => {
-                let Value::Array(list) = out.entry(field.name.as_ref()).or_insert_with(|| Value::Array(Vec::new())) else { return Ok(()) };
+                let Value::Array(list) = out.entry(field.name.as_ref()).or_insert_with(|| Value::Array(Vec::new()))
+                else {
+                    return Ok(());
+                };
                 self.items(list, item, wire).map_err(named)?;
             }
             (Shape::Map(item), Wire::Bytes(entry)) => {
@@ -82,7 +99,10 @@ impl Walk {
                     (Some(union), Wire::Bytes(b)) => schemas::decode(self, b, union, owner)?,
                     _ => self.element(item, payload).map_err(named)?,
                 };
-                let Value::Object(map) = out.entry(field.name.as_ref()).or_insert_with(|| Value::Object(Map::new())) else { return Ok(()) };
+                let Value::Object(map) = out.entry(field.name.as_ref()).or_insert_with(|| Value::Object(Map::new()))
+                else {
+                    return Ok(());
+                };
                 map.insert(key.to_owned(), v);
             }
             (_, Wire::Bytes(b)) if union.is_some_and(|u| u != schemas::Union::Dependencies) => {
@@ -154,10 +174,12 @@ impl Walk {
             return Ok(Value::Null);
         }
         if !bytes.starts_with(super::MAGIC) {
-            return serde_json::from_slice(bytes).map_err(|err| ProtobufError::Field { field: String::new(), why: err.to_string() });
+            return serde_json::from_slice(bytes)
+                .map_err(|err| ProtobufError::Field { field: String::new(), why: err.to_string() });
         }
         let inner = super::open(bytes)?;
-        let of = super::type_of(&inner.api_version, &inner.kind).ok_or_else(|| ProtobufError::NoTags(inner.kind.clone()))?;
+        let of =
+            super::type_of(&inner.api_version, &inner.kind).ok_or_else(|| ProtobufError::NoTags(inner.kind.clone()))?;
         let mut object = self.message(inner.raw, of)?;
         object.insert("apiVersion".to_owned(), inner.api_version.into());
         object.insert("kind".to_owned(), inner.kind.into());
@@ -171,8 +193,12 @@ impl Walk {
             // Go keeps the low 32 bits.
             (Shape::Int32, Wire::Varint(n)) => i64::from(signed(n) as i32).into(),
             (Shape::Int64, Wire::Varint(n)) => signed(n).into(),
-            (Shape::Float, Wire::Fixed64(n)) => float(f64::from_bits(n)).ok_or_else(|| wrong("the number is not finite"))?,
-            (Shape::Float, Wire::Fixed32(n)) => float(f32::from_bits(n).into()).ok_or_else(|| wrong("the number is not finite"))?,
+            (Shape::Float, Wire::Fixed64(n)) => {
+                float(f64::from_bits(n)).ok_or_else(|| wrong("the number is not finite"))?
+            }
+            (Shape::Float, Wire::Fixed32(n)) => {
+                float(f32::from_bits(n).into()).ok_or_else(|| wrong("the number is not finite"))?
+            }
             (Shape::String, Wire::Bytes(b)) => text(b)?.into(),
             (Shape::Bytes, Wire::Bytes(b)) => STANDARD.encode(b).into(),
             (Shape::Time | Shape::MicroTime, Wire::Bytes([])) => Value::Null,

@@ -15,7 +15,13 @@ pub(super) fn message(out: &mut Vec<u8>, of: &TypeDef, object: &Map<String, Valu
 }
 
 /// Those fields at `positions`, which share the first `level` tags.
-fn group(out: &mut Vec<u8>, of: &TypeDef, positions: &[u16], level: usize, object: &Map<String, Value>) -> Result<(), ProtobufError> {
+fn group(
+    out: &mut Vec<u8>,
+    of: &TypeDef,
+    positions: &[u16],
+    level: usize,
+    object: &Map<String, Value>,
+) -> Result<(), ProtobufError> {
     let field_at = |position: &u16| &of.fields[usize::from(*position)];
     let mut rest = positions;
     while let Some((first, others)) = rest.split_first() {
@@ -36,7 +42,9 @@ fn group(out: &mut Vec<u8>, of: &TypeDef, positions: &[u16], level: usize, objec
 
 fn write_field(out: &mut Vec<u8>, owner: &TypeDef, field: &Field, given: Option<&Value>) -> Result<(), ProtobufError> {
     let named = |why: ProtobufError| match why {
-        ProtobufError::Field { field: inner, why } if inner.is_empty() => ProtobufError::Field { field: field.name.to_string(), why },
+        ProtobufError::Field { field: inner, why } if inner.is_empty() => {
+            ProtobufError::Field { field: field.name.to_string(), why }
+        }
         other => other,
     };
     match given {
@@ -88,7 +96,9 @@ pub(super) fn element(out: &mut Vec<u8>, tag: u32, shape: &Shape, v: &Value) -> 
         (Shape::Any, _) => value(out, tag, shape, v),
         (_, Value::Null) => zero(out, tag, shape),
         // A named list type of Go (ExtraValue) is a message with the items in it.
-        (Shape::List(item), Value::Array(items)) => delimited(out, tag, |out| items.iter().try_for_each(|v| element(out, 1, item, v))),
+        (Shape::List(item), Value::Array(items)) => {
+            delimited(out, tag, |out| items.iter().try_for_each(|v| element(out, 1, item, v)))
+        }
         _ => value(out, tag, shape, v),
     }
 }
@@ -142,7 +152,8 @@ fn time(out: &mut Vec<u8>, tag: u32, text: &str, keep: impl Fn(i32) -> i32) -> O
     Some(())
 }
 
-/// What Go writes for a field without a pointer that holds nothing. Lists, maps and bytes are nil then, and not written.
+/// What Go writes for a field without a pointer that holds nothing. Lists, maps and bytes are nil then, and not
+/// written.
 fn zero(out: &mut Vec<u8>, tag: u32, shape: &Shape) -> Result<(), ProtobufError> {
     match shape {
         Shape::Bool | Shape::Int32 | Shape::Int64 => varint(out, tag, 0),

@@ -1,5 +1,6 @@
 //! Protobuf as Kubernetes writes it, both ways, driven by the tags of the table: `k8s\0`, then a `runtime.Unknown` with
-//! apiVersion, kind and the object's message. What is decoded has the form that JSON decoding gives once it is conformed.
+//! apiVersion, kind and the object's message. What is decoded has the form that JSON decoding gives once it is
+//! conformed.
 //!
 //! A Go field without a pointer is written even if it is zero; a struct that Go embeds is a message of its own
 //! (`Field::within`) though JSON shows its fields in the parent. CRDs have no tags: they are never protobuf.
@@ -49,7 +50,9 @@ pub enum ProtobufError {
     #[error("the message is nested too deeply or holds too many values")]
     TooLarge,
     /// Kinds without tags are JSON only.
-    #[error("object of kind {0:?} does not implement the protobuf marshalling interface and cannot be encoded to a protobuf message")]
+    #[error(
+        "object of kind {0:?} does not implement the protobuf marshalling interface and cannot be encoded to a protobuf message"
+    )]
     NoTags(String),
 }
 
@@ -90,7 +93,8 @@ fn is_named_list(owner: &TypeDef, field: &Field) -> bool {
 fn partial() -> &'static [TypeDef; 2] {
     static TYPES: OnceLock<[TypeDef; 2]> = OnceLock::new();
     TYPES.get_or_init(|| {
-        let meta = |name: &str| Catalog::builtin().type_ref(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{name}")).cloned();
+        let meta =
+            |name: &str| Catalog::builtin().type_ref(&format!("io.k8s.apimachinery.pkg.apis.meta.v1.{name}")).cloned();
         let of = |name: &str| meta(name).map_or(Shape::Any, Shape::Struct);
         let field = |name: &'static str, tag, shape| Field { tag, empty: Empty::Always, ..Field::new(name, shape) };
         let make = |name: &'static str, mut fields: Vec<Field>| {
@@ -126,7 +130,9 @@ pub fn open(body: &[u8]) -> Result<Envelope<'_>, ProtobufError> {
                 }
             }
             (2, Wire::Bytes(b)) => out.raw = b,
-            (3, Wire::Bytes(b)) if !b.is_empty() => return Err(ProtobufError::Broken("the envelope's content encoding is not supported")),
+            (3, Wire::Bytes(b)) if !b.is_empty() => {
+                return Err(ProtobufError::Broken("the envelope's content encoding is not supported"));
+            }
             (4, Wire::Bytes(b)) if !b.is_empty() && b != MEDIA_TYPE.as_bytes() => {
                 return Err(ProtobufError::Broken("the envelope's content type is not supported"));
             }
@@ -156,7 +162,8 @@ pub fn decode(body: &[u8], of: &TypeDef) -> Result<Value, ProtobufError> {
 
 /// Writes an object of a built-in kind with its envelope.
 ///
-/// Errors: [`ProtobufError::NoTags`] for a kind that is JSON only, [`ProtobufError::Field`] for a value that is not of its type.
+/// Errors: [`ProtobufError::NoTags`] for a kind that is JSON only, [`ProtobufError::Field`] for a value that is not of
+/// its type.
 pub fn encode(object: &Value) -> Result<Vec<u8>, ProtobufError> {
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
     let of = type_of(text("apiVersion"), text("kind")).ok_or_else(|| ProtobufError::NoTags(text("kind").to_owned()))?;
@@ -197,7 +204,8 @@ const PIECE_BYTES: usize = 64 * 1024;
 impl ListWriter {
     /// Begins with the fields of the list but for its items.
     ///
-    /// Errors: [`ProtobufError::NoTags`] for a kind that is JSON only or no list, [`ProtobufError::Field`] as in [`encode`].
+    /// Errors: [`ProtobufError::NoTags`] for a kind that is JSON only or no list, [`ProtobufError::Field`] as in
+    /// [`encode`].
     pub fn new(fields: Map<String, Value>) -> Result<ListWriter, ProtobufError> {
         let text = |key: &str| fields.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (api_version, kind) = (text("apiVersion"), text("kind"));

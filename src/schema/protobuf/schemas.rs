@@ -1,4 +1,5 @@
-//! The three unions of JSONSchemaProps, which JSON writes as one of two forms and protobuf as a message with a field for each.
+//! The three unions of JSONSchemaProps, which JSON writes as one of two forms and protobuf as a message with a field
+//! for each.
 
 use serde_json::Value;
 
@@ -63,8 +64,15 @@ fn either(out: &mut Vec<u8>, union: Union, of: &TypeDef, v: &Value) -> Result<()
                 delimited(out, 2, |out| message(out, of, schema))?;
             }
         }
-        (Union::Dependencies, Value::Array(items)) => items.iter().filter_map(Value::as_str).for_each(|s| bytes(out, 2, s.as_bytes())),
-        _ => return Err(ProtobufError::Field { field: String::new(), why: "the value is neither of the two forms".to_owned() }),
+        (Union::Dependencies, Value::Array(items)) => {
+            items.iter().filter_map(Value::as_str).for_each(|s| bytes(out, 2, s.as_bytes()))
+        }
+        _ => {
+            return Err(ProtobufError::Field {
+                field: String::new(),
+                why: "the value is neither of the two forms".to_owned(),
+            });
+        }
     }
     Ok(())
 }

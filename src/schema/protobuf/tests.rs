@@ -20,7 +20,8 @@ fn pairs() -> Vec<(String, Value, Vec<u8>)> {
         base::skips::say(&format!("{PAIRS} is not here"));
         return Vec::new();
     };
-    let mut paths: Vec<_> = entries.map(|e| e.unwrap().path()).filter(|p| p.extension().is_some_and(|e| e == "pb")).collect();
+    let mut paths: Vec<_> =
+        entries.map(|e| e.unwrap().path()).filter(|p| p.extension().is_some_and(|e| e == "pb")).collect();
     paths.sort();
     let read = |p: &std::path::PathBuf| {
         let json = serde_json::from_slice(&std::fs::read(p.with_extension("json")).unwrap()).unwrap();
@@ -48,7 +49,12 @@ fn upstreams_objects_are_read_and_written_byte_for_byte() {
         let written = encode_as(&json, of).unwrap();
         if written != bytes {
             let back = decoded(&written, of);
-            wrong.push(format!("{name} encoded: {} bytes for {}; {}", written.len(), bytes.len(), difference(&wanted, &back, "")));
+            wrong.push(format!(
+                "{name} encoded: {} bytes for {}; {}",
+                written.len(),
+                bytes.len(),
+                difference(&wanted, &back, "")
+            ));
         }
     }
     println!("without a type in the table: {}", unknown.join(" "));
@@ -117,7 +123,10 @@ fn metadata_alone_and_its_list_are_messages() {
     let one = json!({ "metadata": { "name": "n", "creationTimestamp": null } });
     let list = json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": { "resourceVersion": "7" }, "items": [one] });
     let back = decoded(&encode(&list).unwrap(), type_of("meta.k8s.io/v1", "PartialObjectMetadataList").unwrap());
-    assert_eq!((&back["items"][0]["metadata"]["name"], &back["metadata"]["resourceVersion"]), (&json!("n"), &json!("7")));
+    assert_eq!(
+        (&back["items"][0]["metadata"]["name"], &back["metadata"]["resourceVersion"]),
+        (&json!("n"), &json!("7"))
+    );
 }
 
 #[test]
@@ -129,7 +138,8 @@ fn a_watch_frame_says_its_length_and_holds_an_envelope() {
 
 #[test]
 fn a_bottomless_message_is_refused() {
-    let t = Catalog::builtin().type_of("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps").unwrap();
+    let t =
+        Catalog::builtin().type_of("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps").unwrap();
     let not = t.field("not").unwrap().tag;
     let mut bytes = Vec::new();
     for _ in 0..5000 {
@@ -194,5 +204,8 @@ fn verbs_of_discovery_are_a_message_of_their_own() {
     // verbs = 4, items = 1
     let verbs = b"\x22\x0b\x0a\x03get\x0a\x04list";
     assert!(bytes.windows(verbs.len()).any(|w| w == verbs));
-    assert_eq!(decoded(&bytes, type_of("v1", "APIResourceList").unwrap())["resources"][0]["verbs"], json!(["get", "list"]));
+    assert_eq!(
+        decoded(&bytes, type_of("v1", "APIResourceList").unwrap())["resources"][0]["verbs"],
+        json!(["get", "list"])
+    );
 }

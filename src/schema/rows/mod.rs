@@ -1,8 +1,8 @@
 //! Reads the generated table: lines of a type and its fields, lines of a resource. `gen/` tells how it is made.
 //!
-//! `T name flags gvks unions`, then a field a line: `name tag shape marks…` (tag `2/1`: inside message 2); `R group version kind plural singular short
-//! categories scope verbs hash type subresources…`; cells are parted by tabs. Shapes: b i l f s B t u D Q I * scalars,
-//! `[x` list, `{x` map, `#name` struct.
+//! `T name flags gvks unions`, then a field a line: `name tag shape marks…` (tag `2/1`: inside message 2); `R group
+//! version kind plural singular short categories scope verbs hash type subresources…`; cells are parted by tabs.
+//! Shapes: b i l f s B t u D Q I * scalars, `[x` list, `{x` map, `#name` struct.
 
 use crate::catalog::Catalog;
 use crate::table::{Empty, Field, Gvk, ListType, Name, Resource, Shape, Subresource, TypeDef, TypeRef, Union};
@@ -86,7 +86,10 @@ fn parse_type(block: &'static str) -> TypeDef {
 fn parse_union(text: &'static str) -> Union {
     let (by, members) = text.split_once(':').unwrap_or(("", text));
     let member = |m: &'static str| m.split_once('=').map(|(a, b)| (Name::Borrowed(a), Name::Borrowed(b)));
-    Union { discriminator: (!by.is_empty()).then_some(Name::Borrowed(by)), members: members.split(',').filter_map(member).collect() }
+    Union {
+        discriminator: (!by.is_empty()).then_some(Name::Borrowed(by)),
+        members: members.split(',').filter_map(member).collect(),
+    }
 }
 
 fn parse_field(line: &'static str) -> Field {
@@ -143,7 +146,9 @@ fn parse_shape(text: &'static str) -> Shape {
         Some(b'[') => Shape::List(inner()),
         Some(b'{') => Shape::Map(inner()),
         // Types are parsed on first use, long after the catalog stands, so this look-up cannot recurse into `load`.
-        Some(b'#') => Catalog::builtin().type_ref(text.get(1..).unwrap_or_default()).map_or(Shape::Any, |t| Shape::Struct(t.clone())),
+        Some(b'#') => Catalog::builtin()
+            .type_ref(text.get(1..).unwrap_or_default())
+            .map_or(Shape::Any, |t| Shape::Struct(t.clone())),
         _ => Shape::Any,
     }
 }
@@ -156,7 +161,8 @@ fn add_resource(catalog: &mut Catalog, line: &'static str) {
     let Some(type_ref) = catalog.type_ref(type_name).cloned() else { return };
     let (storage_group, storage_version) = storage::version(group, version, plural);
     let verbs = names(verbs);
-    let list_kind = if verbs.iter().any(|v| v == "list") { Name::Owned(format!("{kind}List")) } else { Name::Borrowed("") };
+    let list_kind =
+        if verbs.iter().any(|v| v == "list") { Name::Owned(format!("{kind}List")) } else { Name::Borrowed("") };
     catalog.add_resource(Resource {
         group: group.into(),
         version: version.into(),

@@ -17,9 +17,16 @@ fn a_deployment_leads_to_its_container_ports() {
     let catalog = Catalog::builtin();
     let r = catalog.resource("apps", "v1", "deployments").expect("row");
     assert_eq!((r.kind.as_ref(), r.namespaced, r.short_names[0].as_ref()), ("Deployment", true, "deploy"));
-    assert!(r.has_status() && r.subresource("scale").is_some_and(|s| s.kind.kind == "Scale" && s.kind.group == "autoscaling"));
+    assert!(
+        r.has_status()
+            && r.subresource("scale").is_some_and(|s| s.kind.kind == "Scale" && s.kind.group == "autoscaling")
+    );
     let spec = r.type_def().field("spec").and_then(|f| f.shape.as_struct()).expect("spec");
-    let pod = spec.field("template").and_then(|f| f.shape.as_struct()).and_then(|t| t.field("spec")).and_then(|f| f.shape.as_struct());
+    let pod = spec
+        .field("template")
+        .and_then(|f| f.shape.as_struct())
+        .and_then(|t| t.field("spec"))
+        .and_then(|f| f.shape.as_struct());
     let containers = pod.and_then(|p| p.field("containers")).expect("containers");
     assert_eq!(containers.list, ListType::Map(vec!["name".into()]));
     assert_eq!(containers.merge_key.as_deref(), Some("name"));

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-/// Gives each condition of `new` that has none a time of update and of transition; a transition that `old` knows keeps its time.
+/// Gives each condition of `new` that has none a time of update and of transition; a transition that `old` knows keeps
+/// its time.
 ///
 /// `now` is in RFC 3339. Spec: upstream's `populateConditionTimestamps` of certificate signing requests.
 pub(super) fn stamp(new: &mut Value, old: &Value, now: &str) {
@@ -34,7 +35,8 @@ pub(super) fn keep_verdicts(new: &mut Value, old: &Value) {
     let list = |v: &Value| v.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
     for kind in ["Approved", "Denied"] {
         let mut before = list(old).into_iter().filter(|c| c["type"] == kind);
-        let mut kept: Vec<Value> = list(new).into_iter().filter_map(|c| if c["type"] == kind { before.next() } else { Some(c) }).collect();
+        let mut kept: Vec<Value> =
+            list(new).into_iter().filter_map(|c| if c["type"] == kind { before.next() } else { Some(c) }).collect();
         kept.extend(before);
         if kept.iter().any(is_verdict) || new.pointer("/status/conditions").is_some() {
             super::make(new, &["status"]).insert("conditions".to_owned(), kept.into());

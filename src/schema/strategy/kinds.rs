@@ -12,11 +12,14 @@ pub(super) fn create(group: &str, kind: &str, new: &mut Value) {
         ("", "Pod") => pod::create(new),
         ("", "Namespace") => namespace_create(new),
         ("", "PersistentVolume") => {
-            new["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": new["metadata"]["creationTimestamp"]});
+            new["status"] =
+                json!({"phase": "Pending", "lastPhaseTransitionTime": new["metadata"]["creationTimestamp"]});
         }
         ("", "PersistentVolumeClaim") => new["status"] = json!({"phase": "Pending"}),
         ("", "ServiceAccount") => bare_references(new),
-        ("apiregistration.k8s.io", "APIService") => local_service(new, meta::creation_timestamp(new).unwrap_or_default().to_owned()),
+        ("apiregistration.k8s.io", "APIService") => {
+            local_service(new, meta::creation_timestamp(new).unwrap_or_default().to_owned())
+        }
         ("batch", "Job") => job_create(new),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => definition_stored_versions(new),
         ("apps", "DaemonSet") => template_generation(new, &Value::Null),
@@ -194,7 +197,8 @@ fn service_update(new: &mut Value, old: &Value) {
 fn drop_dependent(new: &mut Value, old: &Value, now: &str, before: &str) {
     let balancer = |k: &str| k == "LoadBalancer";
     let outside = |v: &Value, k: &str| {
-        matches!(k, "NodePort" | "LoadBalancer") || (k == "ClusterIP" && v["spec"]["externalIPs"].as_array().is_some_and(|l| !l.is_empty()))
+        matches!(k, "NodePort" | "LoadBalancer")
+            || (k == "ClusterIP" && v["spec"]["externalIPs"].as_array().is_some_and(|l| !l.is_empty()))
     };
     let mut stale = Vec::new();
     if balancer(before) && !balancer(now) {

@@ -67,10 +67,17 @@ pub fn prepare_for_status_update(r: &Resource, new: &mut Value, old: &Value, now
 const SYSTEM: &[owners::Path] =
     &[&["metadata", "generation"], &["metadata", "deletionTimestamp"], &["metadata", "deletionGracePeriodSeconds"]];
 
-/// A write to another subresource whose body is the object itself: `ephemeralcontainers`, `resize`, `finalize`, `approval`.
+/// A write to another subresource whose body is the object itself: `ephemeralcontainers`, `resize`, `finalize`,
+/// `approval`.
 ///
 /// `now` is in RFC 3339. Returns false if this subresource is no such thing; nothing was changed then.
-pub fn prepare_for_subresource_update(r: &Resource, subresource: &str, new: &mut Value, old: &Value, now: &str) -> bool {
+pub fn prepare_for_subresource_update(
+    r: &Resource,
+    subresource: &str,
+    new: &mut Value,
+    old: &Value,
+    now: &str,
+) -> bool {
     let Some(paths) = owners::of(r).of_subresource(subresource) else { return false };
     let mut merged = old.clone();
     for path in paths {
@@ -94,7 +101,8 @@ pub fn prepare_for_subresource_update(r: &Resource, subresource: &str, new: &mut
     true
 }
 
-/// Gives the items of a list this field of those in `new`; a list of other items is taken as it is, for validation to refuse.
+/// Gives the items of a list this field of those in `new`; a list of other items is taken as it is, for validation to
+/// refuse.
 fn keep_items(merged: &mut Value, new: &Value, list: &str, field: &'static str) {
     let given = new.get(list).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let Some(items) = merged.get_mut(list).and_then(Value::as_array_mut) else {

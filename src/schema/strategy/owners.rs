@@ -1,9 +1,10 @@
 //! Who may write which field: one row a kind, read by every road on which a client writes.
 //!
-//! A field is the client's unless its row says otherwise. `create` and `update` name what such a write to the object itself leaves
-//! to others, `status` what a write to `status` leaves alone beside everything that is not status or metadata, `subs` all that a
-//! write to another subresource changes, where `*` is any item of a list. Server-side apply gives nobody the fields that its road does not write.
-//! Spec: the strategies of upstream v1.36 (`pkg/registry/*/*/strategy.go`); held against its API server by `tests/oracles/writes.py`.
+//! A field is the client's unless its row says otherwise. `create` and `update` name what such a write to the object
+//! itself leaves to others, `status` what a write to `status` leaves alone beside everything that is not status or
+//! metadata, `subs` all that a write to another subresource changes, where `*` is any item of a list. Server-side apply
+//! gives nobody the fields that its road does not write. Spec: the strategies of upstream v1.36
+//! (`pkg/registry/*/*/strategy.go`); held against its API server by `tests/oracles/writes.py`.
 
 use serde_json::{Map, Value};
 
@@ -84,14 +85,24 @@ impl Owners {
 
 /// A kind whose fields are all its clients'.
 const fn kind(group: &'static str, kind: &'static str) -> Owners {
-    Owners { kind: (group, kind), create: &[], update: &[], status: &[], subs: &[], generation: Generation::Untouched, unconditional: true }
+    Owners {
+        kind: (group, kind),
+        create: &[],
+        update: &[],
+        status: &[],
+        subs: &[],
+        generation: Generation::Untouched,
+        unconditional: true,
+    }
 }
 
 /// Custom kinds, with `status` a subresource and without.
-const CUSTOM_WITH_STATUS: Owners = kind("", "").with_status().status_keeps(ALL_METADATA).generation(Generation::Rest).conditional();
+const CUSTOM_WITH_STATUS: Owners =
+    kind("", "").with_status().status_keeps(ALL_METADATA).generation(Generation::Rest).conditional();
 const CUSTOM: Owners = kind("", "").generation(Generation::Rest).conditional();
 
-const POD_SUBS: &[(&str, &[Path])] = &[("ephemeralcontainers", &[&["spec", "ephemeralContainers"]]), ("resize", RESIZE)];
+const POD_SUBS: &[(&str, &[Path])] =
+    &[("ephemeralcontainers", &[&["spec", "ephemeralContainers"]]), ("resize", RESIZE)];
 const RESIZE: &[Path] = &[
     &["spec", "containers", "*", "resources"],
     &["spec", "containers", "*", "resizePolicy"],
@@ -105,8 +116,12 @@ const REQUEST_SUBS: &[(&str, &[Path])] = &[("approval", &[&["metadata"], &["stat
 const DEPLOYMENT: &[Path] = &[&["spec"], &["metadata", "annotations"]];
 const SLICE: &[Path] = &[&["addressType"], &["endpoints"], &["ports"], &["metadata", "labels"]];
 const REQUEST: &[Path] = &[&["spec"], &["status"]];
-const SERVICE_METADATA: &[Path] =
-    &[&["metadata", "labels"], &["metadata", "annotations"], &["metadata", "finalizers"], &["metadata", "ownerReferences"]];
+const SERVICE_METADATA: &[Path] = &[
+    &["metadata", "labels"],
+    &["metadata", "annotations"],
+    &["metadata", "finalizers"],
+    &["metadata", "ownerReferences"],
+];
 
 const ROWS: &[Owners] = &[
     kind("", "ConfigMap"),
@@ -128,29 +143,46 @@ const ROWS: &[Owners] = &[
     kind("", "ServiceAccount"),
     kind("admissionregistration.k8s.io", "MutatingAdmissionPolicy").counts_spec().conditional(),
     kind("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding").counts_spec().conditional(),
-    kind("admissionregistration.k8s.io", "MutatingWebhookConfiguration").generation(Generation::Counts(&[&["webhooks"]])).conditional(),
-    kind("admissionregistration.k8s.io", "ValidatingAdmissionPolicy").with_status().status_keeps(ALL_METADATA).counts_spec().conditional(),
+    kind("admissionregistration.k8s.io", "MutatingWebhookConfiguration")
+        .generation(Generation::Counts(&[&["webhooks"]]))
+        .conditional(),
+    kind("admissionregistration.k8s.io", "ValidatingAdmissionPolicy")
+        .with_status()
+        .status_keeps(ALL_METADATA)
+        .counts_spec()
+        .conditional(),
     kind("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding").counts_spec().conditional(),
-    kind("admissionregistration.k8s.io", "ValidatingWebhookConfiguration").generation(Generation::Counts(&[&["webhooks"]])).conditional(),
+    kind("admissionregistration.k8s.io", "ValidatingWebhookConfiguration")
+        .generation(Generation::Counts(&[&["webhooks"]]))
+        .conditional(),
     kind("apiextensions.k8s.io", "CustomResourceDefinition").with_status().counts_spec().conditional(),
     kind("apiregistration.k8s.io", "APIService").with_status().status_keeps(SERVICE_METADATA).conditional(),
     kind("apps", "ControllerRevision"),
     kind("apps", "DaemonSet").with_status().counts_spec(),
-    kind("apps", "Deployment").with_status().status_keeps(&[&["metadata", "labels"]]).generation(Generation::Counts(DEPLOYMENT)),
+    kind("apps", "Deployment")
+        .with_status()
+        .status_keeps(&[&["metadata", "labels"]])
+        .generation(Generation::Counts(DEPLOYMENT)),
     kind("apps", "ReplicaSet").with_status().counts_spec(),
     kind("apps", "StatefulSet").with_status().counts_spec(),
     kind("autoscaling", "HorizontalPodAutoscaler").with_status(),
     kind("batch", "CronJob").with_status().counts_spec(),
     kind("batch", "Job").with_status().counts_spec(),
     // Nothing of a request changes once it is made, but its metadata and its verdict.
-    Owners { update: REQUEST, ..kind("certificates.k8s.io", "CertificateSigningRequest").with_status().subs(REQUEST_SUBS) },
+    Owners {
+        update: REQUEST,
+        ..kind("certificates.k8s.io", "CertificateSigningRequest").with_status().subs(REQUEST_SUBS)
+    },
     kind("certificates.k8s.io", "ClusterTrustBundle").conditional(),
     kind("certificates.k8s.io", "PodCertificateRequest").with_status().status_keeps(ALL_METADATA).conditional(),
     kind("coordination.k8s.io", "Lease").conditional(),
     kind("coordination.k8s.io", "LeaseCandidate").conditional(),
     kind("discovery.k8s.io", "EndpointSlice").generation(Generation::Counts(SLICE)),
     kind("flowcontrol.apiserver.k8s.io", "FlowSchema").with_status().status_keeps(ALL_METADATA).counts_spec(),
-    kind("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration").with_status().status_keeps(ALL_METADATA).counts_spec(),
+    kind("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration")
+        .with_status()
+        .status_keeps(ALL_METADATA)
+        .counts_spec(),
     kind("internal.apiserver.k8s.io", "StorageVersion").with_status().status_keeps(ALL_METADATA).conditional(),
     kind("networking.k8s.io", "IPAddress"),
     kind("networking.k8s.io", "Ingress").with_status().counts_spec(),

@@ -1,4 +1,5 @@
-//! What a new Pod gets: its status, the condition of a gated one, and selectors narrowed to the labels that it carries itself.
+//! What a new Pod gets: its status, the condition of a gated one, and selectors narrowed to the labels that it carries
+//! itself.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -58,7 +59,8 @@ pub(super) fn lift_grace(new: &mut Value) {
     }
 }
 
-/// `matchLabelKeys` and `mismatchLabelKeys` speak of the values that this very pod has: they are written into the selectors once.
+/// `matchLabelKeys` and `mismatchLabelKeys` speak of the values that this very pod has: they are written into the
+/// selectors once.
 fn narrow_selectors(new: &mut Value) {
     let labels = new["metadata"]["labels"].take();
     for kind in ["podAffinity", "podAntiAffinity"] {
@@ -94,7 +96,10 @@ fn narrow(term: &mut Value, labels: &Value) {
     let (same, other) = (keys("matchLabelKeys"), keys("mismatchLabelKeys"));
     let wanted = same.iter().filter_map(|key| requirement("In", key));
     let wanted: Vec<Value> = wanted.chain(other.iter().filter_map(|key| requirement("NotIn", key))).collect();
-    let Some(selector) = term.get_mut("labelSelector").and_then(Value::as_object_mut).filter(|_| !wanted.is_empty()) else { return };
+    let Some(selector) = term.get_mut("labelSelector").and_then(Value::as_object_mut).filter(|_| !wanted.is_empty())
+    else {
+        return;
+    };
     if let Value::Array(all) = selector.entry("matchExpressions").or_insert_with(|| json!([])) {
         all.extend(wanted);
     }

@@ -59,8 +59,14 @@ fn qos_follows_requests_and_limits() {
 fn a_pod_without_a_node_is_deleted_at_once() {
     let r = row("", "pods");
     assert_eq!(graceful_seconds(r, &json!({"spec": {"terminationGracePeriodSeconds": 30}}), None), Some(0));
-    assert_eq!(graceful_seconds(r, &json!({"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 30}}), None), Some(30));
-    assert_eq!(graceful_seconds(r, &json!({"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 30}}), Some(5)), Some(5));
+    assert_eq!(
+        graceful_seconds(r, &json!({"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 30}}), None),
+        Some(30)
+    );
+    assert_eq!(
+        graceful_seconds(r, &json!({"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 30}}), Some(5)),
+        Some(5)
+    );
     assert_eq!(graceful_seconds(row("", "configmaps"), &json!({}), Some(5)), None);
 }
 
@@ -79,7 +85,10 @@ fn a_new_pod_is_gated_and_its_selectors_are_narrowed_to_its_own_labels() {
     assert_eq!(pod["spec"]["topologySpreadConstraints"][0]["labelSelector"]["matchExpressions"], json!([rev]));
     assert_eq!(pod["spec"]["topologySpreadConstraints"][1].get("labelSelector"), None);
     let narrowed = &pod["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0]["podAffinityTerm"];
-    assert_eq!(narrowed["labelSelector"]["matchExpressions"], json!([rev, {"key": "tenant", "operator": "NotIn", "values": ["x"]}]));
+    assert_eq!(
+        narrowed["labelSelector"]["matchExpressions"],
+        json!([rev, {"key": "tenant", "operator": "NotIn", "values": ["x"]}])
+    );
     assert_eq!(pod["metadata"]["labels"]["tenant"], "x");
 }
 
@@ -100,11 +109,15 @@ fn every_stored_kind_declares_who_writes_which_field() {
     for r in Catalog::builtin().resources().iter().filter(|r| r.has_verb("update")) {
         let stored = Catalog::builtin().storage_of(r);
         let row = super::owners::of(stored);
-        if !super::owners::is_declared(stored) || row.update.contains(&(&["status"] as super::owners::Path)) != stored.has_status() {
+        if !super::owners::is_declared(stored)
+            || row.update.contains(&(&["status"] as super::owners::Path)) != stored.has_status()
+        {
             wrong.push(format!("{}/{}", stored.group, stored.kind));
         }
-        for sub in
-            stored.subresources.iter().filter(|s| s.kind.kind == stored.kind && s.name != "status" && s.verbs.iter().any(|v| v == "update"))
+        for sub in stored
+            .subresources
+            .iter()
+            .filter(|s| s.kind.kind == stored.kind && s.name != "status" && s.verbs.iter().any(|v| v == "update"))
         {
             if row.of_subresource(&sub.name).is_none() {
                 wrong.push(format!("{}/{}", stored.kind, sub.name));
@@ -118,8 +131,10 @@ fn every_stored_kind_declares_who_writes_which_field() {
 #[test]
 fn a_status_write_changes_the_metadata_that_is_the_writers() {
     let write = |r: &Resource| {
-        let old = json!({"metadata": {"name": "x", "labels": {"a": "1"}, "ownerReferences": [{"uid": "u"}]}, "spec": {}});
-        let mut new = json!({"metadata": {"name": "x", "labels": {"a": "2"}, "managedFields": [{}]}, "status": {"x": 1}});
+        let old =
+            json!({"metadata": {"name": "x", "labels": {"a": "1"}, "ownerReferences": [{"uid": "u"}]}, "spec": {}});
+        let mut new =
+            json!({"metadata": {"name": "x", "labels": {"a": "2"}, "managedFields": [{}]}, "status": {"x": 1}});
         prepare_for_status_update(r, &mut new, &old, "2026-01-01T00:00:00Z");
         (new["metadata"]["labels"]["a"] == "2", new["metadata"].get("ownerReferences").is_none())
     };
@@ -129,7 +144,8 @@ fn a_status_write_changes_the_metadata_that_is_the_writers() {
     assert_eq!(write(row("flowcontrol.apiserver.k8s.io", "flowschemas")), (false, false));
 }
 
-/// Spec: upstream v1.36 `dropNonResizeUpdates`, `dropNonEphemeralContainerUpdates`, the approval and finalize strategies.
+/// Spec: upstream v1.36 `dropNonResizeUpdates`, `dropNonEphemeralContainerUpdates`, the approval and finalize
+/// strategies.
 #[test]
 fn a_subresource_write_changes_what_is_its_own() {
     let old = json!({"metadata": {"name": "p", "labels": {"a": "1"}}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}, "status": {"phase": "Running"}});
@@ -145,7 +161,10 @@ fn a_subresource_write_changes_what_is_its_own() {
         resized["spec"],
         json!({"nodeName": "n", "containers": [{"name": "c", "image": "i", "resources": {"limits": {"cpu": "1"}}}]})
     );
-    assert_eq!(resized["metadata"], json!({"name": "p", "labels": {"a": "1"}, "resourceVersion": "7", "generation": 1}));
+    assert_eq!(
+        resized["metadata"],
+        json!({"name": "p", "labels": {"a": "1"}, "resourceVersion": "7", "generation": 1})
+    );
     assert_eq!(write("ephemeralcontainers")["spec"]["ephemeralContainers"], json!([{"name": "e"}]));
     assert_eq!(write("ephemeralcontainers")["spec"]["nodeName"], "n");
 }
@@ -157,6 +176,7 @@ fn a_status_write_of_a_request_for_a_certificate_approves_nothing() {
     let old = json!({"metadata": {}, "spec": {"a": 1}, "status": {"conditions": [{"type": "Denied", "status": "True", "reason": "no"}]}});
     let mut new = json!({"metadata": {}, "spec": {"a": 2}, "status": {"certificate": "x", "conditions": [{"type": "Approved", "status": "True"}, {"type": "Failed", "status": "True"}]}});
     prepare_for_status_update(requests, &mut new, &old, "2026-01-01T00:00:00Z");
-    let kinds: Vec<_> = new["status"]["conditions"].as_array().unwrap().iter().map(|c| c["type"].as_str().unwrap()).collect();
+    let kinds: Vec<_> =
+        new["status"]["conditions"].as_array().unwrap().iter().map(|c| c["type"].as_str().unwrap()).collect();
     assert_eq!((kinds, &new["spec"]["a"]), (vec!["Failed", "Denied"], &json!(1)));
 }

@@ -54,7 +54,11 @@ pub(super) fn new_autoscaler(object: &Value, errors: &mut Errors) {
     let version = read::text(object, "spec.scaleTargetRef.apiVersion");
     // The one kind of the core group that can be scaled, as upstream has it.
     if !version.contains('/') && read::text(object, "spec.scaleTargetRef.kind") != "ReplicationController" {
-        errors.push(FieldError::invalid("spec.scaleTargetRef.apiVersion", version, "apiVersion must specify API group"));
+        errors.push(FieldError::invalid(
+            "spec.scaleTargetRef.apiVersion",
+            version,
+            "apiVersion must specify API group",
+        ));
     }
 }
 
@@ -86,14 +90,19 @@ fn metric(one: &Value, path: &str, errors: &mut Errors) {
         let supported: Vec<&str> = SOURCES.iter().map(|(name, _)| *name).collect();
         errors.push(FieldError::not_supported(format!("{path}.type"), kind, &supported));
     }
-    let present: Vec<&str> =
-        ["object", "external", "pods", "resource", "containerResource"].into_iter().filter(|f| read::at(one, f).is_some()).collect();
+    let present: Vec<&str> = ["object", "external", "pods", "resource", "containerResource"]
+        .into_iter()
+        .filter(|f| read::at(one, f).is_some())
+        .collect();
     if let Some((first, given)) = present.first().and_then(|f| Some((*f, read::at(one, f)?))) {
         source(first, given, &format!("{path}.{first}"), errors);
     }
     let Some(wanted) = wanted else { return };
     if !present.contains(&wanted) {
-        errors.push(FieldError::required(format!("{path}.{wanted}"), "must populate information for the given metric source"));
+        errors.push(FieldError::required(
+            format!("{path}.{wanted}"),
+            "must populate information for the given metric source",
+        ));
     }
     if present.len() > 1 {
         for other in present.into_iter().filter(|f| *f != wanted) {
@@ -136,7 +145,11 @@ fn target(kind: &str, source: &Value, path: &str, errors: &mut Errors) {
         errors.push(FieldError::required(format!("{path}.type"), "must specify a metric target type"));
     }
     if !matches!(how, "Utilization" | "Value" | "AverageValue") {
-        errors.push(FieldError::invalid(format!("{path}.type"), how, "must be either Utilization, Value, or AverageValue"));
+        errors.push(FieldError::invalid(
+            format!("{path}.type"),
+            how,
+            "must be either Utilization, Value, or AverageValue",
+        ));
     }
     for field in ["value", "averageValue"] {
         if let Some(q) = of.get(field).and_then(|v| Quantity::from_value(v).ok()).filter(|q| q.sign() < 1) {
@@ -151,7 +164,9 @@ fn target(kind: &str, source: &Value, path: &str, errors: &mut Errors) {
     let required = |field: &str, why: &str| FieldError::required(format!("{path}.{field}"), why);
     let forbidden = |field: &str, why: &str| FieldError::forbidden(format!("{path}.{field}"), why);
     match kind {
-        "object" if !value && !average => errors.push(required("averageValue", "must set either a target value or averageValue")),
+        "object" if !value && !average => {
+            errors.push(required("averageValue", "must set either a target value or averageValue"))
+        }
         "external" if !value && !average => {
             errors.push(required("averageValue", "must set either a target value for metric or a per-pod target"));
         }
@@ -182,7 +197,9 @@ fn pace(rules: &Value, path: &str, errors: &mut Errors) {
     if let Some(q) = rules.get("tolerance").and_then(|v| Quantity::from_value(v).ok()).filter(|q| q.sign() < 0) {
         errors.push(FieldError::invalid(format!("{path}.tolerance"), q.to_string(), NOT_NEGATIVE));
     }
-    if let Some(select) = read::at(rules, "selectPolicy").and_then(Value::as_str).filter(|s| !["Disabled", "Max", "Min"].contains(s)) {
+    if let Some(select) =
+        read::at(rules, "selectPolicy").and_then(Value::as_str).filter(|s| !["Disabled", "Max", "Min"].contains(s))
+    {
         errors.push(FieldError::not_supported(format!("{path}.selectPolicy"), select, &["Disabled", "Max", "Min"]));
     }
     let policies = read::list(rules, "policies");

@@ -121,7 +121,9 @@ pub(super) fn request_update(new: &Value, old: &Value, subresource: &str, errors
             match now.len().cmp(&before.len()) {
                 std::cmp::Ordering::Less => {}
                 std::cmp::Ordering::Greater => forbid(format!("updates may not add a condition of type {kind:?}")),
-                std::cmp::Ordering::Equal if now != before => forbid(format!("updates may not modify a condition of type {kind:?}")),
+                std::cmp::Ordering::Equal if now != before => {
+                    forbid(format!("updates may not modify a condition of type {kind:?}"))
+                }
                 std::cmp::Ordering::Equal => {}
             }
         }
@@ -156,7 +158,11 @@ pub(super) fn signer_name(name: &str, path: &str, errors: &mut Errors) {
     }
     first_wrong(domain, path, names::dns_label_errors, errors);
     if !domain.contains('.') {
-        errors.push(FieldError::invalid(path, domain, "should be a domain with at least two segments separated by dots"));
+        errors.push(FieldError::invalid(
+            path,
+            domain,
+            "should be a domain with at least two segments separated by dots",
+        ));
     }
     first_wrong(rest, path, names::dns_subdomain_errors, errors);
     if name.len() > SIGNER_MAX {
@@ -222,7 +228,10 @@ mod tests {
         );
         let mut errors = Vec::new();
         request(&json!({"spec": {"usages": ["eat"], "signerName": "kubernetes.io/kubelet-serving"}}), &mut errors);
-        assert!(texts(&errors)[0].starts_with("spec.usages[0]: Unsupported value: \"eat\": supported values: \"any\", \"cert sign\""));
+        assert!(
+            texts(&errors)[0]
+                .starts_with("spec.usages[0]: Unsupported value: \"eat\": supported values: \"any\", \"cert sign\"")
+        );
     }
 
     #[test]
@@ -252,7 +261,10 @@ mod tests {
         );
         let mut errors = Vec::new();
         conditions(&with(&["Approved", "Denied"], ""), &mut errors);
-        assert_eq!(texts(&errors), ["status.conditions: Invalid value: \"Denied\": Approved and Denied conditions are mutually exclusive"]);
+        assert_eq!(
+            texts(&errors),
+            ["status.conditions: Invalid value: \"Denied\": Approved and Denied conditions are mutually exclusive"]
+        );
     }
 
     #[test]

@@ -54,7 +54,9 @@ pub(super) fn immutable(new: &Value, old: &Value, field: &str, errors: &mut Erro
 /// A number that is not negative, or a percentage.
 pub(super) fn int_or_percent(value: &Value, path: &str, field: &str, errors: &mut Errors) {
     match read::at(value, field) {
-        Some(Value::String(text)) => invalid_each(&join(path, field), text.as_str(), names::percent_errors(text), errors),
+        Some(Value::String(text)) => {
+            invalid_each(&join(path, field), text.as_str(), names::percent_errors(text), errors)
+        }
         Some(_) => not_negative(value, path, field, errors),
         None => {}
     }
@@ -87,7 +89,9 @@ pub(super) fn label_selector(selector: &Value, path: &str, errors: &mut Errors) 
                 errors.push(FieldError::forbidden(format!("{path}.values"), message));
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            other => errors.push(FieldError::invalid(format!("{path}.operator"), other, "not a valid selector operator")),
+            other => {
+                errors.push(FieldError::invalid(format!("{path}.operator"), other, "not a valid selector operator"))
+            }
         }
         let key = read::text(requirement, "key");
         invalid_each(&format!("{path}.key"), key, names::qualified_name_errors(key), errors);
@@ -104,7 +108,9 @@ pub(super) fn workload_selector(spec: &Value, kind: &str, errors: &mut Errors) {
         return mismatch(spec, errors);
     };
     label_selector(selector, "spec.selector", errors);
-    if read::map(selector, "matchLabels").is_none_or(serde_json::Map::is_empty) && read::list(selector, "matchExpressions").is_empty() {
+    if read::map(selector, "matchLabels").is_none_or(serde_json::Map::is_empty)
+        && read::list(selector, "matchExpressions").is_empty()
+    {
         let message = format!("empty selector is invalid for {kind}");
         errors.push(FieldError::invalid("spec.selector", selector.clone(), message));
         return;
@@ -128,8 +134,13 @@ fn well_formed(selector: &Value) -> bool {
 }
 
 fn mismatch(spec: &Value, errors: &mut Errors) {
-    let labels = read::map(spec, "template.metadata.labels").map_or(Value::Null, |labels| Value::Object(labels.clone()));
-    errors.push(FieldError::invalid("spec.template.metadata.labels", labels, "`selector` does not match template `labels`"));
+    let labels =
+        read::map(spec, "template.metadata.labels").map_or(Value::Null, |labels| Value::Object(labels.clone()));
+    errors.push(FieldError::invalid(
+        "spec.template.metadata.labels",
+        labels,
+        "`selector` does not match template `labels`",
+    ));
 }
 
 /// `selector` must match the labels of `template`.
@@ -171,7 +182,9 @@ pub(super) fn ip(text: &str, path: &str, errors: &mut Errors) {
     let why = match text.parse::<IpAddr>() {
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => "must not be an IPv4-mapped IPv6 address",
         Ok(_) => return,
-        Err(_) if without_leading_zeros(text).is_some_and(|plain| plain.parse::<IpAddr>().is_ok()) => "must not have leading 0s",
+        Err(_) if without_leading_zeros(text).is_some_and(|plain| plain.parse::<IpAddr>().is_ok()) => {
+            "must not have leading 0s"
+        }
         Err(_) => "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
     };
     errors.push(FieldError::invalid(path, text, why));

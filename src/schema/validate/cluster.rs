@@ -49,11 +49,17 @@ pub(super) fn node_update(new: &Value, old: &Value, errors: &mut Errors) {
     // Beyond upstream: a node gets a range of the second family when the cluster gets that.
     let added = |now: &[&str], before: &[&str]| matches!((before, now), ([first], [same, second]) if first == same && first.contains(':') != second.contains(':'));
     if !ranges(old).is_empty() && ranges(new) != ranges(old) && !added(&ranges(new), &ranges(old)) {
-        errors.push(FieldError::forbidden("spec.podCIDRs", "node updates may not change podCIDR except from \"\" to valid"));
+        errors.push(FieldError::forbidden(
+            "spec.podCIDRs",
+            "node updates may not change podCIDR except from \"\" to valid",
+        ));
     }
     let provider = |object| read::text(object, "spec.providerID");
     if !provider(old).is_empty() && provider(new) != provider(old) {
-        errors.push(FieldError::forbidden("spec.providerID", "node updates may not change providerID except from \"\" to valid"));
+        errors.push(FieldError::forbidden(
+            "spec.providerID",
+            "node updates may not change providerID except from \"\" to valid",
+        ));
     }
 }
 
@@ -73,7 +79,10 @@ pub(super) fn limit_range(object: &Value, errors: &mut Errors) {
         }
         if kind == "Pod" {
             for field in ["default", "defaultRequest"].iter().filter(|f| read::at(limit, f).is_some()) {
-                errors.push(FieldError::forbidden(format!("{path}.{field}"), "may not be specified when `type` is 'Pod'"));
+                errors.push(FieldError::forbidden(
+                    format!("{path}.{field}"),
+                    "may not be specified when `type` is 'Pod'",
+                ));
             }
         }
         limit_order(limit, &path, errors);
@@ -86,8 +95,11 @@ fn limit_order(limit: &Value, path: &str, errors: &mut Errors) {
         let list = read::map(limit, field)?;
         Quantity::from_value(list.get(name)?).ok()
     };
-    let resources: BTreeSet<&String> =
-        ["min", "defaultRequest", "default"].iter().filter_map(|f| read::map(limit, f)).flat_map(|m| m.keys()).collect();
+    let resources: BTreeSet<&String> = ["min", "defaultRequest", "default"]
+        .iter()
+        .filter_map(|f| read::map(limit, f))
+        .flat_map(|m| m.keys())
+        .collect();
     let pairs = [
         ("min", "max", "min", "max"),
         ("defaultRequest", "max", "default request", "max"),

@@ -82,7 +82,9 @@ pub(super) fn secret(object: &Value, errors: &mut Errors) {
         errors.push(FieldError::required(format!("data[{key}]"), ""));
     }
     for key in needed.iter().filter(|k| k.starts_with(".docker") && has(k)) {
-        let bytes = STANDARD.decode(read::map(object, "data").map_or("", |d| d[*key].as_str().unwrap_or_default())).unwrap_or_default();
+        let bytes = STANDARD
+            .decode(read::map(object, "data").map_or("", |d| d[*key].as_str().unwrap_or_default()))
+            .unwrap_or_default();
         if let Err(why) = serde_json::from_slice::<serde_json::Map<String, Value>>(&bytes) {
             errors.push(FieldError::invalid(format!("data[{key}]"), "<secret contents redacted>", why.to_string()));
         }

@@ -41,7 +41,14 @@ pub(super) struct Pod<'a> {
 }
 
 /// One list of containers. `seen` holds the names of all containers of the pod so far.
-pub(super) fn containers<'a>(list: &'a [Value], path: &str, role: Role, pod: &Pod<'_>, seen: &mut BTreeSet<&'a str>, errors: &mut Errors) {
+pub(super) fn containers<'a>(
+    list: &'a [Value],
+    path: &str,
+    role: Role,
+    pod: &Pod<'_>,
+    seen: &mut BTreeSet<&'a str>,
+    errors: &mut Errors,
+) {
     let mut host_ports = BTreeSet::new();
     for (idx, container) in list.iter().enumerate() {
         let path = format!("{path}[{idx}]");
@@ -68,12 +75,17 @@ fn one(container: &Value, path: &str, role: Role, pod: &Pod<'_>, errors: &mut Er
     if image.is_empty() {
         errors.push(FieldError::required(format!("{path}.image"), ""));
     } else if image.trim() != image {
-        errors.push(FieldError::invalid(format!("{path}.image"), image, "must not have leading or trailing whitespace"));
+        errors.push(FieldError::invalid(
+            format!("{path}.image"),
+            image,
+            "must not have leading or trailing whitespace",
+        ));
     }
     if role == Role::Ephemeral {
         for field in ["ports", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle"] {
             if read::at(container, field).is_some() {
-                errors.push(FieldError::forbidden(format!("{path}.{field}"), "cannot be set for an Ephemeral Container"));
+                errors
+                    .push(FieldError::forbidden(format!("{path}.{field}"), "cannot be set for an Ephemeral Container"));
             }
         }
     }
@@ -86,7 +98,9 @@ fn one(container: &Value, path: &str, role: Role, pod: &Pod<'_>, errors: &mut Er
             }
         }
     }
-    if let Some(policy) = read::some_text(container, "imagePullPolicy").filter(|p| !["Always", "IfNotPresent", "Never"].contains(p)) {
+    if let Some(policy) =
+        read::some_text(container, "imagePullPolicy").filter(|p| !["Always", "IfNotPresent", "Never"].contains(p))
+    {
         let supported = &["Always", "IfNotPresent", "Never"];
         errors.push(FieldError::not_supported(format!("{path}.imagePullPolicy"), policy, supported));
     }
@@ -101,14 +115,22 @@ fn one(container: &Value, path: &str, role: Role, pod: &Pod<'_>, errors: &mut Er
     }
     restart(container, path, role, errors);
     resize(container, path, pod, errors);
-    for (field, kind) in [("livenessProbe", Probe::Liveness), ("readinessProbe", Probe::Readiness), ("startupProbe", Probe::Startup)] {
+    for (field, kind) in
+        [("livenessProbe", Probe::Liveness), ("readinessProbe", Probe::Readiness), ("startupProbe", Probe::Startup)]
+    {
         if let Some(probe) = read::at(container, field) {
             self::probe(probe, &format!("{path}.{field}"), kind, pod.grace_secs, errors);
         }
     }
     for hook in ["postStart", "preStop"] {
         if let Some(handler) = read::at(container, &format!("lifecycle.{hook}")) {
-            self::handler(handler, &format!("{path}.lifecycle.{hook}"), &["exec", "httpGet", "tcpSocket", "sleep"], pod.grace_secs, errors);
+            self::handler(
+                handler,
+                &format!("{path}.lifecycle.{hook}"),
+                &["exec", "httpGet", "tcpSocket", "sleep"],
+                pod.grace_secs,
+                errors,
+            );
         }
     }
     if let Some(signal) = read::some_text(container, "lifecycle.stopSignal") {
@@ -229,7 +251,10 @@ fn propagation(container: &Value, mount: &Value, path: &str, errors: &mut Errors
                 errors.push(FieldError::forbidden(field.as_str(), "may only be specified when readOnly is true"));
             }
             if !matches!(how, None | Some("None")) {
-                errors.push(FieldError::forbidden(field, "may only be specified when mountPropagation is None or not specified"));
+                errors.push(FieldError::forbidden(
+                    field,
+                    "may only be specified when mountPropagation is None or not specified",
+                ));
             }
         }
         Some(other) => errors.push(FieldError::not_supported(field, other, &["Disabled", "Enabled", "IfPossible"])),
@@ -277,7 +302,11 @@ fn restart(container: &Value, path: &str, role: Role, errors: &mut Errors) {
             errors.push(FieldError::required(format!("{path}.restartPolicy"), why));
         }
         Some(policy) if !["Always", "Never", "OnFailure"].contains(&policy) => {
-            errors.push(FieldError::not_supported(format!("{path}.restartPolicy"), policy, &["Always", "Never", "OnFailure"]));
+            errors.push(FieldError::not_supported(
+                format!("{path}.restartPolicy"),
+                policy,
+                &["Always", "Never", "OnFailure"],
+            ));
         }
         _ => {}
     }
@@ -288,7 +317,11 @@ fn restart(container: &Value, path: &str, role: Role, errors: &mut Errors) {
         let path = format!("{path}.restartPolicyRules[{idx}]");
         let action = read::text(rule, "action");
         if !["Restart", "RestartAllContainers"].contains(&action) {
-            errors.push(FieldError::not_supported(format!("{path}.action"), action, &["Restart", "RestartAllContainers"]));
+            errors.push(FieldError::not_supported(
+                format!("{path}.action"),
+                action,
+                &["Restart", "RestartAllContainers"],
+            ));
         }
         let Some(codes) = read::at(rule, "exitCodes") else {
             errors.push(FieldError::required(format!("{path}.exitCodes"), "must be specified"));
@@ -432,7 +465,11 @@ fn handler(handler: &Value, path: &str, kinds: &[&str], grace_secs: Option<i64>,
                 port(read::at(handler, "httpGet.port"), &format!("{path}.httpGet.port"), errors);
                 let scheme = read::text(handler, "httpGet.scheme");
                 if !matches!(scheme, "" | "HTTP" | "HTTPS") {
-                    errors.push(FieldError::not_supported(format!("{path}.httpGet.scheme"), scheme, &["HTTP", "HTTPS"]));
+                    errors.push(FieldError::not_supported(
+                        format!("{path}.httpGet.scheme"),
+                        scheme,
+                        &["HTTP", "HTTPS"],
+                    ));
                 }
                 for header in read::list(handler, "httpGet.httpHeaders") {
                     let name = read::text(header, "name");
@@ -477,7 +514,11 @@ pub(super) fn resources(requirements: &Value, path: &str, errors: &mut Errors) {
             let here = format!("{}.{list}", join("", path));
             invalid_each(&here, name.as_str(), names::qualified_name_errors(name), errors);
             if !name.contains('/') && !is_standard(name) {
-                errors.push(FieldError::invalid(here.as_str(), name.as_str(), "must be a standard resource for containers"));
+                errors.push(FieldError::invalid(
+                    here.as_str(),
+                    name.as_str(),
+                    "must be a standard resource for containers",
+                ));
             }
             let here = format!("{here}[{name}]");
             match Quantity::from_value(amount) {
@@ -498,7 +539,11 @@ pub(super) fn resources(requirements: &Value, path: &str, errors: &mut Errors) {
         let here = format!("{path}.requests");
         match limit {
             Some(limit) if !overcommit && request != limit => {
-                errors.push(FieldError::invalid(here, request.to_string(), format!("must be equal to {name} limit of {limit}")));
+                errors.push(FieldError::invalid(
+                    here,
+                    request.to_string(),
+                    format!("must be equal to {name} limit of {limit}"),
+                ));
             }
             Some(limit) if request > limit => {
                 let message = format!("must be less than or equal to {name} limit of {limit}");

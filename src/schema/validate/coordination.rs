@@ -64,13 +64,20 @@ pub(super) fn candidate(object: &Value, errors: &mut Errors) {
     if let (Some(binary), Some(emulated)) = (&binary, &emulated)
         && binary < emulated
     {
-        errors.push(FieldError::invalid("spec.binaryVersion", said, "must be greater than or equal to `emulationVersion`"));
+        errors.push(FieldError::invalid(
+            "spec.binaryVersion",
+            said,
+            "must be greater than or equal to `emulationVersion`",
+        ));
     }
     match read::text(spec, "strategy") {
         "" => errors.push(required("strategy", "")),
         text => {
             if text == OLDEST && emulated.is_none() {
-                errors.push(required("emulationVersion", "must be specified when `strategy` is 'OldestEmulationVersion'"));
+                errors.push(required(
+                    "emulationVersion",
+                    "must be specified when `strategy` is 'OldestEmulationVersion'",
+                ));
             }
             strategy(text, errors);
         }
@@ -116,16 +123,20 @@ mod tests {
 
     #[test]
     fn a_candidate_says_what_it_is_a_candidate_for_and_what_it_runs() {
-        let wanted = ["spec.leaseName: Required value", "spec.binaryVersion: Required value", "spec.strategy: Required value"];
+        let wanted =
+            ["spec.leaseName: Required value", "spec.binaryVersion: Required value", "spec.strategy: Required value"];
         assert_eq!(candidate_errors(json!({})), wanted);
-        let older = json!({"leaseName": "l", "binaryVersion": "1.0.0", "emulationVersion": "1.1.0", "strategy": OLDEST});
+        let older =
+            json!({"leaseName": "l", "binaryVersion": "1.0.0", "emulationVersion": "1.1.0", "strategy": OLDEST});
         assert_eq!(
             candidate_errors(older),
             ["spec.binaryVersion: Invalid value: \"1.0.0\": must be greater than or equal to `emulationVersion`"]
         );
         assert!(
-            candidate_errors(json!({"leaseName": "l", "binaryVersion": "1.1.0", "emulationVersion": "1.1.0", "strategy": OLDEST}))
-                .is_empty()
+            candidate_errors(
+                json!({"leaseName": "l", "binaryVersion": "1.1.0", "emulationVersion": "1.1.0", "strategy": OLDEST})
+            )
+            .is_empty()
         );
     }
 
@@ -137,7 +148,10 @@ mod tests {
             errors.iter().map(|e| e.field.clone()).collect::<Vec<_>>()
         };
         assert_eq!(errors_of(json!({})), ["spec.resource.resource"]);
-        assert_eq!(errors_of(json!({"resource": "Pods", "group": "a b"})), ["spec.resource.resource", "spec.resource.group"]);
+        assert_eq!(
+            errors_of(json!({"resource": "Pods", "group": "a b"})),
+            ["spec.resource.resource", "spec.resource.group"]
+        );
         assert!(errors_of(json!({"resource": "pods"})).is_empty());
     }
 }

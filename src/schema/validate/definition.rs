@@ -29,8 +29,13 @@ fn schemas(object: &Value) -> Vec<(&Value, String)> {
     let of = |version| read::at(version, "schema.openAPIV3Schema");
     let hoisted = versions.iter().all(|v| of(v) == versions.first().and_then(of));
     let all = versions.iter().enumerate().filter(|(idx, _)| !hoisted || *idx == 0);
-    let place =
-        |idx| if hoisted { "spec.validation.openAPIV3Schema".to_owned() } else { format!("spec.versions[{idx}].schema.openAPIV3Schema") };
+    let place = |idx| {
+        if hoisted {
+            "spec.validation.openAPIV3Schema".to_owned()
+        } else {
+            format!("spec.versions[{idx}].schema.openAPIV3Schema")
+        }
+    };
     all.filter_map(|(idx, version)| Some((of(version)?, place(idx)))).collect()
 }
 
@@ -57,7 +62,8 @@ pub(super) fn create(object: &Value, errors: &mut Errors) {
         other => errors.push(FieldError::not_supported("spec.scope", other, &["Cluster", "Namespaced"])),
     }
     if read::flag(object, "spec.preserveUnknownFields") {
-        let why = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
+        let why =
+            "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
         errors.push(FieldError::invalid("spec.preserveUnknownFields", true, why));
     }
     versions(object, errors);
@@ -109,15 +115,17 @@ fn stored_versions(object: &Value, errors: &mut Errors) {
 }
 
 fn approved(object: &Value, group: &str, errors: &mut Errors) {
-    if !(group.ends_with(".k8s.io") || group.ends_with(".kubernetes.io") || matches!(group, "k8s.io" | "kubernetes.io")) {
+    if !(group.ends_with(".k8s.io") || group.ends_with(".kubernetes.io") || matches!(group, "k8s.io" | "kubernetes.io"))
+    {
         return;
     }
     let path = format!("metadata.annotations[{APPROVED}]");
     let see = "see https://github.com/kubernetes/enhancements/pull/1111";
     match meta::annotation(object, APPROVED) {
-        None | Some("") => {
-            errors.push(FieldError::required(path, format!("protected groups must have approval annotation {APPROVED:?}, {see}")))
-        }
+        None | Some("") => errors.push(FieldError::required(
+            path,
+            format!("protected groups must have approval annotation {APPROVED:?}, {see}"),
+        )),
         Some(said) if said.starts_with("unapproved") || said.contains("://") => {}
         Some(said) => {
             let why = format!(
@@ -132,7 +140,11 @@ fn versions(object: &Value, errors: &mut Errors) {
     let versions = read::list(object, "spec.versions");
     let stored = versions.iter().filter(|v| read::flag(v, "storage")).count();
     if stored != 1 {
-        errors.push(FieldError::invalid("spec.versions", versions.to_vec(), "must have exactly one version marked as storage version"));
+        errors.push(FieldError::invalid(
+            "spec.versions",
+            versions.to_vec(),
+            "must have exactly one version marked as storage version",
+        ));
     }
     // One schema for all versions is hoisted upstream, and errors name that place.
     let schema_of = |v: &'_ Value| read::at(v, "schema.openAPIV3Schema").cloned();
@@ -149,7 +161,11 @@ fn versions(object: &Value, errors: &mut Errors) {
             None => errors.push(FieldError::required(format!("{path}.schema.openAPIV3Schema"), "schemas are required")),
             Some(_) if hoisted && idx > 0 => {}
             Some(schema) => {
-                let place = if hoisted { "spec.validation.openAPIV3Schema".to_owned() } else { format!("{path}.schema.openAPIV3Schema") };
+                let place = if hoisted {
+                    "spec.validation.openAPIV3Schema".to_owned()
+                } else {
+                    format!("{path}.schema.openAPIV3Schema")
+                };
                 errors.extend(structural::check(schema, &place));
                 errors.extend(crate::custom::rules::problems(schema, &place));
             }
@@ -172,12 +188,19 @@ fn columns(version: &Value, path: &str, errors: &mut Errors) {
         let path = format!("{path}.additionalPrinterColumns[{idx}]");
         for field in ["name", "type", "jsonPath"] {
             if read::text(column, field).is_empty() {
-                errors.push(FieldError::required(format!("{path}.{}", if field == "jsonPath" { "JSONPath" } else { field }), ""));
+                errors.push(FieldError::required(
+                    format!("{path}.{}", if field == "jsonPath" { "JSONPath" } else { field }),
+                    "",
+                ));
             }
         }
         let kind = read::text(column, "type");
         if !kind.is_empty() && !COLUMN_TYPES.contains(&kind) {
-            errors.push(FieldError::invalid(format!("{path}.type"), kind, format!("must be one of {}", COLUMN_TYPES.join(","))));
+            errors.push(FieldError::invalid(
+                format!("{path}.type"),
+                kind,
+                format!("must be one of {}", COLUMN_TYPES.join(",")),
+            ));
         }
     }
 }
@@ -256,7 +279,11 @@ fn accepted_names(object: &Value, errors: &mut Errors) {
         }
         if matches!(field, "kind" | "listKind") {
             for message in names::dns_1035_label_errors(&text.to_lowercase()) {
-                errors.push(FieldError::invalid(&path, text, format!("may have mixed case, but should otherwise match: {message}")));
+                errors.push(FieldError::invalid(
+                    &path,
+                    text,
+                    format!("may have mixed case, but should otherwise match: {message}"),
+                ));
             }
         } else {
             invalid_each(&path, text, names::dns_1035_label_errors(text), errors);
@@ -279,12 +306,18 @@ fn conversion(object: &Value, errors: &mut Errors) {
     match read::text(object, "spec.conversion.strategy") {
         "" | "None" => {
             if webhook.is_some() {
-                errors.push(FieldError::forbidden(format!("{path}.webhook"), "should not be set when strategy is not set to Webhook"));
+                errors.push(FieldError::forbidden(
+                    format!("{path}.webhook"),
+                    "should not be set when strategy is not set to Webhook",
+                ));
             }
         }
         "Webhook" => {
             let Some(webhook) = webhook else {
-                errors.push(FieldError::required(format!("{path}.webhook.clientConfig"), "required when strategy is set to Webhook"));
+                errors.push(FieldError::required(
+                    format!("{path}.webhook.clientConfig"),
+                    "required when strategy is set to Webhook",
+                ));
                 return;
             };
             if read::texts(webhook, "conversionReviewVersions").is_empty() {

@@ -55,7 +55,11 @@ pub(super) fn slice(spec: &Value, errors: &mut Errors) {
         && read::list(selector, "nodeSelectorTerms").len() != 1
     {
         let terms = read::list(selector, "nodeSelectorTerms").to_vec();
-        errors.push(FieldError::invalid("spec.nodeSelector.nodeSelectorTerms", terms, "must have exactly one node selector term"));
+        errors.push(FieldError::invalid(
+            "spec.nodeSelector.nodeSelectorTerms",
+            terms,
+            "must have exactly one node selector term",
+        ));
     }
     let each = flag(spec, "perDeviceNodeSelection", "spec", errors);
     if each {
@@ -139,7 +143,8 @@ fn counters(of: &Value, name: &str, path: &str, errors: &mut Errors) {
 fn device(one: &Value, path: &str, each_has_nodes: bool, errors: &mut Errors) {
     label_name(read::text(one, "name"), &format!("{path}.name"), errors);
     let empty = serde_json::Map::new();
-    let (attributes, capacity) = (read::map(one, "attributes").unwrap_or(&empty), read::map(one, "capacity").unwrap_or(&empty));
+    let (attributes, capacity) =
+        (read::map(one, "attributes").unwrap_or(&empty), read::map(one, "capacity").unwrap_or(&empty));
     let n = attributes.len() + capacity.len();
     if n > ATTRIBUTES_MAX {
         let why = format!("the total number of attributes and capacities must not exceed {ATTRIBUTES_MAX}");
@@ -148,7 +153,11 @@ fn device(one: &Value, path: &str, each_has_nodes: bool, errors: &mut Errors) {
     let values = |a: &Value| LISTS.iter().map(|f| read::list(a, f).len()).sum::<usize>().max(1);
     let n: usize = attributes.values().map(values).sum();
     if n > ATTRIBUTE_VALUES_MAX {
-        errors.push(FieldError::invalid(path, n, format!("the total number of attribute values must not exceed {ATTRIBUTE_VALUES_MAX}")));
+        errors.push(FieldError::invalid(
+            path,
+            n,
+            format!("the total number of attribute values must not exceed {ATTRIBUTE_VALUES_MAX}"),
+        ));
     }
     for (name, value) in attributes {
         qualified(name, &format!("{path}.attributes"), errors);
@@ -228,7 +237,9 @@ fn attribute_text(text: &str, version: bool, path: &str, errors: &mut Errors) {
 
 /// `1.2.3-rc.1+build`, as semver.org has it.
 fn is_version(text: &str) -> bool {
-    let number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) && (part == "0" || !part.starts_with('0'));
+    let number = |part: &str| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()) && (part == "0" || !part.starts_with('0'))
+    };
     let word = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
     let (rest, build) = text.split_once('+').map_or((text, None), |(rest, build)| (rest, Some(build)));
     let (core, pre) = rest.split_once('-').map_or((rest, None), |(core, pre)| (core, Some(pre)));
@@ -245,7 +256,8 @@ fn request_policy(capacity: &Value, policy: &Value, path: &str, errors: &mut Err
     let quantity = |of: &Value, field: &str| of.get(field).and_then(|v| Quantity::from_value(v).ok());
     let (values, range) = (read::list(policy, "validValues"), read::at(policy, "validRange"));
     if !values.is_empty() && range.is_some() {
-        let why = "exactly one policy can be specified, cannot specify \"validValues\" and \"validRange\" at the same time";
+        let why =
+            "exactly one policy can be specified, cannot specify \"validValues\" and \"validRange\" at the same time";
         errors.push(FieldError::forbidden(path, why));
         return;
     }
@@ -276,7 +288,8 @@ fn request_policy(capacity: &Value, policy: &Value, path: &str, errors: &mut Err
     let Some(range) = range else { return };
     let path = format!("{path}.validRange");
     let Some(default) = default else {
-        errors.push(FieldError::required(path.replace(".validRange", ".default"), "required when validRange is defined"));
+        errors
+            .push(FieldError::required(path.replace(".validRange", ".default"), "required when validRange is defined"));
         return;
     };
     let Some(min) = quantity(range, "min") else {

@@ -24,10 +24,17 @@ const RESERVED_MAX: usize = 256;
 const RESULTS_MAX: usize = 32;
 const EXPRESSION_BYTES_MAX: usize = 10 * 1024;
 const PARAMETER_BYTES_MAX: usize = 10 * 1024;
-const REFERENCE: &str = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
+const REFERENCE: &str =
+    "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 
 /// The items of a list that is not too long.
-pub(super) fn items<'v>(of: &'v Value, field: &str, path: &str, max: usize, errors: &mut Errors) -> Vec<(String, &'v Value)> {
+pub(super) fn items<'v>(
+    of: &'v Value,
+    field: &str,
+    path: &str,
+    max: usize,
+    errors: &mut Errors,
+) -> Vec<(String, &'v Value)> {
     let (list, path) = (read::list(of, field), format!("{path}.{field}"));
     if list.len() > max {
         errors.push(FieldError::too_many(path, list.len(), max));
@@ -148,7 +155,9 @@ fn request(one: &Value, path: &str, errors: &mut Errors) {
     label_name(name_of(one), &format!("{path}.name"), errors);
     let exactly = read::at(one, "exactly");
     match (exactly, read::list(one, "firstAvailable").is_empty()) {
-        (None, true) => errors.push(FieldError::required(path, "exactly one of `exactly` or `firstAvailable` is required")),
+        (None, true) => {
+            errors.push(FieldError::required(path, "exactly one of `exactly` or `firstAvailable` is required"))
+        }
         (Some(_), false) => {
             let why = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set";
             errors.push(FieldError::invalid(path, Value::Null, why));
@@ -175,11 +184,19 @@ fn wanted(of: &Value, path: &str, errors: &mut Errors) {
     let count = read::number(of, "count");
     match read::text(of, "allocationMode") {
         "All" if count != 0 => {
-            errors.push(FieldError::invalid(format!("{path}.count"), count, "must not be specified when allocationMode is 'All'"));
+            errors.push(FieldError::invalid(
+                format!("{path}.count"),
+                count,
+                "must not be specified when allocationMode is 'All'",
+            ));
         }
-        "ExactCount" if count <= 0 => errors.push(FieldError::invalid(format!("{path}.count"), count, "must be greater than zero")),
+        "ExactCount" if count <= 0 => {
+            errors.push(FieldError::invalid(format!("{path}.count"), count, "must be greater than zero"))
+        }
         "All" | "ExactCount" => {}
-        other => errors.push(FieldError::not_supported(format!("{path}.allocationMode"), other, &["All", "ExactCount"])),
+        other => {
+            errors.push(FieldError::not_supported(format!("{path}.allocationMode"), other, &["All", "ExactCount"]))
+        }
     }
     for (idx, one) in read::list(of, "tolerations").iter().enumerate() {
         toleration(one, &format!("{path}.tolerations[{idx}]"), errors);
@@ -230,7 +247,9 @@ pub(super) fn taint(one: &Value, path: &str, errors: &mut Errors) {
     invalid_each(&format!("{path}.value"), value, names::label_value_errors(value), errors);
     match read::text(one, "effect") {
         "" => errors.push(FieldError::required(format!("{path}.effect"), "")),
-        effect if !EFFECTS.contains(&effect) => errors.push(FieldError::not_supported(format!("{path}.effect"), effect, &EFFECTS)),
+        effect if !EFFECTS.contains(&effect) => {
+            errors.push(FieldError::not_supported(format!("{path}.effect"), effect, &EFFECTS))
+        }
         _ => {}
     }
 }
@@ -244,7 +263,9 @@ fn configuration(of: &Value, path: &str, errors: &mut Errors) {
     let path = format!("{path}.opaque.parameters");
     match read::at(opaque, "parameters") {
         None => errors.push(FieldError::required(path, "")),
-        Some(value) if value.to_string().len() > PARAMETER_BYTES_MAX => errors.push(FieldError::too_long(path, PARAMETER_BYTES_MAX)),
+        Some(value) if value.to_string().len() > PARAMETER_BYTES_MAX => {
+            errors.push(FieldError::too_long(path, PARAMETER_BYTES_MAX))
+        }
         Some(Value::Object(_)) => {}
         Some(_) => errors.push(FieldError::invalid(path, "<value omitted>", "must be a valid JSON object")),
     }
@@ -272,7 +293,11 @@ pub(super) fn qualified(name: &str, path: &str, errors: &mut Errors) {
 fn full_name(name: &str, path: &str, errors: &mut Errors) {
     qualified(name, path, errors);
     if !name.contains('/') {
-        errors.push(FieldError::invalid(path, name, "a fully qualified name must be a domain and a name separated by a slash"));
+        errors.push(FieldError::invalid(
+            path,
+            name,
+            "a fully qualified name must be a domain and a name separated by a slash",
+        ));
     }
 }
 
@@ -298,9 +323,15 @@ pub(super) fn class(object: &Value, errors: &mut Errors) {
         configuration(one, &path, errors);
     }
     if let Some(name) = read::at(spec, "extendedResourceName").and_then(Value::as_str) {
-        let own = name.split_once('/').is_some_and(|(domain, _)| !domain.ends_with("kubernetes.io") && !name.starts_with("requests."));
+        let own = name
+            .split_once('/')
+            .is_some_and(|(domain, _)| !domain.ends_with("kubernetes.io") && !name.starts_with("requests."));
         if !own || !names::qualified_name_errors(&format!("requests.{name}")).is_empty() {
-            errors.push(FieldError::invalid("spec.extendedResourceName", name, "must be a valid extended resource name"));
+            errors.push(FieldError::invalid(
+                "spec.extendedResourceName",
+                name,
+                "must be a valid extended resource name",
+            ));
         }
     }
 }
@@ -376,7 +407,9 @@ fn allocation(of: &Value, known: &Names<'_>, errors: &mut Errors) {
         match read::text(one, "source") {
             "" => errors.push(FieldError::required(format!("{path}.source"), "")),
             "FromClaim" | "FromClass" => {}
-            other => errors.push(FieldError::not_supported(format!("{path}.source"), other, &["FromClaim", "FromClass"])),
+            other => {
+                errors.push(FieldError::not_supported(format!("{path}.source"), other, &["FromClaim", "FromClass"]))
+            }
         }
         references(one, known, &path, errors);
         configuration(one, &path, errors);
@@ -435,6 +468,9 @@ mod tests {
         assert!(said(&status("x", pod.clone()), &json!({})).is_empty());
         assert!(said(&status("y", pod), &status("x", json!([])))[0].ends_with(IMMUTABLE));
         let alone = json!({"status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}});
-        assert_eq!(said(&alone, &json!({})), ["status.reservedFor: Forbidden: may not be specified when `allocated` is not set"]);
+        assert_eq!(
+            said(&alone, &json!({})),
+            ["status.reservedFor: Forbidden: may not be specified when `allocated` is not set"]
+        );
     }
 }

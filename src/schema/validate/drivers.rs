@@ -37,10 +37,14 @@ pub(super) fn driver(object: &Value, errors: &mut Errors) {
     }
     let requests = read::list(spec, "tokenRequests");
     token_requests(requests, errors);
-    for mode in read::texts(spec, "volumeLifecycleModes").into_iter().filter(|m| !["Persistent", "Ephemeral"].contains(m)) {
+    for mode in
+        read::texts(spec, "volumeLifecycleModes").into_iter().filter(|m| !["Persistent", "Ephemeral"].contains(m))
+    {
         errors.push(FieldError::not_supported("spec.volumeLifecycleModes", mode, &["Persistent", "Ephemeral"]));
     }
-    if let Some(secs) = read::integer(spec, "nodeAllocatableUpdatePeriodSeconds").filter(|s| *s < ALLOCATABLE_PERIOD_SECS_MIN) {
+    if let Some(secs) =
+        read::integer(spec, "nodeAllocatableUpdatePeriodSeconds").filter(|s| *s < ALLOCATABLE_PERIOD_SECS_MIN)
+    {
         let why = "must be greater than or equal to 10 seconds";
         errors.push(FieldError::invalid("spec.nodeAllocatableUpdatePeriodSeconds", secs, why));
     }
@@ -99,7 +103,11 @@ pub(super) fn node(object: &Value, errors: &mut Errors) {
             errors.push(FieldError::required(format!("{path}.nodeID"), ""));
         }
         if id.len() > NODE_ID_MAX {
-            errors.push(FieldError::invalid(format!("{path}.nodeID"), id, format!("must be {NODE_ID_MAX} characters or less")));
+            errors.push(FieldError::invalid(
+                format!("{path}.nodeID"),
+                id,
+                format!("must be {NODE_ID_MAX} characters or less"),
+            ));
         }
         if let Some(n) = read::integer(driver, "allocatable.count").filter(|n| *n < 0) {
             errors.push(FieldError::invalid(format!("{path}.allocatable.count"), n, NOT_NEGATIVE));
@@ -159,16 +167,28 @@ pub(super) fn capacity_update(new: &Value, old: &Value, errors: &mut Errors) {
 pub(super) fn attachment(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     driver_name(read::text(spec, "attacher"), "spec.attacher", errors);
-    let (name, inline) = (read::at(spec, "source.persistentVolumeName").and_then(Value::as_str), read::at(spec, "source.inlineVolumeSpec"));
+    let (name, inline) = (
+        read::at(spec, "source.persistentVolumeName").and_then(Value::as_str),
+        read::at(spec, "source.inlineVolumeSpec"),
+    );
     match (name, inline) {
         (None, None) => {
-            errors.push(FieldError::required("spec.source", "must specify exactly one of inlineVolumeSpec and persistentVolumeName"));
+            errors.push(FieldError::required(
+                "spec.source",
+                "must specify exactly one of inlineVolumeSpec and persistentVolumeName",
+            ));
         }
         (Some(_), Some(_)) => {
-            errors.push(FieldError::forbidden("spec.source", "must specify exactly one of inlineVolumeSpec and persistentVolumeName"));
+            errors.push(FieldError::forbidden(
+                "spec.source",
+                "must specify exactly one of inlineVolumeSpec and persistentVolumeName",
+            ));
         }
         (Some(""), None) => {
-            errors.push(FieldError::required("spec.source.persistentVolumeName", "must specify non empty persistentVolumeName"));
+            errors.push(FieldError::required(
+                "spec.source.persistentVolumeName",
+                "must specify non empty persistentVolumeName",
+            ));
         }
         _ => {}
     }
@@ -193,7 +213,12 @@ fn attachment_status(object: &Value, errors: &mut Errors) {
             errors.push(FieldError::too_long(format!("status.{field}.message"), PARAMETER_BYTES_MAX));
         }
         if let Some(code) = read::integer(error, "errorCode").filter(|code| *code < 0) {
-            invalid_each(&format!("status.{field}.errorCode"), code, names::range_errors(code, 0, i64::from(i32::MAX)), errors);
+            invalid_each(
+                &format!("status.{field}.errorCode"),
+                code,
+                names::range_errors(code, 0, i64::from(i32::MAX)),
+                errors,
+            );
         }
     }
 }

@@ -53,7 +53,9 @@ pub(super) fn endpoints(object: &Value, errors: &mut Errors) {
 fn protocol(entry: &Value, path: &str, errors: &mut Errors) {
     match read::text(entry, "protocol") {
         "" => errors.push(FieldError::required(format!("{path}.protocol"), "")),
-        other if !PROTOCOLS.contains(&other) => errors.push(FieldError::not_supported(format!("{path}.protocol"), other, &PROTOCOLS)),
+        other if !PROTOCOLS.contains(&other) => {
+            errors.push(FieldError::not_supported(format!("{path}.protocol"), other, &PROTOCOLS))
+        }
         _ => {}
     }
     if let Some(application) = read::some_text(entry, "appProtocol") {
@@ -210,8 +212,16 @@ mod tests {
         assert!(wrong(slice, slice_of("FQDN", "a.example.com.")).is_empty());
         let cases = [
             ("IPv4", "fd00::1", "endpoints[0].addresses: Invalid value: \"fd00::1\": must be an IPv4 address"),
-            ("IPv4", "127.0.0.1", "endpoints[0].addresses[0]: Invalid value: \"127.0.0.1\": may not be in the loopback range"),
-            ("IPv6", "fe80::1", "endpoints[0].addresses[0]: Invalid value: \"fe80::1\": may not be in the link-local range"),
+            (
+                "IPv4",
+                "127.0.0.1",
+                "endpoints[0].addresses[0]: Invalid value: \"127.0.0.1\": may not be in the loopback range",
+            ),
+            (
+                "IPv6",
+                "fe80::1",
+                "endpoints[0].addresses[0]: Invalid value: \"fe80::1\": may not be in the link-local range",
+            ),
             ("FQDN", "host", "endpoints[0].addresses[0]: Invalid value: \"host\": should be a domain"),
             ("Odd", "x", "addressType: Unsupported value: \"Odd\": supported values: \"FQDN\", \"IPv4\", \"IPv6\""),
         ];
@@ -231,7 +241,8 @@ mod tests {
                 "ports[1].protocol: Unsupported value: \"ICMP\": supported values: \"SCTP\", \"TCP\", \"UDP\"",
             ]
         );
-        let subset = json!({"addresses": [{"ip": "10.0.0.1", "hostname": "A"}], "ports": [{"port": 0, "protocol": "TCP"}]});
+        let subset =
+            json!({"addresses": [{"ip": "10.0.0.1", "hostname": "A"}], "ports": [{"port": 0, "protocol": "TCP"}]});
         let said = wrong(endpoints, json!({"subsets": [subset]}));
         assert!(said[0].starts_with("subsets[0].addresses[0].hostname: Invalid value: \"A\""), "{said:?}");
         assert_eq!(said[1], "subsets[0].ports[0].port: Invalid value: 0: must be between 1 and 65535, inclusive");

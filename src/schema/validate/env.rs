@@ -41,8 +41,14 @@ const KNOWN: [&str; 12] = [
     "status.hostIP",
     "status.podIP",
 ];
-const RESOURCES: [&str; 6] =
-    ["limits.cpu", "limits.ephemeral-storage", "limits.memory", "requests.cpu", "requests.ephemeral-storage", "requests.memory"];
+const RESOURCES: [&str; 6] = [
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
+];
 const DIVISORS: [&str; 13] = ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
 /// `env` and `envFrom` of a container.
@@ -77,9 +83,17 @@ pub(super) fn env(container: &Value, path: &str, errors: &mut Errors) {
             }
         }
         match given {
-            0 => errors.push(FieldError::invalid(path.as_str(), "", "must specify one of: `configMapRef` or `secretRef`")),
+            0 => errors.push(FieldError::invalid(
+                path.as_str(),
+                "",
+                "must specify one of: `configMapRef` or `secretRef`",
+            )),
             1 => {}
-            _ => errors.push(FieldError::invalid(path.as_str(), "", "may not have more than one field specified at a time")),
+            _ => errors.push(FieldError::invalid(
+                path.as_str(),
+                "",
+                "may not have more than one field specified at a time",
+            )),
         }
     }
 }
@@ -173,7 +187,10 @@ pub(super) fn field_ref(reference: &Value, supported: &[&str], path: &str, error
         errors.push(FieldError::required(format!("{path}.fieldPath"), ""));
         return;
     }
-    let subscript = text.strip_suffix(']').and_then(|t| t.split_once("['")).and_then(|(of, key)| Some((of, key.strip_suffix('\'')?)));
+    let subscript = text
+        .strip_suffix(']')
+        .and_then(|t| t.split_once("['"))
+        .and_then(|(of, key)| Some((of, key.strip_suffix('\'')?)));
     if let Some((of, key)) = subscript {
         match of {
             "metadata.annotations" => {
@@ -181,7 +198,9 @@ pub(super) fn field_ref(reference: &Value, supported: &[&str], path: &str, error
                 invalid_each(path, key.as_str(), names::qualified_name_errors(&key), errors);
             }
             "metadata.labels" => invalid_each(path, key, names::qualified_name_errors(key), errors),
-            other if KNOWN.contains(&other) => errors.push(FieldError::invalid(path, other, "does not support subscript")),
+            other if KNOWN.contains(&other) => {
+                errors.push(FieldError::invalid(path, other, "does not support subscript"))
+            }
             _ => unknown_field(text, path, errors),
         }
         return;
@@ -216,7 +235,10 @@ pub(super) fn resource_ref(reference: &Value, path: &str, place: Place, errors: 
     } else if !RESOURCES.contains(&resource) && !huge {
         errors.push(FieldError::not_supported(format!("{path}.resource"), resource, &RESOURCES));
     }
-    let Some(divisor) = reference.get("divisor").and_then(|d| Quantity::from_value(d).ok()).filter(|d| d.sign() != 0) else { return };
+    let Some(divisor) = reference.get("divisor").and_then(|d| Quantity::from_value(d).ok()).filter(|d| d.sign() != 0)
+    else {
+        return;
+    };
     let (of, allowed): (&str, &[&str]) = match resource.split_once('.').map_or("", |(_, of)| of) {
         "cpu" => ("cpu", &["1m", "1"]),
         "memory" => ("memory", &DIVISORS),

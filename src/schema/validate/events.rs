@@ -27,7 +27,9 @@ pub(super) fn event(object: &Value, errors: &mut Errors) {
         errors.push(FieldError::required("reportingComponent", ""));
     }
     invalid_each("reportingComponent", controller, names::qualified_name_errors(controller), errors);
-    for (field, max, needed) in [("reportingInstance", 128, true), ("action", 128, true), ("reason", 128, true), ("message", 1024, false)] {
+    for (field, max, needed) in
+        [("reportingInstance", 128, true), ("action", 128, true), ("reason", 128, true), ("message", 1024, false)]
+    {
         let text = read::text(object, field);
         if text.is_empty() && needed {
             errors.push(FieldError::required(field, ""));
@@ -38,8 +40,8 @@ pub(super) fn event(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// What events.k8s.io asks in addition. `errors` are those of the core API, in whose form the object is; the one field that is called
-/// otherwise gets its name.
+/// What events.k8s.io asks in addition. `errors` are those of the core API, in whose form the object is; the one field
+/// that is called otherwise gets its name.
 pub(super) fn strict(new: &Value, old: Option<&Value>, errors: &mut Errors) {
     for error in errors.iter_mut().filter(|error| error.field == "reportingComponent") {
         error.field = "reportingController".to_owned();
@@ -143,7 +145,10 @@ mod tests {
         assert!(errors_of(&new, Some(&old)).is_empty());
         new["message"] = json!("n");
         new["reportingComponent"] = json!("q");
-        let wanted = ["message: Invalid value: \"n\": field is immutable", "reportingController: Invalid value: \"q\": field is immutable"];
+        let wanted = [
+            "message: Invalid value: \"n\": field is immutable",
+            "reportingController: Invalid value: \"q\": field is immutable",
+        ];
         assert_eq!(errors_of(&new, Some(&old)), wanted);
     }
 }

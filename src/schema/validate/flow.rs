@@ -33,11 +33,19 @@ pub(super) fn schema(object: &Value, errors: &mut Errors) {
     if let Some(method) = read::at(spec, "distinguisherMethod")
         && !["ByNamespace", "ByUser"].contains(&read::text(method, "type"))
     {
-        errors.push(FieldError::not_supported("spec.distinguisherMethod.type", method.clone(), &["ByNamespace", "ByUser"]));
+        errors.push(FieldError::not_supported(
+            "spec.distinguisherMethod.type",
+            method.clone(),
+            &["ByNamespace", "ByUser"],
+        ));
     }
     match read::text(spec, "priorityLevelConfiguration.name") {
-        "" => errors.push(FieldError::required("spec.priorityLevelConfiguration.name", "must reference a priority level")),
-        level => invalid_each("spec.priorityLevelConfiguration.name", level, names::dns_subdomain_errors(level), errors),
+        "" => {
+            errors.push(FieldError::required("spec.priorityLevelConfiguration.name", "must reference a priority level"))
+        }
+        level => {
+            invalid_each("spec.priorityLevelConfiguration.name", level, names::dns_subdomain_errors(level), errors)
+        }
     }
     for (idx, rule) in read::list(spec, "rules").iter().enumerate() {
         rules(rule, &format!("spec.rules[{idx}]"), errors);
@@ -76,7 +84,8 @@ fn rules(rule: &Value, path: &str, errors: &mut Errors) {
     }
     let (resources, urls) = (read::list(rule, "resourceRules"), read::list(rule, "nonResourceRules"));
     if resources.is_empty() && urls.is_empty() {
-        errors.push(FieldError::required(path, "at least one of resourceRules and nonResourceRules has to be non-empty"));
+        errors
+            .push(FieldError::required(path, "at least one of resourceRules and nonResourceRules has to be non-empty"));
     }
     for (idx, rule) in resources.iter().enumerate() {
         resource_rule(rule, &format!("{path}.resourceRules[{idx}]"), errors);
@@ -107,20 +116,30 @@ fn subject(of: &Value, path: &str, errors: &mut Errors) {
             }
             match read::text(who, "namespace") {
                 _ if kind != "ServiceAccount" => {}
-                "" => errors.push(FieldError::required(format!("{here}.namespace"), "must specify namespace for service account")),
+                "" => errors.push(FieldError::required(
+                    format!("{here}.namespace"),
+                    "must specify namespace for service account",
+                )),
                 ns => invalid_each(&format!("{here}.namespace"), ns, names::dns_label_errors(ns), errors),
             }
         }
     }
     for (other, field) in SUBJECTS.iter().filter(|(k, field)| *k != kind && read::at(of, field).is_some()) {
-        errors.push(FieldError::forbidden(format!("{path}.{field}"), format!("{field} is forbidden when subject kind is not '{other}'")));
+        errors.push(FieldError::forbidden(
+            format!("{path}.{field}"),
+            format!("{field} is forbidden when subject kind is not '{other}'"),
+        ));
     }
 }
 
 /// A list that holds `*` holds nothing else.
 fn alone(values: &[&str], path: &str, what: &str, errors: &mut Errors) {
     if values.len() > 1 && values.contains(&"*") {
-        errors.push(FieldError::invalid(path, values.to_vec(), format!("if '*' is present, must not specify other {what}")));
+        errors.push(FieldError::invalid(
+            path,
+            values.to_vec(),
+            format!("if '*' is present, must not specify other {what}"),
+        ));
     }
 }
 
@@ -152,7 +171,8 @@ fn resource_rule(rule: &Value, path: &str, errors: &mut Errors) {
     } else {
         for (idx, ns) in namespaces.into_iter().enumerate() {
             let whys = names::dns_label_errors(ns).into_iter();
-            let whys = whys.map(|why| format!("each member of this list must be '*' or a DNS-1123 label; {why}")).collect();
+            let whys =
+                whys.map(|why| format!("each member of this list must be '*' or a DNS-1123 label; {why}")).collect();
             invalid_each(&format!("{path}[{idx}]"), ns, whys, errors);
         }
     }
@@ -228,8 +248,7 @@ fn fixed_level(name: &str, spec: &Value, errors: &mut Errors) {
         let why = "spec of 'exempt' except the 'spec.exempt' field must equal the fixed value";
         errors.push(FieldError::invalid("spec", spec.clone(), why));
     }
-    let fixed =
-        json!({"type": "Limited", "limited": {"nominalConcurrencyShares": 5, "lendablePercent": 0, "limitResponse": {"type": "Reject"}}});
+    let fixed = json!({"type": "Limited", "limited": {"nominalConcurrencyShares": 5, "lendablePercent": 0, "limitResponse": {"type": "Reject"}}});
     if name == "catch-all" && *spec != fixed {
         errors.push(FieldError::invalid("spec", spec.clone(), "spec of 'catch-all' must equal the fixed value"));
     }
@@ -237,7 +256,11 @@ fn fixed_level(name: &str, spec: &Value, errors: &mut Errors) {
 
 fn shares(of: &Value, path: &str, errors: &mut Errors) {
     if let Some(n) = read::integer(of, "nominalConcurrencyShares").filter(|n| *n < 0) {
-        errors.push(FieldError::invalid(format!("{path}.nominalConcurrencyShares"), n, "must be a non-negative integer"));
+        errors.push(FieldError::invalid(
+            format!("{path}.nominalConcurrencyShares"),
+            n,
+            "must be a non-negative integer",
+        ));
     }
     if let Some(n) = read::integer(of, "lendablePercent").filter(|n| !(0..=100).contains(n)) {
         errors.push(FieldError::invalid(format!("{path}.lendablePercent"), n, "must be between 0 and 100, inclusive"));
@@ -247,17 +270,27 @@ fn shares(of: &Value, path: &str, errors: &mut Errors) {
 fn limited(of: &Value, errors: &mut Errors) {
     shares(of, "spec.limited", errors);
     if let Some(n) = read::integer(of, "borrowingLimitPercent").filter(|n| *n < 0) {
-        errors.push(FieldError::invalid("spec.limited.borrowingLimitPercent", n, "if specified, must be a non-negative integer"));
+        errors.push(FieldError::invalid(
+            "spec.limited.borrowingLimitPercent",
+            n,
+            "if specified, must be a non-negative integer",
+        ));
     }
     let path = "spec.limited.limitResponse";
     let queuing = read::at(of, "limitResponse.queuing");
     match (read::text(of, "limitResponse.type"), queuing) {
         ("Reject", Some(_)) => {
-            errors.push(FieldError::forbidden(format!("{path}.queuing"), "must be nil if limited.limitResponse.type is not Limited"));
+            errors.push(FieldError::forbidden(
+                format!("{path}.queuing"),
+                "must be nil if limited.limitResponse.type is not Limited",
+            ));
         }
         ("Reject", None) => {}
         ("Queue", None) => {
-            errors.push(FieldError::required(format!("{path}.queuing"), "must not be empty if limited.limitResponse.type is Limited"));
+            errors.push(FieldError::required(
+                format!("{path}.queuing"),
+                "must not be empty if limited.limitResponse.type is Limited",
+            ));
         }
         ("Queue", Some(queuing)) => queues(queuing, &format!("{path}.queuing"), errors),
         (other, _) => errors.push(FieldError::not_supported(format!("{path}.type"), other, &["Queue", "Reject"])),
@@ -265,8 +298,10 @@ fn limited(of: &Value, errors: &mut Errors) {
 }
 
 fn queues(of: &Value, path: &str, errors: &mut Errors) {
-    let (length, queues, hand) = (read::number(of, "queueLengthLimit"), read::number(of, "queues"), read::number(of, "handSize"));
-    let mut wrong = |field: &str, n: i64, why: String| errors.push(FieldError::invalid(format!("{path}.{field}"), n, why));
+    let (length, queues, hand) =
+        (read::number(of, "queueLengthLimit"), read::number(of, "queues"), read::number(of, "handSize"));
+    let mut wrong =
+        |field: &str, n: i64, why: String| errors.push(FieldError::invalid(format!("{path}.{field}"), n, why));
     if length <= 0 {
         wrong("queueLengthLimit", length, "must be positive".to_owned());
     }
@@ -280,13 +315,19 @@ fn queues(of: &Value, path: &str, errors: &mut Errors) {
     } else if hand > queues {
         wrong("handSize", hand, format!("should not be greater than queues ({queues})"));
     } else if entropy_bits(queues, hand) > ENTROPY_BITS_MAX {
-        let why = format!("required entropy bits of deckSize {queues} and handSize {hand} should not be greater than {ENTROPY_BITS_MAX}");
+        let why = format!(
+            "required entropy bits of deckSize {queues} and handSize {hand} should not be greater than {ENTROPY_BITS_MAX}"
+        );
         wrong("handSize", hand, why);
     }
 }
 
 /// Bits of hash needed to deal `hand` cards out of a deck, as upstream counts them.
-#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "both are below 10^7, the result below 10^9")]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "both are below 10^7, the result below 10^9"
+)]
 fn entropy_bits(deck: i64, hand: i64) -> i64 {
     ((deck as f64).log2() * hand as f64).ceil() as i64
 }
@@ -358,6 +399,9 @@ mod tests {
             wrong(level, "l", queuing(512, 10))[0]
                 .contains("required entropy bits of deckSize 512 and handSize 10 should not be greater than 60")
         );
-        assert_eq!(wrong(level, "l", json!({"type": "Limited"})), ["spec.limited: Required value: must not be empty when type is Limited"]);
+        assert_eq!(
+            wrong(level, "l", json!({"type": "Limited"})),
+            ["spec.limited: Required value: must not be empty when type is Limited"]
+        );
     }
 }

@@ -93,7 +93,9 @@ fn ingress_path(entry: &Value, path: &str, errors: &mut Errors) {
                 wrong(format!("cannot end with '{bad}'"));
             }
         }
-        "ImplementationSpecific" if !text.is_empty() && !text.starts_with('/') => wrong("must be an absolute path".to_owned()),
+        "ImplementationSpecific" if !text.is_empty() && !text.starts_with('/') => {
+            wrong("must be an absolute path".to_owned())
+        }
         "ImplementationSpecific" => {}
         other => errors.push(FieldError::not_supported(format!("{path}.pathType"), other, &PATH_TYPES)),
     }
@@ -119,8 +121,12 @@ fn backend(backend: &Value, path: &str, errors: &mut Errors) {
                     errors.push(FieldError::invalid(path, "", "cannot set both port name & port number"));
                 }
                 (None, 0) => errors.push(FieldError::required(path, "port name or number is required")),
-                (None, n) => invalid_each(&format!("{path}.service.port.number"), n, names::port_number_errors(n), errors),
-                (Some(name), _) => invalid_each(&format!("{path}.service.port.name"), name, names::port_name_errors(name), errors),
+                (None, n) => {
+                    invalid_each(&format!("{path}.service.port.number"), n, names::port_number_errors(n), errors)
+                }
+                (Some(name), _) => {
+                    invalid_each(&format!("{path}.service.port.name"), name, names::port_name_errors(name), errors)
+                }
             }
         }
     }
@@ -191,7 +197,8 @@ mod tests {
     #[test]
     fn paths_and_backends_are_judged() {
         let service = json!({"service": {"name": "s", "port": {"number": 80}}});
-        let path = |kind: &str, path: &str, backend: &Value| json!({"pathType": kind, "path": path, "backend": backend});
+        let path =
+            |kind: &str, path: &str, backend: &Value| json!({"pathType": kind, "path": path, "backend": backend});
         let spec = json!({"rules": [{"host": "10.0.0.1", "http": {"paths": [
             path("Prefix", "/a/..", &service), path("Odd", "/", &service), path("ImplementationSpecific", "a", &service),
             path("Exact", "/", &json!({"resource": {"kind": "", "name": "b"}})), path("Exact", "/", &json!({}))]}}],
@@ -216,10 +223,17 @@ mod tests {
     #[test]
     fn a_class_has_a_controller_and_parameters_of_a_scope() {
         assert_eq!(
-            wrong(ingress_class, json!({"controller": "a.io/b", "parameters": {"kind": "k", "name": "n", "scope": "Cluster"}})).len(),
+            wrong(
+                ingress_class,
+                json!({"controller": "a.io/b", "parameters": {"kind": "k", "name": "n", "scope": "Cluster"}})
+            )
+            .len(),
             0
         );
-        let said = wrong(ingress_class, json!({"controller": "a.io/b c", "parameters": {"kind": "k", "name": "n", "scope": "Namespace"}}));
+        let said = wrong(
+            ingress_class,
+            json!({"controller": "a.io/b c", "parameters": {"kind": "k", "name": "n", "scope": "Namespace"}}),
+        );
         assert!(said[0].starts_with("spec.controller: Invalid value: \"b c\": Invalid path (regex used"), "{said:?}");
         assert_eq!(said[1], "spec.parameters.namespace: Required value: `parameters.scope` is set to 'Namespace'");
     }

@@ -47,7 +47,11 @@ pub(super) fn modes(spec: &Value, path: &str, errors: &mut Errors) {
         }
         mode => {
             if mode != "NonIndexed" {
-                errors.push(FieldError::not_supported(format!("{path}.completionMode"), mode, &["NonIndexed", "Indexed"]));
+                errors.push(FieldError::not_supported(
+                    format!("{path}.completionMode"),
+                    mode,
+                    &["NonIndexed", "Indexed"],
+                ));
             }
             for (field, n) in [("backoffLimitPerIndex", limit), ("maxFailedIndexes", failed)] {
                 if let Some(n) = n.filter(|_| mode == "NonIndexed") {
@@ -55,12 +59,17 @@ pub(super) fn modes(spec: &Value, path: &str, errors: &mut Errors) {
                 }
             }
             if let Some(policy) = read::at(spec, "successPolicy") {
-                errors.push(FieldError::invalid(format!("{path}.successPolicy"), shown(policy), "requires indexed completion mode"));
+                errors.push(FieldError::invalid(
+                    format!("{path}.successPolicy"),
+                    shown(policy),
+                    "requires indexed completion mode",
+                ));
             }
         }
     }
     let replacement = read::at(spec, "podReplacementPolicy").and_then(Value::as_str);
-    let supported: &[&str] = if read::at(spec, "podFailurePolicy").is_some() { &["Failed"] } else { &["Failed", "TerminatingOrFailed"] };
+    let supported: &[&str] =
+        if read::at(spec, "podFailurePolicy").is_some() { &["Failed"] } else { &["Failed", "TerminatingOrFailed"] };
     if let Some(replacement) = replacement.filter(|policy| !supported.contains(policy)) {
         errors.push(FieldError::not_supported(format!("{path}.podReplacementPolicy"), replacement, supported));
     }
@@ -68,7 +77,8 @@ pub(super) fn modes(spec: &Value, path: &str, errors: &mut Errors) {
         failure_policy(spec, policy, &format!("{path}.podFailurePolicy.rules"), errors);
     }
     let rules = read::list(spec, "successPolicy.rules");
-    if read::at(spec, "successPolicy").is_some() && rules.is_empty() && read::text(spec, "completionMode") == "Indexed" {
+    if read::at(spec, "successPolicy").is_some() && rules.is_empty() && read::text(spec, "completionMode") == "Indexed"
+    {
         let why = "at least one rules must be specified when the successPolicy is specified";
         errors.push(FieldError::required(format!("{path}.successPolicy.rules"), why));
     }
@@ -88,7 +98,8 @@ fn shown(policy: &Value) -> Value {
         let of = |field: &str| read::at(rule, field).cloned().unwrap_or(Value::Null);
         json!({"SucceededIndexes": of("succeededIndexes"), "SucceededCount": of("succeededCount")})
     };
-    let rules = read::at(policy, "rules").and_then(Value::as_array).map(|rules| rules.iter().map(rule).collect::<Vec<_>>());
+    let rules =
+        read::at(policy, "rules").and_then(Value::as_array).map(|rules| rules.iter().map(rule).collect::<Vec<_>>());
     json!({ "Rules": rules })
 }
 
@@ -96,7 +107,9 @@ fn shown(policy: &Value) -> Value {
 fn managed_by(manager: &str, path: &str, errors: &mut Errors) {
     match manager.split_once('/').filter(|(host, rest)| !host.is_empty() && !rest.is_empty()) {
         None if manager.is_empty() => errors.push(FieldError::required(path, "")),
-        None => errors.push(FieldError::invalid(path, manager, "must be a domain-prefixed path (such as \"acme.io/foo\")")),
+        None => {
+            errors.push(FieldError::invalid(path, manager, "must be a domain-prefixed path (such as \"acme.io/foo\")"))
+        }
         Some((host, rest)) => {
             invalid_each(path, host, names::dns_subdomain_errors(host), errors);
             if !rest.bytes().all(|b| b.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&b)) {
@@ -113,7 +126,8 @@ fn managed_by(manager: &str, path: &str, errors: &mut Errors) {
 /// Very many indexes are only for those who bound their failures.
 fn large(spec: &Value, path: &str, errors: &mut Errors) {
     let number = |field: &str| read::integer(spec, field);
-    let mut invalid = |field: &str, n: i64, why: String| errors.push(FieldError::invalid(format!("{path}.{field}"), n, why));
+    let mut invalid =
+        |field: &str, n: i64, why: String| errors.push(FieldError::invalid(format!("{path}.{field}"), n, why));
     let failed = number("maxFailedIndexes");
     if let Some(n) = failed.filter(|n| *n > PARALLELISM_MAX) {
         invalid("maxFailedIndexes", n, format!("must be less than or equal to {PARALLELISM_MAX}"));
@@ -137,7 +151,8 @@ fn large(spec: &Value, path: &str, errors: &mut Errors) {
 
 /// One way in which an indexed job with so many completions may succeed early.
 fn success_rule(rule: &Value, completions: i64, path: &str, errors: &mut Errors) {
-    let (indexes, count) = (read::at(rule, "succeededIndexes").and_then(Value::as_str), read::integer(rule, "succeededCount"));
+    let (indexes, count) =
+        (read::at(rule, "succeededIndexes").and_then(Value::as_str), read::integer(rule, "succeededCount"));
     if indexes.is_none() && count.is_none() {
         errors.push(FieldError::required(path, "at least one of succeededCount or succeededIndexes must be specified"));
     }
@@ -202,7 +217,8 @@ fn failure_policy(spec: &Value, policy: &Value, path: &str, errors: &mut Errors)
         errors.push(FieldError::too_many(path, rules.len(), RULES_MAX));
     }
     let lists = ["template.spec.containers", "template.spec.initContainers"];
-    let containers: BTreeSet<&str> = lists.iter().flat_map(|l| read::list(spec, l)).map(|c| read::text(c, "name")).collect();
+    let containers: BTreeSet<&str> =
+        lists.iter().flat_map(|l| read::list(spec, l)).map(|c| read::text(c, "name")).collect();
     for (idx, rule) in rules.iter().enumerate() {
         let path = format!("{path}[{idx}]");
         let action = read::text(rule, "action");
@@ -212,10 +228,18 @@ fn failure_policy(spec: &Value, policy: &Value, path: &str, errors: &mut Errors)
                 errors.push(FieldError::required(format!("{path}.action"), why));
             }
             "FailIndex" if read::at(spec, "backoffLimitPerIndex").is_none() => {
-                errors.push(FieldError::invalid(format!("{path}.action"), action, "requires the backoffLimitPerIndex to be set"));
+                errors.push(FieldError::invalid(
+                    format!("{path}.action"),
+                    action,
+                    "requires the backoffLimitPerIndex to be set",
+                ));
             }
             "Count" | "FailIndex" | "FailJob" | "Ignore" => {}
-            other => errors.push(FieldError::not_supported(format!("{path}.action"), other, &["Count", "FailIndex", "FailJob", "Ignore"])),
+            other => errors.push(FieldError::not_supported(
+                format!("{path}.action"),
+                other,
+                &["Count", "FailIndex", "FailJob", "Ignore"],
+            )),
         }
         let (codes, conditions) = (read::at(rule, "onExitCodes"), read::list(rule, "onPodConditions"));
         if let Some(codes) = codes {

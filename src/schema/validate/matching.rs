@@ -156,7 +156,13 @@ pub(super) fn compiles(text: &str, names: &[(String, Ty)], wanted: Option<&Ty>, 
 }
 
 /// What was compiled makes what is wanted; its type.
-pub(super) fn made(compiled: Result<Program, String>, text: &str, wanted: Option<&Ty>, path: &str, errors: &mut Errors) -> Ty {
+pub(super) fn made(
+    compiled: Result<Program, String>,
+    text: &str,
+    wanted: Option<&Ty>,
+    path: &str,
+    errors: &mut Errors,
+) -> Ty {
     match compiled {
         Err(why) => {
             errors.push(FieldError::invalid(path, text, format!("compilation failed: {why}")));
@@ -164,7 +170,11 @@ pub(super) fn made(compiled: Result<Program, String>, text: &str, wanted: Option
         }
         Ok(program) => {
             if let Some(wanted) = wanted.filter(|w| !program.makes(w)) {
-                errors.push(FieldError::invalid(path, text, format!("must evaluate to {wanted} but got {}", program.result)));
+                errors.push(FieldError::invalid(
+                    path,
+                    text,
+                    format!("must evaluate to {wanted} but got {}", program.result),
+                ));
             }
             program.result
         }

@@ -27,13 +27,17 @@ pub(super) fn create(r: &Resource, object: &Value, name_check: NameCheck) -> Vec
     if name.is_empty() {
         errors.push(FieldError::required("metadata.name", "name or generateName is required"));
     } else {
-        errors.extend(name_check(name, NameUse::Whole).into_iter().map(|m| FieldError::invalid("metadata.name", name, m)));
+        errors.extend(
+            name_check(name, NameUse::Whole).into_iter().map(|m| FieldError::invalid("metadata.name", name, m)),
+        );
     }
     let ns = meta::namespace(object);
     match (r.namespaced, ns.is_empty()) {
         (true, true) => errors.push(FieldError::required("metadata.namespace", "")),
         (true, false) => {
-            errors.extend(names::dns_label_errors(ns).into_iter().map(|m| FieldError::invalid("metadata.namespace", ns, m)));
+            errors.extend(
+                names::dns_label_errors(ns).into_iter().map(|m| FieldError::invalid("metadata.namespace", ns, m)),
+            );
         }
         (false, false) => errors.push(FieldError::forbidden("metadata.namespace", "not allowed on this type")),
         (false, true) => {}
@@ -47,7 +51,10 @@ pub(super) fn create(r: &Resource, object: &Value, name_check: NameCheck) -> Vec
 /// A finalizer without a domain is one of Kubernetes's own. Which kinds are not asked is as upstream has it.
 fn own_finalizers(r: &Resource, object: &Value, errors: &mut Vec<FieldError>) {
     let lenient = r.custom
-        || matches!(r.group.as_ref(), "admissionregistration.k8s.io" | "apiextensions.k8s.io" | "apiregistration.k8s.io")
+        || matches!(
+            r.group.as_ref(),
+            "admissionregistration.k8s.io" | "apiextensions.k8s.io" | "apiregistration.k8s.io"
+        )
         || matches!(r.kind.as_ref(), "PodDisruptionBudget" | "Lease" | "LeaseCandidate" | "RuntimeClass" | "Event");
     for (idx, finalizer) in meta::finalizers(object).into_iter().enumerate().filter(|_| !lenient) {
         if !finalizer.contains('/') && !["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer) {
@@ -115,7 +122,8 @@ fn common(object: &Value, errors: &mut Vec<FieldError>) {
 /// A map of labels.
 pub(super) fn labels(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
     for (key, value) in map {
-        errors.extend(names::qualified_name_errors(key).into_iter().map(|m| FieldError::invalid(path, key.as_str(), m)));
+        errors
+            .extend(names::qualified_name_errors(key).into_iter().map(|m| FieldError::invalid(path, key.as_str(), m)));
         let value = value.as_str().unwrap_or_default();
         errors.extend(names::label_value_errors(value).into_iter().map(|m| FieldError::invalid(path, value, m)));
     }

@@ -51,7 +51,8 @@ use crate::table::{Resource, Shape, TypeDef};
 use crate::validate::error::FieldError;
 use crate::validate::rules::{of_new, rules_of};
 
-/// Everything wrong with an object that is to be created; empty when it may be stored. Expects decoded and defaulted input.
+/// Everything wrong with an object that is to be created; empty when it may be stored. Expects decoded and defaulted
+/// input.
 pub fn create(r: &Resource, object: &Value) -> Vec<FieldError> {
     let rules = rules_of(r);
     let mut errors = metadata::create(r, object, rules.name);
@@ -89,7 +90,8 @@ pub fn service_addresses(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// What the API that was asked wants beyond what the one in which the object is stored does; `errors` are those of the latter.
+/// What the API that was asked wants beyond what the one in which the object is stored does; `errors` are those of the
+/// latter.
 pub fn asked(requested: &Resource, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     if requested.kind == "Event" && requested.group == "events.k8s.io" {
         events::strict(new, old, errors);

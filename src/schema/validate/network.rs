@@ -37,7 +37,11 @@ pub(super) fn service(object: &Value, errors: &mut Errors) {
         }
         "ClusterIP" | "LoadBalancer" | "NodePort" => {}
         other => {
-            errors.push(FieldError::not_supported("spec.type", other, &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"]));
+            errors.push(FieldError::not_supported(
+                "spec.type",
+                other,
+                &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"],
+            ));
         }
     }
     service_addresses::check(object, errors);
@@ -84,7 +88,9 @@ fn balancer(object: &Value, spec: &Value, kind: &str, errors: &mut Errors) {
     }
     if let Some(class) = read::at(spec, "loadBalancerClass").and_then(Value::as_str) {
         match kind {
-            "LoadBalancer" => invalid_each("spec.loadBalancerClass", class, names::qualified_name_errors(class), errors),
+            "LoadBalancer" => {
+                invalid_each("spec.loadBalancerClass", class, names::qualified_name_errors(class), errors)
+            }
             _ => errors.push(FieldError::forbidden("spec.loadBalancerClass", only)),
         }
     }
@@ -93,8 +99,8 @@ fn balancer(object: &Value, spec: &Value, kind: &str, errors: &mut Errors) {
 /// Where packets go: policies for traffic from outside and inside, and which endpoints are preferred.
 fn traffic(spec: &Value, kind: &str, errors: &mut Errors) {
     let external = read::text(spec, "externalTrafficPolicy");
-    let outside =
-        matches!(kind, "LoadBalancer" | "NodePort") || (matches!(kind, "ClusterIP" | "") && !read::list(spec, "externalIPs").is_empty());
+    let outside = matches!(kind, "LoadBalancer" | "NodePort")
+        || (matches!(kind, "ClusterIP" | "") && !read::list(spec, "externalIPs").is_empty());
     if !outside && !external.is_empty() {
         let why = "may only be set for externally-accessible services";
         errors.push(FieldError::invalid("spec.externalTrafficPolicy", external, why));
@@ -123,7 +129,9 @@ fn affinity(spec: &Value, errors: &mut Errors) {
         "" | "None" => {}
         "ClientIP" => {
             let path = "spec.sessionAffinityConfig.clientIP.timeoutSeconds";
-            if let Some(secs) = read::integer(spec, "sessionAffinityConfig.clientIP.timeoutSeconds").filter(|s| !(1..=86400).contains(s)) {
+            if let Some(secs) = read::integer(spec, "sessionAffinityConfig.clientIP.timeoutSeconds")
+                .filter(|s| !(1..=86400).contains(s))
+            {
                 errors.push(FieldError::invalid(path, secs, "must be greater than 0 and less than 86400"));
             }
         }
@@ -154,7 +162,12 @@ fn service_ports(ports: &[Value], kind: &str, errors: &mut Errors) {
             errors.push(FieldError::not_supported(format!("{path}.protocol"), protocol, &["SCTP", "TCP", "UDP"]));
         }
         if let Some(application) = read::at(entry, "appProtocol").and_then(Value::as_str) {
-            invalid_each(&format!("{path}.appProtocol"), application, names::qualified_name_errors(application), errors);
+            invalid_each(
+                &format!("{path}.appProtocol"),
+                application,
+                names::qualified_name_errors(application),
+                errors,
+            );
         }
         if !numbers.insert((number, protocol)) {
             // Upstream shows a port of its own type with nothing else in it.
@@ -214,14 +227,26 @@ fn policy_port(entry: &Value, path: &str, errors: &mut Errors) {
             Some(Some(start)) => {
                 if end < start {
                     // Upstream shows the port here.
-                    errors.push(FieldError::invalid(format!("{path}.endPort"), start, "must be greater than or equal to `port`"));
+                    errors.push(FieldError::invalid(
+                        format!("{path}.endPort"),
+                        start,
+                        "must be greater than or equal to `port`",
+                    ));
                 }
                 invalid_each(&format!("{path}.endPort"), end, names::port_number_errors(end), errors);
             }
             Some(None) => {
-                errors.push(FieldError::invalid(format!("{path}.endPort"), end, "may not be specified when `port` is non-numeric"));
+                errors.push(FieldError::invalid(
+                    format!("{path}.endPort"),
+                    end,
+                    "may not be specified when `port` is non-numeric",
+                ));
             }
-            None => errors.push(FieldError::invalid(format!("{path}.endPort"), end, "may not be specified when `port` is not specified")),
+            None => errors.push(FieldError::invalid(
+                format!("{path}.endPort"),
+                end,
+                "may not be specified when `port` is not specified",
+            )),
         }
     }
 }
@@ -240,7 +265,9 @@ fn policy_peer(peer: &Value, path: &str, errors: &mut Errors) {
     }
     match block {
         None if selected == 0 => errors.push(FieldError::required(path, "must specify a peer")),
-        Some(_) if selected > 0 => errors.push(FieldError::forbidden(path, "may not specify both ipBlock and another peer")),
+        Some(_) if selected > 0 => {
+            errors.push(FieldError::forbidden(path, "may not specify both ipBlock and another peer"))
+        }
         _ => {}
     }
 }

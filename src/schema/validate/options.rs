@@ -1,4 +1,5 @@
-//! What a request may ask for: create, update, patch and delete options. The status names `PatchOptions.meta.k8s.io ""`.
+//! What a request may ask for: create, update, patch and delete options. The status names `PatchOptions.meta.k8s.io
+//! ""`.
 
 use crate::validate::error::FieldError;
 
@@ -89,7 +90,10 @@ mod tests {
     #[test]
     fn apply_needs_a_manager_and_only_apply_may_force() {
         let options = WriteOptions::default();
-        assert_eq!(patch(&options, PatchKind::Apply, None)[0].to_string(), "fieldManager: Required value: is required for apply patch");
+        assert_eq!(
+            patch(&options, PatchKind::Apply, None)[0].to_string(),
+            "fieldManager: Required value: is required for apply patch"
+        );
         assert_eq!(
             patch(&options, PatchKind::Other, Some(true))[0].to_string(),
             "force: Forbidden: may not be specified for non-apply patch"

@@ -97,7 +97,12 @@ pub(super) fn pod_spec(spec: &Value, path: &str, errors: &mut Errors) {
     for (idx, alias) in read::list(spec, "hostAliases").iter().enumerate() {
         ip(read::text(alias, "ip"), &format!("{path}.hostAliases[{idx}].ip"), errors);
         for (at, name) in read::texts(alias, "hostnames").into_iter().enumerate() {
-            invalid_each(&format!("{path}.hostAliases[{idx}].hostnames[{at}]"), name, names::dns_subdomain_errors(name), errors);
+            invalid_each(
+                &format!("{path}.hostAliases[{idx}].hostnames[{at}]"),
+                name,
+                names::dns_subdomain_errors(name),
+                errors,
+            );
         }
     }
     for (idx, gate) in read::list(spec, "readinessGates").iter().enumerate() {
@@ -130,8 +135,10 @@ fn resource_claims(spec: &Value, path: &str, errors: &mut Errors) {
         } else {
             invalid_each(&format!("{path}.name"), name, names::dns_label_errors(name), errors);
         }
-        let sources: Vec<(&str, &str)> =
-            ["resourceClaimName", "resourceClaimTemplateName"].iter().filter_map(|f| Some((*f, read::some_text(claim, f)?))).collect();
+        let sources: Vec<(&str, &str)> = ["resourceClaimName", "resourceClaimTemplateName"]
+            .iter()
+            .filter_map(|f| Some((*f, read::some_text(claim, f)?)))
+            .collect();
         match sources.as_slice() {
             [] => {
                 let why = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
@@ -250,8 +257,7 @@ fn scalars(spec: &Value, path: &str, errors: &mut Errors) {
 
 /// Names as upstream's `validateSysctls` has them. Which of them a node allows is the kubelet's matter.
 fn sysctls(spec: &Value, path: &str, errors: &mut Errors) {
-    const TEXT: &str =
-        "must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
+    const TEXT: &str = "must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
     let mut seen = BTreeSet::new();
     for (idx, sysctl) in read::list(spec, "securityContext.sysctls").iter().enumerate() {
         let (path, name) = (format!("{path}[{idx}].name"), read::text(sysctl, "name"));
@@ -300,7 +306,11 @@ pub(super) fn tolerations(list: &[Value], path: &str, errors: &mut Errors) {
             }
             // Comparisons are behind a gate that is off upstream.
             other @ ("Lt" | "Gt") => {
-                errors.push(FieldError::not_supported(format!("{path}.operator"), other, &["Equal", "Exists", "Lt", "Gt"]));
+                errors.push(FieldError::not_supported(
+                    format!("{path}.operator"),
+                    other,
+                    &["Equal", "Exists", "Lt", "Gt"],
+                ));
             }
             other => errors.push(FieldError::not_supported(format!("{path}.operator"), other, &["Equal", "Exists"])),
         }
@@ -314,7 +324,8 @@ pub(super) fn tolerations(list: &[Value], path: &str, errors: &mut Errors) {
 fn spread(spec: &Value, path: &str, errors: &mut Errors) {
     let all = read::list(spec, "topologySpreadConstraints");
     let pair = |of| (read::text(of, "topologyKey"), read::text(of, "whenUnsatisfiable"));
-    let last_of: BTreeMap<(&str, &str), usize> = all.iter().enumerate().map(|(idx, constraint)| (pair(constraint), idx)).collect();
+    let last_of: BTreeMap<(&str, &str), usize> =
+        all.iter().enumerate().map(|(idx, constraint)| (pair(constraint), idx)).collect();
     for (idx, constraint) in all.iter().enumerate() {
         let path = format!("{path}.topologySpreadConstraints[{idx}]");
         let skew = read::number(constraint, "maxSkew");
@@ -360,7 +371,10 @@ fn spread(spec: &Value, path: &str, errors: &mut Errors) {
 fn label_keys(of: &Value, field: &str, path: &str, errors: &mut Errors) {
     let keys = read::texts(of, field);
     if !keys.is_empty() && read::at(of, "labelSelector").is_none() {
-        errors.push(FieldError::forbidden(format!("{path}.{field}"), "must not be specified when labelSelector is not set"));
+        errors.push(FieldError::forbidden(
+            format!("{path}.{field}"),
+            "must not be specified when labelSelector is not set",
+        ));
     }
     for (idx, key) in keys.into_iter().enumerate() {
         invalid_each(&format!("{path}.{field}[{idx}]"), key, names::qualified_name_errors(key), errors);
@@ -427,7 +441,10 @@ fn pod_affinity_term(term: &Value, path: &str, errors: &mut Errors) {
 pub(super) fn node_selector(selector: &Value, path: &str, errors: &mut Errors) {
     let terms = read::list(selector, "nodeSelectorTerms");
     if terms.is_empty() {
-        errors.push(FieldError::required(format!("{path}.nodeSelectorTerms"), "must have at least one node selector term"));
+        errors.push(FieldError::required(
+            format!("{path}.nodeSelectorTerms"),
+            "must have at least one node selector term",
+        ));
     }
     for (idx, term) in terms.iter().enumerate() {
         node_selector_term(term, &format!("{path}.nodeSelectorTerms[{idx}]"), errors);
@@ -444,7 +461,9 @@ fn node_selector_term(term: &Value, path: &str, errors: &mut Errors) {
                 let why = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector";
                 errors.push(FieldError::required(format!("{path}.values"), why));
             }
-            other => errors.push(FieldError::invalid(format!("{path}.operator"), other, "not a valid selector operator")),
+            other => {
+                errors.push(FieldError::invalid(format!("{path}.operator"), other, "not a valid selector operator"))
+            }
         }
         match read::text(requirement, "key") {
             "metadata.name" => {
@@ -472,7 +491,9 @@ fn node_selector_term(term: &Value, path: &str, errors: &mut Errors) {
                 errors.push(FieldError::required(format!("{path}.values"), message));
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
-            other => errors.push(FieldError::invalid(format!("{path}.operator"), other, "not a valid selector operator")),
+            other => {
+                errors.push(FieldError::invalid(format!("{path}.operator"), other, "not a valid selector operator"))
+            }
         }
         let key = read::text(requirement, "key");
         invalid_each(&format!("{path}.key"), key, names::qualified_name_errors(key), errors);
@@ -506,7 +527,12 @@ fn dns(spec: &Value, path: &str, errors: &mut Errors) {
     }
     for (idx, search) in searches.into_iter().enumerate().filter(|(_, s)| *s != ".") {
         let search = search.strip_suffix('.').unwrap_or(search);
-        invalid_each(&format!("{field}[{idx}]"), search, names::dns_subdomain_errors(&search.replace('_', "x")), errors);
+        invalid_each(
+            &format!("{field}[{idx}]"),
+            search,
+            names::dns_subdomain_errors(&search.replace('_', "x")),
+            errors,
+        );
     }
     for (idx, option) in read::list(spec, "dnsConfig.options").iter().enumerate() {
         if read::text(option, "name").is_empty() {

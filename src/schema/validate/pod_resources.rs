@@ -15,7 +15,8 @@ pub(super) fn pod_resources(spec: &Value, path: &str, errors: &mut Errors) {
     let Some(whole) = read::at(spec, "resources") else { return };
     let path = format!("{path}.resources");
     if read::at(whole, "claims").is_some() {
-        errors.push(FieldError::forbidden(format!("{path}.claims"), "claims may not be set for Resources at pod-level"));
+        errors
+            .push(FieldError::forbidden(format!("{path}.claims"), "claims may not be set for Resources at pod-level"));
     }
     let shared = crate::quota::pod_amounts(&json!({"spec": alone(spec)}), "requests");
     let limit = |name: &str| read::map(whole, "limits").and_then(|limits| Quantity::from_value(limits.get(name)?).ok());
@@ -46,7 +47,8 @@ pub(super) fn pod_resources(spec: &Value, path: &str, errors: &mut Errors) {
         }
     }
     if unlimited {
-        errors.push(FieldError::required(format!("{path}.limits"), "Limit must be set for non overcommitable resources"));
+        errors
+            .push(FieldError::required(format!("{path}.limits"), "Limit must be set for non overcommitable resources"));
     }
 }
 
@@ -86,18 +88,20 @@ mod tests {
 
     #[test]
     fn a_pod_as_a_whole_asks_for_cpu_memory_and_huge_pages_only() {
-        assert!(said(json!({"requests": {"cpu": "2"}, "limits": {"cpu": "3", "hugepages-2Mi": "2Mi"}}), "1").is_empty());
+        assert!(
+            said(json!({"requests": {"cpu": "2"}, "limits": {"cpu": "3", "hugepages-2Mi": "2Mi"}}), "1").is_empty()
+        );
         let wanted = "spec.resources.limits[a.b/x]: Unsupported value: \"a.b/x\": supported values: \"cpu\", \"hugepages-\", \"memory\"";
         assert_eq!(said(json!({"limits": {"a.b/x": "1"}}), "1"), [wanted]);
-        let wanted = "spec.resources.limits[foo]: Invalid value: \"foo\": must be a standard resource type or fully qualified";
+        let wanted =
+            "spec.resources.limits[foo]: Invalid value: \"foo\": must be a standard resource type or fully qualified";
         assert_eq!(said(json!({"limits": {"foo": "1"}}), "1"), [wanted]);
         assert_eq!(said(json!({"claims": [{"name": "x"}]}), "1").len(), 1);
     }
 
     #[test]
     fn a_pod_as_a_whole_has_room_for_its_containers() {
-        let wanted =
-            "spec.resources.requests[cpu]: Invalid value: \"1\": must be greater than or equal to aggregate container requests of 2";
+        let wanted = "spec.resources.requests[cpu]: Invalid value: \"1\": must be greater than or equal to aggregate container requests of 2";
         assert_eq!(said(json!({"requests": {"cpu": "1"}}), "2"), [wanted]);
         let wanted = "spec.resources.requests: Invalid value: \"3\": must be less than or equal to cpu limit of 2";
         assert_eq!(said(json!({"requests": {"cpu": "3"}, "limits": {"cpu": "2"}}), "2"), [wanted]);

@@ -48,15 +48,24 @@ pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
 /// Where a gated pod may go only becomes narrower.
 fn narrower(new: &Value, old: &Value, errors: &mut Errors) {
     let selector = |pod| read::map(pod, "spec.nodeSelector");
-    let kept = selector(old).is_none_or(|old| old.iter().all(|(k, v)| selector(new).is_some_and(|new| new.get(k) == Some(v))));
+    let kept =
+        selector(old).is_none_or(|old| old.iter().all(|(k, v)| selector(new).is_some_and(|new| new.get(k) == Some(v))));
     if !kept {
         let why = "only additions to spec.nodeSelector are allowed (no mutations or deletions)";
-        errors.push(FieldError::invalid("spec.nodeSelector", read::at(new, "spec.nodeSelector").cloned().unwrap_or(Value::Null), why));
+        errors.push(FieldError::invalid(
+            "spec.nodeSelector",
+            read::at(new, "spec.nodeSelector").cloned().unwrap_or(Value::Null),
+            why,
+        ));
     }
     let path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
     let (now, before) = (read::list(new, path), read::list(old, path));
     if !before.is_empty() && now.len() != before.len() {
-        errors.push(FieldError::invalid(path, now.to_vec(), "no additions/deletions to non-empty NodeSelectorTerms list are allowed"));
+        errors.push(FieldError::invalid(
+            path,
+            now.to_vec(),
+            "no additions/deletions to non-empty NodeSelectorTerms list are allowed",
+        ));
         return;
     }
     for (idx, (now, before)) in now.iter().zip(before).enumerate() {
@@ -121,8 +130,16 @@ fn whole_resize(new: &Value, old: &Value, errors: &mut Errors) {
     if before.is_some() && now.is_none() {
         return errors.push(FieldError::forbidden("spec.resources", "pod-level resources cannot be removed"));
     }
-    removed(read::at(new, "spec").unwrap_or(&Value::Null), read::at(old, "spec").unwrap_or(&Value::Null), "spec", "pod-level ", errors);
-    let own = |resources: Option<&Value>| fixed(&serde_json::json!({"resources": resources.unwrap_or(&serde_json::json!({}))}));
+    removed(
+        read::at(new, "spec").unwrap_or(&Value::Null),
+        read::at(old, "spec").unwrap_or(&Value::Null),
+        "spec",
+        "pod-level ",
+        errors,
+    );
+    let own = |resources: Option<&Value>| {
+        fixed(&serde_json::json!({"resources": resources.unwrap_or(&serde_json::json!({}))}))
+    };
     if own(now) != own(before) {
         errors.push(FieldError::forbidden("spec", "only cpu and memory resources are mutable at pod-level"));
     }
@@ -154,7 +171,10 @@ fn container_resize(now: &Value, before: &Value, field: &str, path: &str, errors
         });
     }
     let restarts = |policy: &Value| read::text(policy, "restartPolicy") == "RestartContainer";
-    if is_init && read::text(before, "restartPolicy") != "Always" && read::list(now, "resizePolicy").iter().any(restarts) {
+    if is_init
+        && read::text(before, "restartPolicy") != "Always"
+        && read::list(now, "resizePolicy").iter().any(restarts)
+    {
         let why = "non-sidecar init containers with a resize policy of RestartContainer cannot be resized";
         errors.push(FieldError::forbidden(path, why));
     }
@@ -166,7 +186,10 @@ fn removed(now: &Value, before: &Value, path: &str, whose: &str, errors: &mut Er
         let names = |c| read::map(c, &format!("resources.{sort}")).into_iter().flatten().map(|(k, _)| k.clone());
         let left: HashSet<String> = names(now).collect();
         if names(before).any(|name| !left.contains(&name)) {
-            errors.push(FieldError::forbidden(format!("{path}.resources.{sort}"), format!("{whose}resource {sort} cannot be removed")));
+            errors.push(FieldError::forbidden(
+                format!("{path}.resources.{sort}"),
+                format!("{whose}resource {sort} cannot be removed"),
+            ));
         }
     }
 }
@@ -198,7 +221,10 @@ pub(super) fn ephemeral(new: &Value, old: &Value, errors: &mut Errors) {
         let found = now.get(name).copied();
         if found != Some(container) {
             let what = if found.is_none() { "removed" } else { "changed" };
-            errors.push(FieldError::forbidden(path, format!("existing ephemeral containers {name:?} may not be {what}\n")));
+            errors.push(FieldError::forbidden(
+                path,
+                format!("existing ephemeral containers {name:?} may not be {what}\n"),
+            ));
         }
     }
 }
@@ -292,7 +318,10 @@ mod tests {
             ["spec: Forbidden: only cpu and memory resources are mutable"]
         );
         let all = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1", "memory": "1Gi"}});
-        assert!(said(resize, &pod(all, "NotRequired"), &old)[0].ends_with("Pod QOS Class may not change as a result of resizing"));
+        assert!(
+            said(resize, &pod(all, "NotRequired"), &old)[0]
+                .ends_with("Pod QOS Class may not change as a result of resizing")
+        );
     }
 
     // upstream's e2e specs of resizes, with names and as a whole
@@ -320,9 +349,16 @@ mod tests {
         let set = pod(&["a", "b"], cpu);
         assert_eq!(said(resize, &bare, &set), ["spec.resources: Forbidden: pod-level resources cannot be removed"]);
         let fewer = pod(&["a", "b"], json!({"requests": {"cpu": "5m"}}));
-        assert_eq!(said(resize, &fewer, &set), ["spec.resources.limits: Forbidden: pod-level resource limits cannot be removed"]);
-        let huge = pod(&["a", "b"], json!({"requests": {"cpu": "5m", "hugepages-2Mi": "2Mi"}, "limits": {"cpu": "25m"}}));
-        assert_eq!(said(resize, &huge, &set), ["spec: Forbidden: only cpu and memory resources are mutable at pod-level"]);
+        assert_eq!(
+            said(resize, &fewer, &set),
+            ["spec.resources.limits: Forbidden: pod-level resource limits cannot be removed"]
+        );
+        let huge =
+            pod(&["a", "b"], json!({"requests": {"cpu": "5m", "hugepages-2Mi": "2Mi"}, "limits": {"cpu": "25m"}}));
+        assert_eq!(
+            said(resize, &huge, &set),
+            ["spec: Forbidden: only cpu and memory resources are mutable at pod-level"]
+        );
     }
 
     #[test]

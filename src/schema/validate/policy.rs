@@ -90,7 +90,14 @@ fn param_kind(kind: &Value, errors: &mut Errors) {
     }
 }
 
-fn expression(of: &Value, field: &str, path: &str, names: &[(String, Ty)], wanted: Option<&Ty>, errors: &mut Errors) -> Ty {
+fn expression(
+    of: &Value,
+    field: &str,
+    path: &str,
+    names: &[(String, Ty)],
+    wanted: Option<&Ty>,
+    errors: &mut Errors,
+) -> Ty {
     let (at, text) = (join(path, field), read::text(of, field));
     if text.trim().is_empty() {
         errors.push(FieldError::required(at, format!("{field} is not specified")));
@@ -145,7 +152,11 @@ fn judge(validation: &Value, path: &str, names: &[(String, Ty)], errors: &mut Er
     match read::some_text(validation, "messageExpression") {
         None | Some("") => {}
         Some(text) if text.trim().is_empty() => {
-            errors.push(FieldError::invalid(format!("{path}.messageExpression"), text, "must be non-empty if specified"));
+            errors.push(FieldError::invalid(
+                format!("{path}.messageExpression"),
+                text,
+                "must be non-empty if specified",
+            ));
         }
         Some(_) => {
             // The authorizer is not for messages.
@@ -181,18 +192,31 @@ pub(super) fn mutating(object: &Value, errors: &mut Errors) {
             "JSONPatch" => ("jsonPatch", "applyConfiguration", Ty::List(Box::new(Ty::Made("JSONPatch".into())))),
             "ApplyConfiguration" => ("applyConfiguration", "jsonPatch", Ty::Made("Object".into())),
             text => {
-                errors.push(FieldError::not_supported(format!("{path}.patchType"), text, &["ApplyConfiguration", "JSONPatch"]));
+                errors.push(FieldError::not_supported(
+                    format!("{path}.patchType"),
+                    text,
+                    &["ApplyConfiguration", "JSONPatch"],
+                ));
                 continue;
             }
         };
         let kind = read::text(mutation, "patchType");
         match read::at(mutation, own) {
-            None => errors.push(FieldError::required(format!("{path}.{own}"), format!("must be specified when patchType is {kind}"))),
+            None => errors.push(FieldError::required(
+                format!("{path}.{own}"),
+                format!("must be specified when patchType is {kind}"),
+            )),
             Some(patch) => {
                 let here = format!("{path}.{own}.expression");
                 match read::text(patch, "expression").trim() {
                     "" => errors.push(FieldError::required(here, "")),
-                    text => drop(made(Program::compile_in(Dialect::Patches, text, &names), text, Some(&wanted), &here, errors)),
+                    text => drop(made(
+                        Program::compile_in(Dialect::Patches, text, &names),
+                        text,
+                        Some(&wanted),
+                        &here,
+                        errors,
+                    )),
                 }
             }
         }
@@ -339,16 +363,19 @@ mod tests {
         refused("object.spec.x", "dyn");
         refused("object.spec.x == 1", "bool");
         let patch = "[JSONPatch{op: 'remove', path: '/a'}]";
-        for good in
-            [format!("[] + {patch}"), format!("has(object.a) ? {patch} : []"), "[1].map(i, JSONPatch{op: 'remove', path: '/a'})".to_owned()]
-        {
+        for good in [
+            format!("[] + {patch}"),
+            format!("has(object.a) ? {patch} : []"),
+            "[1].map(i, JSONPatch{op: 'remove', path: '/a'})".to_owned(),
+        ] {
             assert_eq!(of(&good), Vec::<String>::new(), "{good}");
         }
     }
 
     #[test]
     fn a_binding_names_a_policy_and_one_way_to_its_parameters() {
-        let spec = json!({"policyName": "p", "paramRef": {"name": "a", "selector": {}, "parameterNotFoundAction": "Deny"}});
+        let spec =
+            json!({"policyName": "p", "paramRef": {"name": "a", "selector": {}, "parameterNotFoundAction": "Deny"}});
         assert_eq!(
             wrong(mutating_binding, spec),
             [
@@ -356,6 +383,9 @@ mod tests {
                 "spec.paramRef.selector: Forbidden: name and selector are mutually exclusive",
             ]
         );
-        assert_eq!(wrong(validating_binding, json!({"policyName": "p", "validationActions": ["Deny", "Warn"]})).len(), 1);
+        assert_eq!(
+            wrong(validating_binding, json!({"policyName": "p", "validationActions": ["Deny", "Warn"]})).len(),
+            1
+        );
     }
 }

@@ -31,8 +31,15 @@ const STANDARD: [&str; 19] = [
     "services.nodeports",
 ];
 const COMPUTE: [&str; 6] = ["cpu", "memory", "limits.cpu", "limits.memory", "requests.cpu", "requests.memory"];
-const SCOPES: [&str; 7] =
-    ["Terminating", "NotTerminating", "BestEffort", "NotBestEffort", "PriorityClass", "VolumeAttributesClass", "CrossNamespacePodAffinity"];
+const SCOPES: [&str; 7] = [
+    "Terminating",
+    "NotTerminating",
+    "BestEffort",
+    "NotBestEffort",
+    "PriorityClass",
+    "VolumeAttributesClass",
+    "CrossNamespacePodAffinity",
+];
 const CONFLICTS: [[&str; 2]; 2] = [["BestEffort", "NotBestEffort"], ["Terminating", "NotTerminating"]];
 
 fn is_standard(name: &str) -> bool {
@@ -56,7 +63,9 @@ pub(super) fn quota(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     let names: Vec<&str> = read::map(spec, "hard").into_iter().flatten().map(|(name, _)| name.as_str()).collect();
     resource_list(spec, "spec", "hard", errors);
-    for name in names.iter().filter(|n| !n.contains('/') && !is_standard(n) && names::qualified_name_errors(n).is_empty()) {
+    for name in
+        names.iter().filter(|n| !n.contains('/') && !is_standard(n) && names::qualified_name_errors(n).is_empty())
+    {
         let path = format!("spec.hard[{name}]");
         for why in ["must be a standard resource type or fully qualified", "must be a standard resource for quota"] {
             errors.push(FieldError::invalid(path.as_str(), *name, why));
@@ -88,7 +97,8 @@ fn scope_selector(selector: &Value, names: &[&str], errors: &mut Errors) {
     let path = "spec.scopeSelector.matchExpressions";
     let mut seen = BTreeSet::new();
     for one in read::list(selector, "matchExpressions") {
-        let (scope, operator, values) = (read::text(one, "scopeName"), read::text(one, "operator"), read::texts(one, "values"));
+        let (scope, operator, values) =
+            (read::text(one, "scopeName"), read::text(one, "operator"), read::texts(one, "values"));
         if !SCOPES.contains(&scope) {
             errors.push(FieldError::invalid(format!("{path}.scopeName"), scope, "unsupported scope"));
         }
@@ -111,7 +121,9 @@ fn scope_selector(selector: &Value, names: &[&str], errors: &mut Errors) {
                 errors.push(FieldError::invalid(format!("{path}.values"), values, why));
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            other => errors.push(FieldError::invalid(format!("{path}.operator"), other, "not a valid selector operator")),
+            other => {
+                errors.push(FieldError::invalid(format!("{path}.operator"), other, "not a valid selector operator"))
+            }
         }
         seen.insert(scope);
     }

@@ -24,7 +24,9 @@ fn rules(object: &Value, scope: Scope, errors: &mut Errors) {
             errors.push(FieldError::required(format!("{path}.verbs"), "verbs must contain at least one value"));
         }
         if !urls.is_empty() {
-            let mut bad = |message: &str| errors.push(FieldError::invalid(format!("{path}.nonResourceURLs"), urls.clone(), message));
+            let mut bad = |message: &str| {
+                errors.push(FieldError::invalid(format!("{path}.nonResourceURLs"), urls.clone(), message))
+            };
             if scope == Scope::Namespace {
                 bad("namespaced rules cannot apply to non-resource URLs");
             }
@@ -34,10 +36,16 @@ fn rules(object: &Value, scope: Scope, errors: &mut Errors) {
             continue;
         }
         if groups.is_empty() {
-            errors.push(FieldError::required(format!("{path}.apiGroups"), "resource rules must supply at least one api group"));
+            errors.push(FieldError::required(
+                format!("{path}.apiGroups"),
+                "resource rules must supply at least one api group",
+            ));
         }
         if resources.is_empty() {
-            errors.push(FieldError::required(format!("{path}.resources"), "resource rules must supply at least one resource"));
+            errors.push(FieldError::required(
+                format!("{path}.resources"),
+                "resource rules must supply at least one resource",
+            ));
         }
     }
 }
@@ -103,7 +111,9 @@ fn subject(subject: &Value, path: &str, scope: Scope, errors: &mut Errors) {
                 errors.push(FieldError::not_supported(format!("{path}.apiGroup"), group, &[GROUP]));
             }
         }
-        other => errors.push(FieldError::not_supported(format!("{path}.kind"), other, &["ServiceAccount", "User", "Group"])),
+        other => {
+            errors.push(FieldError::not_supported(format!("{path}.kind"), other, &["ServiceAccount", "User", "Group"]))
+        }
     }
 }
 

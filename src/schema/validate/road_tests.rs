@@ -144,5 +144,8 @@ fn status_writes_are_owned_apart_from_the_spec() {
     };
     apply::track_update(&of_status, &mut Only, Some(&object), &mut new);
     let entry = &meta::managed_fields(&new)[1];
-    assert_eq!((&entry["subresource"], &entry["fieldsV1"]), (&json!("status"), &json!({"f:status": {"f:replicas": {}}})));
+    assert_eq!(
+        (&entry["subresource"], &entry["fieldsV1"]),
+        (&json!("status"), &json!({"f:status": {"f:replicas": {}}}))
+    );
 }

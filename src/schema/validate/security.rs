@@ -34,7 +34,12 @@ pub(super) fn pod(spec: &Value, path: &str, errors: &mut Errors) {
     ids(context, &path, &["fsGroup", "runAsUser", "runAsGroup"], errors);
     for (idx, group) in read::list(context, "supplementalGroups").iter().enumerate() {
         let id = group.as_i64().unwrap_or(-1);
-        invalid_each(&format!("{path}.supplementalGroups[{idx}]"), id, names::range_errors(id, 0, i64::from(i32::MAX)), errors);
+        invalid_each(
+            &format!("{path}.supplementalGroups[{idx}]"),
+            id,
+            names::range_errors(id, 0, i64::from(i32::MAX)),
+            errors,
+        );
     }
     one_of(context, &path, "fsGroupChangePolicy", &["Always", "OnRootMismatch"], errors);
     one_of(context, &path, "supplementalGroupsPolicy", &["Merge", "Strict"], errors);
@@ -48,7 +53,11 @@ pub(super) fn container(context: &Value, path: &str, host_users: bool, errors: &
     ids(context, path, &["runAsUser", "runAsGroup"], errors);
     one_of(context, path, "procMount", &["Default", "Unmasked"], errors);
     if host_users && read::text(context, "procMount") == "Unmasked" {
-        errors.push(FieldError::invalid(format!("{path}.procMount"), "Unmasked", "`hostUsers` must be false to use `Unmasked`"));
+        errors.push(FieldError::invalid(
+            format!("{path}.procMount"),
+            "Unmasked",
+            "`hostUsers` must be false to use `Unmasked`",
+        ));
     }
     profiles(context, path, errors);
     windows(context, path, errors);

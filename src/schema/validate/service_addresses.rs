@@ -29,13 +29,18 @@ pub(super) fn check(service: &Value, errors: &mut Errors) {
         external(service, errors);
         return;
     }
-    let (first, ips, families) = (read::text(service, "spec.clusterIP"), read::texts(service, IPS), read::texts(service, FAMILIES));
+    let (first, ips, families) =
+        (read::text(service, "spec.clusterIP"), read::texts(service, IPS), read::texts(service, FAMILIES));
     let shown = json!(ips);
     match (first, ips.first()) {
-        ("", Some(_)) => errors.push(FieldError::invalid(IPS, shown.clone(), "must be empty when `clusterIP` is not specified")),
+        ("", Some(_)) => {
+            errors.push(FieldError::invalid(IPS, shown.clone(), "must be empty when `clusterIP` is not specified"))
+        }
         ("", None) => {}
         (_, None) => errors.push(FieldError::required(IPS, "")),
-        (first, Some(ip)) if first != *ip => errors.push(FieldError::invalid(IPS, shown.clone(), "first value must match `clusterIP`")),
+        (first, Some(ip)) if first != *ip => {
+            errors.push(FieldError::invalid(IPS, shown.clone(), "first value must match `clusterIP`"))
+        }
         _ => {}
     }
     let mut seen = BTreeSet::new();
@@ -82,10 +87,13 @@ pub(super) fn check(service: &Value, errors: &mut Errors) {
 
 /// A name of somebody else's has no addresses here.
 fn external(service: &Value, errors: &mut Errors) {
-    let given = |field: &str| read::at(service, field).is_some_and(|v| v.as_array().is_none_or(|l| !l.is_empty()) && v != "");
-    for (field, given) in
-        [(IPS, given(IPS) || given("spec.clusterIP")), (FAMILIES, given(FAMILIES)), (POLICY, read::at(service, POLICY).is_some())]
-    {
+    let given =
+        |field: &str| read::at(service, field).is_some_and(|v| v.as_array().is_none_or(|l| !l.is_empty()) && v != "");
+    for (field, given) in [
+        (IPS, given(IPS) || given("spec.clusterIP")),
+        (FAMILIES, given(FAMILIES)),
+        (POLICY, read::at(service, POLICY).is_some()),
+    ] {
         if given {
             errors.push(FieldError::forbidden(field, "may not be set for ExternalName services"));
         }
@@ -113,7 +121,8 @@ pub(super) fn addresses_update(new: &Value, old: &Value, errors: &mut Errors) {
 
 fn moved(new: &Value, old: &Value, (field, what): (&str, &str), errors: &mut Errors) {
     let (now, before) = (read::texts(new, field), read::texts(old, field));
-    let mut wrong = |idx: usize, why: &str| errors.push(FieldError::invalid(format!("{field}[{idx}]"), json!(now), why));
+    let mut wrong =
+        |idx: usize, why: &str| errors.push(FieldError::invalid(format!("{field}[{idx}]"), json!(now), why));
     if now.len() == before.len() {
         for idx in (0..now.len()).filter(|idx| now[*idx] != before[*idx]) {
             // Upstream names the first family, whichever changed.

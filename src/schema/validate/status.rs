@@ -41,7 +41,14 @@ const KINDS: &[Counts] = &[
     Counts {
         group: "apps",
         kind: "ReplicaSet",
-        counts: &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration", "terminatingReplicas"],
+        counts: &[
+            "replicas",
+            "fullyLabeledReplicas",
+            "readyReplicas",
+            "availableReplicas",
+            "observedGeneration",
+            "terminatingReplicas",
+        ],
         of_replicas: &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"],
         of_ready: READY,
     },
@@ -105,7 +112,8 @@ pub(super) fn counts(r: &Resource, new: &Value, old: &Value, errors: &mut Errors
     let Some(kind) = KINDS.iter().find(|k| k.group == r.group && k.kind == r.kind) else { return };
     let status = read::at(new, "status").unwrap_or(&Value::Null);
     let number = |field: &str| read::number(status, field);
-    let mut wrong = |field: &str, why: &str| errors.push(FieldError::invalid(format!("status.{field}"), number(field), why));
+    let mut wrong =
+        |field: &str, why: &str| errors.push(FieldError::invalid(format!("status.{field}"), number(field), why));
     for field in kind.counts.iter().filter(|f| number(f) < 0) {
         wrong(field, NOT_NEGATIVE);
     }
@@ -115,7 +123,8 @@ pub(super) fn counts(r: &Resource, new: &Value, old: &Value, errors: &mut Errors
     if !kind.of_replicas.is_empty() && number("availableReplicas") > number("readyReplicas") {
         wrong("availableReplicas", kind.of_ready);
     }
-    if kind.counts.contains(&"collisionCount") && number("collisionCount") < read::number(old, "status.collisionCount") {
+    if kind.counts.contains(&"collisionCount") && number("collisionCount") < read::number(old, "status.collisionCount")
+    {
         wrong("collisionCount", "cannot be decremented");
     }
 }
@@ -135,7 +144,9 @@ pub(super) fn of_kind(r: &Resource, new: &Value, errors: &mut Errors) {
             }
         }
         ("networking.k8s.io", "Ingress") => balancer(new, errors),
-        ("policy", "PodDisruptionBudget") | ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => conditions(new, errors),
+        ("policy", "PodDisruptionBudget") | ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => {
+            conditions(new, errors)
+        }
         _ => {}
     }
 }
@@ -222,11 +233,18 @@ mod tests {
             of_kind(Catalog::builtin().resource(group, "v1", plural).unwrap(), &object, &mut errors);
             errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
         };
-        let ips = |list: &[&str]| json!({"status": {"podIPs": list.iter().map(|ip| json!({"ip": ip})).collect::<Vec<_>>()}});
+        let ips =
+            |list: &[&str]| json!({"status": {"podIPs": list.iter().map(|ip| json!({"ip": ip})).collect::<Vec<_>>()}});
         assert_eq!(said("", "pods", ips(&["10.0.0.1", "fd00::1"])), "");
-        assert!(said("", "pods", ips(&["10.0.0.1", "10.0.0.2"])).ends_with("may specify no more than one IP for each IP family"));
+        assert!(
+            said("", "pods", ips(&["10.0.0.1", "10.0.0.2"]))
+                .ends_with("may specify no more than one IP for each IP family")
+        );
         assert!(said("", "pods", ips(&["10.0.0.1", "fd00::1", "10.0.0.2"])).ends_with("for each IP family"));
-        assert!(said("", "pods", json!({"status": {"nominatedNodeName": "No Node"}})).starts_with("status.nominatedNodeName: Invalid"));
+        assert!(
+            said("", "pods", json!({"status": {"nominatedNodeName": "No Node"}}))
+                .starts_with("status.nominatedNodeName: Invalid")
+        );
         let taken = json!({"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}});
         assert!(
             said("", "services", json!({"spec": {"type": "ClusterIP"}, "status": taken}))
@@ -235,9 +253,14 @@ mod tests {
         assert_eq!(said("", "services", json!({"spec": {"type": "LoadBalancer"}, "status": taken})), "");
         let name = json!({"status": {"loadBalancer": {"ingress": [{"hostname": "192.0.2.1"}]}}});
         assert!(said("networking.k8s.io", "ingresses", name).ends_with("must be a DNS name, not an IP address"));
-        assert!(said("", "namespaces", json!({"metadata": {}, "status": {"phase": "Terminating"}})).starts_with("status.Phase: Invalid"));
+        assert!(
+            said("", "namespaces", json!({"metadata": {}, "status": {"phase": "Terminating"}}))
+                .starts_with("status.Phase: Invalid")
+        );
         let odd = json!({"status": {"conditions": [{"type": "T", "status": "Perhaps", "reason": "R"}]}});
-        assert!(said("policy", "poddisruptionbudgets", odd).starts_with("status.conditions[0].status: Unsupported value"));
+        assert!(
+            said("policy", "poddisruptionbudgets", odd).starts_with("status.conditions[0].status: Unsupported value")
+        );
     }
 
     #[test]
@@ -248,7 +271,9 @@ mod tests {
             counts(deployments, &json!({"status": status}), &json!({"status": {"collisionCount": 1}}), &mut errors);
             errors.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        assert!(said(json!({"replicas": 3, "readyReplicas": 2, "availableReplicas": 2, "collisionCount": 1})).is_empty());
+        assert!(
+            said(json!({"replicas": 3, "readyReplicas": 2, "availableReplicas": 2, "collisionCount": 1})).is_empty()
+        );
         assert_eq!(
             said(json!({"replicas": 1, "readyReplicas": -1, "updatedReplicas": 2})),
             [

@@ -33,7 +33,9 @@ fn classes(spec: &Value, path: &str, errors: &mut Errors) {
             invalid_each(&format!("{path}.{field}"), name, names::dns_subdomain_errors(name), errors);
         }
     }
-    if let Some(mode) = read::at(spec, "volumeMode").and_then(Value::as_str).filter(|m| !["Block", "Filesystem"].contains(m)) {
+    if let Some(mode) =
+        read::at(spec, "volumeMode").and_then(Value::as_str).filter(|m| !["Block", "Filesystem"].contains(m))
+    {
         errors.push(FieldError::not_supported(format!("{path}.volumeMode"), mode, &["Block", "Filesystem"]));
     }
 }
@@ -69,7 +71,11 @@ pub(super) fn volume(object: &Value, errors: &mut Errors) {
     resource_list(spec, "spec", "capacity", errors);
     for (name, amount) in &capacity {
         if let Some(q) = Quantity::from_value(amount).ok().filter(|q| q.sign() == 0) {
-            errors.push(FieldError::invalid(format!("spec.capacity[{name}]"), q.to_string(), "must be greater than zero"));
+            errors.push(FieldError::invalid(
+                format!("spec.capacity[{name}]"),
+                q.to_string(),
+                "must be greater than zero",
+            ));
         }
     }
     let policy = read::text(spec, "persistentVolumeReclaimPolicy");
@@ -77,7 +83,10 @@ pub(super) fn volume(object: &Value, errors: &mut Errors) {
         let supported = &["Delete", "Recycle", "Retain"];
         errors.push(FieldError::not_supported("spec.persistentVolumeReclaimPolicy", policy, supported));
     }
-    if policy == "Recycle" && read::text(spec, "hostPath.path").trim_end_matches('/').is_empty() && read::at(spec, "hostPath").is_some() {
+    if policy == "Recycle"
+        && read::text(spec, "hostPath.path").trim_end_matches('/').is_empty()
+        && read::at(spec, "hostPath").is_some()
+    {
         let why = "may not be 'recycle' for a hostPath mount of '/'";
         errors.push(FieldError::forbidden("spec.persistentVolumeReclaimPolicy", why));
     }
@@ -91,7 +100,8 @@ pub(super) fn volume(object: &Value, errors: &mut Errors) {
     if let Some(required) = read::at(spec, "nodeAffinity") {
         match read::at(required, "required") {
             Some(selector) => pod::node_selector(selector, "spec.nodeAffinity.required", errors),
-            None => errors.push(FieldError::required("spec.nodeAffinity.required", "must specify required node constraints")),
+            None => errors
+                .push(FieldError::required("spec.nodeAffinity.required", "must specify required node constraints")),
         }
     }
     if let Some(csi) = read::at(spec, "csi") {
@@ -102,7 +112,9 @@ pub(super) fn volume(object: &Value, errors: &mut Errors) {
         if read::text(csi, "volumeHandle").is_empty() {
             errors.push(FieldError::required("spec.csi.volumeHandle", ""));
         }
-        for field in ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"] {
+        for field in
+            ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"]
+        {
             if let Some(secret) = read::at(csi, field) {
                 secret_elsewhere(secret, &format!("spec.csi.{field}"), errors);
             }
@@ -120,9 +132,11 @@ pub(super) fn volume(object: &Value, errors: &mut Errors) {
     match source(object).as_slice() {
         [] => errors.push(FieldError::required("spec", "must specify a volume type")),
         [_] => {}
-        [_, others @ ..] => {
-            errors.extend(others.iter().map(|(k, _)| FieldError::forbidden(format!("spec.{k}"), "may not specify more than 1 volume type")))
-        }
+        [_, others @ ..] => errors.extend(
+            others
+                .iter()
+                .map(|(k, _)| FieldError::forbidden(format!("spec.{k}"), "may not specify more than 1 volume type")),
+        ),
     }
     if read::at(object, "spec.local").is_some() && read::at(object, "spec.nodeAffinity").is_none() {
         errors.push(FieldError::required("spec.nodeAffinity", "Local volume requires node affinity"));
@@ -134,12 +148,18 @@ pub(super) fn volume_update(new: &Value, old: &Value, errors: &mut Errors) {
         let mut parts: Vec<(String, Value)> = source(object).into_iter().map(|(k, v)| (k.clone(), v.clone())).collect();
         // A driver's secret for growing may come later.
         if read::at(old, "spec.csi.controllerExpandSecretRef").is_none() {
-            parts.iter_mut().filter_map(|(_, v)| v.as_object_mut()).for_each(|map| drop(map.remove("controllerExpandSecretRef")));
+            parts
+                .iter_mut()
+                .filter_map(|(_, v)| v.as_object_mut())
+                .for_each(|map| drop(map.remove("controllerExpandSecretRef")));
         }
         parts
     };
     if of(new) != of(old) {
-        errors.push(FieldError::forbidden("spec.persistentvolumesource", "spec.persistentvolumesource is immutable after creation"));
+        errors.push(FieldError::forbidden(
+            "spec.persistentvolumesource",
+            "spec.persistentvolumesource is immutable after creation",
+        ));
     }
     mode_update(new, old, errors);
     let affinity = |object: &Value| read::at(object, "spec.nodeAffinity").cloned().unwrap_or(Value::Null);
@@ -166,14 +186,17 @@ pub(super) fn claim(object: &Value, errors: &mut Errors) {
 
 /// A `PersistentVolumeClaimSpec`.
 fn host_path(spec: &Value, errors: &mut Errors) {
-    if let Some(kind) = read::at(spec, "hostPath.type").and_then(Value::as_str).filter(|kind| !volume::HOST_PATHS.contains(kind)) {
+    if let Some(kind) =
+        read::at(spec, "hostPath.type").and_then(Value::as_str).filter(|kind| !volume::HOST_PATHS.contains(kind))
+    {
         errors.push(FieldError::not_supported("spec.hostPath.type", kind, &volume::HOST_PATHS));
     }
 }
 
 /// A secret of any namespace.
 fn secret_elsewhere(secret: &Value, path: &str, errors: &mut Errors) {
-    let checks: [(&str, fn(&str) -> Vec<String>); 2] = [("name", names::dns_subdomain_errors), ("namespace", names::dns_label_errors)];
+    let checks: [(&str, fn(&str) -> Vec<String>); 2] =
+        [("name", names::dns_subdomain_errors), ("namespace", names::dns_label_errors)];
     for (field, check) in checks {
         match read::text(secret, field) {
             "" => errors.push(FieldError::required(format!("{path}.{field}"), "")),
@@ -191,7 +214,9 @@ pub(super) fn claim_spec(spec: &Value, path: &str, errors: &mut Errors) {
     match read::at(spec, "resources.requests.storage") {
         None => errors.push(FieldError::required(field, "")),
         Some(amount) => match Quantity::from_value(amount) {
-            Ok(q) if q.sign() <= 0 => errors.push(FieldError::invalid(field, q.to_string(), "must be greater than zero")),
+            Ok(q) if q.sign() <= 0 => {
+                errors.push(FieldError::invalid(field, q.to_string(), "must be greater than zero"))
+            }
             Ok(_) => {}
             Err(e) => errors.push(FieldError::invalid(field, amount.clone(), e.to_string())),
         },
@@ -204,10 +229,15 @@ pub(super) fn claim_spec(spec: &Value, path: &str, errors: &mut Errors) {
     }
     let foreign = !read::text(spec, "dataSourceRef.namespace").is_empty();
     if let (Some(source), Some(reference)) = (read::at(spec, "dataSource"), read::at(spec, "dataSourceRef")) {
-        let differs = ["apiGroup", "kind", "name"].iter().any(|f| read::some_text(source, f) != read::some_text(reference, f));
+        let differs =
+            ["apiGroup", "kind", "name"].iter().any(|f| read::some_text(source, f) != read::some_text(reference, f));
         let shown = format!("{path}.dataSource");
         if foreign {
-            errors.push(FieldError::invalid(path, shown, "may not be specified when dataSourceRef.namespace is specified"));
+            errors.push(FieldError::invalid(
+                path,
+                shown,
+                "may not be specified when dataSourceRef.namespace is specified",
+            ));
         } else if differs {
             errors.push(FieldError::invalid(path, shown, "must match dataSourceRef"));
         }
@@ -253,12 +283,14 @@ pub(super) fn claim_update(new: &Value, old: &Value, errors: &mut Errors) {
         spec
     };
     if fixed(new) != fixed(old) {
-        let message = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+        let message =
+            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
         errors.push(FieldError::forbidden("spec", message));
     }
     let amount = |object: &Value, path: &str| read::at(object, path).and_then(|v| Quantity::from_value(v).ok());
     let path = "spec.resources.requests.storage";
-    if let (Some(now), Some(before), Some(has)) = (amount(new, path), amount(old, path), amount(old, "status.capacity.storage"))
+    if let (Some(now), Some(before), Some(has)) =
+        (amount(new, path), amount(old, path), amount(old, "status.capacity.storage"))
         && now < before
         && now <= has
     {
@@ -266,7 +298,8 @@ pub(super) fn claim_update(new: &Value, old: &Value, errors: &mut Errors) {
     }
     mode_update(new, old, errors);
     let path = "spec.volumeAttributesClassName";
-    if read::at(new, path) != read::at(old, path) && read::at(old, "status.currentVolumeAttributesClassName").is_some() {
+    if read::at(new, path) != read::at(old, path) && read::at(old, "status.currentVolumeAttributesClassName").is_some()
+    {
         let why = match read::at(new, path).and_then(Value::as_str) {
             None => "update to nil is forbidden when status.currentVolumeAttributesClassName is not nil",
             Some("") => "update to empty string is forbidden when status.currentVolumeAttributesClassName is not nil",
@@ -286,7 +319,9 @@ pub(super) fn class(object: &Value, errors: &mut Errors) {
     let modes = ["Immediate", "WaitForFirstConsumer"];
     match read::at(object, "volumeBindingMode").and_then(Value::as_str) {
         None => errors.push(FieldError::required("volumeBindingMode", "")),
-        Some(mode) if !modes.contains(&mode) => errors.push(FieldError::not_supported("volumeBindingMode", mode, &modes)),
+        Some(mode) if !modes.contains(&mode) => {
+            errors.push(FieldError::not_supported("volumeBindingMode", mode, &modes))
+        }
         Some(_) => {}
     }
     drivers::topologies(object, errors);

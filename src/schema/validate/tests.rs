@@ -71,7 +71,8 @@ fn servers_of_shares_and_files_of_variables_are_judged() {
     }
     let variable = |volume: Value| {
         let mut spec = pod_spec();
-        spec["containers"][0]["env"] = json!([{"name": "A", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "f", "key": "A"}}}]);
+        spec["containers"][0]["env"] =
+            json!([{"name": "A", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "f", "key": "A"}}}]);
         spec["volumes"] = volume;
         created("", "Pod", json!({"spec": spec}))
     };
@@ -88,14 +89,18 @@ fn good_objects_pass() {
     assert_eq!(created("apps", "Deployment", deployment()), [""; 0]);
     assert_eq!(created("", "ConfigMap", json!({"data": {"a.b": "c"}})), [""; 0]);
     let ports = json!([{"port": 80, "protocol": "TCP", "targetPort": "http"}]);
-    let service = json!({"spec": {"type": "ClusterIP", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ports": ports}});
+    let service =
+        json!({"spec": {"type": "ClusterIP", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "ports": ports}});
     assert_eq!(created("", "Service", service), [""; 0]);
 }
 
 #[test]
 fn metadata_is_checked_for_every_kind() {
     let errors = created("", "ConfigMap", json!({"metadata": {"name": "Web", "labels": {"a": "b c"}}}));
-    assert!(errors[0].starts_with("metadata.name: Invalid value: \"Web\": a lowercase RFC 1123 subdomain must consist of"), "{errors:?}");
+    assert!(
+        errors[0].starts_with("metadata.name: Invalid value: \"Web\": a lowercase RFC 1123 subdomain must consist of"),
+        "{errors:?}"
+    );
     assert!(errors[1].starts_with("metadata.labels: Invalid value: \"b c\": a valid label must be"), "{errors:?}");
     let cluster = create(&resource("", "Namespace", false), &with_name(json!({})));
     assert_eq!(cluster[0].to_string(), "metadata.namespace: Forbidden: not allowed on this type");
@@ -126,7 +131,9 @@ fn sysctls_have_names_that_the_kernel_could_have() {
     let mut spec = pod_spec();
     spec["securityContext"] = json!({"sysctls": names.map(|name| json!({"name": name, "value": "1"}))});
     let errors = created("", "Pod", json!({"spec": spec})).join("\n");
-    for (idx, bad) in [(0, "Invalid value: \"foo-\""), (3, "Invalid value: \"bar..\""), (5, "Duplicate value: \"kernel.shmmax\"")] {
+    for (idx, bad) in
+        [(0, "Invalid value: \"foo-\""), (3, "Invalid value: \"bar..\""), (5, "Duplicate value: \"kernel.shmmax\"")]
+    {
         assert!(errors.contains(&format!("spec.securityContext.sysctls[{idx}].name: {bad}")), "{errors}");
     }
     assert_eq!(errors.matches("sysctls[").count(), 3, "{errors}");
@@ -140,7 +147,8 @@ fn a_running_pod_may_change_its_image_and_little_else() {
     new["spec"]["nodeName"] = json!("n");
     let errors = updated("", "Pod", new, json!({"spec": pod_spec()}));
     assert!(
-        errors[0].starts_with("spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`"),
+        errors[0]
+            .starts_with("spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`"),
         "{errors:?}"
     );
 }
@@ -148,11 +156,19 @@ fn a_running_pod_may_change_its_image_and_little_else() {
 #[test]
 fn ephemeral_containers_only_come() {
     let pod = |image: &str| {
-        with_name(json!({"spec": {"containers": [{"name": "a", "image": "i"}], "ephemeralContainers": [{"name": "e", "image": image}]}}))
+        with_name(
+            json!({"spec": {"containers": [{"name": "a", "image": "i"}], "ephemeralContainers": [{"name": "e", "image": image}]}}),
+        )
     };
-    assert!(update_ephemeral_containers(&resource("", "Pod", true), &pod("x"), &with_name(json!({"spec": pod_spec()}))).is_empty());
+    assert!(
+        update_ephemeral_containers(&resource("", "Pod", true), &pod("x"), &with_name(json!({"spec": pod_spec()})))
+            .is_empty()
+    );
     let errors = update_ephemeral_containers(&resource("", "Pod", true), &pod("y"), &pod("x"));
-    assert_eq!(errors[0].to_string(), "spec.ephemeralContainers: Forbidden: existing ephemeral containers \"e\" may not be changed\n");
+    assert_eq!(
+        errors[0].to_string(),
+        "spec.ephemeralContainers: Forbidden: existing ephemeral containers \"e\" may not be changed\n"
+    );
 }
 
 #[test]
@@ -161,7 +177,9 @@ fn selectors_match_their_template_and_stay() {
     wrong["spec"]["template"]["metadata"]["labels"] = json!({"app": "other"});
     assert_eq!(
         created("apps", "Deployment", wrong),
-        ["spec.template.metadata.labels: Invalid value: {\"app\":\"other\"}: `selector` does not match template `labels`"]
+        [
+            "spec.template.metadata.labels: Invalid value: {\"app\":\"other\"}: `selector` does not match template `labels`"
+        ]
     );
     let mut new = deployment();
     new["spec"]["selector"]["matchLabels"] = json!({"app": "x"});
@@ -174,8 +192,7 @@ fn selectors_match_their_template_and_stay() {
 
 #[test]
 fn services_keep_their_address_and_name_their_ports() {
-    let service =
-        |ip: &str| json!({"spec": {"type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip], "ports": [{"port": 80, "protocol": "TCP"}]}});
+    let service = |ip: &str| json!({"spec": {"type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip], "ports": [{"port": 80, "protocol": "TCP"}]}});
     assert_eq!(
         updated("", "Service", service("10.0.0.2"), service("10.0.0.1")),
         ["spec.clusterIPs[0]: Invalid value: [\"10.0.0.2\"]: may not change once set"]
@@ -183,7 +200,10 @@ fn services_keep_their_address_and_name_their_ports() {
     let two = json!({"spec": {"type": "ClusterIP", "ports": [{"port": 80, "protocol": "TCP"}, {"port": 81, "protocol": "TCP", "name": "b", "nodePort": 30000}]}});
     assert_eq!(
         created("", "Service", two),
-        ["spec.ports[0].name: Required value", "spec.ports[1].nodePort: Forbidden: may not be used when `type` is 'ClusterIP'"]
+        [
+            "spec.ports[0].name: Required value",
+            "spec.ports[1].nodePort: Forbidden: may not be used when `type` is 'ClusterIP'"
+        ]
     );
 }
 
@@ -192,13 +212,20 @@ fn frozen_config_stays() {
     let frozen = json!({"immutable": true, "data": {"a": "1"}});
     let errors = updated("", "ConfigMap", json!({"immutable": true, "data": {"a": "2"}}), frozen);
     assert_eq!(errors, ["data: Forbidden: field is immutable when `immutable` is set"]);
-    assert_eq!(updated("", "Secret", json!({"type": "b"}), json!({"type": "Opaque"})), ["type: Invalid value: \"b\": field is immutable"]);
-    assert_eq!(created("", "Secret", json!({"type": "kubernetes.io/tls", "data": {"tls.key": ""}})), ["data[tls.crt]: Required value"]);
+    assert_eq!(
+        updated("", "Secret", json!({"type": "b"}), json!({"type": "Opaque"})),
+        ["type: Invalid value: \"b\": field is immutable"]
+    );
+    assert_eq!(
+        created("", "Secret", json!({"type": "kubernetes.io/tls", "data": {"tls.key": ""}})),
+        ["data[tls.crt]: Required value"]
+    );
 }
 
 #[test]
 fn role_refs_do_not_change() {
-    let binding = |name: &str| json!({"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}});
+    let binding =
+        |name: &str| json!({"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name}});
     let errors = updated("rbac.authorization.k8s.io", "RoleBinding", binding("b"), binding("a"));
     assert!(errors[0].ends_with("cannot change roleRef"), "{errors:?}");
 }

@@ -64,14 +64,19 @@ pub(super) fn volumes<'a>(spec: &'a Value, path: &str, errors: &mut Errors) -> B
                 errors.push(FieldError::duplicate(format!("{path}.name"), name));
             }
         }
-        let sources: Vec<&String> =
-            volume.as_object().into_iter().flatten().filter(|(k, v)| *k != "name" && !v.is_null()).map(|(k, _)| k).collect();
+        let sources: Vec<&String> = volume
+            .as_object()
+            .into_iter()
+            .flatten()
+            .filter(|(k, v)| *k != "name" && !v.is_null())
+            .map(|(k, _)| k)
+            .collect();
         match sources.as_slice() {
             [] => errors.push(FieldError::required(path.as_str(), "must specify a volume type")),
             [source] => self::source(volume, source, &path, errors),
-            [_, others @ ..] => errors.extend(
-                others.iter().map(|other| FieldError::forbidden(format!("{path}.{other}"), "may not specify more than 1 volume type")),
-            ),
+            [_, others @ ..] => errors.extend(others.iter().map(|other| {
+                FieldError::forbidden(format!("{path}.{other}"), "may not specify more than 1 volume type")
+            })),
         }
     }
     seen
@@ -103,7 +108,8 @@ fn source(volume: &Value, source: &str, path: &str, errors: &mut Errors) {
             }
         }
         "emptyDir" => {
-            let negative = body.get("sizeLimit").and_then(|q| Quantity::from_value(q).ok()).is_some_and(|q| q.sign() < 0);
+            let negative =
+                body.get("sizeLimit").and_then(|q| Quantity::from_value(q).ok()).is_some_and(|q| q.sign() < 0);
             if negative {
                 let message = "SizeLimit field must be a valid resource quantity";
                 errors.push(FieldError::forbidden(format!("{path}.sizeLimit"), message));
@@ -111,7 +117,11 @@ fn source(volume: &Value, source: &str, path: &str, errors: &mut Errors) {
         }
         "nfs" => {
             if !read::text(body, "path").starts_with('/') {
-                errors.push(FieldError::invalid(format!("{path}.path"), read::text(body, "path"), "must be an absolute path"));
+                errors.push(FieldError::invalid(
+                    format!("{path}.path"),
+                    read::text(body, "path"),
+                    "must be an absolute path",
+                ));
             }
             nfs_server(body, &path, errors);
         }
@@ -134,7 +144,11 @@ fn source(volume: &Value, source: &str, path: &str, errors: &mut Errors) {
         "image" => {
             let policy = read::text(body, "pullPolicy");
             if !matches!(policy, "" | "Always" | "IfNotPresent" | "Never") {
-                errors.push(FieldError::not_supported(format!("{path}.pullPolicy"), policy, &["Always", "IfNotPresent", "Never"]));
+                errors.push(FieldError::not_supported(
+                    format!("{path}.pullPolicy"),
+                    policy,
+                    &["Always", "IfNotPresent", "Never"],
+                ));
             }
         }
         "configMap" | "secret" => {
@@ -222,8 +236,12 @@ fn free_path(text: &str, path: &str, errors: &mut Errors) {
 /// The files that one source makes, by the name that is blamed for a repeat.
 fn paths_of<'v>(kind: &str, source: &'v Value) -> Vec<(&'v str, &'v str)> {
     match kind {
-        "configMap" | "secret" => read::list(source, "items").iter().map(|i| (read::text(i, "path"), read::text(source, "name"))).collect(),
-        "downwardAPI" => read::list(source, "items").iter().map(|i| (read::text(i, "path"), read::text(i, "path"))).collect(),
+        "configMap" | "secret" => {
+            read::list(source, "items").iter().map(|i| (read::text(i, "path"), read::text(source, "name"))).collect()
+        }
+        "downwardAPI" => {
+            read::list(source, "items").iter().map(|i| (read::text(i, "path"), read::text(i, "path"))).collect()
+        }
         "clusterTrustBundle" => vec![(read::text(source, "path"), read::text(source, "path"))],
         "podCertificate" => ["credentialBundlePath", "keyPath", "certificateChainPath"]
             .iter()
@@ -263,7 +281,9 @@ fn trust_bundle(source: &Value, path: &str, errors: &mut Errors) {
                 errors.push(FieldError::invalid(format!("{path}.labelSelector"), source["labelSelector"].clone(), why));
             }
         }
-        (None, Some("")) => errors.push(FieldError::required(format!("{path}.signerName"), "must be a valid signer name")),
+        (None, Some("")) => {
+            errors.push(FieldError::required(format!("{path}.signerName"), "must be a valid signer name"))
+        }
         (None, Some(_)) => {}
         (None, None) => errors.push(FieldError::required(path, "either name or signerName must be specified")),
     }
@@ -287,7 +307,8 @@ fn projected(body: &Value, outer: &str, errors: &mut Errors) {
     }
     for (idx, source) in read::list(body, "sources").iter().enumerate() {
         let path = format!("{path}.sources[{idx}]");
-        let given: Vec<(&String, &Value)> = source.as_object().into_iter().flatten().filter(|(_, v)| !v.is_null()).collect();
+        let given: Vec<(&String, &Value)> =
+            source.as_object().into_iter().flatten().filter(|(_, v)| !v.is_null()).collect();
         match given.as_slice() {
             // Upstream says nothing about a source without one.
             [] => {}

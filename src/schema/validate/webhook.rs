@@ -69,7 +69,11 @@ fn full_name(name: &str, path: &str, errors: &mut Errors) {
         return;
     }
     if name.split('.').count() < 3 {
-        errors.push(FieldError::invalid(path, name, "should be a domain with at least three segments separated by dots"));
+        errors.push(FieldError::invalid(
+            path,
+            name,
+            "should be a domain with at least three segments separated by dots",
+        ));
     }
 }
 
@@ -128,6 +132,9 @@ mod tests {
         );
         let mut bad = good;
         bad["clientConfig"] = json!({"service": {"namespace": "n", "name": "s", "path": "x//y"}});
-        assert_eq!(wrong(bad)[0], "webhooks[0].clientConfig.service.path: Invalid value: \"x//y\": must start with a '/'");
+        assert_eq!(
+            wrong(bad)[0],
+            "webhooks[0].clientConfig.service.path: Invalid value: \"x//y\": must start with a '/'"
+        );
     }
 }

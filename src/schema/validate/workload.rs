@@ -62,7 +62,11 @@ pub(super) fn deployment(object: &Value, errors: &mut Errors) {
     if let Some(deadline) = read::integer(object, "spec.progressDeadlineSeconds") {
         not_negative(spec_of(object), "spec", "progressDeadlineSeconds", errors);
         if deadline <= read::number(object, "spec.minReadySeconds") {
-            errors.push(FieldError::invalid("spec.progressDeadlineSeconds", deadline, "must be greater than minReadySeconds"));
+            errors.push(FieldError::invalid(
+                "spec.progressDeadlineSeconds",
+                deadline,
+                "must be greater than minReadySeconds",
+            ));
         }
     }
 }
@@ -80,7 +84,11 @@ fn rolling_update(rolling: &Value, path: &str, errors: &mut Errors) {
     if let Some(Value::String(text)) = read::at(rolling, "maxUnavailable")
         && int_or_percent_value(rolling, "maxUnavailable") > 100
     {
-        errors.push(FieldError::invalid(format!("{path}.maxUnavailable"), text.as_str(), "must not be greater than 100%"));
+        errors.push(FieldError::invalid(
+            format!("{path}.maxUnavailable"),
+            text.as_str(),
+            "must not be greater than 100%",
+        ));
     }
 }
 
@@ -134,8 +142,10 @@ pub(super) fn daemon_set(object: &Value, errors: &mut Errors) {
 /// The set as its pods will be: each claim template is a volume that containers may mount.
 fn with_claims_mounted(object: &Value) -> Value {
     let mut whole = object.clone();
-    let claims: Vec<String> =
-        read::list(spec_of(object), "volumeClaimTemplates").iter().map(|claim| model::meta::name(claim).to_owned()).collect();
+    let claims: Vec<String> = read::list(spec_of(object), "volumeClaimTemplates")
+        .iter()
+        .map(|claim| model::meta::name(claim).to_owned())
+        .collect();
     let Some(spec) = whole.pointer_mut("/spec/template/spec").and_then(Value::as_object_mut) else { return whole };
     let volumes = spec.entry("volumes").or_insert_with(|| Value::Array(Vec::new()));
     if let Some(volumes) = volumes.as_array_mut() {
@@ -155,7 +165,9 @@ pub(super) fn stateful_set(object: &Value, errors: &mut Errors) {
     match read::text(object, "spec.podManagementPolicy") {
         "" => errors.push(FieldError::required("spec.podManagementPolicy", "")),
         "OrderedReady" | "Parallel" => {}
-        other => errors.push(FieldError::invalid("spec.podManagementPolicy", other, "must be 'OrderedReady' or 'Parallel'")),
+        other => {
+            errors.push(FieldError::invalid("spec.podManagementPolicy", other, "must be 'OrderedReady' or 'Parallel'"))
+        }
     }
     let strategy = read::at(object, "spec.updateStrategy").unwrap_or(&Value::Null);
     match (read::text(strategy, "type"), read::at(strategy, "rollingUpdate")) {
@@ -167,7 +179,8 @@ pub(super) fn stateful_set(object: &Value, errors: &mut Errors) {
         ("OnDelete" | "RollingUpdate", _) => {}
         (other, rolling) => {
             let of = |field: &str| rolling.and_then(|rolling| read::at(rolling, field)).cloned().unwrap_or(Value::Null);
-            let inside = rolling.map(|_| serde_json::json!({"Partition": of("partition"), "MaxUnavailable": of("maxUnavailable")}));
+            let inside = rolling
+                .map(|_| serde_json::json!({"Partition": of("partition"), "MaxUnavailable": of("maxUnavailable")}));
             let shown = serde_json::json!({"Type": other, "RollingUpdate": inside});
             errors.push(FieldError::invalid("spec.updateStrategy", shown, "must be 'RollingUpdate' or 'OnDelete'"));
         }
@@ -233,8 +246,14 @@ pub(super) fn controller_revision_update(new: &Value, old: &Value, errors: &mut 
 }
 
 fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
-    for field in ["parallelism", "completions", "activeDeadlineSeconds", "backoffLimit", "ttlSecondsAfterFinished", "backoffLimitPerIndex"]
-    {
+    for field in [
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+    ] {
         not_negative(spec, path, field, errors);
     }
     job::modes(spec, path, errors);
@@ -265,7 +284,10 @@ pub(super) fn job(object: &Value, errors: &mut Errors) {
 
 /// A new job's selector is the server's, unless somebody says that it is theirs.
 pub(super) fn new_job(object: &Value, errors: &mut Errors) {
-    let Some(selector) = read::at(object, "spec.selector").filter(|_| !read::flag(object, "spec.manualSelector")) else { return };
+    let Some(selector) = read::at(object, "spec.selector").filter(|_| !read::flag(object, "spec.manualSelector"))
+    else {
+        return;
+    };
     let labels = read::map(selector, "matchLabels");
     let generated = labels.is_none_or(|labels| labels.keys().all(|key| key.ends_with("controller-uid")));
     if !generated || !read::list(selector, "matchExpressions").is_empty() {
@@ -274,7 +296,13 @@ pub(super) fn new_job(object: &Value, errors: &mut Errors) {
 }
 
 pub(super) fn job_update(new: &Value, old: &Value, errors: &mut Errors) {
-    let fixed = ["spec.selector", "spec.completionMode", "spec.podFailurePolicy", "spec.backoffLimitPerIndex", "spec.managedBy"];
+    let fixed = [
+        "spec.selector",
+        "spec.completionMode",
+        "spec.podFailurePolicy",
+        "spec.backoffLimitPerIndex",
+        "spec.managedBy",
+    ];
     for field in fixed {
         immutable(new, old, field, errors);
     }
@@ -284,7 +312,11 @@ pub(super) fn job_update(new: &Value, old: &Value, errors: &mut Errors) {
         let path = "spec.completions";
         let (now, before) = (read::integer(new, path), read::integer(old, path));
         if now != before && now != read::integer(new, "spec.parallelism") {
-            errors.push(FieldError::invalid(path, now, format!("can only be modified in tandem with {}", "spec.parallelism")));
+            errors.push(FieldError::invalid(
+                path,
+                now,
+                format!("can only be modified in tandem with {}", "spec.parallelism"),
+            ));
         }
     }
     let open = may_change_template(old);
@@ -306,7 +338,8 @@ pub(super) fn job_update(new: &Value, old: &Value, errors: &mut Errors) {
 /// Spec: upstream's `shouldAllowMutablePodTemplate` (1.36.2).
 fn may_change_template(old: &Value) -> bool {
     let conditions = read::list(old, "status.conditions");
-    let suspended = conditions.iter().any(|c| read::text(c, "type") == "Suspended" && read::text(c, "status") == "True");
+    let suspended =
+        conditions.iter().any(|c| read::text(c, "type") == "Suspended" && read::text(c, "status") == "True");
     read::flag(old, "spec.suspend")
         && (suspended || read::at(old, "status.startTime").is_none())
         && read::integer(old, "status.active").unwrap_or(0) == 0
@@ -361,7 +394,11 @@ pub(super) fn cron_job(object: &Value, errors: &mut Errors) {
         not_negative(spec, "spec", field, errors);
     }
     if model::meta::name(object).len() > 52 {
-        errors.push(FieldError::invalid("metadata.name", model::meta::name(object), "must be no more than 52 characters"));
+        errors.push(FieldError::invalid(
+            "metadata.name",
+            model::meta::name(object),
+            "must be no more than 52 characters",
+        ));
     }
     let policy = read::text(spec, "concurrencyPolicy");
     if !["", "Allow", "Forbid", "Replace"].contains(&policy) {
@@ -370,7 +407,11 @@ pub(super) fn cron_job(object: &Value, errors: &mut Errors) {
     let job = read::at(spec, "jobTemplate.spec").unwrap_or(&Value::Null);
     job_spec(job, "spec.jobTemplate.spec", errors);
     if let Some(selector) = read::at(job, "selector") {
-        errors.push(FieldError::invalid("spec.jobTemplate.spec.selector", selector.clone(), "`selector` will be auto-generated"));
+        errors.push(FieldError::invalid(
+            "spec.jobTemplate.spec.selector",
+            selector.clone(),
+            "`selector` will be auto-generated",
+        ));
     }
     if read::flag(job, "manualSelector") {
         errors.push(FieldError::not_supported("spec.jobTemplate.spec.manualSelector", true, &["nil", "false"]));
@@ -393,7 +434,11 @@ pub(super) fn disruption_budget(object: &Value, errors: &mut Errors) {
     }
     let unhealthy = read::at(spec, "unhealthyPodEvictionPolicy").and_then(Value::as_str);
     if let Some(unhealthy) = unhealthy.filter(|policy| !matches!(*policy, "AlwaysAllow" | "IfHealthyBudget")) {
-        errors.push(FieldError::not_supported("spec.unhealthyPodEvictionPolicy", unhealthy, &["AlwaysAllow", "IfHealthyBudget"]));
+        errors.push(FieldError::not_supported(
+            "spec.unhealthyPodEvictionPolicy",
+            unhealthy,
+            &["AlwaysAllow", "IfHealthyBudget"],
+        ));
     }
     if let Some(selector) = read::at(spec, "selector") {
         label_selector(selector, "spec.selector", errors);
@@ -421,7 +466,8 @@ mod tests {
             errors.iter().map(|error| error.field.clone()).collect::<Vec<_>>()
         };
         let more = json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": "2"}}});
-        let stopped = json!({"startTime": "2026-01-01T00:00:00Z", "conditions": [{"type": "Suspended", "status": "True"}]});
+        let stopped =
+            json!({"startTime": "2026-01-01T00:00:00Z", "conditions": [{"type": "Suspended", "status": "True"}]});
         assert!(refused(json!({}), more.clone(), json!({})).is_empty());
         assert!(refused(stopped.clone(), more.clone(), json!({"nodeSelector": {"a": "b"}})).is_empty());
         let near = json!({"affinity": {"podAffinity": {}, "nodeAffinity": {}}});

@@ -1,8 +1,9 @@
 //! Writes a bbolt database, the file format of etcd, from keys that come in order.
 //!
-//! A page is written once it is full, so memory holds one page of each level of the tree that is being written, however large the
-//! file. Pages stand in the order in which they fill; the two meta pages and the list of free pages, which is empty, are written last.
-//! Spec: <https://github.com/etcd-io/bbolt> (page.go, bucket.go, db.go); numbers are little-endian, as on every machine kedge runs on.
+//! A page is written once it is full, so memory holds one page of each level of the tree that is being written, however
+//! large the file. Pages stand in the order in which they fill; the two meta pages and the list of free pages, which is
+//! empty, are written last. Spec: <https://github.com/etcd-io/bbolt> (page.go, bucket.go, db.go); numbers are
+//! little-endian, as on every machine kedge runs on.
 
 use std::io::{self, Seek, SeekFrom, Write};
 
@@ -11,8 +12,8 @@ pub const PAGE_BYTES: usize = 4096;
 const HEADER_BYTES: usize = 16;
 /// An element of a page, without its key and value.
 const ELEMENT_BYTES: usize = 16;
-/// The longest key that is taken. Two elements with the longest keys fit a page: a page that holds one alone makes a page of its own
-/// above it at every level, and the tree would grow without end.
+/// The longest key that is taken. Two elements with the longest keys fit a page: a page that holds one alone makes a
+/// page of its own above it at every level, and the tree would grow without end.
 pub const KEY_BYTES_MAX: usize = (PAGE_BYTES - HEADER_BYTES) / 2 - ELEMENT_BYTES;
 /// A bucket up to this size is kept in the page of its parent, as bbolt does.
 const INLINE_BYTES_MAX: usize = PAGE_BYTES / 4;
@@ -76,8 +77,15 @@ impl<W: Write + Seek> Bolt<W> {
     }
 
     /// Writes the bucket `name` with the pairs that `fill` gives it. Buckets come in the order of their names.
-    pub fn bucket<E: From<io::Error>>(&mut self, name: &str, fill: impl FnOnce(&mut Bucket<'_, W>) -> Result<(), E>) -> Result<(), E> {
-        debug_assert!(self.buckets.leaf.items.last().is_none_or(|last| last.key.as_slice() < name.as_bytes()), "buckets come in order");
+    pub fn bucket<E: From<io::Error>>(
+        &mut self,
+        name: &str,
+        fill: impl FnOnce(&mut Bucket<'_, W>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        debug_assert!(
+            self.buckets.leaf.items.last().is_none_or(|last| last.key.as_slice() < name.as_bytes()),
+            "buckets come in order"
+        );
         let mut bucket = Bucket { bolt: self, tree: Tree::default(), last: None };
         fill(&mut bucket)?;
         let tree = bucket.tree;
@@ -115,7 +123,8 @@ impl<W: Write + Seek> Bolt<W> {
 }
 
 impl<W: Write + Seek> Bucket<'_, W> {
-    /// The next pair. Errors: `InvalidInput` if it does not come after the one before, or its key is longer than [`KEY_BYTES_MAX`].
+    /// The next pair. Errors: `InvalidInput` if it does not come after the one before, or its key is longer than
+    /// [`KEY_BYTES_MAX`].
     pub fn push(&mut self, key: &[u8], value: Vec<u8>) -> io::Result<()> {
         if key.len() > KEY_BYTES_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "a key of a bucket is too long for a page"));
@@ -242,7 +251,7 @@ fn meta(id: u64, root: u64, n_pages: u64) -> Vec<u8> {
     for number in [FREELIST_PAGE, n_pages, id] {
         meta.extend(number.to_le_bytes());
     }
-    let checksum = meta.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3));
+    let checksum = base::fnv::sum(&meta);
     meta.extend(checksum.to_le_bytes());
     padded([&header(id, META, 0, 0)[..], &meta].concat())
 }

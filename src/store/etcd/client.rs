@@ -1,9 +1,10 @@
 //! Calling a real etcd: one HTTP/2 connection, to the first of its addresses that answers.
 
+use base::sync::Mutex;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -90,12 +91,18 @@ impl tower::Service<http::Request<tonic::body::Body>> for Way {
 impl Client {
     /// To these servers; `tls` is for those that speak it.
     pub fn new(endpoints: Vec<Endpoint>, tls: Option<Arc<rustls::ClientConfig>>, group: &Group) -> Client {
-        Client { endpoints: Arc::new(endpoints), tls, link: Arc::default(), first: Arc::default(), group: group.clone() }
+        Client {
+            endpoints: Arc::new(endpoints),
+            tls,
+            link: Arc::default(),
+            first: Arc::default(),
+            group: group.clone(),
+        }
     }
 
     async fn connect(&self) -> Result<(Http2, String), Status> {
         let mut slot = self.link.lock().await;
-        let first = *self.first.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = *self.first.lock();
         let n = self.endpoints.len();
         let at = |idx: usize| &self.endpoints[idx % n.max(1)];
         if let Some(link) = slot.as_ref().filter(|link| !link.is_closed()) {
@@ -105,24 +112,30 @@ impl Client {
         for idx in first..first + n {
             match self.dial(at(idx)).await {
                 Ok(link) => {
-                    *self.first.lock().unwrap_or_else(PoisonError::into_inner) = idx % n;
+                    *self.first.lock() = idx % n;
                     return Ok((slot.insert(link).clone(), at(idx).to_string()));
                 }
                 Err(err) => failed.push(format!("{}: {}", at(idx), base::chain::Chain(&err))),
             }
         }
         // Whoever waits in vain for the first begins with another one the next time.
-        *self.first.lock().unwrap_or_else(PoisonError::into_inner) = (first + 1) % n.max(1);
+        *self.first.lock() = (first + 1) % n.max(1);
         Err(Status::unavailable(if failed.is_empty() { "no endpoint".to_owned() } else { failed.join("; ") }))
     }
 
     async fn dial(&self, to: &Endpoint) -> io::Result<Http2> {
-        let tls = if to.tls { Some(self.tls.clone().ok_or_else(|| io::Error::other("no authority for https is set"))?) } else { None };
+        let tls = if to.tls {
+            Some(self.tls.clone().ok_or_else(|| io::Error::other("no authority for https is set"))?)
+        } else {
+            None
+        };
         let dialled = async {
             let stream = wire::dial::tcp(&to.host, to.port, &to.host, tls).await.map_err(io::Error::other)?;
             Http2::begin(stream, &to.host, &self.group).await.map_err(io::Error::other)
         };
-        let timed_out = || io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {} s", ENDPOINT_TIMEOUT.as_secs()));
+        let timed_out = || {
+            io::Error::new(io::ErrorKind::TimedOut, format!("no connection within {} s", ENDPOINT_TIMEOUT.as_secs()))
+        };
         tokio::time::timeout(ENDPOINT_TIMEOUT, dialled).await.unwrap_or_else(|_| Err(timed_out()))
     }
 
@@ -146,7 +159,11 @@ impl Client {
     }
 
     /// A call that streams both ways.
-    pub async fn stream<Q, A>(&self, path: &'static str, messages: impl Stream<Item = Q> + Send + 'static) -> Result<Streaming<A>, Status>
+    pub async fn stream<Q, A>(
+        &self,
+        path: &'static str,
+        messages: impl Stream<Item = Q> + Send + 'static,
+    ) -> Result<Streaming<A>, Status>
     where
         Q: Message + Default + 'static,
         A: Message + Default + 'static,
@@ -160,9 +177,10 @@ impl Client {
 
     /// A server that cannot be reached or has no leader is left for the next one.
     async fn judge<T>(&self, answer: &Result<T, Status>) {
-        if answer.as_ref().is_err_and(|status| matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Unknown)) {
+        if answer.as_ref().is_err_and(|status| matches!(status.code(), tonic::Code::Unavailable | tonic::Code::Unknown))
+        {
             *self.link.lock().await = None;
-            let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut first = self.first.lock();
             *first = (*first + 1) % self.endpoints.len().max(1);
         }
     }

@@ -28,7 +28,9 @@ pub async fn list(inner: Arc<Inner>, _request: pb::Empty) -> Result<pb::MembersR
 
 /// Refused: a server joins by itself, and brings its number along.
 pub async fn add(_inner: Arc<Inner>, _request: pb::MemberAddRequest) -> Result<pb::HeaderOnly, Status> {
-    Err(Status::failed_precondition("etcdserver: members join by starting 'kedge server --server https://... --token ...'"))
+    Err(Status::failed_precondition(
+        "etcdserver: members join by starting 'kedge server --server https://... --token ...'",
+    ))
 }
 
 /// Lets a member go.
@@ -40,8 +42,10 @@ pub async fn remove(inner: Arc<Inner>, request: pb::MemberIdRequest) -> Result<p
 /// Moves a member to another address.
 pub async fn update(inner: Arc<Inner>, request: pb::MemberUpdateRequest) -> Result<pb::MembersResponse, Status> {
     let known = inner.store.members().await.map_err(|err| convert::status(&err))?;
-    let member =
-        known.iter().find(|member| member.id == request.id).ok_or_else(|| convert::status(&Error::MemberNotFound { id: request.id }))?;
+    let member = known
+        .iter()
+        .find(|member| member.id == request.id)
+        .ok_or_else(|| convert::status(&Error::MemberNotFound { id: request.id }))?;
     let bad = || Status::invalid_argument("etcdserver: given member URLs are invalid");
     let address = request.peer_urls.first().and_then(|url| url.strip_prefix("https://")).ok_or_else(bad)?;
     inner.store.add_learner(member.id, &member.name, address).await.map_err(|err| convert::status(&err))?;

@@ -55,9 +55,12 @@ pub fn from_event(event: pb::Event) -> Event {
 
 /// Whether keys are ordered or sifted after reading, so that no limit may cut them off before.
 pub fn is_worked_over(request: &pb::RangeRequest) -> bool {
-    let by_key = request.sort_target == i32::from(pb::SortTarget::Key) && request.sort_order != i32::from(pb::SortOrder::Descend);
-    let sorted = request.sort_order != i32::from(pb::SortOrder::None) || request.sort_target != i32::from(pb::SortTarget::Key);
-    let bounds = [request.min_mod_revision, request.max_mod_revision, request.min_create_revision, request.max_create_revision];
+    let by_key = request.sort_target == i32::from(pb::SortTarget::Key)
+        && request.sort_order != i32::from(pb::SortOrder::Descend);
+    let sorted =
+        request.sort_order != i32::from(pb::SortOrder::None) || request.sort_target != i32::from(pb::SortTarget::Key);
+    let bounds =
+        [request.min_mod_revision, request.max_mod_revision, request.min_create_revision, request.max_create_revision];
     (sorted && !by_key) || bounds.iter().any(|bound| *bound != 0)
 }
 
@@ -91,7 +94,12 @@ pub fn put(request: &pb::PutRequest) -> Result<Op, Status> {
     if request.key.is_empty() {
         return Err(Status::invalid_argument("etcdserver: key is not provided"));
     }
-    Ok(Op::Put { key: request.key.clone(), value: request.value.clone(), lease: unsigned(request.lease), prev_kv: request.prev_kv })
+    Ok(Op::Put {
+        key: request.key.clone(),
+        value: request.value.clone(),
+        lease: unsigned(request.lease),
+        prev_kv: request.prev_kv,
+    })
 }
 
 /// A delete as a step.
@@ -99,7 +107,11 @@ pub fn delete(request: &pb::DeleteRangeRequest) -> Result<Op, Status> {
     if request.key.is_empty() {
         return Err(Status::invalid_argument("etcdserver: key is not provided"));
     }
-    Ok(Op::Delete { key: start(&request.key, &request.range_end), range_end: request.range_end.clone(), prev_kv: request.prev_kv })
+    Ok(Op::Delete {
+        key: start(&request.key, &request.range_end),
+        range_end: request.range_end.clone(),
+        prev_kv: request.prev_kv,
+    })
 }
 
 /// A transaction.
@@ -113,9 +125,9 @@ fn op(op: &pb::RequestOp) -> Result<Op, Status> {
     use pb::request_op::Request;
     match &op.request {
         Some(Request::Range(request)) => Ok(Op::Range(range(request)?)),
-        Some(Request::Put(request)) if request.ignore_value || request.ignore_lease => {
-            Err(Status::unimplemented("etcdserver: ignore_value and ignore_lease inside a transaction are not served by kedge"))
-        }
+        Some(Request::Put(request)) if request.ignore_value || request.ignore_lease => Err(Status::unimplemented(
+            "etcdserver: ignore_value and ignore_lease inside a transaction are not served by kedge",
+        )),
         Some(Request::Put(request)) => put(request),
         Some(Request::DeleteRange(request)) => delete(request),
         Some(Request::Txn(request)) => Ok(Op::Txn(Box::new(txn(request)?))),
@@ -137,7 +149,12 @@ fn condition(compare: &pb::Compare) -> Result<Compare, Status> {
     };
     let (key, given) = (compare.key.clone(), compare.target_union.clone());
     let number = |given: Option<TargetUnion>| match given {
-        Some(TargetUnion::Version(n) | TargetUnion::CreateRevision(n) | TargetUnion::ModRevision(n) | TargetUnion::Lease(n)) => unsigned(n),
+        Some(
+            TargetUnion::Version(n)
+            | TargetUnion::CreateRevision(n)
+            | TargetUnion::ModRevision(n)
+            | TargetUnion::Lease(n),
+        ) => unsigned(n),
         _ => 0,
     };
     Ok(match pb::CompareTarget::try_from(compare.target) {
@@ -172,7 +189,9 @@ pub fn status(err: &Error) -> Status {
         Error::NotCaughtUp { .. } => {
             Status::failed_precondition("etcdserver: can only promote a learner member which is in sync with leader")
         }
-        Error::LastMember => Status::failed_precondition("etcdserver: re-configuration failed due to not enough started members"),
+        Error::LastMember => {
+            Status::failed_precondition("etcdserver: re-configuration failed due to not enough started members")
+        }
         Error::MemberUnreachable { .. } => Status::unavailable("etcdserver: unhealthy cluster"),
         Error::Closed => Status::unavailable("etcdserver: server stopped"),
         other => Status::unknown(format!("etcdserver: {other}")),

@@ -1,7 +1,9 @@
-//! The store as a database of etcd: what `etcdctl snapshot save` gets, so that `snapshot restore` and a genuine etcd can go on with it.
+//! The store as a database of etcd: what `etcdctl snapshot save` gets, so that `snapshot restore` and a genuine etcd
+//! can go on with it.
 //!
-//! The bucket `key` has a pair for each version, the key of which is its revision. A row of `history` is such a version, and rows
-//! stand in the order of revisions, so the file is written in one pass. Spec: etcd v3.5, `server/mvcc` (kvstore.go, revision.go).
+//! The bucket `key` has a pair for each version, the key of which is its revision. A row of `history` is such a
+//! version, and rows stand in the order of revisions, so the file is written in one pass. Spec: etcd v3.5,
+//! `server/mvcc` (kvstore.go, revision.go).
 
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
@@ -25,9 +27,17 @@ type File = BufWriter<std::fs::File>;
 /// Writes the store of `member` as it stands into a new file in `dir`, which is deleted when the path is dropped.
 ///
 /// Errors: `NoSpace`, `Io`. Cancel safety: a file that nobody waits for is deleted.
-pub async fn copy(disk: Arc<dyn Disk>, database: PathBuf, member: u64, dir: &Path) -> Result<tempfile::TempPath, Error> {
-    let file =
-        tempfile::Builder::new().prefix("copy-").suffix(".etcd").tempfile_in(dir).map_err(Error::io("cannot make a copy of the store"))?;
+pub async fn copy(
+    disk: Arc<dyn Disk>,
+    database: PathBuf,
+    member: u64,
+    dir: &Path,
+) -> Result<tempfile::TempPath, Error> {
+    let file = tempfile::Builder::new()
+        .prefix("copy-")
+        .suffix(".etcd")
+        .tempfile_in(dir)
+        .map_err(Error::io("cannot make a copy of the store"))?;
     // A connection of its own: it may read for long, and those of the readers are few.
     Group::blocking(move || {
         let conn = database::open_reader(&*disk, &database)?;

@@ -7,7 +7,9 @@ use tonic::Status;
 
 use super::Inner;
 use super::convert::{self, key_value, signed, unsigned};
-use crate::{Compare, CompareOp, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revision, Storage as _, Txn, TxnReply};
+use crate::{
+    Compare, CompareOp, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revision, Storage as _, Txn, TxnReply,
+};
 
 /// Tries of a put that keeps the key's value or lease, when others change the key meanwhile.
 const KEEP_TRIES: usize = 16;
@@ -27,7 +29,8 @@ pub async fn range(inner: Arc<Inner>, request: pb::RangeRequest) -> Result<pb::R
 fn worked_over(request: &pb::RangeRequest, reply: RangeReply) -> pb::RangeResponse {
     let (mut kvs, mut more) = (reply.kvs, reply.more);
     if convert::is_worked_over(request) {
-        let within = |n: Revision, min: i64, max: i64| (min == 0 || n.0 >= unsigned(min)) && (max == 0 || n.0 <= unsigned(max));
+        let within =
+            |n: Revision, min: i64, max: i64| (min == 0 || n.0 >= unsigned(min)) && (max == 0 || n.0 <= unsigned(max));
         kvs.retain(|kv| {
             within(kv.mod_revision, request.min_mod_revision, request.max_mod_revision)
                 && within(kv.create_revision, request.min_create_revision, request.max_create_revision)
@@ -90,7 +93,11 @@ async fn keep(inner: &Inner, request: &pb::PutRequest) -> Result<TxnReply, Statu
         let lease = if request.ignore_lease { now.lease } else { unsigned(request.lease) };
         let put = Op::Put { key: now.key.clone(), value, lease, prev_kv: request.prev_kv };
         let unchanged = Compare::ModRevision { key: now.key, op: CompareOp::Equal, revision: now.mod_revision };
-        let reply = inner.store.txn(Txn { compare: vec![unchanged], success: vec![put], ..Txn::default() }).await.map_err(failed)?;
+        let reply = inner
+            .store
+            .txn(Txn { compare: vec![unchanged], success: vec![put], ..Txn::default() })
+            .await
+            .map_err(failed)?;
         if reply.succeeded {
             return Ok(reply);
         }
@@ -100,12 +107,15 @@ async fn keep(inner: &Inner, request: &pb::PutRequest) -> Result<TxnReply, Statu
 
 /// Deletes keys.
 pub async fn delete(inner: Arc<Inner>, request: pb::DeleteRangeRequest) -> Result<pb::DeleteRangeResponse, Status> {
-    let reply = inner.store.txn(Txn { success: vec![convert::delete(&request)?], ..Txn::default() }).await.map_err(failed)?;
+    let reply =
+        inner.store.txn(Txn { success: vec![convert::delete(&request)?], ..Txn::default() }).await.map_err(failed)?;
     let header = inner.header(Some(reply.revision));
     match reply.replies.into_iter().next() {
-        Some(OpReply::Delete { deleted, prev }) => {
-            Ok(pb::DeleteRangeResponse { header, deleted: signed(deleted), prev_kvs: prev.into_iter().map(key_value).collect() })
-        }
+        Some(OpReply::Delete { deleted, prev }) => Ok(pb::DeleteRangeResponse {
+            header,
+            deleted: signed(deleted),
+            prev_kvs: prev.into_iter().map(key_value).collect(),
+        }),
         _ => Ok(pb::DeleteRangeResponse { header, ..Default::default() }),
     }
 }
@@ -123,11 +133,14 @@ fn answer(inner: &Inner, request: &pb::TxnRequest, reply: TxnReply) -> pb::TxnRe
     let steps = if reply.succeeded { &request.success } else { &request.failure };
     let response = |(step, reply): (&pb::RequestOp, OpReply)| {
         let response = match (&step.request, reply) {
-            (Some(Request::Range(request)), OpReply::Range(reply)) => {
-                Response::Range(pb::RangeResponse { header: inner.header(Some(reply.revision)), ..worked_over(request, reply) })
-            }
+            (Some(Request::Range(request)), OpReply::Range(reply)) => Response::Range(pb::RangeResponse {
+                header: inner.header(Some(reply.revision)),
+                ..worked_over(request, reply)
+            }),
             (Some(Request::Txn(request)), OpReply::Txn(reply)) => Response::Txn(answer(inner, request, *reply)),
-            (_, OpReply::Put { prev }) => Response::Put(pb::PutResponse { header: header.clone(), prev_kv: prev.map(key_value) }),
+            (_, OpReply::Put { prev }) => {
+                Response::Put(pb::PutResponse { header: header.clone(), prev_kv: prev.map(key_value) })
+            }
             (_, OpReply::Delete { deleted, prev }) => Response::DeleteRange(pb::DeleteRangeResponse {
                 header: header.clone(),
                 deleted: signed(deleted),

@@ -42,14 +42,18 @@ pub async fn revoke(inner: Arc<Inner>, request: pb::LeaseIdRequest) -> Result<pb
 }
 
 /// Says what is left of a lease; -1 if there is none of that id.
-pub async fn time_to_live(inner: Arc<Inner>, request: pb::LeaseTimeToLiveRequest) -> Result<pb::LeaseTimeToLiveResponse, Status> {
+pub async fn time_to_live(
+    inner: Arc<Inner>,
+    request: pb::LeaseTimeToLiveRequest,
+) -> Result<pb::LeaseTimeToLiveResponse, Status> {
     let id = unsigned(request.id);
     let ttl = match inner.store.lease_left(id).await {
         Ok(left) => left,
         Err(Error::LeaseNotFound { .. }) => -1,
         Err(err) => return Err(failed(err)),
     };
-    let granted = inner.store.leases().into_iter().find(|(lease, _)| *lease == id).map_or(0, |(_, granted)| signed(granted));
+    let granted =
+        inner.store.leases().into_iter().find(|(lease, _)| *lease == id).map_or(0, |(_, granted)| signed(granted));
     let keys = if request.keys { inner.store.lease_keys(id).unwrap_or_default() } else { Vec::new() };
     Ok(pb::LeaseTimeToLiveResponse { header: inner.header(None), id: request.id, ttl, granted_ttl: granted, keys })
 }

@@ -41,10 +41,15 @@ fn raised(inner: &Inner, asked: i32) -> Vec<pb::AlarmMember> {
     let raised = [(NOSPACE, space.is_low()), (CORRUPT, space.is_damaged())];
     let member_id = inner.store.member_id();
     let wanted = |alarm: i32| asked == NONE || asked == alarm;
-    raised.into_iter().filter(|(alarm, is_on)| *is_on && wanted(*alarm)).map(|(alarm, _)| pb::AlarmMember { member_id, alarm }).collect()
+    raised
+        .into_iter()
+        .filter(|(alarm, is_on)| *is_on && wanted(*alarm))
+        .map(|(alarm, _)| pb::AlarmMember { member_id, alarm })
+        .collect()
 }
 
-/// What is wrong with this member. Alarms end by themselves when what they say is over; who asks for their end has it looked at now.
+/// What is wrong with this member. Alarms end by themselves when what they say is over; who asks for their end has it
+/// looked at now.
 pub async fn alarm(inner: Arc<Inner>, request: pb::AlarmRequest) -> Result<pb::AlarmResponse, Status> {
     let before = raised(&inner, request.alarm);
     let alarms = match request.action {
@@ -63,11 +68,16 @@ pub async fn alarm(inner: Arc<Inner>, request: pb::AlarmRequest) -> Result<pb::A
 /// How this member is.
 pub async fn status(inner: Arc<Inner>, _request: pb::Empty) -> Result<pb::StatusResponse, Status> {
     let status = inner.store.status();
-    let is_learner = inner.store.node().members_seen().iter().any(|member| member.id == inner.store.member_id() && !member.voter);
+    let is_learner =
+        inner.store.node().members_seen().iter().any(|member| member.id == inner.store.member_id() && !member.voter);
     let mut errors = if status.leader.is_none() { vec!["etcdserver: no leader".to_owned()] } else { Vec::new() };
     // As etcd prints an alarm.
     let name = |alarm: i32| if alarm == NOSPACE { "NOSPACE" } else { "CORRUPT" };
-    errors.extend(raised(&inner, NONE).iter().map(|raised| format!("memberID:{} alarm:{} ", raised.member_id, name(raised.alarm))));
+    errors.extend(
+        raised(&inner, NONE)
+            .iter()
+            .map(|raised| format!("memberID:{} alarm:{} ", raised.member_id, name(raised.alarm))),
+    );
     let in_use = inner.store.bytes_in_use().await.map_err(failed)?;
     Ok(pb::StatusResponse {
         header: inner.header(None),
@@ -103,7 +113,11 @@ pub async fn hash(inner: Arc<Inner>, _request: pb::Empty) -> Result<pb::HashResp
 /// The same of the keys as they were at a revision.
 pub async fn hash_kv(inner: Arc<Inner>, request: pb::HashKvRequest) -> Result<pb::HashKvResponse, Status> {
     let (hash, _) = hash_at(&inner, Some(Revision(convert::unsigned(request.revision)))).await?;
-    Ok(pb::HashKvResponse { header: inner.header(None), hash: folded(hash), compact_revision: signed(inner.store.floor().0) })
+    Ok(pb::HashKvResponse {
+        header: inner.header(None),
+        hash: folded(hash),
+        compact_revision: signed(inner.store.floor().0),
+    })
 }
 
 fn folded(hash: u64) -> u32 {
@@ -157,7 +171,11 @@ async fn stream_file(
     let (mut hash, mut piece) = (Sha256::new(), vec![0; PIECE_BYTES]);
     loop {
         let n = file.read(&mut piece).await?;
-        let blob = if n == 0 { bytes::Bytes::copy_from_slice(&hash.finalize_reset()) } else { bytes::Bytes::copy_from_slice(&piece[..n]) };
+        let blob = if n == 0 {
+            bytes::Bytes::copy_from_slice(&hash.finalize_reset())
+        } else {
+            bytes::Bytes::copy_from_slice(&piece[..n])
+        };
         hash.update(&piece[..n]);
         left = left.saturating_sub(n as u64);
         let answer = pb::SnapshotResponse { header: inner.header(None), remaining_bytes: left, blob };

@@ -1,7 +1,7 @@
 //! The etcd v3 face: the store for `etcdctl` and whatever else speaks etcd's protocol, with etcd's codes and texts.
 //!
-//! A [`wire::Handler`] over HTTP/2. It trusts its callers: who mounts it lets in only root (unix socket) or holders of a client
-//! certificate of the etcd authority.
+//! A [`wire::Handler`] over HTTP/2. It trusts its callers: who mounts it lets in only root (unix socket) or holders of
+//! a client certificate of the etcd authority.
 
 pub mod bolt;
 pub mod client;

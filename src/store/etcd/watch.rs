@@ -102,7 +102,13 @@ impl Stream {
                 Some(watching) => {
                     watching.group.shutdown().await;
                     let header = self.inner.header(None);
-                    self.answer(pb::WatchResponse { header, watch_id: cancel.watch_id, canceled: true, ..Default::default() }).await
+                    self.answer(pb::WatchResponse {
+                        header,
+                        watch_id: cancel.watch_id,
+                        canceled: true,
+                        ..Default::default()
+                    })
+                    .await
                 }
                 None => true,
             },
@@ -137,7 +143,8 @@ impl Stream {
         let key = if all { bytes::Bytes::new() } else { create.key };
         let (range_end, start) = (create.range_end, Revision(unsigned(create.start_revision)));
         let opened = self.inner.store.watch(WatchRequest { key, range_end, start, prev_kv: create.prev_kv }).await;
-        let created = pb::WatchResponse { header: self.inner.header(None), watch_id, created: true, ..Default::default() };
+        let created =
+            pb::WatchResponse { header: self.inner.header(None), watch_id, created: true, ..Default::default() };
         if !self.answer(created).await {
             return false;
         }
@@ -157,7 +164,10 @@ impl Stream {
         });
         // A watch from now on has nothing behind it; one from the past is as far as its first revision.
         let seen = if start.0 == 0 { self.inner.store.current_revision() } else { Revision(start.0 - 1) };
-        self.watches.insert(watch_id, Watching { group, filters: create.filters, seen, progress_notify: create.progress_notify });
+        self.watches.insert(
+            watch_id,
+            Watching { group, filters: create.filters, seen, progress_notify: create.progress_notify },
+        );
         true
     }
 
@@ -181,9 +191,17 @@ impl Stream {
 
     /// Says how far the stream is, once all of its watches are so far.
     async fn answer_asked(&mut self) -> bool {
-        let Some(asked) = self.asked.filter(|asked| self.watches.values().all(|watching| watching.seen >= *asked)) else { return true };
+        let Some(asked) = self.asked.filter(|asked| self.watches.values().all(|watching| watching.seen >= *asked))
+        else {
+            return true;
+        };
         self.asked = None;
-        self.answer(pb::WatchResponse { header: self.inner.header(Some(asked)), watch_id: NO_WATCH, ..Default::default() }).await
+        self.answer(pb::WatchResponse {
+            header: self.inner.header(Some(asked)),
+            watch_id: NO_WATCH,
+            ..Default::default()
+        })
+        .await
     }
 
     async fn cancel(&mut self, watch_id: i64, why: &Error) -> bool {
@@ -191,7 +209,15 @@ impl Stream {
         let compact_revision = if let Error::Compacted { floor, .. } = why { signed(floor.0) } else { 0 };
         let cancel_reason = convert::status(why).message().to_owned();
         let header = self.inner.header(None);
-        self.answer(pb::WatchResponse { header, watch_id, canceled: true, compact_revision, cancel_reason, ..Default::default() }).await
+        self.answer(pb::WatchResponse {
+            header,
+            watch_id,
+            canceled: true,
+            compact_revision,
+            cancel_reason,
+            ..Default::default()
+        })
+        .await
     }
 
     async fn answer(&self, answer: pb::WatchResponse) -> bool {

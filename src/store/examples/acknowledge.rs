@@ -1,4 +1,5 @@
-//! Writes without end and prints each acknowledged revision, to be killed and compared with the file: `acknowledge DIR`.
+//! Writes without end and prints each acknowledged revision, to be killed and compared with the file: `acknowledge
+//! DIR`.
 
 use std::io::Write as _;
 

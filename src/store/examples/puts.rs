@@ -1,4 +1,5 @@
-//! Prints puts/s and bytes written per put at 1 and 64 clients: `cargo run --release -p store --example puts -- DIR [SECONDS]`.
+//! Prints puts/s and bytes written per put at 1 and 64 clients: `cargo run --release -p store --example puts -- DIR
+//! [SECONDS]`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,9 @@
 //! SQLite's way to a [`FaultyDisk`]: a VFS that asks the disk, and has SQLite's own do the work. In tests alone.
-#![allow(unsafe_code, clippy::undocumented_unsafe_blocks, reason = "SQLite's interface is C; the contract stands at each block")]
+#![allow(
+    unsafe_code,
+    clippy::undocumented_unsafe_blocks,
+    reason = "SQLite's interface is C; the contract stands at each block"
+)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
@@ -47,8 +51,8 @@ pub(super) fn register(disk: &Arc<FaultyDisk>) {
         xDelete: Some(delete),
         ..real
     };
-    // SAFETY: the structure, its name and its data are leaked, so they live for ever; the functions are those of SQLite's own VFS,
-    // which look at `pAppData` in `xOpen` alone, and that is given the real one.
+    // SAFETY: the structure, its name and its data are leaked, so they live for ever; the functions are those of
+    // SQLite's own VFS, which look at `pAppData` in `xOpen` alone, and that is given the real one.
     let registered = unsafe { ffi::sqlite3_vfs_register(Box::leak(Box::new(vfs)), 0) };
     assert_eq!(registered, ffi::SQLITE_OK);
 }
@@ -143,7 +147,8 @@ unsafe extern "C" fn read(file: *mut sqlite3_file, to: *mut c_void, n: c_int, at
 
 unsafe extern "C" fn write(file: *mut sqlite3_file, from: *const c_void, n: c_int, at: sqlite3_int64) -> c_int {
     // SAFETY: SQLite gives `n` bytes at `from`; see `about`.
-    let (about, bytes) = unsafe { (about(file), std::slice::from_raw_parts(from.cast::<u8>(), usize::try_from(n).unwrap_or(0))) };
+    let (about, bytes) =
+        unsafe { (about(file), std::slice::from_raw_parts(from.cast::<u8>(), usize::try_from(n).unwrap_or(0))) };
     match about.disk.note_write(&about.path, bytes, u64::try_from(at).unwrap_or(0)) {
         Ok(()) => real!(file, xWrite, from, n, at),
         Err(err) => code(&err, ffi::SQLITE_IOERR_WRITE),
@@ -197,7 +202,13 @@ unsafe extern "C" fn traits(file: *mut sqlite3_file) -> c_int {
     real!(file, xDeviceCharacteristics)
 }
 
-unsafe extern "C" fn shm_map(file: *mut sqlite3_file, page: c_int, n: c_int, extend: c_int, out: *mut *mut c_void) -> c_int {
+unsafe extern "C" fn shm_map(
+    file: *mut sqlite3_file,
+    page: c_int,
+    n: c_int,
+    extend: c_int,
+    out: *mut *mut c_void,
+) -> c_int {
     real!(file, xShmMap, page, n, extend, out)
 }
 

@@ -42,9 +42,13 @@ impl Map {
 
     /// Adds a record that follows `prev`. `id_of` reads the number of an entry of a record.
     ///
-    /// One that begins before the end takes the place of what is there from its first entry on; one that begins behind it was written
-    /// when all before it was in the database already.
-    pub fn push(&mut self, place: Place, id_of: impl Fn(&Place, u64) -> Result<LogId<u64>, Error>) -> Result<(), Error> {
+    /// One that begins before the end takes the place of what is there from its first entry on; one that begins behind
+    /// it was written when all before it was in the database already.
+    pub fn push(
+        &mut self,
+        place: Place,
+        id_of: impl Fn(&Place, u64) -> Result<LogId<u64>, Error>,
+    ) -> Result<(), Error> {
         let first = next_index(place.prev);
         self.cut(first, id_of)?;
         if self.last().is_none_or(|last| last.index + 1 != first) {

@@ -1,8 +1,9 @@
 //! The log of entries: plain files that are only written forward, each block once. Here a write becomes durable.
 //!
-//! A record holds the entries that became durable together, and costs one write of whole blocks, direct to the disk. Records lie in
-//! *segments*: files whose blocks exist before they are used, and which get a new name when nobody needs what is in them. `record`
-//! knows the form, `segment` the file, `map` which entries are where, `recover` what is found after a power cut.
+//! A record holds the entries that became durable together, and costs one write of whole blocks, direct to the disk.
+//! Records lie in *segments*: files whose blocks exist before they are used, and which get a new name when nobody needs
+//! what is in them. `record` knows the form, `segment` the file, `map` which entries are where, `recover` what is found
+//! after a power cut.
 
 pub mod map;
 pub mod record;
@@ -74,12 +75,15 @@ impl Journal {
     pub fn open(disk: &Arc<dyn Disk>, dir: &Path, salt: u64, bounds: &Bounds) -> Result<Journal, Error> {
         let failed = |err| segment::failed(dir, &err);
         // Also if another process made it: that one may have ended before its name was on the disk.
-        disk.make_dir(dir).and_then(|_is_new| dir.parent().map_or(Ok(()), |parent| disk.sync_dir(parent))).map_err(failed)?;
+        disk.make_dir(dir)
+            .and_then(|_is_new| dir.parent().map_or(Ok(()), |parent| disk.sync_dir(parent)))
+            .map_err(failed)?;
         match disk.remove(&dir.join(segment::UNFINISHED)) {
             Err(err) if err.kind() != ErrorKind::NotFound => return Err(failed(err)),
             _left_by_a_cut => {}
         }
-        // What the process before wrote may be in memory only, also if it reads as whole: it counts when it is on the disk.
+        // What the process before wrote may be in memory only, also if it reads as whole: it counts when it is on the
+        // disk.
         for path in recover::segments(&**disk, dir)?.iter().map(|segment| segment::path_of(dir, *segment)) {
             disk.settle(&path).map_err(|err| segment::failed(&path, &err))?;
         }
@@ -131,7 +135,8 @@ impl Journal {
         let (at, span) = self.write(&Head::Entries { prev, last }, entries)?;
         self.tail_last = self.tail_last.max(Some(last.index));
         let (disk, dir, segment) = (Arc::clone(&self.disk), self.dir.clone(), self.newest_begun());
-        self.map.push(Place { segment, at, span, prev, last }, |place, index| recover::id_of(&*disk, &dir, place, index))
+        self.map
+            .push(Place { segment, at, span, prev, last }, |place, index| recover::id_of(&*disk, &dir, place, index))
     }
 
     /// Takes back the entries from `since` on; they do not come back.

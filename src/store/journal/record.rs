@@ -1,4 +1,5 @@
-//! The form of a record: a header, what it says, and the entries, over sectors of 512 bytes that each say to which record they belong.
+//! The form of a record: a header, what it says, and the entries, over sectors of 512 bytes that each say to which
+//! record they belong.
 //!
 //! ```text
 //! sector:  0 500 bytes of the record | 500 crc of the record, again | 504 tag: salt, segment, crc and the sector's place, mixed
@@ -6,13 +7,14 @@
 //!         40 crc32 of these 40 | 44 body
 //! body: head_bytes u32, Head, then for each entry its bytes u32, Entry
 //! ```
-//! Numbers are little-endian. The segment is that of the file's name, which no file had before; the salt is a secret of the database
-//! to which the log belongs; records are counted over the whole log. So what a file held in a life before, or what somebody wrote
-//! into a value, is never taken for a record.
+//! Numbers are little-endian. The segment is that of the file's name, which no file had before; the salt is a secret of
+//! the database to which the log belongs; records are counted over the whole log. So what a file held in a life before,
+//! or what somebody wrote into a value, is never taken for a record.
 //!
-//! The tags tell a record that was torn from one that is *rotten*: a record whose sectors all arrived was acknowledged, perhaps, and
-//! if its sum is wrong now, that is damage. Of a torn one some sector did not arrive. A sector has no tag by chance, nor one of a
-//! record that was torn at the same place before, as the sum of that one was another. Records of before ("kdgl") have no tags.
+//! The tags tell a record that was torn from one that is *rotten*: a record whose sectors all arrived was acknowledged,
+//! perhaps, and if its sum is wrong now, that is damage. Of a torn one some sector did not arrive. A sector has no tag
+//! by chance, nor one of a record that was torn at the same place before, as the sum of that one was another. Records
+//! of before ("kdgl") have no tags.
 
 use std::borrow::Cow;
 
@@ -50,8 +52,8 @@ pub struct Mark {
 /// What a record says. New variants are added at the end: the form on the disk counts them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Head {
-    /// Entries follow. Those that the log has from the first of them on count no more; if it ends before `prev`, all that it has is in
-    /// the database and counts no more.
+    /// Entries follow. Those that the log has from the first of them on count no more; if it ends before `prev`, all
+    /// that it has is in the database and counts no more.
     Entries {
         /// The entry before the first.
         prev: Option<LogId<u64>>,
@@ -94,7 +96,8 @@ pub fn bytes(body_bytes: usize) -> usize {
 /// Makes a record of `body` in `out`, which is as long as the record is with its padding.
 pub fn seal(out: &mut [u8], mark: Mark, body: &[u8]) -> Result<(), Error> {
     let too_long = || Error::io("cannot append to the log");
-    let (length, span) = (u32::try_from(body.len()).map_err(too_long())?, u32::try_from(out.len()).map_err(too_long())?);
+    let (length, span) =
+        (u32::try_from(body.len()).map_err(too_long())?, u32::try_from(out.len()).map_err(too_long())?);
     let mut whole = vec![0; HEADER_BYTES + body.len()];
     whole[..4].copy_from_slice(&MAGIC);
     whole[8..12].copy_from_slice(&length.to_le_bytes());
@@ -177,18 +180,21 @@ pub fn read(bytes: &[u8]) -> Option<Record<'_>> {
     if crc32fast::hash(&bytes[..40]) != word(bytes, 40)? {
         return None;
     }
-    let mut whole: Vec<u8> = bytes[..span].chunks_exact(STEP_BYTES).flat_map(|sector| &sector[..SECTOR_BYTES]).copied().take(end).collect();
+    let mut whole: Vec<u8> =
+        bytes[..span].chunks_exact(STEP_BYTES).flat_map(|sector| &sector[..SECTOR_BYTES]).copied().take(end).collect();
     (sum(&whole) == word(bytes, 4)?).then(|| Record { mark, span, body: Cow::Owned(whole.split_off(HEADER_BYTES)) })
 }
 
-/// Whether these bytes, which hold no whole record, were one of this log: all of its sectors were written, and it is damaged.
+/// Whether these bytes, which hold no whole record, were one of this log: all of its sectors were written, and it is
+/// damaged.
 pub fn is_rotten(bytes: &[u8], salt: u64, segment: u64) -> bool {
     let is_of = |place: u64, sector: &[u8], crc: u32| long(sector, 504) == Some(tag(salt, segment, crc, place));
     let Some(first) = bytes.get(..STEP_BYTES) else { return false };
     // The sector says it itself, also if the header says nothing any more.
     let Some(crc) = word(first, 500).filter(|crc| is_of(0, first, *crc)) else { return false };
     let head_is_whole = first[..4] == MAGIC && word(first, 40) == Some(crc32fast::hash(&first[..40]));
-    let span = word(first, 12).and_then(|span| usize::try_from(span).ok()).filter(|span| span.is_multiple_of(STEP_BYTES));
+    let span =
+        word(first, 12).and_then(|span| usize::try_from(span).ok()).filter(|span| span.is_multiple_of(STEP_BYTES));
     match span.filter(|_| head_is_whole).and_then(|span| bytes.get(..span)) {
         Some(all) => (0_u64..).zip(all.chunks_exact(STEP_BYTES)).all(|(place, sector)| is_of(place, sector, crc)),
         None => true,
@@ -279,7 +285,8 @@ mod tests {
     fn a_record_of_which_a_sector_did_not_arrive_is_torn_also_over_one_that_was_torn_there_before() {
         let entry = |n: u8| {
             let put = crate::Op::Put { key: "k".into(), value: vec![n; 1200].into(), lease: 0, prev_kv: false };
-            let commands = vec![crate::raft::command::Command::Txn(crate::Txn { success: vec![put], ..crate::Txn::default() })];
+            let commands =
+                vec![crate::raft::command::Command::Txn(crate::Txn { success: vec![put], ..crate::Txn::default() })];
             let batch = crate::raft::command::Batch { commands: commands.into(), ..Default::default() };
             Entry::<TypeConfig> { log_id: log(7), payload: EntryPayload::Normal(batch) }
         };
@@ -339,7 +346,8 @@ mod tests {
             if bytes.len() > HEADER_BYTES && rng.below(2) == 0 {
                 let length = usize::try_from(rng.below((bytes.len() - HEADER_BYTES) as u64)).unwrap();
                 bytes[8..12].copy_from_slice(&u32::try_from(length).unwrap().to_le_bytes());
-                let (crc, old) = (sum(&bytes[..HEADER_BYTES + length]), crc32fast::hash(&bytes[8..OLD_HEADER_BYTES + length]));
+                let (crc, old) =
+                    (sum(&bytes[..HEADER_BYTES + length]), crc32fast::hash(&bytes[8..OLD_HEADER_BYTES + length]));
                 let is_old = rng.below(2) == 0;
                 bytes[..4].copy_from_slice(if is_old { &OLD_MAGIC } else { &MAGIC });
                 bytes[4..8].copy_from_slice(&if is_old { old } else { crc }.to_le_bytes());

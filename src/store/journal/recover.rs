@@ -1,8 +1,8 @@
 //! What a log holds when it is opened, after an ordered stop or a power cut.
 //!
-//! Only one record is on its way to the disk at any time. So where the last segment has no whole record, the log ends, and nothing
-//! that was acknowledged lies behind it. A whole record behind a broken one says something else: the broken one was on the disk once.
-//! So does a broken last one of which every sector arrived.
+//! Only one record is on its way to the disk at any time. So where the last segment has no whole record, the log ends,
+//! and nothing that was acknowledged lies behind it. A whole record behind a broken one says something else: the broken
+//! one was on the disk once. So does a broken last one of which every sector arrived.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -92,19 +92,24 @@ impl Found {
                 return Err(corrupt(&path, "this log belongs to another database than the one beside it".to_owned()));
             }
             if at == 0 && number > self.number {
-                // The segments between were needed no more, nor those before. Whether that is so the database says: the log must
-                // reach to what is applied in it.
+                // The segments between were needed no more, nor those before. Whether that is so the database says: the
+                // log must reach to what is applied in it.
                 let before = self.full.drain(..).chain(self.tail.take().map(|(full, _)| full));
                 let spares = before.map(|full| path_of(dir, full.segment)).chain(self.spares.drain(..)).collect();
                 *self = Found { number, spares, newest: segment, ..Found::default() };
             }
             if number != self.number {
-                return Err(corrupt(&path, format!("record {number} at byte {at} follows record {}", self.number.saturating_sub(1))));
+                return Err(corrupt(
+                    &path,
+                    format!("record {number} at byte {at} follows record {}", self.number.saturating_sub(1)),
+                ));
             }
             full.last = full.last.max(self.take(disk, dir, segment, at, &record)?);
             (at, self.number) = (at + record.span, number + 1);
         }
-        let behind = |from: usize| record::read(&bytes[from..]).is_some_and(|r| r.mark.segment == segment && r.mark.salt == salt);
+        let behind = |from: usize| {
+            record::read(&bytes[from..]).is_some_and(|r| r.mark.segment == segment && r.mark.salt == salt)
+        };
         if let Some(whole) = (at + STEP_BYTES..bytes.len()).step_by(STEP_BYTES).find(|from| behind(*from)) {
             return Err(corrupt(&path, format!("the record at byte {at} is broken, and one at byte {whole} is whole")));
         }
@@ -123,7 +128,14 @@ impl Found {
     }
 
     /// Takes a record over. Answers with its last entry.
-    fn take(&mut self, disk: &dyn Disk, dir: &Path, segment: u64, at: usize, record: &Record<'_>) -> Result<Option<u64>, Error> {
+    fn take(
+        &mut self,
+        disk: &dyn Disk,
+        dir: &Path,
+        segment: u64,
+        at: usize,
+        record: &Record<'_>,
+    ) -> Result<Option<u64>, Error> {
         let id_of = |place: &Place, index: u64| id_of(disk, dir, place, index);
         match record.head()? {
             Head::Entries { prev, last } => {
@@ -138,12 +150,17 @@ impl Found {
 /// The number of an entry of a record.
 pub fn id_of(disk: &dyn Disk, dir: &Path, place: &Place, index: u64) -> Result<LogId<u64>, Error> {
     let entries = entries(disk, dir, place)?;
-    let missing = || corrupt(&path_of(dir, place.segment), format!("entry {index} is not in the record at byte {}", place.at));
+    let missing =
+        || corrupt(&path_of(dir, place.segment), format!("entry {index} is not in the record at byte {}", place.at));
     entries.iter().find(|entry| entry.log_id.index == index).map(|entry| entry.log_id).ok_or_else(missing)
 }
 
 /// The entries of a record that count.
-pub fn entries(disk: &dyn Disk, dir: &Path, place: &Place) -> Result<Vec<openraft::Entry<crate::raft::TypeConfig>>, Error> {
+pub fn entries(
+    disk: &dyn Disk,
+    dir: &Path,
+    place: &Place,
+) -> Result<Vec<openraft::Entry<crate::raft::TypeConfig>>, Error> {
     let path = path_of(dir, place.segment);
     let mut bytes = vec![0; place.span];
     disk.read_at(&path, &mut bytes, place.at as u64).map_err(unreadable(&path))?;

@@ -1,5 +1,5 @@
-//! One file of the log. Its blocks are written before it is used, so that a record changes bytes and nothing else: the file system
-//! has no size, no extent and no journal of its own to write.
+//! One file of the log. Its blocks are written before it is used, so that a record changes bytes and nothing else: the
+//! file system has no size, no extent and no journal of its own to write.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -96,7 +96,8 @@ pub struct Segment {
 impl Segment {
     /// Opens a segment to go on at `at`; `None` if that is in the middle of a block of this disk.
     ///
-    /// A file system that takes no direct writes, or a disk of blocks of another size, shows at the first write: it is zeros.
+    /// A file system that takes no direct writes, or a disk of blocks of another size, shows at the first write: it is
+    /// zeros.
     pub fn open(disk: &Arc<dyn Disk>, dir: &Path, segment: u64, at: usize) -> Result<Option<Segment>, Error> {
         let path = path_of(dir, segment);
         Segment::try_open(disk, &path, segment, at).map_err(|err| failed(&path, &err))

@@ -67,7 +67,11 @@ fn a_record_larger_than_a_segment_has_one_of_its_own() {
     let mut journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
     assert_eq!(ids(&journal, 0).len(), 20);
     journal.retire(Some(12)).unwrap();
-    assert!(fs::read_dir(dir.path()).unwrap().all(|file| file.unwrap().metadata().unwrap().len() <= Bounds::TESTS.segment_bytes as u64));
+    assert!(
+        fs::read_dir(dir.path())
+            .unwrap()
+            .all(|file| file.unwrap().metadata().unwrap().len() <= Bounds::TESTS.segment_bytes as u64)
+    );
 }
 
 #[test]
@@ -134,7 +138,10 @@ fn a_broken_record_with_whole_ones_behind_it_is_no_end_but_damage() {
         let mut bytes = fs::read(&path).unwrap();
         bytes[at + 60] ^= 1;
         fs::write(&path, &bytes).unwrap();
-        let Err(Error::Corrupt { path: named, why }) = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS) else { panic!("opened") };
+        let Err(Error::Corrupt { path: named, why }) = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS)
+        else {
+            panic!("opened")
+        };
         assert!(named == path && why.contains(&format!("byte {at} is broken")), "{why}");
     }
     // Also if the whole ones are in the next segment.
@@ -146,7 +153,9 @@ fn a_broken_record_with_whole_ones_behind_it_is_no_end_but_damage() {
     let last = (0..bytes.len()).step_by(512).rfind(|at| record::read(&bytes[*at..]).is_some()).unwrap();
     bytes[last + 60] ^= 1;
     fs::write(&first, &bytes).unwrap();
-    let Err(Error::Corrupt { path: named, .. }) = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS) else { panic!("opened") };
+    let Err(Error::Corrupt { path: named, .. }) = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS) else {
+        panic!("opened")
+    };
     assert_eq!(named, first);
 }
 
@@ -164,9 +173,13 @@ fn a_rotten_last_record_is_an_error_that_names_its_place() {
         bytes[at] ^= 0x10;
         fs::write(&path, &bytes).unwrap();
         match Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS) {
-            Err(Error::Corrupt { path: named, why }) => assert!(named == path && why.contains(&format!("byte {from}")), "{why}"),
+            Err(Error::Corrupt { path: named, why }) => {
+                assert!(named == path && why.contains(&format!("byte {from}")), "{why}")
+            }
             // What says where a sector belongs may rot without harm.
-            Ok(journal) => assert!(journal.last() == Some(log(1, 2)) && (at % 512 >= 500 || at > to - 512), "byte {at}"),
+            Ok(journal) => {
+                assert!(journal.last() == Some(log(1, 2)) && (at % 512 >= 500 || at > to - 512), "byte {at}")
+            }
             Err(err) => panic!("{err}"),
         }
     }
@@ -218,7 +231,8 @@ fn whatever_happened_the_log_holds_what_was_made_durable() {
                 3 => journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap(),
                 _ => {
                     let new: Vec<_> = (next..=next + rng.below(4)).map(|index| log(term, index)).collect();
-                    let entries: Vec<_> = new.iter().map(|log| entry(*log, usize::try_from(rng.below(2000)).unwrap())).collect();
+                    let entries: Vec<_> =
+                        new.iter().map(|log| entry(*log, usize::try_from(rng.below(2000)).unwrap())).collect();
                     journal.append(model.last().copied().or(purged), &entries).unwrap();
                     model.extend(new);
                 }
@@ -245,7 +259,9 @@ fn a_log_that_cannot_be_read_is_an_error_and_never_a_shorter_one() {
     for at in 0.. {
         let disk = crate::faults::FaultyDisk::new(dir.path(), at, crate::faults::Fault::ReadFails, at);
         match Journal::open(&(disk.clone() as Arc<dyn Disk>), &path, SALT, &Bounds::TESTS) {
-            Ok(journal) if disk.was_hit() => assert_eq!(ids(&journal, 21), all, "read {at} failed and nobody heard of it"),
+            Ok(journal) if disk.was_hit() => {
+                assert_eq!(ids(&journal, 21), all, "read {at} failed and nobody heard of it")
+            }
             Ok(_) => break,
             Err(err) => {
                 assert!(matches!(err, Error::Io { .. }), "{err}");
@@ -272,9 +288,14 @@ fn names_that_were_not_synced_may_be_as_before_after_a_power_cut() {
         disk.rename(&dir.join("old"), &dir.join("new")).unwrap();
         disk.remove(&dir.join("gone")).unwrap();
         disk.lose_power(&dir);
-        let mut names: Vec<_> = fs::read_dir(&dir).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+        let mut names: Vec<_> =
+            fs::read_dir(&dir).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
-        assert!(names.contains(&"safe".to_owned()) && names.contains(&"old".to_owned()) != names.contains(&"new".to_owned()), "{names:?}");
+        assert!(
+            names.contains(&"safe".to_owned())
+                && names.contains(&"old".to_owned()) != names.contains(&"new".to_owned()),
+            "{names:?}"
+        );
         seen.insert(names);
     }
     assert_eq!(seen.len(), 8, "each of three changes is kept or not: {seen:?}");

@@ -1,12 +1,12 @@
 //! What openraft need not ask the writer's thread for.
 
+use base::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use openraft::LogId;
 
-/// Alone, entries are applied when they are made durable: what openraft then hands over to be applied is only acknowledged, and
-/// the thread is not woken for it.
+/// Alone, entries are applied when they are made durable: what openraft then hands over to be applied is only
+/// acknowledged, and the thread is not woken for it.
 #[derive(Debug, Default)]
 pub struct Ahead {
     /// The index after that of the last applied entry.
@@ -32,12 +32,12 @@ impl Ahead {
 
     /// Notes that openraft was told of `last`.
     pub fn note(&self, last: Option<LogId<u64>>) {
-        let mut acknowledged = self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut acknowledged = self.acknowledged.lock();
         *acknowledged = last.max(*acknowledged);
     }
 
     /// The last entry that openraft knows to be applied.
     pub fn acknowledged(&self) -> Option<LogId<u64>> {
-        *self.acknowledged.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.acknowledged.lock()
     }
 }

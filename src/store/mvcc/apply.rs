@@ -1,7 +1,8 @@
-//! Commands become rows: the semantics of etcd's transactions, leases and floor, in memory; `flush` brings it to the database.
+//! Commands become rows: the semantics of etcd's transactions, leases and floor, in memory; `flush` brings it to the
+//! database.
 
+use base::sync::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{PoisonError, RwLock};
 
 use bytes::Bytes;
 use rusqlite::Connection;
@@ -13,7 +14,9 @@ use crate::mvcc::index::{CHANGES_MAX, Index, POSITION_BITS, Version, covers};
 use crate::mvcc::past::event;
 use crate::mvcc::read::select;
 use crate::raft::command::{Command, Outcome};
-use crate::{Compare, CompareOp, Event, EventBatch, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revision, Txn, TxnReply};
+use crate::{
+    Compare, CompareOp, Event, EventBatch, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revision, Txn, TxnReply,
+};
 
 /// Steps of one transaction, as etcd's `--max-txn-ops`.
 const TXN_OPS_MAX: usize = 128;
@@ -79,12 +82,15 @@ fn check_branches(txn: &Txn) -> Result<(), Error> {
         for op in branch {
             match op {
                 Op::Put { key, .. } if key.is_empty() => return Err(Error::Invalid { why: "key is not provided" }),
-                Op::Put { key, .. } if !puts.insert(key) => return Err(Error::Invalid { why: "duplicate key given in txn request" }),
+                Op::Put { key, .. } if !puts.insert(key) => {
+                    return Err(Error::Invalid { why: "duplicate key given in txn request" });
+                }
                 Op::Txn(txn) => check_branches(txn)?,
                 _ => {}
             }
         }
-        let deleted_too = |op: &Op| matches!(op, Op::Delete { key, range_end, .. } if puts.iter().any(|p| covers(key, range_end, p)));
+        let deleted_too =
+            |op: &Op| matches!(op, Op::Delete { key, range_end, .. } if puts.iter().any(|p| covers(key, range_end, p)));
         if branch.iter().any(deleted_too) {
             return Err(Error::Invalid { why: "duplicate key given in txn request" });
         }
@@ -118,7 +124,7 @@ impl Pass<'_> {
     }
 
     fn index(&self) -> std::sync::RwLockReadGuard<'_, Index> {
-        self.index.read().unwrap_or_else(PoisonError::into_inner)
+        self.index.read()
     }
 
     fn reply(&self, succeeded: bool, replies: Vec<OpReply>) -> TxnReply {
@@ -166,8 +172,12 @@ impl Pass<'_> {
         let newest = |key: &Bytes| self.index().newest(key);
         let number = |op, stored: u64, given: u64| ordered(op, stored.cmp(&given));
         Ok(match compare {
-            Compare::ModRevision { key, op, revision } => number(*op, newest(key).map_or(0, |v| v.revision()), revision.0),
-            Compare::CreateRevision { key, op, revision } => number(*op, newest(key).map_or(0, |v| v.create), revision.0),
+            Compare::ModRevision { key, op, revision } => {
+                number(*op, newest(key).map_or(0, |v| v.revision()), revision.0)
+            }
+            Compare::CreateRevision { key, op, revision } => {
+                number(*op, newest(key).map_or(0, |v| v.create), revision.0)
+            }
             Compare::Version { key, op, version } => number(*op, newest(key).map_or(0, |v| v.version), *version),
             Compare::Lease { key, op, lease } => number(*op, newest(key).map_or(0, |v| v.lease), *lease),
             Compare::Value { key, op, value } => match newest(key) {
@@ -190,7 +200,11 @@ impl Pass<'_> {
                 Op::Delete { key, range_end, .. } => {
                     let size = self.index().range(key, range_end, u64::MAX >> POSITION_BITS).count();
                     if size as u64 > CHANGES_MAX / 2 {
-                        return Err(Error::TooLarge { what: "keys of one delete", size, max: (CHANGES_MAX / 2) as usize });
+                        return Err(Error::TooLarge {
+                            what: "keys of one delete",
+                            size,
+                            max: (CHANGES_MAX / 2) as usize,
+                        });
                     }
                 }
                 Op::Txn(inner) => self.refuse(inner, verdicts)?,
@@ -205,7 +219,9 @@ impl Pass<'_> {
         let mut replies = Vec::new();
         for op in branch(txn, verdicts) {
             replies.push(match op {
-                Op::Put { key, value, lease, prev_kv } => OpReply::Put { prev: self.put(key, value, *lease, *prev_kv)? },
+                Op::Put { key, value, lease, prev_kv } => {
+                    OpReply::Put { prev: self.put(key, value, *lease, *prev_kv)? }
+                }
                 Op::Delete { key, range_end, prev_kv } => {
                     let prev = self.delete(key, range_end, *prev_kv)?;
                     OpReply::Delete { deleted: prev.0, prev: prev.1 }
@@ -259,7 +275,7 @@ impl Pass<'_> {
         let version = Version { id, create, version, lease };
         self.behind.push(Row { version, entry: self.entry, key: key.clone(), value: value.clone() });
         self.unsaved.add(ROW_BYTES + key.len() + value.len());
-        self.index.write().unwrap_or_else(PoisonError::into_inner).push(key, version);
+        self.index.write().push(key, version);
         self.events.push(event(key, version, value.clone(), prev));
     }
 
@@ -297,7 +313,7 @@ impl Pass<'_> {
         }
         self.unsaved.floor = Some((at, self.revision));
         self.unsaved.add(ROW_BYTES);
-        self.index.write().unwrap_or_else(PoisonError::into_inner).floor = at;
+        self.index.write().floor = at;
         Ok(self.reply(true, Vec::new()))
     }
 

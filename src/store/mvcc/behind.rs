@@ -1,7 +1,7 @@
 //! What is applied and not in the database yet. It is durable in the log already; readers find it here.
 
+use base::sync::{RwLock, RwLockReadGuard};
 use std::collections::BTreeMap;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use base::time::Stopwatch;
 use bytes::Bytes;
@@ -21,14 +21,15 @@ pub struct Row {
     pub value: Bytes,
 }
 
-/// Rows of the newest revisions by their ids: all rows that are not in the database, and no others for longer than a commit takes.
+/// Rows of the newest revisions by their ids: all rows that are not in the database, and no others for longer than a
+/// commit takes.
 #[derive(Debug, Default)]
 pub struct Behind(RwLock<BTreeMap<u64, Row>>);
 
 impl Behind {
     /// The rows.
     pub fn rows(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Row>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+        self.0.read()
     }
 
     /// The value of a row, if it is here.
@@ -36,19 +37,20 @@ impl Behind {
         self.rows().get(&id).map(|row| row.value.clone())
     }
 
-    /// The rows up to a revision. To be asked before the database is, so that a row which moves meanwhile is seen once at least.
+    /// The rows up to a revision. To be asked before the database is, so that a row which moves meanwhile is seen once
+    /// at least.
     pub fn until(&self, revision: u64) -> Vec<Row> {
         self.rows().range(..(revision + 1) << POSITION_BITS).map(|(_, row)| row.clone()).collect()
     }
 
     /// Adds a row.
     pub fn push(&self, row: Row) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).insert(row.version.id, row);
+        self.0.write().insert(row.version.id, row);
     }
 
     /// Forgets all rows: they are in the database, or another one took its place.
     pub fn clear(&self) {
-        self.0.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.0.write().clear();
     }
 }
 

@@ -19,8 +19,8 @@ use crate::error::Error;
 use crate::member::{Birth, Peer};
 use crate::mvcc::index::{Index, POSITION_BITS, Version};
 
-/// Version of the schema below, kept in `PRAGMA user_version`: since 2 the log is in files beside the database, since 3 their records
-/// carry tags, which a kedge of before would take for the log's end.
+/// Version of the schema below, kept in `PRAGMA user_version`: since 2 the log is in files beside the database, since 3
+/// their records carry tags, which a kedge of before would take for the log's end.
 pub const SCHEMA_VERSION: i64 = 3;
 
 /// Since when the log is in files.
@@ -29,10 +29,10 @@ pub const LOG_IN_FILES: i64 = 2;
 /// Version of copies. They carry no log, so that a kedge which has it in `raft_log` can go on with them.
 pub const COPY_VERSION: i64 = 1;
 
-// `history` is append-only: a row per change, in the order of revisions, so that a batch of writes dirties the last pages
-// only. Numbers stand before the blobs so that reading them never follows an overflow page. `log_index` and `log_term`
-// say which Raft entry made the row: no second table has to be touched to know what was applied. `raft_log` is empty: it held the
-// log up to version 1, and copies have it still.
+// `history` is append-only: a row per change, in the order of revisions, so that a batch of writes dirties the last
+// pages only. Numbers stand before the blobs so that reading them never follows an overflow page. `log_index` and
+// `log_term` say which Raft entry made the row: no second table has to be touched to know what was applied. `raft_log`
+// is empty: it held the log up to version 1, and copies have it still.
 const SCHEMA: &str = "
     CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
     CREATE TABLE history (
@@ -98,7 +98,8 @@ pub fn salt(conn: &Connection, path: &Path, rng: &Rng) -> Result<u64, Error> {
 
 /// The version of its schema.
 pub fn version(conn: &Connection, path: &Path) -> Result<i64, Error> {
-    conn.query_row("PRAGMA user_version", [], |row| row.get(0)).map_err(|err| sqlite(path, "cannot read the database", err))
+    conn.query_row("PRAGMA user_version", [], |row| row.get(0))
+        .map_err(|err| sqlite(path, "cannot read the database", err))
 }
 
 /// This member's number: kept, or drawn.
@@ -108,16 +109,24 @@ pub fn member(conn: &Connection, path: &Path, birth: Birth, rng: &Rng) -> Result
     }
     let applied: Option<Applied> = meta(conn, path, "applied")?;
     // A store that was alone from its first day on is member 1.
-    let member = if birth == Birth::First || applied.is_some() { 1 } else { (u64::from_be_bytes(random(rng)) >> 1).max(2) };
+    let member =
+        if birth == Birth::First || applied.is_some() { 1 } else { (u64::from_be_bytes(random(rng)) >> 1).max(2) };
     set_meta(conn, "member", &member).map_err(|err| sqlite(path, "cannot prepare the database", err))?;
     Ok(member)
 }
 
 /// Opens the database for writing; makes it if there is none.
 ///
-/// Its WAL counts as far as it is on the disk: see [`Disk::settle`]. Frames that are not there end it, and the log has what they held.
+/// Its WAL counts as far as it is on the disk: see [`Disk::settle`]. Frames that are not there end it, and the log has
+/// what they held.
 pub fn open_writer(disk: &dyn Disk, path: &Path, rng: &Rng) -> Result<Connection, Error> {
-    OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path).map_err(Error::io("cannot create the database"))?;
+    OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path)
+        .map_err(Error::io("cannot create the database"))?;
     disk.settle(&wal_of(path)).map_err(Error::io("cannot bring the database's WAL to the disk"))?;
     let conn = connect(disk, path, OpenFlags::default())?;
     let found = version(&conn, path)?;
@@ -148,8 +157,8 @@ fn prepare(conn: &Connection, found: i64, rng: &Rng) -> rusqlite::Result<()> {
     check_journal_mode(conn, "wal")
 }
 
-/// Whether SQLite keeps what a transaction needs as it was told, `wal` or `delete`. It answers the change before it commits it, and goes on as
-/// before where the commit fails: only what comes after a transaction is so.
+/// Whether SQLite keeps what a transaction needs as it was told, `wal` or `delete`. It answers the change before it
+/// commits it, and goes on as before where the commit fails: only what comes after a transaction is so.
 ///
 /// Errors: the mode is another one than `wanted`.
 pub fn check_journal_mode(conn: &Connection, wanted: &str) -> rusqlite::Result<()> {
@@ -158,8 +167,9 @@ pub fn check_journal_mode(conn: &Connection, wanted: &str) -> rusqlite::Result<(
     if mode == wanted {
         return Ok(());
     }
-    let why =
-        format!("the database's journal is '{mode}' and could not be made '{wanted}': the disk failed, or somebody else has the file open");
+    let why = format!(
+        "the database's journal is '{mode}' and could not be made '{wanted}': the disk failed, or somebody else has the file open"
+    );
     Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR), Some(why)))
 }
 
@@ -202,7 +212,8 @@ pub fn bytes_in_use(conn: &Connection) -> rusqlite::Result<u64> {
     Ok(n_pages.saturating_mul(number("PRAGMA page_size")?))
 }
 
-/// Whether the same may succeed a little later without anything having been lost: the disk is full, or another process has the lock.
+/// Whether the same may succeed a little later without anything having been lost: the disk is full, or another process
+/// has the lock.
 ///
 /// Anything else may be a write or a sync that failed, after which nobody knows what is on the disk.
 pub fn is_passing(err: &rusqlite::Error) -> bool {
@@ -231,8 +242,8 @@ pub fn sqlite(path: &Path, doing: &'static str, err: rusqlite::Error) -> Error {
     }
 }
 
-/// The vote as of the last process of `member`. A leader of several starts as a voter for itself: it remembers nothing of what the
-/// others proposed to it in that term, so it must not lead in it.
+/// The vote as of the last process of `member`. A leader of several starts as a voter for itself: it remembers nothing
+/// of what the others proposed to it in that term, so it must not lead in it.
 pub fn vote(conn: &Connection, path: &Path, member: u64, alone: bool) -> Result<Option<Vote<u64>>, Error> {
     let vote: Option<Vote<u64>> = meta(conn, path, "vote")?;
     let led = |vote: &Vote<u64>| vote.is_committed() && vote.leader_id().voted_for() == Some(member);
@@ -273,12 +284,14 @@ pub fn applied(conn: &Connection, path: &Path, member: u64) -> Result<Applied, E
 
 /// Index and term of the entry that made the newest row.
 pub fn newest_row(conn: &Connection, path: &Path) -> Result<Option<(u64, u64)>, Error> {
-    let row = conn.query_row("SELECT log_index, log_term FROM history ORDER BY id DESC LIMIT 1", [], |row| Ok((row.get(0)?, row.get(1)?)));
+    let row = conn.query_row("SELECT log_index, log_term FROM history ORDER BY id DESC LIMIT 1", [], |row| {
+        Ok((row.get(0)?, row.get(1)?))
+    });
     row.optional().map_err(|err| sqlite(path, "cannot read the database", err))
 }
 
-/// The last applied entry: entries that made rows need not touch `meta`, so the newer of the two counts. Who led in the term of the
-/// row says `meta`; if it is of another term, `member` was alone.
+/// The last applied entry: entries that made rows need not touch `meta`, so the newer of the two counts. Who led in the
+/// term of the row says `meta`; if it is of another term, `member` was alone.
 pub fn newest(meta: Option<LogId<u64>>, row: Option<(u64, u64)>, member: u64) -> Option<LogId<u64>> {
     match row {
         Some((index, term)) if meta.is_none_or(|log| log.index < index) => {
@@ -322,14 +335,16 @@ pub fn load(conn: &Connection, path: &Path) -> Result<Loaded, Error> {
     };
     read().map_err(|err| sqlite(path, "cannot read the database", err))?;
     match odd {
-        Some(id) => {
-            Err(Error::Corrupt { path: path.to_owned(), why: format!("row {id} does not follow the version of its key before it") })
-        }
+        Some(id) => Err(Error::Corrupt {
+            path: path.to_owned(),
+            why: format!("row {id} does not follow the version of its key before it"),
+        }),
         None => Ok(loaded),
     }
 }
 
-/// Whether a version can come after the one of its key that is known before it. Of a key that was compacted any may be the first.
+/// Whether a version can come after the one of its key that is known before it. Of a key that was compacted any may be
+/// the first.
 fn follows(before: Option<Version>, next: Version) -> bool {
     let is_sound = next.create <= next.revision() && (next.is_live() || next.create == 0);
     is_sound
@@ -359,19 +374,27 @@ mod tests {
 
     #[test]
     fn versions_of_a_key_follow_each_other_or_are_damage() {
-        let version = |revision: u64, create, version| Version { id: revision << POSITION_BITS, create, version, lease: 0 };
+        let version =
+            |revision: u64, create, version| Version { id: revision << POSITION_BITS, create, version, lease: 0 };
         let (first, second, gone, again) = (version(5, 5, 1), version(6, 5, 2), version(7, 0, 0), version(9, 9, 1));
-        for (before, next) in [(None, second), (Some(first), second), (Some(second), gone), (Some(gone), again), (None, gone)] {
+        for (before, next) in
+            [(None, second), (Some(first), second), (Some(second), gone), (Some(gone), again), (None, gone)]
+        {
             assert!(follows(before, next), "{before:?} {next:?}");
         }
-        for (before, next) in
-            [(Some(first), again), (Some(second), second), (Some(gone), second), (Some(gone), gone), (None, version(4, 5, 1))]
-        {
+        for (before, next) in [
+            (Some(first), again),
+            (Some(second), second),
+            (Some(gone), second),
+            (Some(gone), gone),
+            (None, version(4, 5, 1)),
+        ] {
             assert!(!follows(before, next), "{before:?} {next:?}");
         }
     }
 
-    // SQLite went on with a rollback journal, which a power cut brings back: what had been flushed was undone, and the log let go of it.
+    // SQLite went on with a rollback journal, which a power cut brings back: what had been flushed was undone, and the
+    // log let go of it.
     #[test]
     fn a_database_that_cannot_have_a_wal_is_not_opened() {
         let mut n_refused = 0;
@@ -381,7 +404,10 @@ mod tests {
             std::fs::create_dir(&dir).unwrap();
             let disk = FaultyDisk::new(&dir, at, Fault::SyncFails, at);
             match open_writer(&*disk, &dir.join("state.db"), &Rng::from_seed(at)) {
-                Ok(conn) => assert_eq!(conn.pragma_query_value::<String, _>(None, "journal_mode", |row| row.get(0)).unwrap(), "wal"),
+                Ok(conn) => assert_eq!(
+                    conn.pragma_query_value::<String, _>(None, "journal_mode", |row| row.get(0)).unwrap(),
+                    "wal"
+                ),
                 Err(err) => n_refused += u32::from(disk.was_hit() && !err.to_string().is_empty()),
             }
         }

@@ -1,4 +1,5 @@
-//! Opening what a store has on the disk: the database, and the log beside it. A store of schema 1 gives its log away here.
+//! Opening what a store has on the disk: the database, and the log beside it. A store of schema 1 gives its log away
+//! here.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,7 +52,9 @@ pub fn open(disk: &Arc<dyn Disk>, dir: &Path, birth: Birth, rng: &Rng, bounds: B
     if is_old {
         // Of an upgrade that was cut short, or of another database that was here: the log is in this one still.
         match std::fs::remove_dir_all(&log) {
-            Err(err) if err.kind() != std::io::ErrorKind::NotFound => return Err(Error::io("cannot remove an old log")(err)),
+            Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
+                return Err(Error::io("cannot remove an old log")(err));
+            }
             _gone => {}
         }
     }
@@ -86,7 +89,8 @@ impl Files {
             prev = entries.last().map(|entry| *entry.get_log_id());
         }
         let write = || -> rusqlite::Result<()> {
-            self.conn.execute_batch("BEGIN IMMEDIATE; DELETE FROM raft_log; DELETE FROM meta WHERE name = 'purged';")?;
+            self.conn
+                .execute_batch("BEGIN IMMEDIATE; DELETE FROM raft_log; DELETE FROM meta WHERE name = 'purged';")?;
             set_meta(&self.conn, "applied", &applied)?;
             self.conn.pragma_update(None, "user_version", SCHEMA_VERSION)?;
             self.conn.execute_batch("COMMIT")

@@ -49,7 +49,8 @@ impl Writer {
         if self.due_in().is_none_or(|left| !left.is_zero()) {
             return;
         }
-        let level = if self.journal.can_retire(self.retirable(self.applied_index())) { Level::Durable } else { Level::Relaxed };
+        let level =
+            if self.journal.can_retire(self.retirable(self.applied_index())) { Level::Durable } else { Level::Relaxed };
         let was_stuck = self.is_stuck;
         if let Err(err) = self.flush(level) {
             if !was_stuck && !self.is_broken {
@@ -130,8 +131,9 @@ impl Writer {
         vacuumed.map_err(|err| self.broken_by("cannot defragment the database", err))
     }
 
-    /// What an error of SQLite means. One that does not pass by itself breaks the writer: after a sync that failed the kernel takes its
-    /// pages for clean, so a later sync that succeeds says nothing of them, and the log that has what they held would be let go.
+    /// What an error of SQLite means. One that does not pass by itself breaks the writer: after a sync that failed the
+    /// kernel takes its pages for clean, so a later sync that succeeds says nothing of them, and the log that has what
+    /// they held would be let go.
     pub(super) fn broken_by(&mut self, doing: &'static str, err: rusqlite::Error) -> Error {
         let passes = database::is_passing(&err);
         let err = database::sqlite(&self.path, doing, err);
@@ -147,8 +149,8 @@ impl Writer {
         err
     }
 
-    /// Tries until the disk has room, or the store closes: what Raft asks for is done or is its end, and a full disk is no end.
-    /// Meanwhile this member answers nobody, as one that cannot be reached.
+    /// Tries until the disk has room, or the store closes: what Raft asks for is done or is its end, and a full disk is
+    /// no end. Meanwhile this member answers nobody, as one that cannot be reached.
     pub(super) fn with_room<T>(&mut self, mut work: impl FnMut(&mut Writer) -> Result<T, Error>) -> Result<T, Error> {
         let mut was_full = false;
         loop {
@@ -211,8 +213,8 @@ impl Writer {
         }
     }
 
-    /// Up to which entry the log may forget if the database durably has those up to `durable`: alone all of them, with others what
-    /// Raft needs no more.
+    /// Up to which entry the log may forget if the database durably has those up to `durable`: alone all of them, with
+    /// others what Raft needs no more.
     pub(super) fn retirable(&self, durable: Option<u64>) -> Option<u64> {
         if self.alone { durable } else { durable.min(next_index(self.journal.purged()).checked_sub(1)) }
     }
@@ -222,15 +224,31 @@ impl Writer {
     }
 }
 
-fn write<'r>(conn: &Connection, rows: impl Iterator<Item = &'r Row>, unsaved: &Unsaved, applied: Option<&Applied>) -> rusqlite::Result<()> {
+fn write<'r>(
+    conn: &Connection,
+    rows: impl Iterator<Item = &'r Row>,
+    unsaved: &Unsaved,
+    applied: Option<&Applied>,
+) -> rusqlite::Result<()> {
     conn.prepare_cached("BEGIN IMMEDIATE")?.execute([])?;
     let mut insert = conn.prepare_cached("INSERT INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?)")?;
     for Row { version, entry, key, value } in rows {
-        insert.execute(params![version.id, version.create, version.version, version.lease, entry.0, entry.1, &key[..], &value[..]])?;
+        insert.execute(params![
+            version.id,
+            version.create,
+            version.version,
+            version.lease,
+            entry.0,
+            entry.1,
+            &key[..],
+            &value[..]
+        ])?;
     }
     for (id, ttl_secs) in &unsaved.leases {
         match ttl_secs {
-            Some(ttl_secs) => conn.prepare_cached("INSERT OR REPLACE INTO lease VALUES (?, ?)")?.execute(params![id, ttl_secs])?,
+            Some(ttl_secs) => {
+                conn.prepare_cached("INSERT OR REPLACE INTO lease VALUES (?, ?)")?.execute(params![id, ttl_secs])?
+            }
             None => conn.prepare_cached("DELETE FROM lease WHERE id = ?")?.execute([id])?,
         };
     }

@@ -1,8 +1,8 @@
 //! Who watches what, and telling them. A watcher that does not keep up is let go; nobody waits for it.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use base::limits;
 use tokio::sync::mpsc::{self, error::TrySendError};
@@ -65,7 +65,7 @@ impl Hub {
         let (tx, rx) = mpsc::channel(limits::STORE_WATCH_BACKLOG_BATCHES);
         let farewell = Farewell::default();
         let stream = WatchStream::live(rx, farewell.clone());
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watchers = self.watchers.lock();
         if watchers.closed {
             return Err(Error::Closed);
         }
@@ -80,13 +80,13 @@ impl Hub {
         Ok((stream, self.revision()))
     }
 
-    /// Publishes `revision` first, then tells the batches: a watcher that reads after an event must find it. The lock keeps readers out
-    /// between the two steps.
+    /// Publishes `revision` first, then tells the batches: a watcher that reads after an event must find it. The lock
+    /// keeps readers out between the two steps.
     ///
-    /// A watcher that wants keys as they were before may have come since the batches were begun without them: then `with_prev` makes
-    /// them anew, or says why it cannot, and the watchers are let go with that.
+    /// A watcher that wants keys as they were before may have come since the batches were begun without them: then
+    /// `with_prev` makes them anew, or says why it cannot, and the watchers are let go with that.
     pub fn publish(&self, told: Told, revision: u64, with_prev: impl FnOnce() -> Result<Vec<EventBatch>, Error>) {
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watchers = self.watchers.lock();
         self.revision.store(revision, Ordering::Release);
         let lacks_prev = !told.has_prev && watchers.all.values().any(|watcher| watcher.request.prev_kv);
         let batches = match if lacks_prev { with_prev() } else { Ok(told.batches) } {
@@ -100,26 +100,26 @@ impl Hub {
 
     /// Sends everybody a progress mark.
     pub fn progress(&self) {
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watchers = self.watchers.lock();
         let mark = progress_mark(Revision(self.revision()));
         self.send(&mut watchers, |_| Some(mark.clone()));
     }
 
     /// Lets everybody go for this reason; who comes later is served.
     pub fn let_go(&self, why: &Error) {
-        self.let_all_go(&mut self.watchers.lock().unwrap_or_else(PoisonError::into_inner), why);
+        self.let_all_go(&mut self.watchers.lock(), why);
     }
 
     fn let_all_go(&self, watchers: &mut Watchers, why: &Error) {
         for watcher in std::mem::take(&mut watchers.all).into_values() {
-            *watcher.farewell.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.clone());
+            *watcher.farewell.lock() = Some(why.clone());
         }
         self.wanting_prev.store(0, Ordering::Relaxed);
     }
 
     /// Lets everybody go.
     pub fn close(&self) {
-        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watchers = self.watchers.lock();
         watchers.closed = true;
         watchers.all.clear();
     }
@@ -130,7 +130,7 @@ impl Hub {
             let keep = match watcher.tx.try_send(batch) {
                 Ok(()) => true,
                 Err(TrySendError::Full(_)) => {
-                    *watcher.farewell.lock().unwrap_or_else(PoisonError::into_inner) = Some(Error::SlowWatcher);
+                    *watcher.farewell.lock() = Some(Error::SlowWatcher);
                     false
                 }
                 Err(TrySendError::Closed(_)) => false,
@@ -186,11 +186,16 @@ mod tests {
         }
     }
 
-    /// A server that reads its keys when it is told of a change would take the old ones for the new, and never look again.
+    /// A server that reads its keys when it is told of a change would take the old ones for the new, and never look
+    /// again.
     #[test]
     fn who_is_told_of_a_change_can_read_it() {
         let hub = Arc::new(Hub::default());
-        let all = WatchRequest { key: Bytes::from_static(&[0]), range_end: Bytes::from_static(&[0]), ..WatchRequest::default() };
+        let all = WatchRequest {
+            key: Bytes::from_static(&[0]),
+            range_end: Bytes::from_static(&[0]),
+            ..WatchRequest::default()
+        };
         let (mut stream, _) = hub.register(all).unwrap();
         let look = Arc::new(Look { hub: Arc::clone(&hub), seen: AtomicU64::new(0) });
         let waker = Waker::from(Arc::clone(&look));
@@ -212,7 +217,8 @@ mod tests {
         // It comes after the batch was begun, and is told of it.
         let all = WatchRequest { key: Bytes::from_static(b"k"), prev_kv: true, ..WatchRequest::default() };
         let (mut stream, _) = hub.register(all).unwrap();
-        let kv = |value| KeyValue { key: Bytes::from_static(b"k"), value: Bytes::from_static(value), ..KeyValue::default() };
+        let kv =
+            |value| KeyValue { key: Bytes::from_static(b"k"), value: Bytes::from_static(value), ..KeyValue::default() };
         let batch = |prev| {
             let event = Event { kind: EventKind::Put, kv: kv(b"new"), prev };
             vec![EventBatch { revision: Revision(7), events: vec![event].into() }]

@@ -118,7 +118,12 @@ impl Index {
     }
 
     /// The live keys of a range as of `revision`, in order.
-    pub fn range<'a>(&'a self, key: &'a [u8], range_end: &'a [u8], revision: u64) -> impl Iterator<Item = (&'a Bytes, Version)> {
+    pub fn range<'a>(
+        &'a self,
+        key: &'a [u8],
+        range_end: &'a [u8],
+        revision: u64,
+    ) -> impl Iterator<Item = (&'a Bytes, Version)> {
         let (from, to) = bounds(key, range_end);
         // A range that ends before it starts is empty; BTreeMap would panic.
         let empty = matches!(from, Bound::Excluded(_));
@@ -192,12 +197,13 @@ fn n_superseded(versions: &[Version], floor: u64) -> usize {
 mod tests {
     use super::*;
 
-    // Seen under `make chaos`: watches that ask for keys as they were read 58 GB of history in three minutes, as they walked back in the
-    // table from each row, and all of it for a key that was new.
+    // Seen under `make chaos`: watches that ask for keys as they were read 58 GB of history in three minutes, as they
+    // walked back in the table from each row, and all of it for a key that was new.
     #[test]
     fn what_was_before_a_row_is_known_without_the_table() {
         let mut index = Index::at_floor(0);
-        let version = |revision: u64, version: u64| Version { id: revision << POSITION_BITS, create: 2, version, lease: 0 };
+        let version =
+            |revision: u64, version: u64| Version { id: revision << POSITION_BITS, create: 2, version, lease: 0 };
         let key = Bytes::from_static(b"k");
         for (revision, n) in [(2, 1), (5, 2), (7, 0)] {
             index.push(&key, version(revision, n));

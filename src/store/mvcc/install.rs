@@ -16,16 +16,21 @@ use crate::mvcc::past;
 use crate::mvcc::writer::Writer;
 
 impl Writer {
-    /// Puts a received database in the place of this one, in one SQLite transaction, and tells the watchers what they missed.
+    /// Puts a received database in the place of this one, in one SQLite transaction, and tells the watchers what they
+    /// missed.
     ///
-    /// What was behind the old one is behind no more: the new one is newer. So is all of the log that Raft keeps: it goes on behind it.
+    /// What was behind the old one is behind no more: the new one is newer. So is all of the log that Raft keeps: it
+    /// goes on behind it.
     pub(super) fn install(&mut self, meta: &SnapshotMeta<u64, Peer>, file: &Path) -> Result<(), Error> {
         let path = self.path.clone();
         let failed = |err| database::sqlite(&path, "cannot install a snapshot", err);
         let source = Connection::open(file).map_err(failed)?;
         let found = database::applied(&source, file, self.member)?;
         if found.log != meta.last_log_id {
-            return Err(Error::Corrupt { path: file.to_owned(), why: "the snapshot holds something else than it says".to_owned() });
+            return Err(Error::Corrupt {
+                path: file.to_owned(),
+                why: "the snapshot holds something else than it says".to_owned(),
+            });
         }
         let vote: Option<Vote<u64>> = database::meta(&self.conn, &self.path, "vote")?;
         let salt: Option<u64> = database::meta(&self.conn, &self.path, "log_salt")?;
@@ -56,7 +61,7 @@ impl Writer {
 
     /// After a snapshot: watchers hear of the revisions between, or are let go if those are compacted away.
     fn tell_missed(&mut self, before: u64, revision: u64) -> Result<(), Error> {
-        let floor = self.index.read().unwrap_or_else(std::sync::PoisonError::into_inner).floor;
+        let floor = self.index.read().floor;
         if before + 1 < floor {
             self.hub.let_go(&Error::Compacted { asked: crate::Revision(before + 1), floor: crate::Revision(floor) });
             self.hub.start_at(revision);
@@ -71,7 +76,8 @@ impl Writer {
         let failed = |err| database::sqlite(&self.path, "cannot read the database", err);
         let mut next = before + 1;
         while next <= revision {
-            let page = past::page(&self.conn, (&self.shared.index, &self.shared.behind), &all, next, revision).map_err(failed)?;
+            let page = past::page(&self.conn, (&self.shared.index, &self.shared.behind), &all, next, revision)
+                .map_err(failed)?;
             let from = std::mem::replace(&mut next, page.1);
             self.hub.publish(Told { batches: page.0, has_prev: all.prev_kv }, next - 1, || {
                 past::everything(&self.conn, (&self.shared.index, &self.shared.behind), from, next - 1).map_err(failed)

@@ -34,7 +34,8 @@ pub enum Job {
     SaveVote { vote: Vote<u64>, reply: Answer<()> },
     /// The vote.
     ReadVote { reply: Answer<Option<Vote<u64>>> },
-    /// Keeps the log from now on although this member is alone, as others are about to come. Answers with what is applied.
+    /// Keeps the log from now on although this member is alone, as others are about to come. Answers with what is
+    /// applied.
     KeepLog { reply: Answer<Option<LogId<u64>>> },
     /// Puts a received database in the place of this one.
     Install { meta: SnapshotMeta<u64, Peer>, file: tempfile::TempPath, reply: Answer<()> },

@@ -1,6 +1,7 @@
 //! Reading the past for a watch: the rows from its first revision to where its live part begins, page by page.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use base::sync::RwLock;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -38,7 +39,8 @@ impl Past {
         }
         let (request, next, until) = (Arc::clone(&self.request), self.next, self.until);
         let (index, behind) = (self.reader.index(), self.reader.behind());
-        let (batches, after) = self.reader.with_connection(move |conn| page(conn, (&index, &behind), &request, next, until)).await?;
+        let (batches, after) =
+            self.reader.with_connection(move |conn| page(conn, (&index, &behind), &request, next, until)).await?;
         // Asked after reading: rows were complete if the floor has not passed them meanwhile.
         let floor = self.reader.floor();
         if next < floor {
@@ -60,8 +62,9 @@ pub fn page(
     // Before the database: what is committed in between is seen twice then, and not missed.
     let behind = behind.until(until);
     let mut page = Page { request, index, behind: &behind, batches: Vec::new(), n_rows: 0, last: next };
-    let mut statement =
-        conn.prepare_cached("SELECT id, created, version, lease, key, value FROM history WHERE id >= ? AND id < ? ORDER BY id")?;
+    let mut statement = conn.prepare_cached(
+        "SELECT id, created, version, lease, key, value FROM history WHERE id >= ? AND id < ? ORDER BY id",
+    )?;
     let mut rows = statement.query(params![next << POSITION_BITS, (until + 1) << POSITION_BITS])?;
     let mut last_id = 0;
     while let Some(row) = rows.next()? {
@@ -88,7 +91,12 @@ pub fn page(
 }
 
 /// All that happened in the revisions `from..=until`, keys as they were before included.
-pub fn everything(conn: &Connection, known: (&RwLock<Index>, &Behind), from: u64, until: u64) -> rusqlite::Result<Vec<EventBatch>> {
+pub fn everything(
+    conn: &Connection,
+    known: (&RwLock<Index>, &Behind),
+    from: u64,
+    until: u64,
+) -> rusqlite::Result<Vec<EventBatch>> {
     let all = Bytes::from_static(&[0]);
     let request = WatchRequest { key: all.clone(), range_end: all, prev_kv: true, ..WatchRequest::default() };
     let (mut batches, mut next) = (Vec::new(), from);
@@ -127,22 +135,26 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// The key as it was before the row `id`. The index says which row that is: the table is ordered by revision, and to walk back in it
-    /// costs the whole history for a key that was not there.
+    /// The key as it was before the row `id`. The index says which row that is: the table is ordered by revision, and
+    /// to walk back in it costs the whole history for a key that was not there.
     fn before(&self, conn: &Connection, key: &Bytes, id: u64) -> rusqlite::Result<Option<KeyValue>> {
-        let before = self.index.read().unwrap_or_else(PoisonError::into_inner).before(key, id);
+        let before = self.index.read().before(key, id);
         let Some(version) = before.filter(Version::is_live) else { return Ok(None) };
         if let Some(row) = self.behind.iter().rev().find(|row| row.version.id == version.id) {
             return Ok(Some(version.with(key, row.value.clone())));
         }
         let mut statement = conn.prepare_cached("SELECT value FROM history WHERE id = ?")?;
-        let value = statement.query_row(params![version.id], |row| Ok(Bytes::copy_from_slice(row.get_ref(0)?.as_blob()?)));
+        let value =
+            statement.query_row(params![version.id], |row| Ok(Bytes::copy_from_slice(row.get_ref(0)?.as_blob()?)));
         Ok(value.optional()?.map(|value| version.with(key, value)))
     }
 }
 
 fn whole(batches: Vec<(u64, Vec<Event>)>) -> Vec<EventBatch> {
-    batches.into_iter().map(|(revision, events)| EventBatch { revision: Revision(revision), events: events.into() }).collect()
+    batches
+        .into_iter()
+        .map(|(revision, events)| EventBatch { revision: Revision(revision), events: events.into() })
+        .collect()
 }
 
 /// The event of a row.

@@ -1,7 +1,9 @@
-//! Reading without ever blocking the writer: the index says which rows, what is behind the database or a few reader connections fetch them.
+//! Reading without ever blocking the writer: the index says which rows, what is behind the database or a few reader
+//! connections fetch them.
 
+use base::sync::{Mutex, RwLock};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 use base::task::Group;
 use bytes::Bytes;
@@ -21,7 +23,8 @@ use crate::{KeyValue, RangeReply, RangeRequest, Revision};
 /// Connections that read at one time; more readers wait for one.
 const READERS: usize = 4;
 
-/// Times that a read at "now" starts anew because a compaction took its rows; each needs a newer write and a compaction.
+/// Times that a read at "now" starts anew because a compaction took its rows; each needs a newer write and a
+/// compaction.
 const RETRIES: usize = 8;
 
 /// Reads ranges.
@@ -60,14 +63,15 @@ impl Reader {
             if let Some(kvs) = self.fetch(plan, request.keys_only).await? {
                 return Ok(RangeReply { revision, kvs, more, count });
             }
-            // A row is gone: the floor has passed. At a fixed revision the next plan says so, at "now" it finds newer rows.
+            // A row is gone: the floor has passed. At a fixed revision the next plan says so, at "now" it finds newer
+            // rows.
         }
         self.space.note_damage();
         Err(Error::Corrupt { path: self.path.clone(), why: "rows of live keys are missing".to_owned() })
     }
 
     fn plan(&self, request: &RangeRequest) -> Result<Plan, Error> {
-        let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
+        let index = self.index.read();
         let current = self.hub.revision();
         let at = request.revision.filter(|r| r.0 > 0).map_or(current, |r| r.0);
         index.check(at, current)?;
@@ -84,7 +88,9 @@ impl Reader {
             let mut kvs = Vec::with_capacity(plan.rows.len());
             for (key, version) in &plan.rows {
                 // A row that is not behind any more is committed, so the database is asked second.
-                let found = behind.value(version.id).map_or_else(|| database::value(conn, version.id), |value| Ok(Some(value)))?;
+                let found = behind
+                    .value(version.id)
+                    .map_or_else(|| database::value(conn, version.id), |value| Ok(Some(value)))?;
                 let Some(value) = found else { return Ok(None) };
                 kvs.push(version.with(key, value));
             }
@@ -101,10 +107,10 @@ impl Reader {
         let _permit = self.permits.acquire().await.map_err(|_| Error::Closed)?;
         let reader = Arc::clone(self);
         Group::blocking(move || {
-            let idle = reader.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let idle = reader.idle.lock().pop();
             let conn = idle.map_or_else(|| database::open_reader(&*reader.disk, &reader.path), Ok)?;
             let result = work(&conn).map_err(|err| database::sqlite(&reader.path, "cannot read the database", err));
-            reader.idle.lock().unwrap_or_else(PoisonError::into_inner).push(conn);
+            reader.idle.lock().push(conn);
             if matches!(result, Err(Error::Corrupt { .. })) {
                 reader.space.note_damage();
             }
@@ -126,7 +132,7 @@ impl Reader {
 
     /// Where the floor stands.
     pub fn floor(&self) -> u64 {
-        self.index.read().unwrap_or_else(PoisonError::into_inner).floor
+        self.index.read().floor
     }
 
     /// Ends reading: later reads are refused.

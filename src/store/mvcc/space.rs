@@ -1,7 +1,8 @@
 //! A disk that is full, or about to be: what etcd calls the alarm NOSPACE.
 //!
-//! Below a reserve new values are refused while deletions and compactions, which lead out of it, still have room. A member of several
-//! whose disk takes nothing at all waits: the others take it for one that cannot be reached, and elect if it led.
+//! Below a reserve new values are refused while deletions and compactions, which lead out of it, still have room. A
+//! member of several whose disk takes nothing at all waits: the others take it for one that cannot be reached, and
+//! elect if it led.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -55,7 +56,8 @@ impl Space {
     }
 }
 
-/// Whether a command adds values, as etcd judges it: what only deletes, reads or compacts is served on a full disk as well.
+/// Whether a command adds values, as etcd judges it: what only deletes, reads or compacts is served on a full disk as
+/// well.
 pub fn adds(command: &Command) -> bool {
     match command {
         Command::Txn(txn) => txn_adds(txn),

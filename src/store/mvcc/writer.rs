@@ -1,9 +1,10 @@
-//! The one thread that writes. Jobs come in order: entries become durable in the log, all that wait with one write, and are applied in
-//! memory; `flush` brings them to the database in the background.
+//! The one thread that writes. Jobs come in order: entries become durable in the log, all that wait with one write, and
+//! are applied in memory; `flush` brings them to the database in the background.
 
+use base::sync::{Mutex, RwLock};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use base::chain::Chain;
 use bytes::Bytes;
@@ -92,14 +93,15 @@ pub struct Writer {
     pub(super) durable: Option<u64>,
     /// Whether the database could not be written last time.
     pub(super) is_stuck: bool,
-    /// Whether entries were applied in part, or a write or a sync failed: nobody knows what is on the disk. Only a new process, from
-    /// the log, makes the state whole.
+    /// Whether entries were applied in part, or a write or a sync failed: nobody knows what is on the disk. Only a new
+    /// process, from the log, makes the state whole.
     pub(super) is_broken: bool,
     /// Whether this member is the only one, all of the log is applied, and nobody is about to come.
     pub(super) alone: bool,
     /// Others are about to come.
     keep_log: bool,
-    /// Entries that a full disk refused. To Raft they are there, so the next record begins with them, as ones that change nothing.
+    /// Entries that a full disk refused. To Raft they are there, so the next record begins with them, as ones that
+    /// change nothing.
     refused: Vec<Entry<TypeConfig>>,
     /// Compaction at work: the floor, and the last key looked at.
     compacting: Option<(u64, Option<Bytes>)>,
@@ -152,11 +154,12 @@ impl Writer {
         self.applied = self.saved.clone();
         self.applied.log = database::newest(self.saved.log, self.newest_row, self.member);
         self.shared.ahead.note(self.applied.log);
-        *self.leases.lock().unwrap_or_else(PoisonError::into_inner) = read_leases(&self.conn, &loaded, &self.path)?;
+        *self.leases.lock() = read_leases(&self.conn, &loaded, &self.path)?;
         self.compacting = (loaded.floor > 0).then_some((loaded.floor, None));
-        *self.index.write().unwrap_or_else(PoisonError::into_inner) = loaded;
+        *self.index.write() = loaded;
         let cluster_id = meta(&self.conn, &self.path, "cluster_id")?;
-        let cluster_id = cluster_id.ok_or_else(|| Error::Corrupt { path: self.path.clone(), why: "no cluster id".to_owned() })?;
+        let cluster_id =
+            cluster_id.ok_or_else(|| Error::Corrupt { path: self.path.clone(), why: "no cluster id".to_owned() })?;
         self.shared.cluster_id.store(cluster_id, Ordering::Release);
         self.judge_alone();
         Ok(revision)
@@ -173,12 +176,15 @@ impl Writer {
         let Some(applied) = applied else { return Ok(()) };
         let logged = self.journal.entries(applied.index, applied.index + 1, 1)?;
         match logged.first().map(|entry| *entry.get_log_id()) {
-            Some(logged) if logged != applied => corrupt(format!("it was made by entry {applied}, the log beside it has {logged} there")),
+            Some(logged) if logged != applied => {
+                corrupt(format!("it was made by entry {applied}, the log beside it has {logged} there"))
+            }
             _ => Ok(()),
         }
     }
 
-    /// Applies some of what is in the log behind the applied entries: alone, what is durable is agreed upon. Says whether there was any.
+    /// Applies some of what is in the log behind the applied entries: alone, what is durable is agreed upon. Says
+    /// whether there was any.
     ///
     /// From the moment a membership with others is in the log, entries need their agreement.
     fn replay(&mut self) -> Result<bool, Error> {
@@ -239,7 +245,8 @@ impl Writer {
             base::sys::give_back_if_asked();
             self.flush_if_due();
             if self.is_broken {
-                // Who waits for the thread ends the process; nothing is written any more, and the log is let go by nobody.
+                // Who waits for the thread ends the process; nothing is written any more, and the log is let go by
+                // nobody.
                 error!("the store ends: only a new start can tell what is on its disk");
                 self.hub.close();
                 return;
@@ -295,7 +302,9 @@ impl Writer {
                 drop(reply.send(Ok(())));
             }
             Job::LogState { reply } => drop(reply.send(Ok(self.log_state()))),
-            Job::Applied { reply } => drop(reply.send(Ok((self.shared.ahead.acknowledged(), self.applied.membership.clone())))),
+            Job::Applied { reply } => {
+                drop(reply.send(Ok((self.shared.ahead.acknowledged(), self.applied.membership.clone()))))
+            }
             Job::KeepLog { reply } => {
                 (self.keep_log, self.alone) = (true, false);
                 drop(reply.send(Ok(self.applied.log)));
@@ -318,7 +327,8 @@ impl Writer {
         }
     }
 
-    /// Appends, together with what else waits to be appended: one write for all of it. Gives back a job of another kind that it met.
+    /// Appends, together with what else waits to be appended: one write for all of it. Gives back a job of another kind
+    /// that it met.
     fn append_all(
         &mut self,
         mut entries: Vec<Entry<TypeConfig>>,
@@ -347,13 +357,16 @@ impl Writer {
 
     fn append(&mut self, entries: Vec<Entry<TypeConfig>>, callbacks: Vec<LogFlushed<TypeConfig>>) {
         // From the moment a membership with others is in the log, entries need their agreement.
-        if entries.iter().any(|entry| matches!(entry.payload, EntryPayload::Membership(_))) && self.applied.membership.nodes().count() > 0 {
+        if entries.iter().any(|entry| matches!(entry.payload, EntryPayload::Membership(_)))
+            && self.applied.membership.nodes().count() > 0
+        {
             self.alone = false;
         }
         let follows = entries.first().is_some_and(|e| e.get_log_id().index == next_index(self.applied.log));
         // Alone, durable is agreed upon: apply at once.
-        let result =
-            self.with_room(|writer| if writer.alone && follows { writer.append_alone(&entries) } else { writer.make_durable(&entries) });
+        let result = self.with_room(|writer| {
+            if writer.alone && follows { writer.append_alone(&entries) } else { writer.make_durable(&entries) }
+        });
         if let Err(err) = &result {
             error!(err = %Chain(err), "cannot append to the log");
         }
@@ -371,8 +384,8 @@ impl Writer {
         if !matches!(err, Error::NoSpace { .. }) || !lossless {
             return Err(err);
         }
-        // A full disk is the callers' error, not the end: as nothing of the entry is kept, it counts as one that changed nothing.
-        // Other members could not know, so this holds for a Raft of one only.
+        // A full disk is the callers' error, not the end: as nothing of the entry is kept, it counts as one that
+        // changed nothing. Other members could not know, so this holds for a Raft of one only.
         warn!(err = %Chain(&err), "write refused");
         let blank = |entry: &Entry<TypeConfig>| Entry { log_id: entry.log_id, payload: EntryPayload::Blank };
         self.refused.extend(entries.iter().map(blank));
@@ -412,7 +425,8 @@ impl Writer {
             return Ok(Some(known));
         }
         let logged = self.journal.entries(before, index, 1)?.first().map(|entry| *entry.get_log_id());
-        let missing = || Error::Corrupt { path: self.path.clone(), why: format!("entry {before} is missing in the log") };
+        let missing =
+            || Error::Corrupt { path: self.path.clone(), why: format!("entry {before} is missing in the log") };
         logged.map(Some).ok_or_else(missing)
     }
 
@@ -471,7 +485,7 @@ impl Writer {
 
     #[allow(clippy::type_complexity, reason = "used by the one caller above")]
     fn pass(&mut self, entries: &[Entry<TypeConfig>]) -> rusqlite::Result<(Vec<(Origin, Vec<Outcome>)>, Told, u64)> {
-        let mut leases = self.leases.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut leases = self.leases.lock();
         let mut pass = Pass {
             conn: &self.conn,
             behind: &self.shared.behind,
@@ -490,7 +504,9 @@ impl Writer {
             pass.entry = (log.index, log.leader_id.term);
             self.applied.log = Some(log);
             match &entry.payload {
-                EntryPayload::Membership(membership) => self.applied.membership = StoredMembership::new(Some(log), membership.clone()),
+                EntryPayload::Membership(membership) => {
+                    self.applied.membership = StoredMembership::new(Some(log), membership.clone())
+                }
                 EntryPayload::Normal(batch) if batch.origin.term == log.leader_id.term => {
                     let mut outcomes = Vec::with_capacity(batch.commands.len());
                     for command in batch.commands.iter() {
@@ -530,7 +546,7 @@ impl Writer {
     /// Frees what one slice of keys holds below the floor. Not synced: the floor is durable, so it can be done again.
     fn compact_slice(&mut self) {
         let Some((floor, after)) = self.compacting.take() else { return };
-        let (ids, until) = self.index.read().unwrap_or_else(PoisonError::into_inner).superseded(after.as_ref(), SLICE_KEYS, floor);
+        let (ids, until) = self.index.read().superseded(after.as_ref(), SLICE_KEYS, floor);
         let Some(until) = until else { return };
         if !ids.is_empty()
             && let Err(err) = self.delete_rows(&ids)
@@ -539,7 +555,7 @@ impl Writer {
             warn!(err = %Chain(&err), "compaction stopped");
             return;
         }
-        self.index.write().unwrap_or_else(PoisonError::into_inner).forget(after.as_ref(), &until, floor);
+        self.index.write().forget(after.as_ref(), &until, floor);
         self.compacting = Some((floor, Some(until)));
     }
 

@@ -1,5 +1,5 @@
-//! Gathers the writes that wait into one Raft entry, so that they share one fsync, and carries it to the leader wherever
-//! that is, also over a change of leaders.
+//! Gathers the writes that wait into one Raft entry, so that they share one fsync, and carries it to the leader
+//! wherever that is, also over a change of leaders.
 
 use std::time::Duration;
 
@@ -32,7 +32,8 @@ pub fn queue() -> (mpsc::Sender<Proposal>, mpsc::Receiver<Proposal>) {
     mpsc::channel(limits::STORE_WRITE_QUEUE)
 }
 
-/// Proposes what comes out of the queue until the group stops. Ends early, which is fatal for the process, if Raft has failed.
+/// Proposes what comes out of the queue until the group stops. Ends early, which is fatal for the process, if Raft has
+/// failed.
 pub async fn run(node: std::sync::Arc<Node>, mut proposals: mpsc::Receiver<Proposal>) {
     let (mut waiting, mut seq) = (Vec::with_capacity(BATCH_COMMANDS_MAX), 0);
     // While one entry is on its way to the disk, the next gathers in the queue: that is the group commit.
@@ -96,11 +97,15 @@ async fn carry(node: &Node, mut parcel: Parcel) -> Result<(), Error> {
             match (&attempt, sent) {
                 // Another leader, or the same one in a new term, is worth another try.
                 (_, None) => node.leader_changed(now).await,
-                (Attempt::Unanswered, Some((_, term))) => match tokio::time::timeout(AGAIN, node.applied_term_after(term)).await {
-                    Ok(later) => later.map(|()| sent = None),
-                    Err(_) => Ok(()),
-                },
-                (Attempt::Sent | Attempt::Refused, Some((_, term))) => node.applied_term_after(term).await.map(|()| sent = None),
+                (Attempt::Unanswered, Some((_, term))) => {
+                    match tokio::time::timeout(AGAIN, node.applied_term_after(term)).await {
+                        Ok(later) => later.map(|()| sent = None),
+                        Err(_) => Ok(()),
+                    }
+                }
+                (Attempt::Sent | Attempt::Refused, Some((_, term))) => {
+                    node.applied_term_after(term).await.map(|()| sent = None)
+                }
             }
         };
         let news = tokio::select! {

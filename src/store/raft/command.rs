@@ -43,8 +43,8 @@ pub struct Origin {
     pub boot: u64,
     /// Counts that process's batches.
     pub seq: u64,
-    /// The batch counts only as an entry of this term. So a member that has applied an entry of a later term knows that a
-    /// batch which it has not seen yet never comes, and may propose it again: nothing happens twice.
+    /// The batch counts only as an entry of this term. So a member that has applied an entry of a later term knows that
+    /// a batch which it has not seen yet never comes, and may propose it again: nothing happens twice.
     pub term: u64,
 }
 

@@ -50,12 +50,18 @@ impl Node {
         loop {
             return match self.raft.change_membership(members.clone(), false).await {
                 Ok(_) => Ok(()),
-                Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => Err(Error::NotLeader { leader: None }),
-                Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(ChangeMembershipError::InProgress(_)))) => {
+                Err(RaftError::APIError(ClientWriteError::ForwardToLeader(_))) => {
+                    Err(Error::NotLeader { leader: None })
+                }
+                Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(
+                    ChangeMembershipError::InProgress(_),
+                ))) => {
                     tokio::time::sleep(BUSY_PAUSE).await;
                     continue;
                 }
-                Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(err))) => Err(Error::io("cannot change the members")(err)),
+                Err(RaftError::APIError(ClientWriteError::ChangeMembershipError(err))) => {
+                    Err(Error::io("cannot change the members")(err))
+                }
                 Err(RaftError::Fatal(_)) => Err(Error::Closed),
             };
         }
@@ -70,7 +76,10 @@ impl Node {
         if id != self.id {
             self.peers.learn(id, &peer.addr);
             // An address at which nobody answers would only be found out by nothing happening.
-            self.peers.ask(id, &Status(())).await.map_err(|_| Error::MemberUnreachable { address: peer.addr.clone() })?;
+            self.peers
+                .ask(id, &Status(()))
+                .await
+                .map_err(|_| Error::MemberUnreachable { address: peer.addr.clone() })?;
         }
         if nodes.contains_key(&id) {
             info!(peer = id, addr = %peer.addr, "member's address changes");
@@ -86,7 +95,8 @@ impl Node {
         self.change_membership(Members::AddNodes(BTreeMap::from([(id, peer.clone())]))).await
     }
 
-    /// Alone there are no log rows. Before others come, rows are kept, and Raft learns that nothing older can be sent as entries.
+    /// Alone there are no log rows. Before others come, rows are kept, and Raft learns that nothing older can be sent
+    /// as entries.
     async fn begin_log(&self) -> Result<(), Error> {
         let asked = self.log.ask(openraft::ErrorVerb::Write, |reply| Job::KeepLog { reply }).await;
         let kept_from = asked.map_err(Error::io("cannot begin the log"))?.index();
@@ -96,7 +106,12 @@ impl Node {
         tokio::time::timeout(STEP_TIMEOUT, reached).await.map_err(|_| Error::TimedOut)?.map_err(closed)?;
         self.raft.trigger().snapshot().await.map_err(|_| Error::Closed)?;
         let covered = metrics.wait_for(|m| m.snapshot.index() >= kept_from);
-        let upto = tokio::time::timeout(STEP_TIMEOUT, covered).await.map_err(|_| Error::TimedOut)?.map_err(closed)?.snapshot.index();
+        let upto = tokio::time::timeout(STEP_TIMEOUT, covered)
+            .await
+            .map_err(|_| Error::TimedOut)?
+            .map_err(closed)?
+            .snapshot
+            .index();
         let Some(upto) = upto else { return Ok(()) };
         self.raft.trigger().purge_log(upto).await.map_err(|_| Error::Closed)?;
         let purged = metrics.wait_for(|m| m.purged.index() >= Some(upto));
@@ -147,13 +162,19 @@ impl Node {
         Ok(())
     }
 
-    /// As the leader: makes the voter that lacks least the next leader, without the pause of an election that nobody planned.
+    /// As the leader: makes the voter that lacks least the next leader, without the pause of an election that nobody
+    /// planned.
     ///
     /// Errors: `LastMember` if there is no other voter, `TimedOut` if nobody else leads after a while.
     pub async fn hand_over(&self) -> Result<(), Error> {
         let members = self.members_seen();
         let others: Vec<_> = members.iter().filter(|m| m.voter && m.id != self.id).collect();
-        let candidate = others.iter().filter(|m| m.lag_entries.is_some()).min_by_key(|m| m.lag_entries).ok_or(Error::LastMember)?.id;
+        let candidate = others
+            .iter()
+            .filter(|m| m.lag_entries.is_some())
+            .min_by_key(|m| m.lag_entries)
+            .ok_or(Error::LastMember)?
+            .id;
         self.hand_over_to(candidate).await
     }
 
@@ -181,12 +202,18 @@ impl Node {
         Ok(())
     }
 
-    /// Votes for the candidate of a hand-over, although the leader was heard a moment ago. An append carries the vote: one that no
-    /// log can take, so that it changes nothing else. It grants no more than RequestVote would, as the candidate still has to ask,
-    /// and its log is judged then.
+    /// Votes for the candidate of a hand-over, although the leader was heard a moment ago. An append carries the vote:
+    /// one that no log can take, so that it changes nothing else. It grants no more than RequestVote would, as the
+    /// candidate still has to ask, and its log is judged then.
     pub async fn yield_to(&self, vote: Vote<u64>) -> Result<(), Error> {
-        let nowhere = LogId::new(CommittedLeaderId::new(vote.leader_id().term, vote.leader_id().node_id), u64::MAX >> 1);
-        let request = AppendEntriesRequest::<TypeConfig> { vote, prev_log_id: Some(nowhere), entries: Vec::new(), leader_commit: None };
+        let nowhere =
+            LogId::new(CommittedLeaderId::new(vote.leader_id().term, vote.leader_id().node_id), u64::MAX >> 1);
+        let request = AppendEntriesRequest::<TypeConfig> {
+            vote,
+            prev_log_id: Some(nowhere),
+            entries: Vec::new(),
+            leader_commit: None,
+        };
         self.raft.append_entries(request).await.map(drop).map_err(|_| Error::Closed)
     }
 }
@@ -203,8 +230,9 @@ pub async fn tend(node: Arc<Node>) {
             }
             let voters: BTreeSet<u64> = membership.voter_ids().collect();
             let last = seen.last_log_index.unwrap_or(0);
-            let close =
-                |log: &Option<openraft::LogId<u64>>| log.index().is_some_and(|index| last.saturating_sub(index) <= VOTER_LAG_MAX / 2);
+            let close = |log: &Option<openraft::LogId<u64>>| {
+                log.index().is_some_and(|index| last.saturating_sub(index) <= VOTER_LAG_MAX / 2)
+            };
             let promotable = seen
                 .replication
                 .as_ref()

@@ -91,7 +91,12 @@ pub fn strip(copy: &Path, dir: &Path, member: u64) -> Result<Applied, Error> {
 }
 
 /// Copies the store and streams it to a member. Its answer is Raft's.
-pub async fn send(ways: &Ways, to: u64, vote: Vote<u64>, known: &SnapshotMeta<u64, Peer>) -> Result<SnapshotAnswer, Error> {
+pub async fn send(
+    ways: &Ways,
+    to: u64,
+    vote: Vote<u64>,
+    known: &SnapshotMeta<u64, Peer>,
+) -> Result<SnapshotAnswer, Error> {
     let (path, applied) = ways.images.copy().await?;
     debug_assert!(applied.log >= known.last_log_id, "the store went back");
     let meta = SnapshotMeta {

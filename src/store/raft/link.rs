@@ -1,7 +1,8 @@
-//! One connection to a member. It is made by a task of its own: callers give up after half a second, and on a slow machine or a
-//! long way a connection takes longer than that to come about.
+//! One connection to a member. It is made by a task of its own: callers give up after half a second, and on a slow
+//! machine or a long way a connection takes longer than that to come about.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use base::sync::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::task::Group;
@@ -33,7 +34,7 @@ impl Default for Link {
 
 impl Link {
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// The open connection; made if there is none. `None`: nobody answers there.
@@ -48,14 +49,16 @@ impl Link {
                 State::Open { .. } | State::Idle => {
                     let (tell, done) = watch::channel(false);
                     *state = State::Dialling(done.clone());
-                    let (link, dial, address, connections) = (Arc::clone(self), Arc::clone(dial), address.to_owned(), group.clone());
+                    let (link, dial, address, connections) =
+                        (Arc::clone(self), Arc::clone(dial), address.to_owned(), group.clone());
                     group.spawn_short("dial-member", async move {
                         let dialling = async {
                             let stream = dial.dial(&address).await.ok()?;
                             Http2::begin(stream, &address, &connections).await.ok()
                         };
                         let sender = tokio::time::timeout(DIAL_TIMEOUT, dialling).await.ok().flatten();
-                        *link.state() = sender.map_or(State::Idle, |sender| State::Open { sender, answered: Instant::now() });
+                        *link.state() =
+                            sender.map_or(State::Idle, |sender| State::Open { sender, answered: Instant::now() });
                         tell.send_replace(true);
                     });
                     done

@@ -1,14 +1,15 @@
 //! openraft's log: every write becomes a job of the writer thread; entries not yet applied are kept in memory.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::{Bound, RangeBounds};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{
-    AnyError, Entry, EntryPayload, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId as _, RaftLogReader, StorageError,
-    StorageIOError, Vote,
+    AnyError, Entry, EntryPayload, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId as _, RaftLogReader,
+    StorageError, StorageIOError, Vote,
 };
 use tokio::sync::{mpsc, oneshot};
 
@@ -78,7 +79,7 @@ impl Log {
     /// The entries `from..to`, cut short after `bytes_max`, but never to none.
     async fn read(&self, from: u64, to: u64, bytes_max: usize) -> Result<Vec<Entry<TypeConfig>>, StorageError<u64>> {
         let recent: Vec<_> = {
-            let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            let recent = self.recent.lock();
             let mut bytes = 0;
             // The entry that passes the bound is still taken.
             let fits = |entry: &&Entry<TypeConfig>| {
@@ -115,7 +116,11 @@ impl RaftLogReader<TypeConfig> for Log {
         self.read(from, to, usize::MAX).await
     }
 
-    async fn limited_get_log_entries(&mut self, start: u64, end: u64) -> Result<Vec<Entry<TypeConfig>>, StorageError<u64>> {
+    async fn limited_get_log_entries(
+        &mut self,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<Entry<TypeConfig>>, StorageError<u64>> {
         self.read(start, end, SEND_BYTES_MAX).await
     }
 }
@@ -147,7 +152,7 @@ impl RaftLogStorage<TypeConfig> for Log {
     {
         let entries: Vec<_> = entries.into_iter().collect();
         {
-            let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut recent = self.recent.lock();
             recent.extend(entries.iter().map(|e| (e.get_log_id().index, e.clone())));
         }
         let job = Job::Append { entries, callback };
@@ -155,7 +160,7 @@ impl RaftLogStorage<TypeConfig> for Log {
     }
 
     async fn truncate(&mut self, log_id: LogId<u64>) -> Result<(), StorageError<u64>> {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner).split_off(&log_id.index);
+        self.recent.lock().split_off(&log_id.index);
         self.ask(ErrorVerb::Delete, |reply| Job::Truncate { since: log_id.index, reply }).await
     }
 

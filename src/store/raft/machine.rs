@@ -1,11 +1,9 @@
 //! openraft's state machine: what the writer applied already is only acknowledged.
 
-use std::sync::PoisonError;
-
 use openraft::storage::RaftStateMachine;
 use openraft::{
-    Entry, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId as _, RaftSnapshotBuilder, Snapshot, SnapshotMeta, StorageError,
-    StoredMembership,
+    Entry, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId as _, RaftSnapshotBuilder, Snapshot, SnapshotMeta,
+    StorageError, StoredMembership,
 };
 
 use crate::error::Error;
@@ -24,7 +22,13 @@ pub struct Machine {
 
 impl RaftSnapshotBuilder<TypeConfig> for Machine {
     async fn build_snapshot(&mut self) -> Result<Snapshot<TypeConfig>, StorageError<u64>> {
-        let none = || storage_error(ErrorSubject::Snapshot(None), ErrorVerb::Read, &Error::Invalid { why: "nothing is applied yet" });
+        let none = || {
+            storage_error(
+                ErrorSubject::Snapshot(None),
+                ErrorVerb::Read,
+                &Error::Invalid { why: "nothing is applied yet" },
+            )
+        };
         self.snapshot().await?.ok_or_else(none)
     }
 }
@@ -48,7 +52,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
             self.log.ask(ErrorVerb::Write, |reply| Job::Apply { entries, reply }).await?;
         }
         if let Some(last) = last {
-            let mut recent = self.log.recent.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut recent = self.log.recent.lock();
             *recent = recent.split_off(&(last.index + 1));
         }
         Ok(vec![(); n])
@@ -63,12 +67,16 @@ impl RaftStateMachine<TypeConfig> for Machine {
         Ok(Box::new(Image { received: None }))
     }
 
-    async fn install_snapshot(&mut self, meta: &SnapshotMeta<u64, Peer>, snapshot: Box<Image>) -> Result<(), StorageError<u64>> {
+    async fn install_snapshot(
+        &mut self,
+        meta: &SnapshotMeta<u64, Peer>,
+        snapshot: Box<Image>,
+    ) -> Result<(), StorageError<u64>> {
         let Some(file) = snapshot.received else {
             let err = Error::Invalid { why: "this snapshot was never received" };
             return Err(storage_error(ErrorSubject::Snapshot(None), ErrorVerb::Write, &err));
         };
-        self.log.recent.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.log.recent.lock().clear();
         self.log.ask(ErrorVerb::Write, |reply| Job::Install { meta: meta.clone(), file, reply }).await
     }
 
@@ -78,8 +86,8 @@ impl RaftStateMachine<TypeConfig> for Machine {
 }
 
 impl Machine {
-    /// openraft wants a snapshot that covers what the log no longer holds. The database itself is it: the state is always as
-    /// new as the last applied entry, and it is copied only when it is sent.
+    /// openraft wants a snapshot that covers what the log no longer holds. The database itself is it: the state is
+    /// always as new as the last applied entry, and it is copied only when it is sent.
     async fn snapshot(&self) -> Result<Option<Snapshot<TypeConfig>>, StorageError<u64>> {
         let (last_log_id, last_membership) = self.log.ask(ErrorVerb::Read, |reply| Job::Applied { reply }).await?;
         let Some(last) = last_log_id else { return Ok(None) };

@@ -1,7 +1,7 @@
 //! Agreement: openraft over the log and the state machine that `mvcc/writer` keeps.
 //!
-//! With a single member an entry that is durable is agreed upon, so the writer applies it at once. With several members entries are
-//! applied when Raft says so.
+//! With a single member an entry that is durable is agreed upon, so the writer applies it at once. With several members
+//! entries are applied when Raft says so.
 
 pub mod batch;
 pub mod command;

@@ -66,7 +66,8 @@ impl RaftNetwork<TypeConfig> for Way {
         _option: RPCOption,
     ) -> Result<AppendEntriesResponse<u64>, Rpc> {
         let (term, sent) = (rpc.vote.leader_id().term, Instant::now());
-        let answer = self.ways.peers.call(self.to, &Append(rpc)).await.map_err(|err| failed(&err))?.ok_or_else(silent)?;
+        let answer =
+            self.ways.peers.call(self.to, &Append(rpc)).await.map_err(|err| failed(&err))?.ok_or_else(silent)?;
         if !matches!(answer, AppendEntriesResponse::HigherVote(_)) {
             self.ways.vigil.acknowledged(self.to, term, sent);
         }
@@ -74,8 +75,9 @@ impl RaftNetwork<TypeConfig> for Way {
     }
 
     async fn vote(&mut self, rpc: VoteRequest<u64>, option: RPCOption) -> Result<VoteResponse<u64>, Rpc> {
-        let answer =
-            tokio::time::timeout(option.hard_ttl(), self.ways.peers.call(self.to, &Ballot(rpc))).await.unwrap_or(Err(Error::TimedOut));
+        let answer = tokio::time::timeout(option.hard_ttl(), self.ways.peers.call(self.to, &Ballot(rpc)))
+            .await
+            .unwrap_or(Err(Error::TimedOut));
         answer.map_err(|err| failed(&err))?.ok_or_else(silent)
     }
 

@@ -54,15 +54,16 @@ pub struct Node {
 
 type Answer = tokio::sync::oneshot::Receiver<openraft::raft::ClientWriteResult<TypeConfig>>;
 
-/// Answers of Raft that come after the writer's own: held until they are there, as Raft warns about those that nobody can take.
+/// Answers of Raft that come after the writer's own: held until they are there, as Raft warns about those that nobody
+/// can take.
 #[derive(Debug, Default)]
-pub struct Unread(std::sync::Mutex<Vec<Answer>>);
+pub struct Unread(base::sync::Mutex<Vec<Answer>>);
 
 impl Unread {
     /// Holds an answer; lets those go that have come.
     pub fn keep(&self, answer: Answer) {
         use tokio::sync::oneshot::error::TryRecvError;
-        let mut held = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut held = self.0.lock();
         held.retain_mut(|answer| matches!(answer.try_recv(), Err(TryRecvError::Empty)));
         held.push(answer);
     }
@@ -102,7 +103,11 @@ impl Node {
     /// Waits until leader or term differ from these. Errors: `Closed` if Raft has stopped.
     pub async fn leader_changed(&self, seen: (Option<u64>, u64)) -> Result<(), Error> {
         let mut metrics = self.raft.server_metrics();
-        metrics.wait_for(|m| (m.current_leader, m.vote.leader_id().term) != seen).await.map(drop).map_err(|_| Error::Closed)
+        metrics
+            .wait_for(|m| (m.current_leader, m.vote.leader_id().term) != seen)
+            .await
+            .map(drop)
+            .map_err(|_| Error::Closed)
     }
 
     /// Waits until an entry of a later term than `term` is applied here. Errors: `Closed` if Raft has stopped.
@@ -151,7 +156,8 @@ impl Node {
         Ok(index)
     }
 
-    /// As the leader: the last entry that a linearizable read must see, after a majority said that this member still leads.
+    /// As the leader: the last entry that a linearizable read must see, after a majority said that this member still
+    /// leads.
     pub async fn confirmed_index(&self) -> Result<Option<u64>, Error> {
         if self.alone.load(Ordering::Acquire) {
             return Ok(self.raft.data_metrics().borrow().last_applied.index());
@@ -164,11 +170,17 @@ impl Node {
     }
 
     /// Asks again and again, while the answer is that somebody else leads or cannot be reached.
-    async fn by_leader<T, F: Future<Output = Result<T, Error>>>(&self, deadline: Instant, ask: impl Fn() -> F) -> Result<T, Error> {
+    async fn by_leader<T, F: Future<Output = Result<T, Error>>>(
+        &self,
+        deadline: Instant,
+        ask: impl Fn() -> F,
+    ) -> Result<T, Error> {
         loop {
             match timeout_at(deadline, ask()).await {
                 Err(_) => return Err(Error::TimedOut),
-                Ok(Err(Error::NotLeader { .. } | Error::MemberUnreachable { .. } | Error::TimedOut)) if Instant::now() < deadline => {
+                Ok(Err(Error::NotLeader { .. } | Error::MemberUnreachable { .. } | Error::TimedOut))
+                    if Instant::now() < deadline =>
+                {
                     tokio::time::sleep(RETRY_PAUSE).await;
                 }
                 Ok(Err(Error::NotLeader { .. })) => return Err(Error::TimedOut),
@@ -189,10 +201,12 @@ impl Node {
         let answer = self.by_leader(deadline, || async {
             match self.leader() {
                 (Some(leader), _) if leader == self.id => verdict(self.reshape(&change).await),
-                (Some(leader), _) => match tokio::time::timeout(limit, self.peers.call(leader, &Reshape(change.clone()))).await {
-                    Ok(answer) => verdict(answer?.map_err(Error::from)),
-                    Err(_) => Err(Error::TimedOut),
-                },
+                (Some(leader), _) => {
+                    match tokio::time::timeout(limit, self.peers.call(leader, &Reshape(change.clone()))).await {
+                        Ok(answer) => verdict(answer?.map_err(Error::from)),
+                        Err(_) => Err(Error::TimedOut),
+                    }
+                }
                 (None, _) => Err(Error::NotLeader { leader: None }),
             }
         });
@@ -216,11 +230,17 @@ impl Node {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
         let membership = metrics.membership_config.membership();
-        // While the voters change there are two sets, and one that is new in the second cannot stand in for an old one yet.
+        // While the voters change there are two sets, and one that is new in the second cannot stand in for an old one
+        // yet.
         let votes = |id: &u64| membership.get_joint_config().iter().all(|set| set.contains(id));
         let last = metrics.last_log_index.unwrap_or(0);
-        let matched =
-            |id: &u64| metrics.replication.as_ref().and_then(|all| all.get(id)).map(|log| last.saturating_sub(log.index().unwrap_or(0)));
+        let matched = |id: &u64| {
+            metrics
+                .replication
+                .as_ref()
+                .and_then(|all| all.get(id))
+                .map(|log| last.saturating_sub(log.index().unwrap_or(0)))
+        };
         membership
             .nodes()
             .map(|(id, peer)| Member {

@@ -1,8 +1,9 @@
 //! Calling the other members: one HTTP/2 connection to each, made when it is needed and again after it broke.
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::task::Group;
@@ -47,11 +48,18 @@ pub struct Peers {
 
 impl Peers {
     /// None yet. `cluster` says which cluster this member is in, if any.
-    pub fn new(id: u64, cluster: Arc<dyn Fn() -> Option<u64> + Send + Sync>, network: Option<Network>, group: &Group) -> Peers {
+    pub fn new(
+        id: u64,
+        cluster: Arc<dyn Fn() -> Option<u64> + Send + Sync>,
+        network: Option<Network>,
+        group: &Group,
+    ) -> Peers {
         Peers {
             id,
             cluster,
-            own: tokio::sync::watch::Sender::new(network.as_ref().map(|network| network.address.clone()).unwrap_or_default()),
+            own: tokio::sync::watch::Sender::new(
+                network.as_ref().map(|network| network.address.clone()).unwrap_or_default(),
+            ),
             network,
             book: Mutex::default(),
             links: Mutex::default(),
@@ -80,7 +88,7 @@ impl Peers {
         });
         if news {
             // Connections from the old address hang.
-            self.links.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            self.links.lock().clear();
         }
     }
 
@@ -106,31 +114,31 @@ impl Peers {
         if id == self.id || address.is_empty() {
             return false;
         }
-        let before = self.book.lock().unwrap_or_else(PoisonError::into_inner).insert(id, address.to_owned());
+        let before = self.book.lock().insert(id, address.to_owned());
         if before.as_deref() == Some(address) {
             return false;
         }
         // A connection to the old address may hang for long.
-        self.links.lock().unwrap_or_else(PoisonError::into_inner).retain(|(to, _), _| *to != id);
+        self.links.lock().retain(|(to, _), _| *to != id);
         true
     }
 
     /// Notes where the membership says a member is, unless the member itself said something.
     pub fn suggest(&self, id: u64, address: &str) {
         if !address.is_empty() {
-            self.book.lock().unwrap_or_else(PoisonError::into_inner).entry(id).or_insert_with(|| address.to_owned());
+            self.book.lock().entry(id).or_insert_with(|| address.to_owned());
         }
     }
 
     /// Where a member is.
     pub fn address(&self, id: u64) -> Option<String> {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned()
+        self.book.lock().get(&id).cloned()
     }
 
     /// Forgets a member.
     pub fn forget(&self, id: u64) {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        self.links.lock().unwrap_or_else(PoisonError::into_inner).retain(|(to, _), _| *to != id);
+        self.book.lock().remove(&id);
+        self.links.lock().retain(|(to, _), _| *to != id);
     }
 
     /// Calls a member and waits for its answer, for as long as the caller has patience.
@@ -154,9 +162,11 @@ impl Peers {
     /// Posts a body and reads the answer's. A connection that failed is made again by the next call.
     pub async fn post(&self, to: u64, lane: Lane, path: &'static str, body: Body) -> Result<Bytes, Error> {
         let answer = self.post_quietly(to, lane, path, body).await;
-        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut silent = self.silent.lock();
         match &answer {
-            Err(Error::MemberUnreachable { address }) if silent.insert(to) => warn!(peer = to, addr = %address, "a member does not answer"),
+            Err(Error::MemberUnreachable { address }) if silent.insert(to) => {
+                warn!(peer = to, addr = %address, "a member does not answer")
+            }
             Ok(_) if silent.remove(&to) => info!(peer = to, "the member answers again"),
             Ok(_) | Err(_) => {}
         }
@@ -165,12 +175,15 @@ impl Peers {
 
     async fn post_quietly(&self, to: u64, lane: Lane, path: &'static str, body: Body) -> Result<Bytes, Error> {
         let network = self.network.as_ref().ok_or(Error::NoNetwork)?;
-        let address = self.address(to).ok_or_else(|| Error::MemberUnreachable { address: "an address not known yet".to_owned() })?;
+        let address = self
+            .address(to)
+            .ok_or_else(|| Error::MemberUnreachable { address: "an address not known yet".to_owned() })?;
         let unreachable = || Error::MemberUnreachable { address: address.clone() };
-        let link = Arc::clone(self.links.lock().unwrap_or_else(PoisonError::into_inner).entry((to, lane)).or_default());
+        let link = Arc::clone(self.links.lock().entry((to, lane)).or_default());
         let sender = link.sender(&network.dial, &address, &self.group).await.ok_or_else(unreachable)?;
         let own = self.own.borrow().clone();
-        let mut request = http::Request::post(format!("http://{address}{path}")).header(MEMBER, self.id).header(ADDRESS, own);
+        let mut request =
+            http::Request::post(format!("http://{address}{path}")).header(MEMBER, self.id).header(ADDRESS, own);
         if let Some(cluster) = self.cluster() {
             request = request.header(CLUSTER, cluster);
         }

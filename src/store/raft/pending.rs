@@ -1,7 +1,8 @@
 //! The callers of this member whose batches are on their way. The writer answers them when it applies the batch.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
@@ -53,17 +54,20 @@ impl Parcel {
     }
 }
 
-/// As the leader: the newest batch of each member in the log, so that one whose answer was lost is proposed again and appended once.
+/// As the leader: the newest batch of each member in the log, so that one whose answer was lost is proposed again and
+/// appended once.
 ///
-/// It is memory of one term only: a leader that starts again leads in another term or not at all (`Writer` sees to that).
+/// It is memory of one term only: a leader that starts again leads in another term or not at all (`Writer` sees to
+/// that).
 #[derive(Debug, Default)]
 pub struct Proposed(Mutex<BTreeMap<u64, Origin>>);
 
 impl Proposed {
     /// Whether this batch was not here before in its term. A member's batches come in the order of their numbers.
     pub fn is_first(&self, origin: &Origin) -> bool {
-        let mut newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let same = |before: &Origin| before.boot == origin.boot && before.term == origin.term && before.seq >= origin.seq;
+        let mut newest = self.0.lock();
+        let same =
+            |before: &Origin| before.boot == origin.boot && before.term == origin.term && before.seq >= origin.seq;
         if newest.get(&origin.member).is_some_and(same) {
             return false;
         }
@@ -79,7 +83,7 @@ impl Pending {
     }
 
     fn waiting(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Waiting>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 
     /// Notes who waits for these commands.

@@ -1,7 +1,7 @@
 //! What members say to each other: the calls, their paths and their bytes.
 //!
-//! One call is one POST over HTTP/2. Its body is postcard behind a byte that names the form, so that a member of a later
-//! version can tell. Who calls stands in headers.
+//! One call is one POST over HTTP/2. Its body is postcard behind a byte that names the form, so that a member of a
+//! later version can tell. Who calls stands in headers.
 
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse};
 use openraft::{LogId, SnapshotMeta, Vote};
@@ -181,9 +181,10 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
     match bytes.split_first() {
         Some((&FORM, rest)) => postcard::from_bytes(rest).map_err(Error::io("cannot decode a message between members")),
-        Some((form, _)) => {
-            Err(Error::Io { doing: "cannot decode a message between members", why: format!("its form {form} is newer than this kedge") })
-        }
+        Some((form, _)) => Err(Error::Io {
+            doing: "cannot decode a message between members",
+            why: format!("its form {form} is newer than this kedge"),
+        }),
         None => Err(Error::Io { doing: "cannot decode a message between members", why: "it is empty".to_owned() }),
     }
 }

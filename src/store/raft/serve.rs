@@ -17,8 +17,8 @@ use crate::raft::TypeConfig;
 use crate::raft::image::Image;
 use crate::raft::peers::collect;
 use crate::raft::rpc::{
-    ADDRESS, Append, Ballot, CLUSTER, Call, KeepAlive, LeaseLeft, MEMBER, Members, Poll, Propose, Proposed, ReadIndex, Refusal, Reshape,
-    SNAPSHOT, SnapshotAnswer, SnapshotHead, Stand, Status, Yield, decode, encode,
+    ADDRESS, Append, Ballot, CLUSTER, Call, KeepAlive, LeaseLeft, MEMBER, Members, Poll, Propose, Proposed, ReadIndex,
+    Refusal, Reshape, SNAPSHOT, SnapshotAnswer, SnapshotHead, Stand, Status, Yield, decode, encode,
 };
 use crate::store::Store;
 
@@ -35,7 +35,8 @@ pub struct Inbox {
 #[async_trait]
 impl Handler for Inbox {
     async fn handle(&self, req: Request<Body>, conn: Arc<ConnInfo>) -> Response<Body> {
-        // The TLS set-up of this port asks for a certificate of the peers' authority; a port without one must not get here.
+        // The TLS set-up of this port asks for a certificate of the peers' authority; a port without one must not get
+        // here.
         if conn.client_certs.is_empty() && conn.identity.is_none() {
             return refuse(StatusCode::UNAUTHORIZED, "members show a certificate");
         }
@@ -74,7 +75,10 @@ impl Inbox {
         {
             let peer = header(ADDRESS).unwrap_or_default();
             if self.foreign.swap(theirs, Ordering::Relaxed) != theirs {
-                warn!(peer, "a member of another cluster is turned away: its store is from before a reset or restore, or of other servers");
+                warn!(
+                    peer,
+                    "a member of another cluster is turned away: its store is from before a reset or restore, or of other servers"
+                );
             }
             return Err(format!("this member is of cluster {ours:x}, the caller of cluster {theirs:x}"));
         }
@@ -86,11 +90,12 @@ impl Inbox {
         Ok(())
     }
 
-    /// Whether the caller was a member and is none any more. Only the leader can tell: others may have old news, and a new member
-    /// calls nobody before it is in.
+    /// Whether the caller was a member and is none any more. Only the leader can tell: others may have old news, and a
+    /// new member calls nobody before it is in.
     fn let_go(&self, req: &Request<Body>) -> bool {
         let node = self.store.node();
-        let caller = req.headers().get(MEMBER).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<u64>().ok());
+        let caller =
+            req.headers().get(MEMBER).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<u64>().ok());
         let of_this = req.headers().contains_key(CLUSTER);
         caller.is_some_and(|caller| of_this && node.leadership().is_me && !node.knows(caller))
     }
@@ -113,11 +118,18 @@ impl Inbox {
             Reshape::PATH => encode(&self.reshape(decode(&bytes)?).await.map_err(Refusal::from)),
             Yield::PATH => encode(&node.yield_to(decode::<Yield>(&bytes)?.0).await.ok()),
             Stand::PATH => encode(&raft.trigger().elect().await.ok()),
-            KeepAlive::PATH => encode(&self.store.lease_keep_alive_here(decode::<KeepAlive>(&bytes)?.0).map_err(Refusal::from)),
-            LeaseLeft::PATH => encode(&self.store.lease_left_here(decode::<LeaseLeft>(&bytes)?.0).map_err(Refusal::from)),
+            KeepAlive::PATH => {
+                encode(&self.store.lease_keep_alive_here(decode::<KeepAlive>(&bytes)?.0).map_err(Refusal::from))
+            }
+            LeaseLeft::PATH => {
+                encode(&self.store.lease_left_here(decode::<LeaseLeft>(&bytes)?.0).map_err(Refusal::from))
+            }
             Members::PATH => encode(&if self.leads() { Ok(node.members_seen()) } else { Err(Refusal::NotLeader) }),
             Status::PATH => encode(&self.store.status()),
-            other => Err(Error::Io { doing: "cannot answer a member", why: format!("this kedge does not know the call {other}") }),
+            other => Err(Error::Io {
+                doing: "cannot answer a member",
+                why: format!("this kedge does not know the call {other}"),
+            }),
         }
     }
 

@@ -1,10 +1,12 @@
 //! Election timeout, leader lease and pre-vote. They replace openraft's own timers.
 //!
-//! Raft's own timer is not used: a member that was cut off would raise its term again and again, and depose the leader when it is
-//! back. Here a member that hears no leader first asks the others whether they would vote for it, as etcd's pre-vote does.
+//! Raft's own timer is not used: a member that was cut off would raise its term again and again, and depose the leader
+//! when it is back. Here a member that hears no leader first asks the others whether they would vote for it, as etcd's
+//! pre-vote does.
 
+use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::rng::Rng;
@@ -53,24 +55,25 @@ impl Default for Vigil {
 impl Vigil {
     /// Notes that a leader was heard.
     pub fn heard_leader(&self) {
-        *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.leader.lock() = Instant::now();
     }
 
     /// How long no leader was heard.
     pub fn silence(&self) -> Duration {
-        self.leader.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+        self.leader.lock().elapsed()
     }
 
     /// Notes that a follower took what the leader of `term` sent at `sent`.
     pub fn acknowledged(&self, by: u64, term: u64, sent: Instant) {
-        let mut acks = self.acks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut acks = self.acks.lock();
         let ack = acks.entry(by).or_insert((term, sent));
         *ack = (*ack).max((term, sent));
     }
 
-    /// Whether a majority of the voters (of each of the two sets while they change) said lately that `own` leads in `term`.
+    /// Whether a majority of the voters (of each of the two sets while they change) said lately that `own` leads in
+    /// `term`.
     pub fn is_certain(&self, own: u64, term: u64, voters: &[BTreeSet<u64>]) -> bool {
-        let acks = self.acks.lock().unwrap_or_else(PoisonError::into_inner);
+        let acks = self.acks.lock();
         let fresh = |id: &u64| *id == own || acks.get(id).is_some_and(|ack| ack.0 == term && ack.1.elapsed() < CERTAIN);
         majority(voters, fresh)
     }
@@ -92,7 +95,8 @@ impl Node {
     /// Whether this member would vote for one whose log ends with `last`. It promises nothing.
     pub fn would_vote(&self, last: Option<LogId<u64>>) -> bool {
         let leadership = self.leadership();
-        let misses_leader = if leadership.leader == Some(self.id) { !leadership.is_me } else { self.vigil.silence() >= LEASE };
+        let misses_leader =
+            if leadership.leader == Some(self.id) { !leadership.is_me } else { self.vigil.silence() >= LEASE };
         misses_leader && last >= self.raft.data_metrics().borrow().last_log
     }
 
@@ -181,7 +185,8 @@ mod tests {
     #[test]
     fn a_leader_is_certain_while_a_majority_of_each_set_answered_lately_in_its_term() {
         let vigil = Vigil::default();
-        let (three, joint) = (vec![BTreeSet::from([1, 2, 3])], vec![BTreeSet::from([1, 2, 3]), BTreeSet::from([1, 4, 5])]);
+        let (three, joint) =
+            (vec![BTreeSet::from([1, 2, 3])], vec![BTreeSet::from([1, 2, 3]), BTreeSet::from([1, 4, 5])]);
         assert!(!vigil.is_certain(1, 7, &three));
         vigil.acknowledged(2, 7, Instant::now());
         assert!(vigil.is_certain(1, 7, &three));

@@ -1,5 +1,5 @@
-//! The preset dictionary of SPDY/3 header blocks (SPDY Protocol draft 3, section 2.6.10.1), written as what it is: length-prefixed
-//! words, then a run of plain text.
+//! The preset dictionary of SPDY/3 header blocks (SPDY Protocol draft 3, section 2.6.10.1), written as what it is:
+//! length-prefixed words, then a run of plain text.
 
 /// Words that stand in the dictionary with their length as four bytes, big-endian.
 const WORDS: &str = "options head post put delete trace accept accept-charset accept-encoding accept-language accept-ranges age allow \

@@ -132,7 +132,9 @@ impl Codec {
                 body.extend(self.pack_headers(&Headers::new())?);
                 control(out, 2, *fin, &body)
             }
-            Frame::Reset { stream, status } => control(out, 3, false, &[stream.to_be_bytes(), status.to_be_bytes()].concat()),
+            Frame::Reset { stream, status } => {
+                control(out, 3, false, &[stream.to_be_bytes(), status.to_be_bytes()].concat())
+            }
             Frame::Ping { id } => control(out, 6, false, &id.to_be_bytes()),
             Frame::GoAway => control(out, 7, false, &[0; 8]),
             Frame::Data { stream, fin, bytes } => {
@@ -157,7 +159,9 @@ impl Codec {
                 Err(err) if err.needs_dictionary().is_some() => {
                     let used = usize::try_from(self.inflate.total_in() - read).unwrap_or(rest.len());
                     rest = &rest[used.min(rest.len())..];
-                    self.inflate.set_dictionary(&self.dictionary).map_err(|_| invalid("SPDY header dictionary is another"))?;
+                    self.inflate
+                        .set_dictionary(&self.dictionary)
+                        .map_err(|_| invalid("SPDY header dictionary is another"))?;
                     continue;
                 }
                 Err(_) => return Err(invalid("SPDY header block is broken")),

@@ -1,8 +1,9 @@
 //! A session: many streams over one connection, opened by us.
 
+use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use base::task::Group;
 use bytes::{Bytes, BytesMut};
@@ -44,12 +45,13 @@ impl Session {
         Session { write: frames, streams, next: 1 }
     }
 
-    /// Opens a stream with these headers; both halves work at once, as the peers' library does not wait for the reply either.
+    /// Opens a stream with these headers; both halves work at once, as the peers' library does not wait for the reply
+    /// either.
     pub async fn open(&mut self, headers: Headers) -> io::Result<(StreamWriter, StreamReader)> {
         let stream = self.next;
         self.next += 2;
         let (chunks, reader) = mpsc::channel(STREAM_BACKLOG);
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner).insert(stream, chunks);
+        self.streams.lock().insert(stream, chunks);
         self.write.send(Frame::SynStream { stream, fin: false, headers }).await.map_err(|_| gone())?;
         Ok((StreamWriter { stream, write: self.write.clone() }, StreamReader(reader)))
     }
@@ -119,12 +121,12 @@ async fn read_frames<R: AsyncRead>(
         }
     }
     // Dropping the senders ends every stream's reader.
-    streams.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    streams.lock().clear();
 }
 
 async fn deliver(frame: Frame, write: &mpsc::WeakSender<Frame>, streams: &Mutex<BTreeMap<u32, mpsc::Sender<Bytes>>>) {
-    let reader = |stream| streams.lock().unwrap_or_else(PoisonError::into_inner).get(&stream).cloned();
-    let close = |stream| drop(streams.lock().unwrap_or_else(PoisonError::into_inner).remove(&stream));
+    let reader = |stream| streams.lock().get(&stream).cloned();
+    let close = |stream| drop(streams.lock().remove(&stream));
     match frame {
         Frame::Data { stream, fin, bytes } => {
             if let Some(reader) = reader(stream).filter(|_| !bytes.is_empty()) {

@@ -49,7 +49,8 @@ struct Control {
     since: &'static [(u64, Check)],
 }
 
-/// The baseline's controls, in the order in which refusals list them (pod-security-admission `policy/check_*.go`, 1.36.2).
+/// The baseline's controls, in the order in which refusals list them (pod-security-admission `policy/check_*.go`,
+/// 1.36.2).
 const BASELINE: &[Control] = &[
     Control { name: "forbidden AppArmor profile", since: &[(0, app_armor)] },
     Control { name: "non-default capabilities", since: &[(0, added_capabilities)] },
@@ -58,8 +59,14 @@ const BASELINE: &[Control] = &[
     Control { name: "hostPort", since: &[(0, host_ports)] },
     Control { name: "probe or lifecycle host", since: &[(34, probe_hosts)] },
     Control { name: "privileged", since: &[(0, privileged)] },
-    Control { name: "procMount", since: &[(0, proc_mount), (35, |pod| unless(pod.has_user_namespace(), pod, proc_mount))] },
-    Control { name: "seLinuxOptions", since: &[(0, |pod| selinux(pod, &SELINUX_TYPES[..4])), (31, |pod| selinux(pod, &SELINUX_TYPES))] },
+    Control {
+        name: "procMount",
+        since: &[(0, proc_mount), (35, |pod| unless(pod.has_user_namespace(), pod, proc_mount))],
+    },
+    Control {
+        name: "seLinuxOptions",
+        since: &[(0, |pod| selinux(pod, &SELINUX_TYPES[..4])), (31, |pod| selinux(pod, &SELINUX_TYPES))],
+    },
     Control { name: "seccompProfile", since: &[(0, seccomp_annotations), (19, seccomp_unconfined)] },
     Control {
         name: "forbidden sysctls",
@@ -77,7 +84,10 @@ const BASELINE: &[Control] = &[
 const RESTRICTED: &[Control] = &[
     Control {
         name: "allowPrivilegeEscalation != false",
-        since: &[(8, restricted::privilege_escalation), (25, |pod| unless(pod.is_windows(), pod, restricted::privilege_escalation))],
+        since: &[
+            (8, restricted::privilege_escalation),
+            (25, |pod| unless(pod.is_windows(), pod, restricted::privilege_escalation)),
+        ],
     },
     Control {
         name: "unrestricted capabilities",
@@ -87,19 +97,29 @@ const RESTRICTED: &[Control] = &[
     Control { name: "restricted volume types", since: &[(0, restricted::volume_types)] },
     Control {
         name: "runAsNonRoot != true",
-        since: &[(0, restricted::run_as_non_root), (35, |pod| unless(pod.has_user_namespace(), pod, restricted::run_as_non_root))],
+        since: &[
+            (0, restricted::run_as_non_root),
+            (35, |pod| unless(pod.has_user_namespace(), pod, restricted::run_as_non_root)),
+        ],
     },
     Control {
         name: "runAsUser=0",
-        since: &[(23, restricted::run_as_user), (35, |pod| unless(pod.has_user_namespace(), pod, restricted::run_as_user))],
+        since: &[
+            (23, restricted::run_as_user),
+            (35, |pod| unless(pod.has_user_namespace(), pod, restricted::run_as_user)),
+        ],
     },
     Control {
         name: "seccompProfile",
-        since: &[(19, restricted::seccomp_required), (25, |pod| unless(pod.is_windows(), pod, restricted::seccomp_required))],
+        since: &[
+            (19, restricted::seccomp_required),
+            (25, |pod| unless(pod.is_windows(), pod, restricted::seccomp_required)),
+        ],
     },
 ];
 
-/// A control of the baseline, and the stricter one that stands in its place at the restricted level as soon as there is one.
+/// A control of the baseline, and the stricter one that stands in its place at the restricted level as soon as there is
+/// one.
 const REPLACED: &[(&str, &str)] = &[
     ("non-default capabilities", "unrestricted capabilities"),
     ("hostPath volumes", "restricted volume types"),
@@ -116,14 +136,16 @@ impl Control {
 /// What a pod breaks of what is asked: the names of controls, each with what is wrong.
 pub(super) fn violations(asked: Asked, metadata: &Value, spec: &Value) -> Vec<(&'static str, String)> {
     let pod = Pod { metadata, spec };
-    let in_force = |name: &str| RESTRICTED.iter().any(|control| control.name == name && control.at(asked.version).is_some());
+    let in_force =
+        |name: &str| RESTRICTED.iter().any(|control| control.name == name && control.at(asked.version).is_some());
     let replaced = |name: &str| REPLACED.iter().any(|(weaker, stricter)| *weaker == name && in_force(stricter));
     let controls: Vec<&Control> = match asked.level {
         Level::Privileged => Vec::new(),
         Level::Baseline => BASELINE.iter().collect(),
         Level::Restricted => BASELINE.iter().filter(|control| !replaced(control.name)).chain(RESTRICTED).collect(),
     };
-    let found = |control: &Control| control.at(asked.version).and_then(|check| check(&pod)).map(|why| (control.name, why));
+    let found =
+        |control: &Control| control.at(asked.version).and_then(|check| check(&pod)).map(|why| (control.name, why));
     controls.into_iter().filter_map(found).collect()
 }
 
@@ -208,7 +230,10 @@ fn app_armor(pod: &Pod<'_>) -> Option<String> {
     }
     let containers = pod.named(|container| bad(&container["securityContext"]["appArmorProfile"]));
     if !containers.is_empty() {
-        setters.push(format!("{} must not set AppArmor profile type to \"Unconfined\"", counted("container", &containers)));
+        setters.push(format!(
+            "{} must not set AppArmor profile type to \"Unconfined\"",
+            counted("container", &containers)
+        ));
     }
     for (key, value) in pod.metadata["annotations"].as_object().into_iter().flatten() {
         let profile = value.as_str().unwrap_or_default();
@@ -242,13 +267,21 @@ fn added_capabilities(pod: &Pod<'_>) -> Option<String> {
 
 fn added_beyond(pod: &Pod<'_>, allowed: &[&str]) -> Option<String> {
     let bad = |container: &Value| -> Vec<String> {
-        strings(&container["securityContext"]["capabilities"]["add"]).filter(|cap| !allowed.contains(cap)).map(str::to_owned).collect()
+        strings(&container["securityContext"]["capabilities"]["add"])
+            .filter(|cap| !allowed.contains(cap))
+            .map(str::to_owned)
+            .collect()
     };
     let containers = pod.named(|container| !bad(container).is_empty());
     let capabilities = unique(pod.containers().flat_map(bad).collect());
     let must = "must not include";
-    (!containers.is_empty())
-        .then(|| format!("{} {must} {} in securityContext.capabilities.add", counted("container", &containers), quoted(&capabilities)))
+    (!containers.is_empty()).then(|| {
+        format!(
+            "{} {must} {} in securityContext.capabilities.add",
+            counted("container", &containers),
+            quoted(&capabilities)
+        )
+    })
 }
 
 fn host_namespaces(pod: &Pod<'_>) -> Option<String> {
@@ -283,7 +316,10 @@ fn probe_hosts(pod: &Pod<'_>) -> Option<String> {
     let handlers = |container: &Value| -> Vec<String> {
         let probes = ["livenessProbe", "readinessProbe", "startupProbe"].map(|field| container[field].clone());
         let hooks = ["postStart", "preStop"].map(|field| container["lifecycle"][field].clone());
-        let hosts = probes.into_iter().chain(hooks).flat_map(|handler| ["httpGet", "tcpSocket"].map(|kind| handler[kind]["host"].clone()));
+        let hosts = probes
+            .into_iter()
+            .chain(hooks)
+            .flat_map(|handler| ["httpGet", "tcpSocket"].map(|kind| handler[kind]["host"].clone()));
         hosts.filter_map(|host| host.as_str().filter(|host| !host.is_empty()).map(str::to_owned)).collect()
     };
     let containers = pod.named(|container| !handlers(container).is_empty());
@@ -301,16 +337,19 @@ fn probe_hosts(pod: &Pod<'_>) -> Option<String> {
 
 fn privileged(pod: &Pod<'_>) -> Option<String> {
     let containers = pod.named(|container| container["securityContext"]["privileged"] == true);
-    (!containers.is_empty()).then(|| format!("{} must not set securityContext.privileged=true", counted("container", &containers)))
+    (!containers.is_empty())
+        .then(|| format!("{} must not set securityContext.privileged=true", counted("container", &containers)))
 }
 
 fn proc_mount(pod: &Pod<'_>) -> Option<String> {
-    let mount =
-        |container: &Value| container["securityContext"]["procMount"].as_str().filter(|mount| *mount != "Default").map(str::to_owned);
+    let mount = |container: &Value| {
+        container["securityContext"]["procMount"].as_str().filter(|mount| *mount != "Default").map(str::to_owned)
+    };
     let containers = pod.named(|container| mount(container).is_some());
     let mounts = unique(pod.containers().filter_map(mount).collect());
-    (!containers.is_empty())
-        .then(|| format!("{} must not set securityContext.procMount to {}", counted("container", &containers), quoted(&mounts)))
+    (!containers.is_empty()).then(|| {
+        format!("{} must not set securityContext.procMount to {}", counted("container", &containers), quoted(&mounts))
+    })
 }
 
 /// The last one is allowed since 1.31.
@@ -319,7 +358,9 @@ const SELINUX_TYPES: [&str; 5] = ["", "container_t", "container_init_t", "contai
 fn selinux(pod: &Pod<'_>, allowed: &[&str]) -> Option<String> {
     let text = |options: &Value, field: &str| options[field].as_str().unwrap_or_default().to_owned();
     let bad = |options: &Value| {
-        !allowed.contains(&text(options, "type").as_str()) || !text(options, "user").is_empty() || !text(options, "role").is_empty()
+        !allowed.contains(&text(options, "type").as_str())
+            || !text(options, "user").is_empty()
+            || !text(options, "role").is_empty()
     };
     let own = bad(&pod.security()["seLinuxOptions"]);
     let containers = pod.named(|container| bad(&container["securityContext"]["seLinuxOptions"]));
@@ -334,7 +375,9 @@ fn selinux(pod: &Pod<'_>, allowed: &[&str]) -> Option<String> {
     let all: Vec<&Value> = std::iter::once(&pod.security()["seLinuxOptions"])
         .chain(pod.containers().map(|c| &c["securityContext"]["seLinuxOptions"]))
         .collect();
-    let types = unique(all.iter().map(|options| text(options, "type")).filter(|kind| !allowed.contains(&kind.as_str())).collect());
+    let types = unique(
+        all.iter().map(|options| text(options, "type")).filter(|kind| !allowed.contains(&kind.as_str())).collect(),
+    );
     let mut why: Vec<String> = Vec::new();
     if !types.is_empty() {
         why.push(format!("type{} {}", if types.len() == 1 { "" } else { "s" }, quoted(&types)));
@@ -357,12 +400,15 @@ fn seccomp_unconfined(pod: &Pod<'_>) -> Option<String> {
     if !containers.is_empty() {
         setters.push(counted("container", &containers));
     }
-    (!setters.is_empty()).then(|| format!("{} must not set securityContext.seccompProfile.type to \"Unconfined\"", setters.join(" and ")))
+    (!setters.is_empty()).then(|| {
+        format!("{} must not set securityContext.seccompProfile.type to \"Unconfined\"", setters.join(" and "))
+    })
 }
 
 /// Seccomp before it had a field: annotations.
 fn seccomp_annotations(pod: &Pod<'_>) -> Option<String> {
-    let keys = pod.containers().map(|container| format!("container.seccomp.security.alpha.kubernetes.io/{}", name(container)));
+    let keys =
+        pod.containers().map(|container| format!("container.seccomp.security.alpha.kubernetes.io/{}", name(container)));
     let keys = std::iter::once("seccomp.security.alpha.kubernetes.io/pod".to_owned()).chain(keys);
     let bad = |key: String| {
         let profile = pod.metadata["annotations"][&key].as_str()?;
@@ -370,10 +416,12 @@ fn seccomp_annotations(pod: &Pod<'_>) -> Option<String> {
         (!allowed).then(|| format!("{key}={profile:?}"))
     };
     let bad = unique(keys.filter_map(bad).collect());
-    (!bad.is_empty()).then(|| format!("forbidden annotation{} {}", if bad.len() == 1 { "" } else { "s" }, bad.join(", ")))
+    (!bad.is_empty())
+        .then(|| format!("forbidden annotation{} {}", if bad.len() == 1 { "" } else { "s" }, bad.join(", ")))
 }
 
-/// In the order in which versions came to allow them: the first five always, one more since 1.27, four since 1.29, two since 1.32.
+/// In the order in which versions came to allow them: the first five always, one more since 1.27, four since 1.29, two
+/// since 1.32.
 const SAFE_SYSCTLS: [&str; 12] = [
     "kernel.shm_rmid_forced",
     "net.ipv4.ip_local_port_range",
@@ -405,5 +453,6 @@ fn host_process(pod: &Pod<'_>) -> Option<String> {
     if !containers.is_empty() {
         setters.push(counted("container", &containers));
     }
-    (!setters.is_empty()).then(|| format!("{} must not set securityContext.windowsOptions.hostProcess=true", setters.join(" and ")))
+    (!setters.is_empty())
+        .then(|| format!("{} must not set securityContext.windowsOptions.hostProcess=true", setters.join(" and ")))
 }

@@ -43,16 +43,20 @@ impl PodSecurityConfiguration {
         for (idx, mode) in MODES.into_iter().enumerate() {
             let level = read::some_text(defaults, mode).unwrap_or("privileged");
             let version = read::some_text(defaults, &versions[idx]).unwrap_or("latest");
-            let wrong = |field: &str, text: &str, why: &str| format!("{path}.defaults.{field}: Invalid value: {text:?}: {why}");
-            let level = Level::parse(level).ok_or_else(|| wrong(mode, level, "must be one of privileged, baseline, restricted"))?;
-            let version = Version::parse(version).ok_or_else(|| wrong(&versions[idx], version, "must be \"latest\" or \"v1.x\""))?;
+            let wrong =
+                |field: &str, text: &str, why: &str| format!("{path}.defaults.{field}: Invalid value: {text:?}: {why}");
+            let level = Level::parse(level)
+                .ok_or_else(|| wrong(mode, level, "must be one of privileged, baseline, restricted"))?;
+            let version = Version::parse(version)
+                .ok_or_else(|| wrong(&versions[idx], version, "must be \"latest\" or \"v1.x\""))?;
             let places = [&mut out.defaults.enforce, &mut out.defaults.audit, &mut out.defaults.warn];
             if let Some(place) = places.into_iter().nth(idx) {
                 *place = Asked { level, version };
             }
         }
         let list = |field: &str| read::texts(exemptions, field).into_iter().map(str::to_owned).collect();
-        (out.users, out.runtime_classes, out.namespaces) = (list("usernames"), list("runtimeClasses"), list("namespaces"));
+        (out.users, out.runtime_classes, out.namespaces) =
+            (list("usernames"), list("runtimeClasses"), list("namespaces"));
         Ok(out)
     }
 
@@ -97,13 +101,18 @@ mod tests {
         assert_eq!(made.defaults.enforce, Asked { level: Level::Restricted, version: Version::Latest });
         assert_eq!(made.defaults.warn, Asked { level: Level::Privileged, version: Version::Minor(30) });
         assert_eq!(PodSecurityConfiguration::default().defaults.audit.level, Level::Privileged);
-        assert!(of(json!({"enforce": "strict"}), json!({})).unwrap_err().starts_with("c.defaults.enforce: Invalid value: \"strict\""));
+        assert!(
+            of(json!({"enforce": "strict"}), json!({}))
+                .unwrap_err()
+                .starts_with("c.defaults.enforce: Invalid value: \"strict\"")
+        );
         assert!(of(json!({"audit-version": "1"}), json!({})).is_err());
     }
 
     #[test]
     fn users_classes_and_namespaces_may_be_exempt() {
-        let made = of(json!({}), json!({"usernames": ["root"], "runtimeClasses": ["vm"], "namespaces": ["ops"]})).unwrap();
+        let made =
+            of(json!({}), json!({"usernames": ["root"], "runtimeClasses": ["vm"], "namespaces": ["ops"]})).unwrap();
         assert_eq!(made.exemption("root", "n", &json!({})), Some("user"));
         assert_eq!(made.exemption("bob", "ops", &json!({})), Some("namespace"));
         assert_eq!(made.exemption("bob", "n", &json!({"runtimeClassName": "vm"})), Some("runtimeClass"));

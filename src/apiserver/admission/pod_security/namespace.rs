@@ -1,4 +1,5 @@
-//! A namespace's own labels on their way in: they must be readable, and whoever makes a namespace stricter hears which of its pods are not.
+//! A namespace's own labels on their way in: they must be readable, and whoever makes a namespace stricter hears which
+//! of its pods are not.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -51,11 +52,16 @@ fn exempt(name: &str, namespace: &Value, policy: &Policy, defaults: &Policy) -> 
     if policy.is_fully_privileged() || policy.is_like(defaults) {
         return None;
     }
-    let said = |mode: &str| ["", "-version"].iter().any(|end| meta::label(namespace, &format!("{LABELS}/{mode}{end}")).is_some());
+    let said = |mode: &str| {
+        ["", "-version"].iter().any(|end| meta::label(namespace, &format!("{LABELS}/{mode}{end}")).is_some())
+    };
     let modes = [("enforce", policy.enforce), ("audit", policy.audit), ("warn", policy.warn)];
     let listed = modes.into_iter().filter(|(mode, asked)| asked.level != Level::Privileged && said(mode));
     let listed: Vec<String> = listed.map(|(mode, asked)| format!("{mode}={asked}")).collect();
-    Some(format!("namespace {name:?} is exempt from Pod Security, and the policy ({}) will be ignored", listed.join(", ")))
+    Some(format!(
+        "namespace {name:?} is exempt from Pod Security, and the policy ({}) will be ignored",
+        listed.join(", ")
+    ))
 }
 
 /// Which pods that are there already break what is enforced from now on; they go on, but would not be let in again.
@@ -86,10 +92,14 @@ async fn pods(plugin: &PodSecurity, review: &Review<'_>, namespace: &str, asked:
     let mut warnings = Vec::new();
     if looked_at < pods.len() {
         let total = pods.len();
-        warnings.push(format!("new PodSecurity enforce level only checked against the first {looked_at} of {total} existing pods"));
+        warnings.push(format!(
+            "new PodSecurity enforce level only checked against the first {looked_at} of {total} existing pods"
+        ));
     }
     if !found.is_empty() {
-        warnings.push(format!("existing pods in namespace {namespace:?} violate the new PodSecurity enforce level \"{asked}\""));
+        warnings.push(format!(
+            "existing pods in namespace {namespace:?} violate the new PodSecurity enforce level \"{asked}\""
+        ));
     }
     let mut texts: Vec<String> = found.iter().map(|(why, names)| named(names, why)).collect();
     texts.sort();

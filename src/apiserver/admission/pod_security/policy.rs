@@ -69,7 +69,8 @@ pub(super) struct Policy {
 impl Policy {
     /// What a namespace's labels ask for, and which of them cannot be read; `defaults` hold where it says nothing.
     ///
-    /// A level that cannot be read enforces all there is, and neither warns nor audits (pod-security-admission `api/helpers.go`, 1.36.2).
+    /// A level that cannot be read enforces all there is, and neither warns nor audits (pod-security-admission
+    /// `api/helpers.go`, 1.36.2).
     pub(super) fn of(namespace: &Value, defaults: &Policy) -> (Policy, Vec<Cause>) {
         let mut causes = Vec::new();
         let mut mode = |name: &str, default: Asked, unreadable: Level| {
@@ -78,7 +79,11 @@ impl Policy {
             let version = meta::label(namespace, &version_key).map(|text| (text, Version::parse(text)));
             let mut refuse = |key: &str, text: &str, why: &str| {
                 let message = format!("Invalid value: {text:?}: {why}");
-                causes.push(Cause { reason: "FieldValueInvalid".to_owned(), message, field: format!("metadata.labels[{key}]") });
+                causes.push(Cause {
+                    reason: "FieldValueInvalid".to_owned(),
+                    message,
+                    field: format!("metadata.labels[{key}]"),
+                });
             };
             if let Some((text, None)) = said {
                 refuse(&key, text, "must be one of privileged, baseline, restricted");

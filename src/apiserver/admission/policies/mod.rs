@@ -8,9 +8,10 @@ pub mod patches;
 pub mod typing;
 pub mod validating;
 
+use base::sync::Mutex;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use model::labels::Selector;
 use model::meta;
@@ -155,7 +156,7 @@ impl<P> Shelf<P> {
 
     fn current(&self, lookup: &dyn Lookup, of: impl Fn(&Value) -> Option<P>) -> Arc<Set<P>> {
         let at = (*lookup.changed(GROUP, self.policies).borrow(), *lookup.changed(GROUP, self.bindings).borrow());
-        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut compiled = self.compiled.lock();
         if let Some((_, set)) = compiled.as_ref().filter(|(when, _)| *when == at) {
             return Arc::clone(set);
         }
@@ -168,7 +169,8 @@ impl<P> Shelf<P> {
     }
 }
 
-/// The parameters that a binding names, each with its `namespace/name`; `Err` in words when there are none and that is a failure.
+/// The parameters that a binding names, each with its `namespace/name`; `Err` in words when there are none and that is
+/// a failure.
 async fn parameters(policy: &Policy, binding: &Binding, review: &Review<'_>) -> Result<Vec<(String, Val)>, String> {
     let none = || Ok(vec![(String::new(), Val::Null)]);
     let Some((api_version, kind)) = &policy.param_kind else { return none() };
@@ -182,11 +184,15 @@ async fn parameters(policy: &Policy, binding: &Binding, review: &Review<'_>) -> 
     let stored = review.catalog.storage_of(row);
     review.lookup.load(&stored.group, &stored.plural).await;
     let namespace = match (row.namespaced, read::some_text(param_ref, "namespace").filter(|n| !n.is_empty())) {
-        (false, Some(_)) => return Err("paramRef.namespace must not be provided for a cluster-scoped `paramKind`".to_owned()),
+        (false, Some(_)) => {
+            return Err("paramRef.namespace must not be provided for a cluster-scoped `paramKind`".to_owned());
+        }
         (false, None) => "",
         (true, Some(namespace)) => namespace,
         (true, None) if review.attributes.namespace.is_empty() => {
-            return Err("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".to_owned());
+            return Err(
+                "cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".to_owned()
+            );
         }
         (true, None) => &review.attributes.namespace,
     };

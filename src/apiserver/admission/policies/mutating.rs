@@ -35,8 +35,11 @@ impl Rules {
     fn of(object: &Value) -> Option<Rules> {
         let (policy, spec) = (Policy::of(object)?, &object["spec"]);
         let mutation = |m: &Value| {
-            let (patch, field) =
-                if read::text(m, "patchType") == "JSONPatch" { (Patch::Json, "jsonPatch") } else { (Patch::Apply, "applyConfiguration") };
+            let (patch, field) = if read::text(m, "patchType") == "JSONPatch" {
+                (Patch::Json, "jsonPatch")
+            } else {
+                (Patch::Apply, "applyConfiguration")
+            };
             (patch, policy.compile(Dialect::Patches, read::text(&m[field], "expression")))
         };
         let mutations = read::list(spec, "mutations").iter().map(mutation).collect();
@@ -74,7 +77,10 @@ impl MutatingAdmissionPolicies {
         review: &mut Review<'_>,
     ) -> Result<Result<(), String>, Status> {
         let facts = Facts::of(review, matched).await?.ask(&self.authorizer, &review.attributes.user);
-        match rules.policy.within(&facts, params, |surroundings, budget| rules.policy.conditions.hold_with(surroundings, budget)) {
+        match rules
+            .policy
+            .within(&facts, params, |surroundings, budget| rules.policy.conditions.hold_with(surroundings, budget))
+        {
             Ok(true) => {}
             Ok(false) => return Ok(Ok(())),
             Err(why) => return Ok(Err(why)),
@@ -115,7 +121,9 @@ impl MutatingAdmissionPolicies {
     ) -> Result<Result<bool, String>, Status> {
         let facts = Facts::of(review, matched).await?.ask(&self.authorizer, &review.attributes.user);
         let made = match program {
-            Ok(program) => rules.policy.within(&facts, params, |surroundings, budget| program.run(surroundings, budget)),
+            Ok(program) => {
+                rules.policy.within(&facts, params, |surroundings, budget| program.run(surroundings, budget))
+            }
             Err(why) => return Ok(Err(format!("compilation failed: {why}"))),
         };
         let made = match made {
@@ -124,7 +132,10 @@ impl MutatingAdmissionPolicies {
         };
         drop(facts);
         let shown = question::versioned(review, review.object, matched).await?;
-        let row = review.catalog.resource(&matched.group, &matched.version, &matched.resource).filter(|r| r.kind == matched.kind.kind);
+        let row = review
+            .catalog
+            .resource(&matched.group, &matched.version, &matched.resource)
+            .filter(|r| r.kind == matched.kind.kind);
         let of = match row {
             Some(row) => Some(row.type_def()),
             None => review.catalog.type_of_kind(&matched.kind.group, &matched.kind.version, &matched.kind.kind),
@@ -149,7 +160,8 @@ impl MutatingAdmissionPolicies {
             Some(row) => schema::decode::conform_resource(changed, row, strictness),
             None => schema::decode::conform(changed, of, strictness),
         };
-        let decoded = decoded.map_err(|err| Status::internal(err.message(&matched.kind.kind, &matched.kind.version)))?;
+        let decoded =
+            decoded.map_err(|err| Status::internal(err.message(&matched.kind.kind, &matched.kind.version)))?;
         *review.object = question::stored(review, decoded.value, matched).await?;
         mutating::complete(review);
         Ok(Ok(true))
@@ -219,6 +231,7 @@ fn refusal(review: &Review<'_>, troubles: &[(&Policy, &Binding, Trouble)]) -> Re
     if !first.2.reason.is_empty() {
         status.reason = first.2.reason;
     }
-    status.causes = troubles.iter().map(|t| Cause { reason: String::new(), message: shown(t), field: String::new() }).collect();
+    status.causes =
+        troubles.iter().map(|t| Cause { reason: String::new(), message: shown(t), field: String::new() }).collect();
     Err(status)
 }

@@ -26,7 +26,8 @@ pub fn configured(of: &TypeDef, object: &Value, made: &Val) -> Result<Value, Str
     let mut errors = Vec::new();
     check(View::Root(of), &config, "", &mut errors);
     if !errors.is_empty() {
-        let text = if let [one] = errors.as_slice() { one.clone() } else { format!("errors:\n  {}", errors.join("\n  ")) };
+        let text =
+            if let [one] = errors.as_slice() { one.clone() } else { format!("errors:\n  {}", errors.join("\n  ")) };
         return Err(failed(format!("failed to convert patch object to typed object: {text}")));
     }
     let mut atomics = Vec::new();
@@ -91,17 +92,23 @@ fn is_atomic(view: View<'_>, value: &Value) -> bool {
 ///
 /// Errors: upstream's words for a patch that does not apply.
 pub fn patched(object: &Value, made: &Val) -> Result<Value, String> {
-    let Val::List(items) = made else { return Err("type mismatch: JSONPatchType.expression should evaluate to array".to_owned()) };
+    let Val::List(items) = made else {
+        return Err("type mismatch: JSONPatchType.expression should evaluate to array".to_owned());
+    };
     let mut operations = Vec::with_capacity(items.len());
     for item in items.iter() {
         let Val::Struct(parts) = item else {
             let what = item.type_name();
-            return Err(format!("type mismatch: JSONPatchType.expression should evaluate to array of JSONPatch, got element of {what}"));
+            return Err(format!(
+                "type mismatch: JSONPatchType.expression should evaluate to array of JSONPatch, got element of {what}"
+            ));
         };
         let mut operation = Map::new();
         for (field, value) in &parts.1 {
             match (field.as_str(), value) {
-                ("op" | "path" | "from", Val::Text(text)) => drop(operation.insert(field.clone(), json!(text.as_ref()))),
+                ("op" | "path" | "from", Val::Text(text)) => {
+                    drop(operation.insert(field.clone(), json!(text.as_ref())))
+                }
                 ("value", value) => {
                     let mut wrong = Vec::new();
                     if let Val::Struct(parts) = value {
@@ -110,10 +117,13 @@ pub fn patched(object: &Value, made: &Val) -> Result<Value, String> {
                     if !wrong.is_empty() {
                         return Err(format!("type mismatch: {}", wrong.join("\n")));
                     }
-                    let none = || "JSONPath valueExpression evaluated to a type that could not marshal to JSON".to_owned();
+                    let none =
+                        || "JSONPath valueExpression evaluated to a type that could not marshal to JSON".to_owned();
                     operation.insert(field.clone(), value.to_json().ok_or_else(none)?);
                 }
-                (field, value) => return Err(format!("unexpected type {} for JSONPatchType '{field}' field", value.type_name())),
+                (field, value) => {
+                    return Err(format!("unexpected type {} for JSONPatchType '{field}' field", value.type_name()));
+                }
             }
         }
         operations.push(Value::Object(operation));
@@ -151,7 +161,10 @@ mod tests {
                     [Object.spec.containers{name: 'c', imagePullPolicy: 'Always'}, Object.spec.containers{name: 'e', image: 'j'}]}}";
         let out = configure(text).unwrap();
         assert_eq!(out["metadata"]["labels"], json!({"a": "b", "c": "d"}));
-        assert_eq!(out["spec"]["containers"][0], json!({"name": "c", "image": "i", "args": ["x"], "imagePullPolicy": "Always"}));
+        assert_eq!(
+            out["spec"]["containers"][0],
+            json!({"name": "c", "image": "i", "args": ["x"], "imagePullPolicy": "Always"})
+        );
         assert_eq!(out["spec"]["containers"][1]["name"], "e");
     }
 
@@ -170,16 +183,31 @@ mod tests {
             why,
             "type mismatch: unexpected type name \"Object.wrong\", expected \"Object.spec\", which matches field name path from root Object type"
         );
-        assert!(configure("Object{spec: Object.spec{nothing: 1}}").unwrap_err().contains(".spec.nothing: field not declared in schema"));
+        assert!(
+            configure("Object{spec: Object.spec{nothing: 1}}")
+                .unwrap_err()
+                .contains(".spec.nothing: field not declared in schema")
+        );
     }
 
     #[test]
     fn a_test_that_fails_leaves_the_object_as_it_was() {
-        let out =
-            patched(&pod(), &made("[JSONPatch{op: 'test', path: '/metadata/name', value: 'q'}, JSONPatch{op: 'remove', path: '/spec'}]"));
+        let out = patched(
+            &pod(),
+            &made(
+                "[JSONPatch{op: 'test', path: '/metadata/name', value: 'q'}, JSONPatch{op: 'remove', path: '/spec'}]",
+            ),
+        );
         assert_eq!(out.unwrap(), pod());
-        let out = patched(&pod(), &made("[JSONPatch{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey('x/y'), value: 'z'}]"));
+        let out = patched(
+            &pod(),
+            &made("[JSONPatch{op: 'add', path: '/metadata/labels/' + jsonpatch.escapeKey('x/y'), value: 'z'}]"),
+        );
         assert_eq!(out.unwrap()["metadata"]["labels"]["x/y"], "z");
-        assert!(patched(&pod(), &made("[JSONPatch{op: 'remove', path: '/nothing/here'}]")).unwrap_err().starts_with("JSON Patch: "));
+        assert!(
+            patched(&pod(), &made("[JSONPatch{op: 'remove', path: '/nothing/here'}]"))
+                .unwrap_err()
+                .starts_with("JSON Patch: ")
+        );
     }
 }

@@ -44,14 +44,18 @@ impl Rules {
         let (policy, spec) = (Policy::of(object)?, &object["spec"]);
         let validation = |v: &Value| Validation {
             expression: read::text(v, "expression").trim().to_owned(),
-            program: policy
-                .compile(Dialect::Common, read::text(v, "expression"))
-                .and_then(|p| if p.result == BOOL || p.result == Ty::Dyn { Ok(p) } else { Err("must evaluate to bool".to_owned()) }),
+            program: policy.compile(Dialect::Common, read::text(v, "expression")).and_then(|p| {
+                if p.result == BOOL || p.result == Ty::Dyn { Ok(p) } else { Err("must evaluate to bool".to_owned()) }
+            }),
             message: read::some_text(v, "message").map(|m| m.trim().to_owned()).filter(|m| !m.is_empty()),
-            message_program: read::some_text(v, "messageExpression").filter(|m| !m.is_empty()).map(|m| policy.compile(Dialect::Common, m)),
+            message_program: read::some_text(v, "messageExpression")
+                .filter(|m| !m.is_empty())
+                .map(|m| policy.compile(Dialect::Common, m)),
             reason: read::some_text(v, "reason").unwrap_or("Invalid").to_owned(),
         };
-        let annotation = |a: &Value| (read::text(a, "key").to_owned(), policy.compile(Dialect::Common, read::text(a, "valueExpression")));
+        let annotation = |a: &Value| {
+            (read::text(a, "key").to_owned(), policy.compile(Dialect::Common, read::text(a, "valueExpression")))
+        };
         let validations = read::list(spec, "validations").iter().map(validation).collect();
         let annotations = read::list(spec, "auditAnnotations").iter().map(annotation).collect();
         Some(Rules { policy, validations, annotations })
@@ -63,7 +67,8 @@ impl Rules {
 
     fn judge_in(&self, review: &Review<'_>, surroundings: &Surroundings<'_>, budget: &Cell<i64>) -> Vec<Complaint> {
         let ignores = self.policy.ignores_failure;
-        let failed = |message: String| if ignores { None } else { Some(Complaint { message, reason: "Invalid".to_owned() }) };
+        let failed =
+            |message: String| if ignores { None } else { Some(Complaint { message, reason: "Invalid".to_owned() }) };
         match self.policy.conditions.hold_with(surroundings, budget) {
             Ok(true) => {}
             Ok(false) => return Vec::new(),
@@ -84,10 +89,12 @@ impl Rules {
             };
             match held {
                 Ok(true) => {}
-                Ok(false) => {
-                    complaints.push(Complaint { message: message(validation, surroundings, budget), reason: validation.reason.clone() })
-                }
-                Err(why) => complaints.extend(failed(format!("expression '{}' resulted in error: {why}", validation.expression))),
+                Ok(false) => complaints.push(Complaint {
+                    message: message(validation, surroundings, budget),
+                    reason: validation.reason.clone(),
+                }),
+                Err(why) => complaints
+                    .extend(failed(format!("expression '{}' resulted in error: {why}", validation.expression))),
             }
         }
         complaints
@@ -127,7 +134,8 @@ impl Plugin for ValidatingAdmissionPolicies {
 
     fn handles(&self, _operation: Operation, attributes: &Attributes) -> bool {
         // Reviews and bindings by name are no objects that a policy could speak about.
-        !configures_admission(attributes) && !matches!(attributes.group.as_str(), "authentication.k8s.io" | "authorization.k8s.io")
+        !configures_admission(attributes)
+            && !matches!(attributes.group.as_str(), "authentication.k8s.io" | "authorization.k8s.io")
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
@@ -145,7 +153,10 @@ impl Plugin for ValidatingAdmissionPolicies {
                         params.iter().flat_map(|(_, params)| rules.judge(review, &facts, params)).collect()
                     }
                     Err(_) if policy.ignores_failure => Vec::new(),
-                    Err(why) => vec![Complaint { message: format!("failed to configure binding: {why}"), reason: "Invalid".to_owned() }],
+                    Err(why) => vec![Complaint {
+                        message: format!("failed to configure binding: {why}"),
+                        reason: "Invalid".to_owned(),
+                    }],
                 };
                 carry_out(policy, binding, review, &complaints)?;
             }
@@ -175,13 +186,19 @@ fn carry_out(policy: &Policy, binding: &Binding, review: &Review<'_>, complaints
             .enumerate()
             .map(|(idx, c)| json!({"message": c.message, "policy": policy.name, "binding": binding.name, "expressionIndex": idx, "validationActions": binding.actions}))
             .collect();
-        review.attributes.trail.note("validation.policy.admission.k8s.io/validation_failure", &Value::from(failures).to_string());
+        review
+            .attributes
+            .trail
+            .note("validation.policy.admission.k8s.io/validation_failure", &Value::from(failures).to_string());
     }
     denied.map_or(Ok(()), Err)
 }
 
 fn refusal(policy: &Policy, binding: &Binding, review: &Review<'_>, complaint: &Complaint) -> Status {
-    let why = format!("ValidatingAdmissionPolicy '{}' with binding '{}' denied request: {}", policy.name, binding.name, complaint.message);
+    let why = format!(
+        "ValidatingAdmissionPolicy '{}' with binding '{}' denied request: {}",
+        policy.name, binding.name, complaint.message
+    );
     let mut status = review.forbidden(&why);
     (status.code, status.reason) = match complaint.reason.as_str() {
         "Forbidden" => (403, "Forbidden"),

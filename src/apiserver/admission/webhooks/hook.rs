@@ -1,6 +1,7 @@
 //! One webhook of a configuration, read once and kept until the configurations change.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use base::sync::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::metrics::{self, Metric};
@@ -18,9 +19,12 @@ use crate::webhook::call::Endpoint;
 /// The versions of AdmissionReview that are spoken.
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 
-const TOOK: Metric =
-    Metric { name: "apiserver_admission_webhook_admission_duration_seconds", help: "How long webhooks took, by name, type and operation." };
-const REJECTED: Metric = Metric { name: "apiserver_admission_webhook_rejection_count", help: "Requests that webhooks refused." };
+const TOOK: Metric = Metric {
+    name: "apiserver_admission_webhook_admission_duration_seconds",
+    help: "How long webhooks took, by name, type and operation.",
+};
+const REJECTED: Metric =
+    Metric { name: "apiserver_admission_webhook_rejection_count", help: "Requests that webhooks refused." };
 
 /// One webhook, ready to be asked.
 pub struct Hook {
@@ -53,7 +57,8 @@ impl Hook {
         let text = |field: &str| webhook[field].as_str().unwrap_or_default();
         let name = text("name").to_owned();
         // Validation has seen both before they were stored.
-        let matcher = Matcher::of_webhook(webhook).map_err(|err| warn!(name, err = %err, "webhook with a bad selector")).ok()?;
+        let matcher =
+            Matcher::of_webhook(webhook).map_err(|err| warn!(name, err = %err, "webhook with a bad selector")).ok()?;
         let conditions = Conditions::compile(&webhook["matchConditions"]);
         let versions = webhook["admissionReviewVersions"].as_array().into_iter().flatten();
         let version = versions.filter_map(Value::as_str).find_map(|v| VERSIONS.into_iter().find(|known| *known == v));
@@ -82,8 +87,13 @@ impl Hook {
             // What is not the webhook's own no is the failure to ask it.
             let error = if status.code >= 500 { "calling_webhook_error" } else { "no_error" };
             let code = if error == "no_error" { status.code.to_string() } else { "0".to_owned() };
-            let labels =
-                [("error_type", error), ("name", self.name.as_str()), ("operation", operation), ("rejection_code", &code), ("type", sort)];
+            let labels = [
+                ("error_type", error),
+                ("name", self.name.as_str()),
+                ("operation", operation),
+                ("rejection_code", &code),
+                ("type", sort),
+            ];
             metrics::count(REJECTED, &labels, 1);
         }
     }
@@ -129,13 +139,15 @@ impl Hooks {
     /// As they stand now, in the order of the configurations' names.
     pub fn current(&self, lookup: &dyn Lookup) -> Arc<Vec<Arc<Hook>>> {
         let at = *lookup.changed(matching::GROUP, self.resource).borrow();
-        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut compiled = self.compiled.lock();
         if compiled.0 != at {
             let mut configurations = lookup.list(matching::GROUP, self.resource, None);
             configurations.sort_by(|a, b| meta::name(a).cmp(meta::name(b)));
             let hooks = configurations.iter().flat_map(|configuration| {
                 let webhooks = configuration["webhooks"].as_array().into_iter().flatten().enumerate();
-                webhooks.filter_map(|(position, webhook)| Hook::of(configuration, position, webhook).map(Arc::new)).collect::<Vec<_>>()
+                webhooks
+                    .filter_map(|(position, webhook)| Hook::of(configuration, position, webhook).map(Arc::new))
+                    .collect::<Vec<_>>()
             });
             *compiled = (at, Arc::new(hooks.collect()));
         }

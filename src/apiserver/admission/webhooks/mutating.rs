@@ -38,8 +38,10 @@ impl Mutating {
             return Ok(());
         }
         if review.object.is_null() {
-            let why =
-                format!("admission webhook {:?} attempted to modify the object, which is not supported for this operation", hook.name);
+            let why = format!(
+                "admission webhook {:?} attempted to modify the object, which is not supported for this operation",
+                hook.name
+            );
             return Err(Status::internal(why));
         }
         let patched = schema::patch::json(&shown, &answer.patch).map_err(Status::internal)?;
@@ -71,7 +73,9 @@ impl Mutating {
 /// The patched object in the form of its kind: what the kind does not know is dropped, as upstream's decoder does.
 fn conform(review: &Review<'_>, patched: Value, matched: &Matched) -> Result<Value, Status> {
     let row = review.catalog.resource(&matched.group, &matched.version, &matched.resource);
-    let Some(row) = row.filter(|row| row.kind == matched.kind.kind && row.kind == review.kind) else { return Ok(patched) };
+    let Some(row) = row.filter(|row| row.kind == matched.kind.kind && row.kind == review.kind) else {
+        return Ok(patched);
+    };
     let decoded = schema::decode::conform(patched, row.type_def(), schema::decode::FieldValidation::Ignore);
     decoded.map(|decoded| decoded.value).map_err(|err| Status::internal(err.message(&row.kind, &row.version)))
 }

@@ -47,7 +47,8 @@ impl Failure {
 /// The object in the version that the webhook wants, or as it is where a version means nothing (options, Scale).
 pub async fn versioned(review: &Review<'_>, object: &Value, matched: &Matched) -> Result<Value, Status> {
     let row = review.catalog.resource(&matched.group, &matched.version, &matched.resource);
-    let Some(row) = row.filter(|row| row.kind == matched.kind.kind && row.kind == review.kind && !object.is_null()) else {
+    let Some(row) = row.filter(|row| row.kind == matched.kind.kind && row.kind == review.kind && !object.is_null())
+    else {
         return Ok(object.clone());
     };
     review.lookup.in_version(object.clone(), review.catalog.storage_of(row), row).await
@@ -56,7 +57,9 @@ pub async fn versioned(review: &Review<'_>, object: &Value, matched: &Matched) -
 /// The other way: what a mutating webhook left becomes the stored version again.
 pub async fn stored(review: &Review<'_>, object: Value, matched: &Matched) -> Result<Value, Status> {
     let row = review.catalog.resource(&matched.group, &matched.version, &matched.resource);
-    let Some(row) = row.filter(|row| row.kind == matched.kind.kind && row.kind == review.kind) else { return Ok(object) };
+    let Some(row) = row.filter(|row| row.kind == matched.kind.kind && row.kind == review.kind) else {
+        return Ok(object);
+    };
     review.lookup.in_version(object, row, review.catalog.storage_of(row)).await
 }
 
@@ -75,9 +78,12 @@ pub async fn request(uid: &str, review: &Review<'_>, matched: &Matched, object: 
         "operation": review.operation.text(), "userInfo": *a.user, "object": object, "oldObject": old, "dryRun": review.dry_run,
         "options": a.options.as_ref(),
     });
-    for (key, text) in
-        [("name", &a.name), ("namespace", &a.namespace), ("subResource", &a.subresource), ("requestSubResource", &a.subresource)]
-    {
+    for (key, text) in [
+        ("name", &a.name),
+        ("namespace", &a.namespace),
+        ("subResource", &a.subresource),
+        ("requestSubResource", &a.subresource),
+    ] {
         if !text.is_empty() {
             out[key] = json!(text);
         }
@@ -131,7 +137,8 @@ pub fn read(said: &[u8], version: &str, uid: &str, name: &str) -> Result<(Answer
         return Err(call("webhook response was absent".to_owned()));
     }
     if version == "v1" {
-        let (kind, api_version) = (review["kind"].as_str().unwrap_or_default(), review["apiVersion"].as_str().unwrap_or_default());
+        let (kind, api_version) =
+            (review["kind"].as_str().unwrap_or_default(), review["apiVersion"].as_str().unwrap_or_default());
         if (kind, api_version) != ("AdmissionReview", "admission.k8s.io/v1") {
             let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
             return Err(call(format!(
@@ -144,7 +151,9 @@ pub fn read(said: &[u8], version: &str, uid: &str, name: &str) -> Result<(Answer
         }
     }
     let patch = match response["patch"].as_str().filter(|p| !p.is_empty()) {
-        Some(text) => STANDARD.decode(text).map_err(|err| call(format!("illegal base64 data in response.patch: {err}")))?,
+        Some(text) => {
+            STANDARD.decode(text).map_err(|err| call(format!("illegal base64 data in response.patch: {err}")))?
+        }
         None => Vec::new(),
     };
     match response["patchType"].as_str() {

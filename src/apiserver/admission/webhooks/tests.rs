@@ -20,7 +20,9 @@ fn refused(response: Value) -> (u16, String) {
 
 #[test]
 fn a_refusal_names_the_webhook_and_keeps_the_code_it_gave() {
-    let text = refused(json!({ "uid": "u", "allowed": false, "status": { "message": "no", "code": 403, "reason": "Forbidden" } }));
+    let text = refused(
+        json!({ "uid": "u", "allowed": false, "status": { "message": "no", "code": 403, "reason": "Forbidden" } }),
+    );
     assert_eq!(text, (403, r#"admission webhook "w.example.com" denied the request: no"#.to_owned()));
     let text = refused(json!({ "uid": "u", "allowed": false }));
     assert_eq!(text, (400, r#"admission webhook "w.example.com" denied the request without explanation"#.to_owned()));

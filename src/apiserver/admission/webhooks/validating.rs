@@ -41,10 +41,10 @@ impl Validating {
             }
             Err(failure) => {
                 if matches!(&failure, Failure::Call(_)) && hook.ignores_failure {
-                    review
-                        .attributes
-                        .trail
-                        .note(&format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{}", hook.position), &hook.name);
+                    review.attributes.trail.note(
+                        &format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{}", hook.position),
+                        &hook.name,
+                    );
                 }
                 failure.status(hook).map_or(Ok(()), Err)
             }

@@ -12,8 +12,16 @@ pub(super) const CLUSTER_BINDINGS: &[(&str, &str, &[&str])] = &[
     // Nobody: the Node authorizer looks after nodes. The binding is there for those who do without it.
     ("system:node", "system:node", &[]),
     ("system:node-proxier", "system:node-proxier", &["user system:kube-proxy"]),
-    ("system:public-info-viewer", "system:public-info-viewer", &["group system:authenticated", "group system:unauthenticated"]),
-    ("system:service-account-issuer-discovery", "system:service-account-issuer-discovery", &["group system:serviceaccounts"]),
+    (
+        "system:public-info-viewer",
+        "system:public-info-viewer",
+        &["group system:authenticated", "group system:unauthenticated"],
+    ),
+    (
+        "system:service-account-issuer-discovery",
+        "system:service-account-issuer-discovery",
+        &["group system:serviceaccounts"],
+    ),
     ("system:volume-scheduler", "system:volume-scheduler", &["user system:kube-scheduler"]),
     // Ours: network policies are kept, and pod networks joined, on every node.
     ("kedge:node-network", "kedge:node-network", &["user system:kube-proxy"]),
@@ -31,13 +39,22 @@ pub(super) const CLUSTER_BINDINGS: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-const ELECTION: &[&str] = &["read,create,update @coordination.k8s.io leases", "read,create,update @coordination.k8s.io leasecandidates"];
+const ELECTION: &[&str] =
+    &["read,create,update @coordination.k8s.io leases", "read,create,update @coordination.k8s.io leasecandidates"];
 const EVENTS: &str = "create,patch,update @core,events.k8s.io events";
 
 /// Namespace, name, rules.
 pub(super) const ROLES: &[(&str, &str, &[&str])] = &[
-    ("kube-public", "system:controller:bootstrap-signer", &["read @core configmaps", "update @core configmaps =cluster-info", EVENTS]),
-    ("kube-system", "extension-apiserver-authentication-reader", &["read @core configmaps =extension-apiserver-authentication"]),
+    (
+        "kube-public",
+        "system:controller:bootstrap-signer",
+        &["read @core configmaps", "update @core configmaps =cluster-info", EVENTS],
+    ),
+    (
+        "kube-system",
+        "extension-apiserver-authentication-reader",
+        &["read @core configmaps =extension-apiserver-authentication"],
+    ),
     ("kube-system", "system::leader-locking-kube-controller-manager", ELECTION),
     ("kube-system", "system::leader-locking-kube-scheduler", ELECTION),
     ("kube-system", "system:controller:bootstrap-signer", &["read @core secrets"]),
@@ -47,7 +64,12 @@ pub(super) const ROLES: &[(&str, &str, &[&str])] = &[
 
 /// Namespace, name, role of that namespace, subjects.
 pub(super) const BINDINGS: &[(&str, &str, &str, &[&str])] = &[
-    ("kube-public", "system:controller:bootstrap-signer", "system:controller:bootstrap-signer", &["sa kube-system/bootstrap-signer"]),
+    (
+        "kube-public",
+        "system:controller:bootstrap-signer",
+        "system:controller:bootstrap-signer",
+        &["sa kube-system/bootstrap-signer"],
+    ),
     (
         "kube-system",
         "system::extension-apiserver-authentication-reader",
@@ -58,7 +80,11 @@ pub(super) const BINDINGS: &[(&str, &str, &str, &[&str])] = &[
         "kube-system",
         "system::leader-locking-kube-controller-manager",
         "system::leader-locking-kube-controller-manager",
-        &["user system:kube-controller-manager", "sa kube-system/kube-controller-manager", "sa kube-system/leader-election-controller"],
+        &[
+            "user system:kube-controller-manager",
+            "sa kube-system/kube-controller-manager",
+            "sa kube-system/leader-election-controller",
+        ],
     ),
     (
         "kube-system",
@@ -66,7 +92,22 @@ pub(super) const BINDINGS: &[(&str, &str, &str, &[&str])] = &[
         "system::leader-locking-kube-scheduler",
         &["user system:kube-scheduler", "sa kube-system/kube-scheduler"],
     ),
-    ("kube-system", "system:controller:bootstrap-signer", "system:controller:bootstrap-signer", &["sa kube-system/bootstrap-signer"]),
-    ("kube-system", "system:controller:cloud-provider", "system:controller:cloud-provider", &["sa kube-system/cloud-provider"]),
-    ("kube-system", "system:controller:token-cleaner", "system:controller:token-cleaner", &["sa kube-system/token-cleaner"]),
+    (
+        "kube-system",
+        "system:controller:bootstrap-signer",
+        "system:controller:bootstrap-signer",
+        &["sa kube-system/bootstrap-signer"],
+    ),
+    (
+        "kube-system",
+        "system:controller:cloud-provider",
+        "system:controller:cloud-provider",
+        &["sa kube-system/cloud-provider"],
+    ),
+    (
+        "kube-system",
+        "system:controller:token-cleaner",
+        "system:controller:token-cleaner",
+        &["sa kube-system/token-cleaner"],
+    ),
 ];

@@ -1,4 +1,5 @@
-//! Cluster roles of people and components, as upstream v1.36 creates them at start. [`super::notation`] explains a line.
+//! Cluster roles of people and components, as upstream v1.36 creates them at start. [`super::notation`] explains a
+//! line.
 
 use super::notation::{ClusterRole, role};
 

@@ -1,4 +1,5 @@
-//! Cluster roles of the controllers, each bound to the service account `kube-system/<controller>`. [`super::notation`] explains a line.
+//! Cluster roles of the controllers, each bound to the service account `kube-system/<controller>`. [`super::notation`]
+//! explains a line.
 
 use super::notation::{ClusterRole, role};
 
@@ -137,7 +138,10 @@ pub(super) const CONTROLLER_ROLES: &[ClusterRole] = &[
             "create,patch,update @core,events.k8s.io events",
         ],
     ),
-    role("generic-garbage-collector", &["read,delete,patch,update @* *", "create,patch,update @core,events.k8s.io events"]),
+    role(
+        "generic-garbage-collector",
+        &["read,delete,patch,update @* *", "create,patch,update @core,events.k8s.io events"],
+    ),
     role(
         "horizontal-pod-autoscaler",
         &[
@@ -167,7 +171,11 @@ pub(super) const CONTROLLER_ROLES: &[ClusterRole] = &[
     ),
     role(
         "namespace-controller",
-        &["read,delete @core namespaces", "update @core namespaces/finalize namespaces/status", "read,delete,deletecollection @* *"],
+        &[
+            "read,delete @core namespaces",
+            "update @core namespaces/finalize namespaces/status",
+            "read,delete,deletecollection @* *",
+        ],
     ),
     role(
         "node-controller",
@@ -194,7 +202,10 @@ pub(super) const CONTROLLER_ROLES: &[ClusterRole] = &[
         ],
     ),
     role("pod-garbage-collector", &["delete,list,watch @core pods", "read @core nodes", "patch @core pods/status"]),
-    role("pv-protection-controller", &["read,update @core persistentvolumes", "create,patch,update @core,events.k8s.io events"]),
+    role(
+        "pv-protection-controller",
+        &["read,update @core persistentvolumes", "create,patch,update @core,events.k8s.io events"],
+    ),
     role(
         "pvc-protection-controller",
         &[
@@ -240,8 +251,14 @@ pub(super) const CONTROLLER_ROLES: &[ClusterRole] = &[
         "resourcequota-controller",
         &["list,watch @* *", "update @core resourcequotas/status", "create,patch,update @core,events.k8s.io events"],
     ),
-    role("root-ca-cert-publisher", &["create,update @core configmaps", "create,patch,update @core,events.k8s.io events"]),
-    role("route-controller", &["list,watch @core nodes", "patch @core nodes/status", "create,patch,update @core,events.k8s.io events"]),
+    role(
+        "root-ca-cert-publisher",
+        &["create,update @core configmaps", "create,patch,update @core,events.k8s.io events"],
+    ),
+    role(
+        "route-controller",
+        &["list,watch @core nodes", "patch @core nodes/status", "create,patch,update @core,events.k8s.io events"],
+    ),
     role(
         "selinux-warning-controller",
         &[
@@ -252,8 +269,14 @@ pub(super) const CONTROLLER_ROLES: &[ClusterRole] = &[
             "read @storage.k8s.io csidrivers",
         ],
     ),
-    role("service-account-controller", &["create @core serviceaccounts", "create,patch,update @core,events.k8s.io events"]),
-    role("service-ca-cert-publisher", &["create,update @core configmaps", "create,patch,update @core,events.k8s.io events"]),
+    role(
+        "service-account-controller",
+        &["create @core serviceaccounts", "create,patch,update @core,events.k8s.io events"],
+    ),
+    role(
+        "service-ca-cert-publisher",
+        &["create,update @core configmaps", "create,patch,update @core,events.k8s.io events"],
+    ),
     role(
         "service-cidrs-controller",
         &[
@@ -288,7 +311,10 @@ pub(super) const CONTROLLER_ROLES: &[ClusterRole] = &[
             "create,patch,update @core,events.k8s.io events",
         ],
     ),
-    role("ttl-after-finished-controller", &["read,delete @batch jobs", "create,patch,update @core,events.k8s.io events"]),
+    role(
+        "ttl-after-finished-controller",
+        &["read,delete @batch jobs", "create,patch,update @core,events.k8s.io events"],
+    ),
     role("ttl-controller", &["list,patch,update,watch @core nodes", "create,patch,update @core,events.k8s.io events"]),
     role(
         "validatingadmissionpolicy-status-controller",

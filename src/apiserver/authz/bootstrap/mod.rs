@@ -1,6 +1,7 @@
 //! What a fresh cluster holds before its first user: bootstrap roles and bindings, priority classes.
 //!
-//! [`plan`] says what is missing; it is asked at every start, so that an upgrade adds what is new and a person's own additions stay.
+//! [`plan`] says what is missing; it is asked at every start, so that an upgrade adds what is new and a person's own
+//! additions stay.
 
 mod bindings;
 mod cluster_roles;
@@ -31,7 +32,9 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 pub fn objects() -> Vec<(&'static str, &'static str, Value)> {
     let mut out: Vec<(&'static str, &'static str, Value)> = Vec::new();
     out.extend(cluster_roles::CLUSTER_ROLES.iter().map(|role| (RBAC, "clusterroles", role.object(""))));
-    out.extend(controllers::CONTROLLER_ROLES.iter().map(|role| (RBAC, "clusterroles", role.object("system:controller:"))));
+    out.extend(
+        controllers::CONTROLLER_ROLES.iter().map(|role| (RBAC, "clusterroles", role.object("system:controller:"))),
+    );
     for (name, role, subjects) in bindings::CLUSTER_BINDINGS {
         out.push((RBAC, "clusterrolebindings", notation::binding("", name, ("ClusterRole", role), subjects)));
     }
@@ -48,7 +51,11 @@ pub fn objects() -> Vec<(&'static str, &'static str, Value)> {
         out.push((RBAC, "rolebindings", notation::binding(namespace, name, ("Role", role), subjects)));
     }
     for (name, value, description) in [
-        ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
+        (
+            "system-node-critical",
+            2_000_001_000,
+            "Used for system critical pods that must not be moved from their current node.",
+        ),
         (
             "system-cluster-critical",
             2_000_000_000,
@@ -72,8 +79,9 @@ pub fn role(name: &str) -> Value {
 /// What to write so that everything of [`objects`] is there, given what is stored.
 ///
 /// A role keeps rules that people added and gets those it lacks; a binding keeps subjects and gets those it lacks.
-/// An object with the annotation `rbac.authorization.kubernetes.io/autoupdate: "false"` is left alone. A binding to another
-/// role is replaced (its role cannot be changed): the write is an update, which the caller does as delete and create.
+/// An object with the annotation `rbac.authorization.kubernetes.io/autoupdate: "false"` is left alone. A binding to
+/// another role is replaced (its role cannot be changed): the write is an update, which the caller does as delete and
+/// create.
 pub fn plan(lookup: &dyn Lookup) -> Vec<Write> {
     let mut writes = Vec::new();
     for (group, resource, want) in objects() {

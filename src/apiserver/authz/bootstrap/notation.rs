@@ -1,8 +1,9 @@
 //! The short form in which bootstrap roles are written down, and its way into objects.
 //!
-//! One line is one rule: `verbs @groups resources… =names`. `core` is the empty group, `@url` marks paths instead of resources.
-//! Three words stand for verbs: `read` is get, list, watch; `write` is create, delete, deletecollection, patch, update; `all` is both.
-//! `read,create @core,events.k8s.io events` lets one get, list, watch and create events of both groups.
+//! One line is one rule: `verbs @groups resources… =names`. `core` is the empty group, `@url` marks paths instead of
+//! resources. Three words stand for verbs: `read` is get, list, watch; `write` is create, delete, deletecollection,
+//! patch, update; `all` is both. `read,create @core,events.k8s.io events` lets one get, list, watch and create events
+//! of both groups.
 
 use serde_json::{Map, Value, json};
 
@@ -41,7 +42,8 @@ impl ClusterRole {
             object["metadata"]["labels"][aggregate_label(word)] = json!("true");
         }
         if let Some(word) = self.gathers {
-            object["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {aggregate_label(word): "true"}}]});
+            object["aggregationRule"] =
+                json!({"clusterRoleSelectors": [{"matchLabels": {aggregate_label(word): "true"}}]});
         }
         object["rules"] = rules(self.rules);
         object

@@ -75,8 +75,9 @@ fn every_published_object_is_made_as_published() {
             if name.starts_with("system:openshift:") {
                 continue;
             }
-            let same =
-                |(_, r, o): &&(&str, &str, Value)| *r == resource && model::meta::namespace(o) == namespace && model::meta::name(o) == name;
+            let same = |(_, r, o): &&(&str, &str, Value)| {
+                *r == resource && model::meta::namespace(o) == namespace && model::meta::name(o) == name
+            };
             let (_, _, made) = ours.iter().find(same).unwrap_or_else(|| panic!("{name} is not made"));
             assert_eq!(sorted(made.clone()), sorted(item.clone()), "{name}");
             seen += 1;
@@ -90,7 +91,8 @@ fn every_published_object_is_made_as_published() {
 fn the_network_of_a_node_lists_and_watches_four_kinds_and_writes_nothing_by_its_own_role() {
     let all = objects();
     let named = |resource: &str, name: &str| {
-        let mut found = all.iter().filter(|(_, r, o)| *r == resource && model::meta::name(o) == name).map(|(_, _, object)| object);
+        let mut found =
+            all.iter().filter(|(_, r, o)| *r == resource && model::meta::name(o) == name).map(|(_, _, object)| object);
         let one = found.next().unwrap();
         assert!(found.next().is_none(), "{name} is there twice");
         one
@@ -100,14 +102,21 @@ fn the_network_of_a_node_lists_and_watches_four_kinds_and_writes_nothing_by_its_
     for rule in rules {
         assert_eq!(rule["verbs"], json!(["list", "watch"]), "{rule}");
         assert!(rule["nonResourceURLs"].is_null(), "{rule}");
-        resources.extend(rule["resources"].as_array().unwrap().iter().map(|name| format!("{}/{}", rule["apiGroups"], name)));
+        resources
+            .extend(rule["resources"].as_array().unwrap().iter().map(|name| format!("{}/{}", rule["apiGroups"], name)));
     }
     resources.sort();
-    assert_eq!(resources, [r#"[""]/"namespaces""#, r#"[""]/"nodes""#, r#"[""]/"pods""#, r#"["networking.k8s.io"]/"networkpolicies""#]);
+    assert_eq!(
+        resources,
+        [r#"[""]/"namespaces""#, r#"[""]/"nodes""#, r#"[""]/"pods""#, r#"["networking.k8s.io"]/"networkpolicies""#]
+    );
     assert_eq!(named("clusterrolebindings", "kedge:node-network")["subjects"].as_array().unwrap().len(), 1);
     // It and upstream's role are all that the network has.
-    let is_its = |binding: &Value| binding["subjects"].as_array().into_iter().flatten().any(|s| s["name"] == "system:kube-proxy");
-    let mut given: Vec<_> = all.iter().filter(|(_, _, o)| is_its(o)).map(|(_, _, o)| o["roleRef"]["name"].as_str().unwrap()).collect();
+    let is_its = |binding: &Value| {
+        binding["subjects"].as_array().into_iter().flatten().any(|s| s["name"] == "system:kube-proxy")
+    };
+    let mut given: Vec<_> =
+        all.iter().filter(|(_, _, o)| is_its(o)).map(|(_, _, o)| o["roleRef"]["name"].as_str().unwrap()).collect();
     given.sort_unstable();
     assert_eq!(given, ["kedge:node-network", "system:node-proxier"]);
 }

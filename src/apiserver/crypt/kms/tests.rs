@@ -44,14 +44,22 @@ impl Handler for Face {
             proto::kms::STATUS => {
                 let healthz = if plugin.sick.load(Ordering::SeqCst) > 0 { "sick" } else { "ok" }.to_owned();
                 unary(req, move |_: proto::kms::StatusRequest| {
-                    Ok(proto::kms::StatusResponse { version: "v2".into(), healthz: healthz.clone(), key_id: key_id.clone() })
+                    Ok(proto::kms::StatusResponse {
+                        version: "v2".into(),
+                        healthz: healthz.clone(),
+                        key_id: key_id.clone(),
+                    })
                 })
                 .await
             }
             proto::kms::ENCRYPT => {
                 unary(req, move |q: proto::kms::EncryptRequest| {
                     let annotations = HashMap::from([("version.example.com".to_owned(), b"1".to_vec())]);
-                    Ok(proto::kms::EncryptResponse { ciphertext: reversed(q.plaintext), key_id: key_id.clone(), annotations })
+                    Ok(proto::kms::EncryptResponse {
+                        ciphertext: reversed(q.plaintext),
+                        key_id: key_id.clone(),
+                        annotations,
+                    })
                 })
                 .await
             }
@@ -101,7 +109,8 @@ async fn a_plugin_guards_values_and_is_asked_once_for_a_seed() {
 async fn another_key_of_the_plugin_means_another_seed_and_a_sick_one_is_said_to_be() {
     let (plugin, settings, group, _dir) = world().await;
     let envelope = Envelope::start(settings, Rng::from_seed(1), &group).await.unwrap();
-    let key_of = |sealed: Vec<u8>| proto::kms::EncryptedObject::decode(&sealed[envelope.prefix().len()..]).unwrap().key_id;
+    let key_of =
+        |sealed: Vec<u8>| proto::kms::EncryptedObject::decode(&sealed[envelope.prefix().len()..]).unwrap().key_id;
     assert_eq!(key_of(envelope.seal(b"/a", b"x").unwrap()), "key-0");
     plugin.key.store(1, Ordering::SeqCst);
     envelope.refresh().await.unwrap();

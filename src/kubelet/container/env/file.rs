@@ -1,5 +1,5 @@
-//! Variables from a file in a volume (`fileKeyRef`, KEP-3721): `NAME='value'` a line. The pod writes the file, so it is read below its
-//! volume only, at most so many bytes of it, and without waiting for it for ever.
+//! Variables from a file in a volume (`fileKeyRef`, KEP-3721): `NAME='value'` a line. The pod writes the file, so it is
+//! read below its volume only, at most so many bytes of it, and without waiting for it for ever.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -41,10 +41,12 @@ pub(super) async fn read(container: &Container, volumes: &BTreeMap<String, PathB
     files
 }
 
-/// The value of one variable; `None` if it is not there and need not be. Texts as upstream's `makeEnvironmentVariables`.
+/// The value of one variable; `None` if it is not there and need not be. Texts as upstream's
+/// `makeEnvironmentVariables`.
 pub(super) fn value(wish: &FileKeySelector, files: &Files) -> Result<Option<String>, ConfigError> {
     let found = files.get(&(wish.volume_name.clone(), wish.path.clone())).and_then(Option::as_ref);
-    let no_volume = || ConfigError::new(format!("cannot find the volume \"{}\" referenced by FileKeyRef", wish.volume_name));
+    let no_volume =
+        || ConfigError::new(format!("cannot find the volume \"{}\" referenced by FileKeyRef", wish.volume_name));
     let parsed = found.ok_or_else(no_volume)?.as_deref().map_err(String::clone).and_then(|text| parse(text, &wish.key));
     let value = parsed.map_err(|why| {
         warn!(volume = %wish.volume_name, path = %wish.path, err = %why, "cannot parse a file of environment variables");
@@ -139,7 +141,14 @@ mod tests {
         std::fs::write(volume.join("good"), "K='v'").unwrap();
         std::os::unix::fs::symlink(dir.path().join("secret"), volume.join("link")).unwrap();
         std::fs::File::create(volume.join("huge")).unwrap().set_len(1 << 40).unwrap();
-        rustix::fs::mknodat(rustix::fs::CWD, volume.join("fifo"), rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0).unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            volume.join("fifo"),
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
         let volumes = BTreeMap::from([("v".to_owned(), volume)]);
         let wish = |name: &str, path: &str, key: &str| FileKeySelector {
             volume_name: name.to_owned(),
@@ -156,8 +165,14 @@ mod tests {
         for path in ["link", "../secret", "huge", "fifo", "nothing"] {
             assert_eq!(of(wish("v", path, "K")).await.unwrap_err(), "couldn't parse env file", "{path}");
         }
-        assert_eq!(of(wish("v", "good", "X")).await.unwrap_err(), "environment variable key \"X\" not found in file \"good\"");
-        assert_eq!(of(wish("w", "good", "K")).await.unwrap_err(), "cannot find the volume \"w\" referenced by FileKeyRef");
+        assert_eq!(
+            of(wish("v", "good", "X")).await.unwrap_err(),
+            "environment variable key \"X\" not found in file \"good\""
+        );
+        assert_eq!(
+            of(wish("w", "good", "K")).await.unwrap_err(),
+            "cannot find the volume \"w\" referenced by FileKeyRef"
+        );
         let optional = FileKeySelector { optional: Some(true), ..wish("v", "good", "X") };
         assert_eq!(of(optional).await.unwrap(), None);
     }

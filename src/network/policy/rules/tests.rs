@@ -25,8 +25,16 @@ fn policy(name: &str, pods: &[(&str, &str)], ingress: Option<Vec<Rule>>, egress:
 
 fn world(policies: Vec<Policy>) -> World {
     World {
-        pods: vec![pod("a", "web", "10.42.0.5", true), pod("a", "db", "10.42.0.6", true), pod("b", "web", "10.42.1.7", false)],
-        namespaces: [("a".to_owned(), Labels::from([("team".to_owned(), "x".to_owned())])), ("b".to_owned(), Labels::new())].into(),
+        pods: vec![
+            pod("a", "web", "10.42.0.5", true),
+            pod("a", "db", "10.42.0.6", true),
+            pod("b", "web", "10.42.1.7", false),
+        ],
+        namespaces: [
+            ("a".to_owned(), Labels::from([("team".to_owned(), "x".to_owned())])),
+            ("b".to_owned(), Labels::new()),
+        ]
+        .into(),
         policies,
         is_contested: false,
     }
@@ -64,7 +72,9 @@ fn beside_an_isolated_pod_no_address_goes_around_the_policies() {
     let dual = render(&deny(), &[Family::V4, Family::V6].into());
     let bridged = &dual.chains["bridged"];
     assert!(
-        bridged[0].ends_with("accept") && bridged[1] == "ip6 saddr fe80::/10 drop" && bridged[2] == "ip6 daddr fe80::/10 drop",
+        bridged[0].ends_with("accept")
+            && bridged[1] == "ip6 saddr fe80::/10 drop"
+            && bridged[2] == "ip6 daddr fe80::/10 drop",
         "{bridged:?}"
     );
 }
@@ -73,7 +83,11 @@ fn beside_an_isolated_pod_no_address_goes_around_the_policies() {
 fn many_peers_and_many_ports_do_not_multiply() {
     let net = |n: u32| -> IpNet { IpNet::new(std::net::Ipv4Addr::from(0x0B00_0000 + 2 * n).into(), 32).unwrap() };
     let mut peers: Vec<Peer> = (0..10_000).map(|n| Peer::Block { cidr: net(n), except: vec![] }).collect();
-    peers.extend((0..1000).map(|n| Peer::Pods { ns: "a".into(), namespaces: None, pods: selector(&[("app", &n.to_string())]) }));
+    peers.extend((0..1000).map(|n| Peer::Pods {
+        ns: "a".into(),
+        namespaces: None,
+        pods: selector(&[("app", &n.to_string())]),
+    }));
     let ports = (0..1000).map(|n| Port::Named(Protocol::Tcp, format!("p{n}"))).collect();
     let rules = render(&world(vec![policy("p", &[("app", "db")], Some(vec![Rule { peers, ports }]), None)]), &v4());
     let lines: usize = rules.chains.values().map(Vec::len).sum();
@@ -96,10 +110,14 @@ fn an_empty_policy_drops_all_to_its_pods_and_nothing_from_them() {
 
 #[test]
 fn pods_under_the_same_policies_share_a_chain_and_equal_selectors_a_set() {
-    let from =
-        |pods: &[(&str, &str)]| Rule { peers: vec![Peer::Pods { ns: "a".into(), namespaces: None, pods: selector(pods) }], ports: vec![] };
-    let policies =
-        vec![policy("one", &[], Some(vec![from(&[("app", "db")])]), None), policy("two", &[], Some(vec![from(&[("app", "db")])]), None)];
+    let from = |pods: &[(&str, &str)]| Rule {
+        peers: vec![Peer::Pods { ns: "a".into(), namespaces: None, pods: selector(pods) }],
+        ports: vec![],
+    };
+    let policies = vec![
+        policy("one", &[], Some(vec![from(&[("app", "db")])]), None),
+        policy("two", &[], Some(vec![from(&[("app", "db")])]), None),
+    ];
     let rules = render(&world(policies), &v4());
     assert_eq!(only(&rules, "in-").len(), 3);
     assert_eq!(rules.elements["in4"].len(), 2);
@@ -111,7 +129,10 @@ fn pods_under_the_same_policies_share_a_chain_and_equal_selectors_a_set() {
 #[test]
 fn an_empty_namespace_selector_means_all_namespaces() {
     let peer = Peer::Pods { ns: "a".into(), namespaces: Some(Selector::default()), pods: selector(&[("app", "web")]) };
-    let rules = render(&world(vec![policy("p", &[("app", "db")], Some(vec![Rule { peers: vec![peer], ports: vec![] }]), None)]), &v4());
+    let rules = render(
+        &world(vec![policy("p", &[("app", "db")], Some(vec![Rule { peers: vec![peer], ports: vec![] }]), None)]),
+        &v4(),
+    );
     let set = rules.elements.iter().find(|(name, _)| name.starts_with("pods4-")).unwrap().1;
     assert_eq!(set.keys().collect::<Vec<_>>(), ["10.42.0.5", "10.42.1.7"]);
 }
@@ -119,14 +140,16 @@ fn an_empty_namespace_selector_means_all_namespaces() {
 #[test]
 fn a_block_lets_its_range_through_but_for_the_exceptions() {
     let nets = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpNet>>();
-    let peer = Peer::Block { cidr: "10.0.0.0/8".parse().unwrap(), except: nets(&["10.1.0.0/16", "10.1.2.0/24", "fd00::/8"]) };
+    let peer =
+        Peer::Block { cidr: "10.0.0.0/8".parse().unwrap(), except: nets(&["10.1.0.0/16", "10.1.2.0/24", "fd00::/8"]) };
     let ports = vec![
         Port::Range(Protocol::Tcp, 80, 80),
         Port::Range(Protocol::Tcp, 8000, 8100),
         Port::Range(Protocol::Tcp, 8050, 8200),
         Port::Any(Protocol::Udp),
     ];
-    let rules = render(&world(vec![policy("p", &[("app", "db")], None, Some(vec![Rule { peers: vec![peer], ports }]))]), &v4());
+    let rules =
+        render(&world(vec![policy("p", &[("app", "db")], None, Some(vec![Rule { peers: vec![peer], ports }]))]), &v4());
     assert_eq!(
         only(&rules, "egress-"),
         [
@@ -152,7 +175,10 @@ fn a_pod_that_comes_changes_elements_only() {
         vec![policy(
             "p",
             &[],
-            Some(vec![Rule { peers: vec![Peer::Pods { ns: "a".into(), namespaces: None, pods: selector(&[]) }], ports: vec![] }]),
+            Some(vec![Rule {
+                peers: vec![Peer::Pods { ns: "a".into(), namespaces: None, pods: selector(&[]) }],
+                ports: vec![],
+            }]),
             None,
         )]
     };
@@ -177,7 +203,8 @@ fn a_sandbox_that_no_object_explains_is_shut_off_where_its_namespace_has_a_polic
 
 #[test]
 fn a_pod_whose_object_is_gone_stays_isolated_and_is_nobodys_peer() {
-    let from = Rule { peers: vec![Peer::Pods { ns: "a".into(), namespaces: None, pods: selector(&[]) }], ports: vec![] };
+    let from =
+        Rule { peers: vec![Peer::Pods { ns: "a".into(), namespaces: None, pods: selector(&[]) }], ports: vec![] };
     let mut world = world(vec![policy("p", &[], Some(vec![from]), None)]);
     world.pods[0].standing = Standing::Gone;
     let rules = render(&world, &v4());

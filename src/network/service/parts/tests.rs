@@ -50,7 +50,9 @@ fn deltas_lead_where_the_whole_table_is() {
                 let part = (rng.below(4) > 0).then(|| Part {
                     chains: vec![(format!("svc-{n}"), vec![format!("to {}", rng.below(3))])],
                     // Few keys, so that Services claim the same ones.
-                    elements: (0..2).map(|m| element("service-ips", &format!("{m}{}", rng.below(3)), &format!("goto svc-{n}"))).collect(),
+                    elements: (0..2)
+                        .map(|m| element("service-ips", &format!("{m}{}", rng.below(3)), &format!("goto svc-{n}")))
+                        .collect(),
                     ..Part::default()
                 });
                 fresh.insert(key(n), part);
@@ -65,7 +67,10 @@ fn deltas_lead_where_the_whole_table_is() {
 fn what_does_not_change_is_not_spoken_of() {
     let part = |to: &str| Part {
         chains: vec![("svc-1".to_owned(), vec![format!("to {to}")])],
-        elements: vec![element("service-ips", "10.43.0.1 . tcp . 80", "goto svc-1"), element("cluster-ips", "10.43.0.1", "")],
+        elements: vec![
+            element("service-ips", "10.43.0.1 . tcp . 80", "goto svc-1"),
+            element("cluster-ips", "10.43.0.1", ""),
+        ],
         udp: vec![(Answering::default().into(), vec![UdpTarget::NodePort(30_000)])],
         ..Part::default()
     };

@@ -16,7 +16,15 @@ fn site() -> Site {
 }
 
 fn endpoint(addr: &str, local: bool) -> Endpoint {
-    Endpoint { addr: addr.parse().unwrap(), ready: true, serving: true, terminating: false, local, node_hint: None, zone_hint: None }
+    Endpoint {
+        addr: addr.parse().unwrap(),
+        ready: true,
+        serving: true,
+        terminating: false,
+        local,
+        node_hint: None,
+        zone_hint: None,
+    }
 }
 
 fn draining(addr: &str, local: bool) -> Endpoint {
@@ -76,7 +84,11 @@ fn a_service_without_endpoints_is_rejected_not_translated() {
 
 #[test]
 fn external_traffic_to_a_node_without_local_endpoints_is_dropped_under_local() {
-    let service = ServicePort { node_port: Some(30080), external: Policy::Local, ..port(vec![endpoint("10.42.1.5:8080", false)]) };
+    let service = ServicePort {
+        node_port: Some(30080),
+        external: Policy::Local,
+        ..port(vec![endpoint("10.42.1.5:8080", false)])
+    };
     let rules = render(&site(), &[service]);
     assert_eq!(rules.content.elements["no-endpoint-nodeports"]["tcp . 30080"], "drop");
     let ext = chain(&rules, "ext-");
@@ -86,7 +98,10 @@ fn external_traffic_to_a_node_without_local_endpoints_is_dropped_under_local() {
 
 #[test]
 fn internal_traffic_under_local_goes_to_local_endpoints_only() {
-    let service = ServicePort { internal: Policy::Local, ..port(vec![endpoint("10.42.0.5:80", true), endpoint("10.42.1.5:80", false)]) };
+    let service = ServicePort {
+        internal: Policy::Local,
+        ..port(vec![endpoint("10.42.0.5:80", true), endpoint("10.42.1.5:80", false)])
+    };
     let rules = render(&site(), &[service]);
     assert!(rules.content.elements["service-ips"]["10.43.0.80 . tcp . 80"].starts_with("goto svl-"));
     assert_eq!(chain(&rules, "svl-"), ["meta l4proto tcp dnat ip to 10.42.0.5:80"]);
@@ -111,7 +126,9 @@ fn an_endpoint_change_touches_one_chain() {
 
 #[test]
 fn a_new_affinity_timeout_makes_new_sets() {
-    let with = |secs| render(&site(), &[ServicePort { affinity_secs: Some(secs), ..port(vec![endpoint("10.42.0.5:80", true)]) }]);
+    let with = |secs| {
+        render(&site(), &[ServicePort { affinity_secs: Some(secs), ..port(vec![endpoint("10.42.0.5:80", true)]) }])
+    };
     let (before, after) = (with(10), with(20));
     assert!(before.content.sets.keys().any(|name| name.starts_with("aff-") && !after.content.sets.contains_key(name)));
 }
@@ -129,7 +146,8 @@ fn a_udp_endpoint_that_serves_no_more_leaves_a_stale_flow_and_one_that_drains_do
 
 #[test]
 fn source_ranges_that_overlap_are_one() {
-    let sources = ["10.0.0.0/8", "10.1.0.0/16", "10.0.0.0/8", "192.168.1.7/24", "192.168.0.0/24"].map(|net| net.parse().unwrap());
+    let sources =
+        ["10.0.0.0/8", "10.1.0.0/16", "10.0.0.0/8", "192.168.1.7/24", "192.168.0.0/24"].map(|net| net.parse().unwrap());
     let balanced = ServicePort {
         balancer_ips: vec!["192.168.1.2".parse().unwrap()],
         balancer_sources: sources.to_vec(),
@@ -158,7 +176,8 @@ fn the_systems_ports_of_nodes_and_the_api_servers_are_looked_up_before_what_user
     let rules = render(&site(), &[]);
     let order = |chain: &str, parts: &[&str]| {
         let lines = &rules.content.chains[chain];
-        let at: Vec<usize> = parts.iter().map(|part| lines.iter().position(|line| line.contains(part)).unwrap()).collect();
+        let at: Vec<usize> =
+            parts.iter().map(|part| lines.iter().position(|line| line.contains(part)).unwrap()).collect();
         assert!(at.is_sorted(), "{chain}: {lines:?}");
     };
     let own = ["@server-ips return", "type local meta l4proto . th dport @system-ports return"];
@@ -167,7 +186,10 @@ fn the_systems_ports_of_nodes_and_the_api_servers_are_looked_up_before_what_user
     // A node that says it has a cluster's address closes none of that one's ports.
     order("services", &["vmap @service-ips", "daddr @cluster-ips return", remote, "vmap @external-ips"]);
     order("filter-input", &[own[0], own[1], "vmap @no-endpoint-nodeports", "vmap @no-endpoint-ips"]);
-    order("filter-output", &[own[0], own[1], "vmap @no-endpoint-nodeports", remote, "vmap @no-endpoint-ips", "@cluster-ips reject"]);
+    order(
+        "filter-output",
+        &[own[0], own[1], "vmap @no-endpoint-nodeports", remote, "vmap @no-endpoint-ips", "@cluster-ips reject"],
+    );
     order("filter-forward", &[own[0], remote, "vmap @no-endpoint-ips", "@cluster-ips reject"]);
 }
 
@@ -202,14 +224,18 @@ fn an_external_address_never_takes_a_cluster_address() {
     assert!(rules.content.elements["external-ips"].contains_key("10.43.0.80 . tcp . 80"));
     let lines = &rules.content.chains["services"];
     let at = |part: &str| lines.iter().position(|line| line.contains(part)).unwrap();
-    assert!(at("vmap @service-ips") < at("daddr @cluster-ips return") && at("daddr @cluster-ips return") < at("vmap @external-ips"));
+    assert!(
+        at("vmap @service-ips") < at("daddr @cluster-ips return")
+            && at("daddr @cluster-ips return") < at("vmap @external-ips")
+    );
 }
 
 #[test]
 fn many_ports_and_addresses_of_one_service_do_not_multiply() {
     let ips: Vec<IpAddr> = (0..30_000_u32).map(|n| std::net::Ipv4Addr::from(0x0B00_0000 + n).into()).collect();
-    let sources: Vec<IpNet> =
-        (0..10_000_u32).map(|n| IpNet::new(std::net::Ipv4Addr::from(0x0C00_0000 + 2 * n).into(), 32).unwrap()).collect();
+    let sources: Vec<IpNet> = (0..10_000_u32)
+        .map(|n| IpNet::new(std::net::Ipv4Addr::from(0x0C00_0000 + 2 * n).into(), 32).unwrap())
+        .collect();
     let one = |n: u16| ServicePort {
         port: n,
         port_name: format!("p{n}"),
@@ -231,8 +257,12 @@ fn many_ports_and_addresses_of_one_service_do_not_multiply() {
 #[test]
 fn no_service_takes_a_chain_or_a_set_of_another_one_by_its_name() {
     let named = |ns: &str, name: &str| {
-        let port =
-            ServicePort { ns: ns.into(), name: name.into(), affinity_secs: Some(10_800), ..port(vec![endpoint("10.42.0.5:80", true)]) };
+        let port = ServicePort {
+            ns: ns.into(),
+            name: name.into(),
+            affinity_secs: Some(10_800),
+            ..port(vec![endpoint("10.42.0.5:80", true)])
+        };
         part(&site(), &[port])
     };
     let (victim, thief) = (named("a", "bflcifwkoagp"), named("b", "uukphstibomt"));
@@ -254,16 +284,21 @@ fn the_first_holder_keeps_a_chain_and_a_set() {
     let mut rules = ServiceRules::default();
     rules.add(&part("a"));
     rules.add(&part("b"));
-    assert_eq!((&rules.content.chains["ep-1"][0][..], &rules.content.sets["aff-1"]), ("a", &SetKind::Set("a".to_owned())));
+    assert_eq!(
+        (&rules.content.chains["ep-1"][0][..], &rules.content.sets["aff-1"]),
+        ("a", &SetKind::Set("a".to_owned()))
+    );
 }
 
 #[test]
 fn many_addresses_and_endpoints_of_one_udp_service_do_not_multiply() {
     let ips: Vec<IpAddr> = (0..10_000_u32).map(|n| std::net::Ipv4Addr::from(0x0B00_0000 + n).into()).collect();
-    let endpoints =
-        |port: u16| (0..10_000_u32).map(move |n| endpoint(&format!("{}:{port}", std::net::Ipv4Addr::from(0x0A2A_0000 + n)), false));
+    let endpoints = |port: u16| {
+        (0..10_000_u32).map(move |n| endpoint(&format!("{}:{port}", std::net::Ipv4Addr::from(0x0A2A_0000 + n)), false))
+    };
     let udp = |number: u16| {
-        let port = ServicePort { protocol: Protocol::Udp, external_ips: ips.clone(), ..port(endpoints(number).collect()) };
+        let port =
+            ServicePort { protocol: Protocol::Udp, external_ips: ips.clone(), ..port(endpoints(number).collect()) };
         part(&site(), &[port])
     };
     let began = base::time::Stopwatch::start();

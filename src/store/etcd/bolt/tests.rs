@@ -25,7 +25,9 @@ impl File {
     fn of(buckets: &[(&str, Pairs)]) -> File {
         let mut bolt = Bolt::new(Cursor::new(Vec::new())).unwrap();
         for (name, pairs) in buckets {
-            let fill = |bucket: &mut Bucket<'_, Cursor<Vec<u8>>>| pairs.iter().try_for_each(|(key, value)| bucket.push(key, value.clone()));
+            let fill = |bucket: &mut Bucket<'_, Cursor<Vec<u8>>>| {
+                pairs.iter().try_for_each(|(key, value)| bucket.push(key, value.clone()))
+            };
             bolt.bucket::<io::Error>(name, fill).unwrap();
         }
         File { bytes: bolt.finish().unwrap().into_inner(), seen: BTreeSet::from([0, 1, FREELIST_PAGE]) }

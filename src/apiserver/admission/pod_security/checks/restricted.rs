@@ -6,12 +6,14 @@ use super::{Pod, added_beyond, counted, name, quoted, strings, unique};
 
 pub(super) fn privilege_escalation(pod: &Pod<'_>) -> Option<String> {
     let containers = pod.named(|container| container["securityContext"]["allowPrivilegeEscalation"] != false);
-    (!containers.is_empty())
-        .then(|| format!("{} must set securityContext.allowPrivilegeEscalation=false", counted("container", &containers)))
+    (!containers.is_empty()).then(|| {
+        format!("{} must set securityContext.allowPrivilegeEscalation=false", counted("container", &containers))
+    })
 }
 
 pub(super) fn capabilities(pod: &Pod<'_>) -> Option<String> {
-    let keeps = pod.named(|container| !strings(&container["securityContext"]["capabilities"]["drop"]).any(|cap| cap == "ALL"));
+    let keeps =
+        pod.named(|container| !strings(&container["securityContext"]["capabilities"]["drop"]).any(|cap| cap == "ALL"));
     let mut why: Vec<String> = Vec::new();
     if !keeps.is_empty() {
         why.push(format!("{} must set securityContext.capabilities.drop=[\"ALL\"]", counted("container", &keeps)));
@@ -22,15 +24,30 @@ pub(super) fn capabilities(pod: &Pod<'_>) -> Option<String> {
 
 pub(super) fn volume_types(pod: &Pod<'_>) -> Option<String> {
     // A volume without a source becomes an emptyDir.
-    const ALLOWED: [&str; 10] =
-        ["", "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret"];
-    let kind = |volume: &Value| volume.as_object().and_then(|fields| fields.keys().find(|key| *key != "name")).cloned().unwrap_or_default();
+    const ALLOWED: [&str; 10] = [
+        "",
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "image",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    ];
+    let kind = |volume: &Value| {
+        volume.as_object().and_then(|fields| fields.keys().find(|key| *key != "name")).cloned().unwrap_or_default()
+    };
     let bad: Vec<&Value> = pod.volumes().filter(|volume| !ALLOWED.contains(&kind(volume).as_str())).collect();
-    let (names, kinds) =
-        (bad.iter().map(|volume| name(volume)).collect::<Vec<_>>(), unique(bad.iter().map(|volume| kind(volume)).collect()));
+    let (names, kinds) = (
+        bad.iter().map(|volume| name(volume)).collect::<Vec<_>>(),
+        unique(bad.iter().map(|volume| kind(volume)).collect()),
+    );
     let verb = if names.len() == 1 { "uses" } else { "use" };
     let plural = if kinds.len() == 1 { "" } else { "s" };
-    (!names.is_empty()).then(|| format!("{} {verb} restricted volume type{plural} {}", counted("volume", &names), quoted(&kinds)))
+    (!names.is_empty())
+        .then(|| format!("{} {verb} restricted volume type{plural} {}", counted("volume", &names), quoted(&kinds)))
 }
 
 pub(super) fn run_as_non_root(pod: &Pod<'_>) -> Option<String> {
@@ -48,7 +65,8 @@ pub(super) fn run_as_non_root(pod: &Pod<'_>) -> Option<String> {
         return Some(format!("{} must not set securityContext.runAsNonRoot=false", setters.join(" and ")));
     }
     let open = pod.named(|container| container["securityContext"]["runAsNonRoot"].is_null());
-    (own != true && !open.is_empty()).then(|| format!("pod or {} must set securityContext.runAsNonRoot=true", counted("container", &open)))
+    (own != true && !open.is_empty())
+        .then(|| format!("pod or {} must set securityContext.runAsNonRoot=true", counted("container", &open)))
 }
 
 pub(super) fn run_as_user(pod: &Pod<'_>) -> Option<String> {
@@ -79,7 +97,10 @@ pub(super) fn seccomp_required(pod: &Pod<'_>) -> Option<String> {
         setters.push(counted("container", &explicit));
     }
     if !setters.is_empty() {
-        return Some(format!("{} must not set securityContext.seccompProfile.type to \"Unconfined\"", setters.join(" and ")));
+        return Some(format!(
+            "{} must not set securityContext.seccompProfile.type to \"Unconfined\"",
+            setters.join(" and ")
+        ));
     }
     let open = pod.named(|container| kind(&container["securityContext"]).is_empty());
     (own.is_empty() && !open.is_empty()).then(|| {
