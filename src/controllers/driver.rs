@@ -6,6 +6,7 @@ use std::time::Duration;
 use base::chain::Chain;
 use base::clock_set::ClockSet;
 use base::task::Group;
+use base::time::Clock;
 use client::informer::{Change, Informer, Informers, Key, Kind};
 use client::queue::Queue;
 use client::transport::Clients;
@@ -71,13 +72,15 @@ pub(crate) struct Context {
     clients: Clients,
     /// The process's shared informers.
     pub(crate) informers: Informers,
+    /// The process's clock.
+    pub(crate) clock: Clock,
     group: Group,
 }
 
 impl Context {
     /// Tasks will live in `group`.
-    pub(crate) fn new(clients: Clients, informers: Informers, group: Group) -> Context {
-        Context { clients, informers, group }
+    pub(crate) fn new(clients: Clients, informers: Informers, clock: Clock, group: Group) -> Context {
+        Context { clients, informers, clock, group }
     }
 
     /// A client that acts as the service account of controller `name`, e.g. `replicaset-controller`.

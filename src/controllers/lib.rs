@@ -5,6 +5,7 @@
 
 pub mod registry;
 pub mod settings;
+pub mod signer;
 
 mod driver;
 

@@ -1,50 +1,21 @@
 //! The table of controllers.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use base::task::Group;
+use base::time::Clock;
 use client::informer::Informers;
 use client::transport::Clients;
 use ipnet::IpNet;
 
 use crate::driver::Context;
-use crate::settings::Settings;
+use crate::settings::{LocalPath, Settings};
+use crate::signer::Signer;
 use crate::{
     attach, certificates, cronjob, daemonset, deployment, disruption, endpointslice, endpointslice_mirroring, garbage,
     hpa, job, namespace, node, pod_gc, quota, replicaset, secrets, service_account, service_cidr, service_lb,
     statefulset, volume,
 };
-
-/// Where volumes of the class `local-path` lie and what makes their folders.
-#[derive(Clone, Debug)]
-pub struct LocalPath {
-    /// The folder on every node that holds the volumes.
-    pub dir: String,
-    /// The image of the helper pod; it has the program `/local-path`.
-    pub image: String,
-}
-
-/// The cluster's keys, for what controllers sign with them. Errors are sentences for the user.
-pub trait Signer: Send + Sync {
-    /// A certificate (PEM) by the CA behind `signer_name`, for a request (PEM) that fits it; `life` is cut to one year.
-    fn certificate(
-        &self,
-        signer_name: &str,
-        request: &[u8],
-        usages: &[&str],
-        life: Option<Duration>,
-    ) -> Result<String, String>;
-
-    /// The user (`system:node:NAME`) of a request for a node's client certificate; `None` if it is none.
-    fn node_of(&self, request: &[u8]) -> Option<String>;
-
-    /// A signature over `content`, which it does not hold, with the secret of the bootstrap token `id`.
-    fn detached(&self, content: &str, id: &str, secret: &str) -> String;
-
-    /// A token with these claims.
-    fn token(&self, claims: &serde_json::Value) -> Result<String, String>;
-}
 
 /// What controllers must be told.
 #[derive(Clone)]
@@ -61,6 +32,8 @@ pub struct Config {
     pub signer: Arc<dyn Signer>,
     /// What flags chose.
     pub settings: Settings,
+    /// Tells the time to all of them.
+    pub clock: Clock,
     /// Where the class `local-path` puts volumes; `None` leaves it to another provisioner.
     pub local_path: Option<LocalPath>,
 }
@@ -69,7 +42,7 @@ pub struct Config {
 ///
 /// They live in `group`: stopping it (a lost leadership) stops them, and nothing else.
 pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Group) {
-    let context = Context::new(clients, informers, group.child("controllers"));
+    let context = Context::new(clients, informers, config.clock.clone(), group.child("controllers"));
     service_account::start(&context, config.root_ca_pem.clone());
     namespace::start(&context);
     daemonset::start(&context);

@@ -46,7 +46,7 @@ pub(crate) fn start(context: &Context) {
     });
     let controller = Controller {
         client: context.client(NAME),
-        clock: Clock::system(),
+        clock: context.clock.clone(),
         cidrs: cidrs.clone(),
         services: services.clone(),
     };

@@ -25,6 +25,15 @@ pub struct Settings {
     pub autoscaler: Autoscaler,
 }
 
+/// Where volumes of the class `local-path` lie and what makes their folders.
+#[derive(Clone, Debug)]
+pub struct LocalPath {
+    /// The folder on every node that holds the volumes.
+    pub dir: String,
+    /// The image of the helper pod; it has the program `/local-path`.
+    pub image: String,
+}
+
 /// How fast silent nodes lose their pods.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evictions {

@@ -7,7 +7,7 @@ use model::pod::Pod;
 use crate::filters::claims::after_filters;
 use crate::filters::volumes::Placement;
 use crate::filters::{self, Candidate};
-use crate::preempt::{self, Preemption, Refusal};
+use crate::preempt::{self, Preemption, Refusal, fit_error};
 use crate::resources;
 use crate::scores;
 use crate::snapshot::{NodeState, Snapshot};
@@ -98,12 +98,4 @@ pub fn placement(pod: &Pod, node: &str, snapshot: &Snapshot) -> Placement {
 
 fn hopeless(message: String) -> Decision {
     Decision::Unschedulable { message, room: Room::None }
-}
-
-/// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`, sorted as upstream sorts: as text,
-/// count included.
-pub(crate) fn fit_error(total: usize, refused: &BTreeMap<String, usize>) -> String {
-    let mut reasons: Vec<String> = refused.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-    reasons.sort();
-    format!("0/{total} nodes are available: {}.", reasons.join(", "))
 }

@@ -9,7 +9,7 @@ use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, Stor
 use kube::ResourceExt as _;
 use tokio::sync::Notify;
 
-use crate::filters::csi::Drivers;
+use crate::snapshot::Drivers;
 
 /// Provisioners that have no driver.
 const WITHOUT: [&str; 2] = ["kubernetes.io/no-provisioner", "rancher.io/local-path"];

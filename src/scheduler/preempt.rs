@@ -59,14 +59,14 @@ pub fn plan(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Result<Preemption
             Err(reasons) => reasons.into_iter().for_each(|reason| *refused.entry(reason).or_default() += 1),
         }
     }
-    let none = || Refusal::NoVictims(crate::cycle::fit_error(snapshot.nodes.len(), &refused));
+    let none = || Refusal::NoVictims(fit_error(snapshot.nodes.len(), &refused));
     best.map(|(_, preemption)| preemption).ok_or_else(none)
 }
 
 /// The answer when no node was even looked at, e.g. because a claim is missing.
 pub fn not_helpful(snapshot: &Snapshot) -> String {
     let n = snapshot.nodes.len();
-    crate::cycle::fit_error(n, &BTreeMap::from([(NOT_HELPFUL.to_owned(), n)]))
+    fit_error(n, &BTreeMap::from([(NOT_HELPFUL.to_owned(), n)]))
 }
 
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
@@ -158,6 +158,14 @@ fn covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
         && pod.metadata.labels.as_ref().is_some_and(|labels| !labels.is_empty())
         && selector.is_some_and(|s| !empty(s))
         && affinity::label_selector_matches(selector, pod.metadata.labels.as_ref())
+}
+
+/// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`, sorted as upstream sorts: as text,
+/// count included.
+pub fn fit_error(total: usize, refused: &BTreeMap<String, usize>) -> String {
+    let mut reasons: Vec<String> = refused.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    reasons.sort();
+    format!("0/{total} nodes are available: {}.", reasons.join(", "))
 }
 
 fn started(pod: &Pod) -> Option<jiff::Timestamp> {

@@ -75,8 +75,21 @@ struct Scheduler {
     clock: Clock,
 }
 
-/// Starts scheduling as the user behind `client` (`system:kube-scheduler`); reads through `informers`.
-pub fn run(client: kube::Client, informers: &Informers, group: &Group) {
+/// What the scheduler runs with.
+pub struct Deps {
+    /// Writes as the scheduler's user (`system:kube-scheduler`).
+    pub client: kube::Client,
+    /// The process's shared informers.
+    pub informers: Informers,
+    /// Tells the time.
+    pub clock: Clock,
+    /// Chooses among nodes that are equally good.
+    pub rng: Rng,
+}
+
+/// Starts scheduling.
+pub fn run(deps: Deps, group: &Group) {
+    let Deps { client, informers, clock, rng } = deps;
     let group = group.child("scheduler");
     // Full: the binding task waits, nothing is lost.
     let (outcomes, results) = mpsc::channel(BINDINGS_IN_FLIGHT);
@@ -91,7 +104,7 @@ pub fn run(client: kube::Client, informers: &Informers, group: &Group) {
         classes: informers.get(),
         budgets: informers.get(),
         services: informers.get(),
-        informers: informers.clone(),
+        informers,
         drivers: None,
         drivers_changed: Arc::default(),
         queue: Queue::default(),
@@ -100,8 +113,8 @@ pub fn run(client: kube::Client, informers: &Informers, group: &Group) {
         assumed_volumes: Assumed::default(),
         outcomes,
         group: group.clone(),
-        rng: Rng::from_os(),
-        clock: Clock::system(),
+        rng,
+        clock,
     };
     group.spawn("cycle", scheduler.cycle(results));
 }

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
 use model::pod::Pod;
 
-use crate::filters::csi::Drivers;
 use crate::resources::{self, Amounts};
 
 /// A node and everything that already counts against it.
@@ -55,6 +54,17 @@ impl NodeState {
         resources::add_pod_for_score(&mut self.used_for_score, &pod);
         self.pods.push(pod);
     }
+}
+
+/// What is known of drivers; empty while no volume is a driver's.
+#[derive(Clone, Debug, Default)]
+pub struct Drivers {
+    /// By name of the node.
+    pub nodes: BTreeMap<String, Arc<CSINode>>,
+    /// By name.
+    pub drivers: BTreeMap<String, Arc<CSIDriver>>,
+    /// What drivers say that they have left.
+    pub capacities: Vec<Arc<CSIStorageCapacity>>,
 }
 
 /// All nodes in name order, with the objects that filters look up.

@@ -40,7 +40,7 @@ use cluster::identity::Identities;
 use cluster::names::ServerNames;
 use cluster::relay::Relay;
 use cluster::tunnel::Tunnels;
-use controllers::registry::LocalPath;
+use controllers::settings::LocalPath;
 use pki::leaf::{Ca, Leaf};
 use pki::server::Pki;
 use tokio::sync::watch;
@@ -209,13 +209,14 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
         cluster_cidrs: plan.ranges.cluster.clone(),
         service_cidrs: plan.ranges.service.clone(),
         settings: plan.controllers.clone(),
+        clock: base.clock.clone(),
         root_ca_pem: base.pki.authority(Ca::Server).bundle().to_owned(),
         balancer_reserved_ports: (!plan.args.disable.iter().any(|name| name == "servicelb"))
             .then(|| vec![plan.args.https_listen_port, plan.args.node.kubelet_port]),
         signer: Arc::new(Keys { pki: Arc::clone(&base.pki), clock: base.clock.clone() }),
     };
     let (clients, informers, store) = (clients.clone(), informers.clone(), base.embedded.clone());
-    let (domain, clock) = (plan.args.cluster_domain.clone(), base.clock.clone());
+    let (domain, clock, rng) = (plan.args.cluster_domain.clone(), base.clock.clone(), base.rng.clone());
     let identities = Identities::new(Arc::clone(&base.storage), clients.for_user(users::SUPERVISOR));
     let helm = charts::config(&plan.args, &base.pki, &base.clock, &base.rng, plan.kubeconfig().url);
     let schedules = !plan.args.disable_scheduler;
@@ -232,7 +233,13 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
     leader::while_leading(leadership, workers, move |leading| {
         controllers::registry::run(&config, clients.clone(), informers.clone(), leading);
         if schedules {
-            scheduler::run::run(clients.for_user("system:kube-scheduler"), &informers, leading);
+            let deps = scheduler::run::Deps {
+                client: clients.for_user("system:kube-scheduler"),
+                informers: informers.clone(),
+                clock: clock.clone(),
+                rng: rng.clone(),
+            };
+            scheduler::run::run(deps, leading);
         }
         let supervisor = clients.for_user(users::SUPERVISOR);
         if let Some(helm) = helm.clone() {

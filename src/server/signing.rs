@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::chain::Chain;
 use base::time::Clock;
-use controllers::registry::Signer;
+use controllers::signer::Signer;
 use pki::authority::Start;
 use pki::csr::{self, Profile};
 use pki::leaf::Ca;

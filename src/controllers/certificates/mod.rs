@@ -16,7 +16,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, PostParams};
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use crate::registry::Signer;
+use crate::signer::Signer;
 
 const NAME: &str = "certificate-controller";
 
@@ -43,7 +43,7 @@ pub(crate) fn start(context: &Context, signer: Arc<dyn Signer>, life_max: Option
         nodes: nodes.clone(),
         signer,
         life_max,
-        clock: Clock::system(),
+        clock: context.clock.clone(),
     };
     context.start(NAME, &queue, controller, async move {
         requests.synced().await;

@@ -45,7 +45,7 @@ pub(crate) fn start(context: &Context) {
         recorder: context.recorder(NAME),
         crons: crons.clone(),
         jobs: jobs.clone(),
-        clock: Clock::system(),
+        clock: context.clock.clone(),
         zone: base::time::local_zone(),
     };
     context.start(NAME, &queue, controller, async move {

@@ -75,7 +75,7 @@ pub(crate) fn start(context: &Context) {
         revisions: revisions.clone(),
         expectations,
         failures: Mutex::default(),
-        clock: Clock::system(),
+        clock: context.clock.clone(),
     };
     context.start(NAME, &queue, controller, async move {
         sets.synced().await;

@@ -48,7 +48,7 @@ pub(crate) fn start(context: &Context) {
         recorder: context.recorder(NAME),
         deployments: deployments.clone(),
         sets: sets.clone(),
-        clock: Clock::system(),
+        clock: context.clock.clone(),
     };
     context.start(NAME, &queue, controller, async move {
         deployments.synced().await;

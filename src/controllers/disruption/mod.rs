@@ -52,7 +52,7 @@ pub(crate) fn start(context: &Context) {
         budgets: budgets.clone(),
         pods: pods.clone(),
         scales,
-        clock: Clock::system(),
+        clock: context.clock.clone(),
     };
     let all_pods = pods.clone();
     context.start(NAME, &queue, controller, async move {
@@ -146,7 +146,7 @@ fn start_stale(context: &Context, pods: Informer<Pod>) {
         let current = driver::objects_of(change).into_iter().next();
         current.filter(|pod| announced(pod)).map(|pod| Key::of(&*pod)).into_iter().collect()
     });
-    let stale = Stale { client: context.client(NAME), pods: pods.clone(), clock: Clock::system() };
+    let stale = Stale { client: context.client(NAME), pods: pods.clone(), clock: context.clock.clone() };
     context.start("stale-disruptions", &queue, stale, async move { pods.synced().await });
 }
 

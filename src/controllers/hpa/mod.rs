@@ -65,7 +65,7 @@ pub(crate) fn start(context: &Context, tuning: Autoscaler) {
         autoscalers: autoscalers.clone(),
         pods: pods.clone(),
         memory: Mutex::default(),
-        clock: Clock::system(),
+        clock: context.clock.clone(),
         tuning,
     };
     context.start(NAME, &queue, controller, async move {

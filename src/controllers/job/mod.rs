@@ -73,7 +73,7 @@ pub(crate) fn start(context: &Context) {
         pods: pods.clone(),
         expectations,
         records: Mutex::default(),
-        clock: Clock::system(),
+        clock: context.clock.clone(),
     };
     orphans::start(context, &jobs, &pods);
     context.start(NAME, &queue, controller, async move {

@@ -40,7 +40,7 @@ pub(crate) fn start(context: &Context) {
         going.map(|ns| Key::of(&*ns)).collect()
     });
     let controller =
-        Controller { client: context.client(NAME), namespaces: namespaces.clone(), clock: Clock::system() };
+        Controller { client: context.client(NAME), namespaces: namespaces.clone(), clock: context.clock.clone() };
     context.start(NAME, &queue, controller, async move { namespaces.synced().await });
 }
 

@@ -67,7 +67,7 @@ pub(crate) fn start(context: &Context, settings: &Settings) {
         nodes: nodes.clone(),
         leases: leases.clone(),
         pods: pods.clone(),
-        clock: Clock::system(),
+        clock: context.clock.clone(),
         grace: settings.node_grace,
         evictions: settings.evictions,
         pace: Mutex::default(),
@@ -234,7 +234,8 @@ fn start_eviction(context: &Context, nodes: Informer<Node>, pods: Informer<Pod>)
     });
     let client = context.client(NAME);
     let recorder = context.recorder_as("node-controller", "taint-eviction-controller");
-    let eviction = Eviction { client, recorder, nodes: nodes.clone(), pods: pods.clone(), clock: Clock::system() };
+    let eviction =
+        Eviction { client, recorder, nodes: nodes.clone(), pods: pods.clone(), clock: context.clock.clone() };
     context.start("taint-eviction-controller", &queue, eviction, async move {
         nodes.synced().await;
         pods.synced().await;

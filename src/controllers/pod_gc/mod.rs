@@ -90,7 +90,7 @@ pub(crate) fn start(context: &Context, ended_max: usize) {
         let Some(name) = heard.given_up(change) else { return Vec::new() };
         all_pods.list().iter().filter(|pod| node_of(pod) == name).map(|pod| Key::of(&**pod)).collect()
     });
-    let (client, clock) = (context.client(NAME), Clock::system());
+    let (client, clock) = (context.client(NAME), context.clock.clone());
     let controller = Controller { client, nodes: nodes.clone(), pods: pods.clone(), clock, missing, ended_max };
     context.start(NAME, &queue, controller, async move {
         nodes.synced().await;

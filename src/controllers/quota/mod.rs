@@ -48,7 +48,7 @@ pub(crate) fn start(context: &Context) {
     let controller = Controller {
         context: context.clone(),
         client: context.client(NAME),
-        clock: Clock::system(),
+        clock: context.clock.clone(),
         queue: Arc::clone(&queue),
         quotas: context.informers.get(),
         pods: context.informers.get(),

@@ -66,7 +66,7 @@ fn start_one<K: Workload>(context: &Context) {
         sets: sets.clone(),
         pods: pods.clone(),
         expectations,
-        clock: Clock::system(),
+        clock: context.clock.clone(),
     };
     context.start(K::CONTROLLER, &queue, controller, async move {
         sets.synced().await;

@@ -54,7 +54,7 @@ pub(super) fn start(context: &Context, life: Duration) {
         reader: context.client_as(TOKENS_USER),
         secrets: secrets.clone(),
         accounts: accounts.clone(),
-        clock: Clock::system(),
+        clock: context.clock.clone(),
         life,
     };
     context.start(NAME, &queue, cleaner, async move {

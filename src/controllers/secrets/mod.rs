@@ -19,7 +19,7 @@ use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use serde_json::json;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use crate::registry::Signer;
+use crate::signer::Signer;
 
 const TOKEN_TYPE: &str = "type=kubernetes.io/service-account-token";
 const BOOTSTRAP_TYPE: &str = "type=bootstrap.kubernetes.io/token";
@@ -77,7 +77,7 @@ pub(crate) fn start(context: &Context, signer: Arc<dyn Signer>, root_ca_pem: Str
     let secrets = context.informers.selected::<Secret>(BOOTSTRAP_TYPE);
     let queue = Arc::new(Queue::default());
     context.feed_own(&secrets, &queue);
-    let cleaner = Cleaner { client: context.client(CLEANER), secrets: secrets.clone(), clock: Clock::system() };
+    let cleaner = Cleaner { client: context.client(CLEANER), secrets: secrets.clone(), clock: context.clock.clone() };
     context.start(CLEANER, &queue, cleaner, async move { secrets.synced().await });
 }
 

@@ -17,7 +17,7 @@ use kube::api::{Api, PostParams};
 
 use super::BOOTSTRAP_TYPE;
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use crate::registry::Signer;
+use crate::signer::Signer;
 
 const NAME: &str = "bootstrap-signer";
 const NAMESPACE: &str = "kube-public";
@@ -49,7 +49,7 @@ pub(super) fn start(context: &Context, signer: Arc<dyn Signer>) {
         maps: maps.clone(),
         secrets: secrets.clone(),
         signer,
-        clock: Clock::system(),
+        clock: context.clock.clone(),
     };
     context.start(NAME, &queue, controller, async move {
         maps.synced().await;

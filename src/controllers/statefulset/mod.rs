@@ -67,7 +67,7 @@ pub(crate) fn start(context: &Context) {
         claims: claims.clone(),
         revisions: revisions.clone(),
         expectations,
-        clock: Clock::system(),
+        clock: context.clock.clone(),
     };
     context.start(NAME, &queue, controller, async move {
         sets.synced().await;

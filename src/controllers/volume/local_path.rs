@@ -19,7 +19,7 @@ use serde_json::json;
 use super::binder::{self, HELPER_AGAIN};
 use super::matching::{self, PROVISIONED_BY, SELECTED_NODE};
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use crate::registry::LocalPath;
+use crate::settings::LocalPath;
 use model::phase;
 
 /// The name that k3s users know the provisioner by.

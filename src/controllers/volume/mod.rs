@@ -7,7 +7,7 @@ mod matching;
 mod protection;
 
 use crate::driver::Context;
-use crate::registry::LocalPath;
+use crate::settings::LocalPath;
 
 /// Starts all controllers of volumes; the provisioner of folders only if it is configured.
 pub(crate) fn start(context: &Context, local_path: Option<LocalPath>) {

@@ -4,7 +4,7 @@
 use k8s_openapi::api::core::v1::PodResourceClaim;
 use model::pod::Pod;
 
-use super::{Candidate, Reasons, because};
+use super::candidate::{Candidate, Reasons, because};
 use crate::snapshot::{NodeState, Snapshot};
 
 /// How far one of a pod's claims is.

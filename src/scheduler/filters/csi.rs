@@ -1,27 +1,11 @@
-//! Volumes of drivers: a node takes only so many of each driver's, and a new one goes where the driver has room.
+//! Volumes of CSI drivers: a node takes only so many of each driver's (CSINode's `allocatable.count`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
 use model::pod::Pod;
-use model::quantity::Quantity;
 
-use super::{Candidate, Reasons, because, volumes};
-use crate::affinity;
+use super::candidate::{Candidate, Reasons, because, claims_of};
 use crate::snapshot::{NodeState, Snapshot};
-
-/// What is known of drivers; empty while no volume is a driver's.
-#[derive(Clone, Debug, Default)]
-pub struct Drivers {
-    /// By name of the node.
-    pub nodes: BTreeMap<String, Arc<CSINode>>,
-    /// By name.
-    pub drivers: BTreeMap<String, Arc<CSIDriver>>,
-    /// What drivers say that they have left.
-    pub capacities: Vec<Arc<CSIStorageCapacity>>,
-}
 
 /// How many volumes of each driver the node takes.
 fn limits(node: &NodeState, snapshot: &Snapshot) -> BTreeMap<String, usize> {
@@ -51,7 +35,7 @@ fn driven(pod: &Pod, snapshot: &Snapshot) -> BTreeSet<(String, String)> {
             }
         }
     };
-    volumes::claims_of(pod).filter_map(one).collect()
+    claims_of(pod).filter_map(one).collect()
 }
 
 /// Whether the node takes the pod's volumes beside those that it has.
@@ -73,38 +57,11 @@ pub(super) fn filter(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Sna
     because(full, "node(s) exceed max volume count")
 }
 
-/// Whether the driver of a class says that it has room for the claim near the node. One that says nothing is believed
-/// to have it.
-pub(super) fn has_room(
-    claim: &PersistentVolumeClaim,
-    class: &StorageClass,
-    node: &NodeState,
-    snapshot: &Snapshot,
-) -> bool {
-    let tells = snapshot.csi.drivers.get(&class.provisioner).and_then(|d| d.spec.storage_capacity) == Some(true);
-    if !tells {
-        return true;
-    }
-    let bytes =
-        |q: &k8s_openapi::apimachinery::pkg::api::resource::Quantity| q.0.parse::<Quantity>().ok().map(|q| q.value());
-    let wanted = claim
-        .spec
-        .as_ref()
-        .and_then(|s| s.resources.as_ref()?.requests.as_ref()?.get("storage"))
-        .and_then(bytes)
-        .unwrap_or(0);
-    snapshot.csi.capacities.iter().any(|room| {
-        let left = room.maximum_volume_size.as_ref().or(room.capacity.as_ref()).and_then(bytes);
-        Some(&room.storage_class_name) == class.metadata.name.as_ref()
-            && left.is_some_and(|left| left >= wanted)
-            && room.node_topology.is_some()
-            && affinity::label_selector_matches(room.node_topology.as_ref(), node.node.metadata.labels.as_ref())
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+
+    use std::sync::Arc;
 
     use super::*;
     use crate::cycle::{Decision, decide};
@@ -144,23 +101,5 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
-    }
-
-    #[test]
-    fn a_new_volume_goes_where_its_driver_has_room() {
-        let (mut snapshot, _) = snapshot(9);
-        let claim: PersistentVolumeClaim =
-            serde_json::from_value(json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}})).unwrap();
-        let class: StorageClass =
-            serde_json::from_value(json!({"metadata": {"name": "c"}, "provisioner": "d.io"})).unwrap();
-        assert!(has_room(&claim, &class, &snapshot.nodes["n"].clone(), &snapshot), "no driver says that it has none");
-        let driver = json!({"metadata": {"name": "d.io"}, "spec": {"storageCapacity": true}});
-        snapshot.csi.drivers.insert("d.io".to_owned(), Arc::new(serde_json::from_value(driver).unwrap()));
-        assert!(!has_room(&claim, &class, &snapshot.nodes["n"].clone(), &snapshot));
-        let room = |size: &str| json!({"metadata": {"name": "r"}, "storageClassName": "c", "nodeTopology": {}, "capacity": size});
-        snapshot.csi.capacities = vec![Arc::new(serde_json::from_value(room("1Gi")).unwrap())];
-        assert!(!has_room(&claim, &class, &snapshot.nodes["n"].clone(), &snapshot));
-        snapshot.csi.capacities = vec![Arc::new(serde_json::from_value(room("3Gi")).unwrap())];
-        assert!(has_room(&claim, &class, &snapshot.nodes["n"].clone(), &snapshot));
     }
 }

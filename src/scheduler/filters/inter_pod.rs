@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::PodAffinityTerm;
 use model::pod::Pod;
 
-use super::{Candidate, Reasons, because};
+use super::candidate::{Candidate, Reasons, because};
 use crate::affinity;
 use crate::snapshot::{NodeState, Snapshot};
 

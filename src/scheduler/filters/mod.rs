@@ -1,6 +1,8 @@
 //! Which nodes can take a pod at all. Each filter is one function; the list below is their order, as upstream's default
 //! plugins.
 
+mod candidate;
+mod capacity;
 pub(crate) mod claims;
 pub mod csi;
 pub(crate) mod inter_pod;
@@ -10,24 +12,11 @@ pub mod volumes;
 
 use std::collections::BTreeSet;
 
-use model::pod::{Pod, PodSpec};
+use candidate::because;
+pub use candidate::{Candidate, Reasons};
 
 use crate::affinity;
-use crate::resources;
 use crate::snapshot::{NodeState, Snapshot};
-
-/// Why a node cannot take a pod, in upstream's words. Usually one; resources may name several.
-pub type Reasons = Vec<String>;
-
-/// A pod with what filters ask about it again and again.
-pub struct Candidate<'a> {
-    /// The pod.
-    pub pod: &'a Pod,
-    /// Its spec.
-    pub spec: &'a PodSpec,
-    /// What it needs.
-    pub need: resources::Amounts,
-}
 
 type Filter = fn(&Candidate<'_>, &NodeState, &Snapshot) -> Reasons;
 
@@ -57,10 +46,6 @@ pub fn reasons_against(candidate: &Candidate<'_>, node: &NodeState, snapshot: &S
 /// What makes a pod unschedulable on every node alike, e.g. a claim that does not exist.
 pub fn reason_against_all(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Option<String> {
     volumes::prefilter(candidate, snapshot).or_else(|| claims::prefilter(candidate))
-}
-
-fn because(holds: bool, reason: &str) -> Reasons {
-    if holds { vec![reason.to_owned()] } else { Vec::new() }
 }
 
 fn unschedulable(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> Reasons {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use model::pod::Pod;
 
-use super::{Candidate, Reasons, because};
+use super::candidate::{Candidate, Reasons, because};
 use crate::snapshot::{NodeState, Snapshot};
 
 /// Every address of the host.

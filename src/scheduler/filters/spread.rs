@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::TopologySpreadConstraint;
 use model::pod::Pod;
 
-use super::{Candidate, Reasons, because};
+use super::candidate::{Candidate, Reasons, because};
 use crate::affinity;
 use crate::snapshot::{NodeState, Snapshot};
 

@@ -1,15 +1,15 @@
 //! Claims: a pod waits for its claims to exist and be bound, and goes where its volumes can be reached.
 
+use model::pod::Pod;
 use std::sync::Arc;
 
+use super::candidate::{Candidate, Reasons, because, claims_of};
+use super::capacity;
+use crate::affinity;
+use crate::snapshot::{NodeState, Snapshot};
 use client::volumes;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
-use model::pod::Pod;
-
-use super::{Candidate, Reasons, because, csi};
-use crate::affinity;
-use crate::snapshot::{NodeState, Snapshot};
 
 /// The annotation that tells provisioners where the first pod will run.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -19,17 +19,6 @@ const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 fn claim_names<'a>(candidate: &'a Candidate<'_>) -> impl Iterator<Item = String> + 'a {
     claims_of(candidate.pod)
-}
-
-/// The names of a pod's claims.
-pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = String> + '_ {
-    let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
-    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter_map(move |volume| {
-        if let Some(claim) = &volume.persistent_volume_claim {
-            return Some(claim.claim_name.clone());
-        }
-        volume.ephemeral.as_ref().map(|_| format!("{pod_name}-{}", volume.name))
-    })
 }
 
 fn namespace(candidate: &Candidate<'_>) -> String {
@@ -182,7 +171,7 @@ fn can_be_made(
     if class.provisioner == NO_PROVISIONER || !allowed {
         return Err(vec![NO_VOLUME.to_owned()]);
     }
-    if !csi::has_room(claim, class, node, snapshot) {
+    if !capacity::has_room(claim, class, node, snapshot) {
         return Err(vec!["node(s) did not have enough free storage".to_owned()]);
     }
     Ok(())
