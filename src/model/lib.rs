@@ -11,4 +11,6 @@ pub mod pod;
 pub mod qos;
 pub mod quantity;
 pub mod reference;
+pub mod requests;
 pub mod selectors;
+pub mod taints;

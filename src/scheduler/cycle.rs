@@ -8,7 +8,6 @@ use crate::filters::claims::after_filters;
 use crate::filters::volumes::Placement;
 use crate::filters::{self, Candidate};
 use crate::preempt::{self, Preemption, Refusal, fit_error};
-use crate::resources;
 use crate::scores;
 use crate::snapshot::{NodeState, Snapshot};
 
@@ -42,8 +41,7 @@ pub enum Decision {
 
 /// Picks the node for `pod`. `tie` chooses among equally good nodes (any number; its remainder counts).
 pub fn decide(pod: &Pod, snapshot: &Snapshot, tie: u64) -> Decision {
-    let Some(spec) = &pod.spec else { return hopeless("pod has no spec".to_owned()) };
-    let candidate = Candidate { pod, spec, need: resources::of_pod(pod) };
+    let Some(candidate) = Candidate::of(pod) else { return hopeless("pod has no spec".to_owned()) };
     let total = snapshot.nodes.len();
     if total == 0 {
         return hopeless("no nodes available to schedule pods".to_owned());
@@ -91,9 +89,11 @@ pub fn decide(pod: &Pod, snapshot: &Snapshot, tie: u64) -> Decision {
 
 /// Where the pod's waiting claims get their volumes on the node that was picked.
 pub fn placement(pod: &Pod, node: &str, snapshot: &Snapshot) -> Placement {
-    let (Some(spec), Some(node)) = (&pod.spec, snapshot.nodes.get(node)) else { return Placement::default() };
+    let (Some(candidate), Some(node)) = (Candidate::of(pod), snapshot.nodes.get(node)) else {
+        return Placement::default();
+    };
     // The filter has found that it can be.
-    filters::volumes::place(&Candidate { pod, spec, need: resources::of_pod(pod) }, node, snapshot).unwrap_or_default()
+    filters::volumes::place(&candidate, node, snapshot).unwrap_or_default()
 }
 
 fn hopeless(message: String) -> Decision {

@@ -17,6 +17,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Resource as _, ResourceExt as _};
 use model::pod::Pod;
+use model::requests;
 use serde_json::json;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
@@ -28,7 +29,6 @@ use crate::drivers::{self, Followed};
 use crate::filters::volumes::{Placement, SELECTED_NODE};
 use crate::preempt::{Preemption, priority};
 use crate::queue::Queue;
-use crate::resources;
 use crate::snapshot::{Snapshot, has_ended};
 
 const ATTEMPTS: base::metrics::Metric =
@@ -151,14 +151,14 @@ fn matters(old: &Node, new: &Node) -> bool {
 pub(crate) fn frees(old: &Pod, new: &Pod) -> bool {
     let told = |pod: &Pod| {
         let status = pod.status.as_ref()?;
-        let whole = (status.resources.clone(), status.allocated_resources.clone(), resources::is_given_up(status));
+        let whole = (status.resources.clone(), status.allocated_resources.clone(), requests::is_given_up(status));
         Some((status.container_statuses.clone(), status.init_container_statuses.clone(), whole))
     };
     if old.spec == new.spec && told(old) == told(new) {
         return false;
     }
-    let need = resources::of_pod(new);
-    resources::of_pod(old).iter().any(|(name, amount)| need.get(name).is_none_or(|now| now < amount))
+    let need = requests::of_pod(new);
+    requests::of_pod(old).iter().any(|(name, amount)| need.get(name).is_none_or(|now| now < amount))
 }
 
 impl Scheduler {

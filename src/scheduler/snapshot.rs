@@ -7,8 +7,9 @@ use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVo
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
 use model::pod::Pod;
+use model::requests::{self, Amounts};
 
-use crate::resources::{self, Amounts};
+use crate::resources;
 
 /// A node and everything that already counts against it.
 #[derive(Clone, Debug)]
@@ -103,7 +104,7 @@ impl Snapshot {
                 pods: Vec::new(),
                 used: Amounts::new(),
                 used_for_score: Amounts::new(),
-                allocatable: resources::allocatable(node),
+                allocatable: requests::allocatable(node),
             };
             snapshot.nodes.insert(state.name().to_owned(), state);
         }

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use crate::cycle::{self, Decision, Room, decide};
 use crate::preempt::Preemption;
-use crate::resources;
 use crate::run::frees;
 use crate::snapshot::Snapshot;
 
@@ -305,7 +304,7 @@ fn a_pod_in_a_resize_as_a_whole_counts_with_what_it_has_and_with_its_overhead_on
             "resources": {"requests": amounts(has)}, "allocatedResources": amounts(allocated)});
         let pod = json!({"metadata": {"name": "r"}, "status": status, "spec": {"overhead": {"cpu": "100m", "memory": "100Mi"},
             "containers": [{"name": "c"}], "resources": {"requests": {"cpu": asked, "memory": "1Gi"}}}});
-        let need = resources::of_pod(&serde_json::from_value(pod).unwrap());
+        let need = model::requests::of_pod(&serde_json::from_value(pod).unwrap());
         (need["cpu"], need["memory"] >> 20)
     };
     assert_eq!(need("1", "1100m", "1100m", "Pending", ""), (1100, 1124));

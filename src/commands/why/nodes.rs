@@ -1,109 +1,67 @@
-//! Node by node, why none takes a pod: cordon, readiness, taints, labels, room. Pure, and less than a scheduler looks
-//! at: volumes, affinity and spread are in the scheduler's own message.
+//! Node by node, why none takes a pod, by the scheduler's own filters: cordon, taints, labels, affinity, room; and
+//! readiness. Pure. Volumes, ports, spread and the wishes of other pods are in the scheduler's own message.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use model::quantity::Quantity;
+use client::typed::typed;
+use k8s_openapi::api::core::v1::Node;
+use model::pod::Pod;
+use scheduler::filters::{self, Candidate, Shortfall};
+use scheduler::snapshot::{NodeState, Snapshot};
 use serde_json::Value;
 
 /// Nodes that are told one by one.
 const NODES_MAX: usize = 20;
 
-fn text<'a>(value: &'a Value, path: &str) -> &'a str {
-    value.pointer(path).and_then(Value::as_str).unwrap_or_default()
-}
-
-fn items<'a>(value: &'a Value, path: &str) -> impl Iterator<Item = &'a Value> {
-    value.pointer(path).and_then(Value::as_array).into_iter().flatten()
-}
-
-fn milli(value: &Value) -> i64 {
-    value.as_str().and_then(|text| text.parse::<Quantity>().ok()).map_or(0, |quantity| quantity.milli_value())
-}
-
-/// What a pod's containers ask for, in thousandths; init containers run before them, and count where they ask for more.
-fn requests(pod: &Value) -> BTreeMap<String, i64> {
-    let mut all: BTreeMap<String, i64> = [("pods".to_owned(), 1000)].into();
-    let asked = |container: &Value| -> Vec<(String, i64)> {
-        let map = container.pointer("/resources/requests").and_then(Value::as_object);
-        map.into_iter().flatten().map(|(name, amount)| (name.clone(), milli(amount))).collect()
-    };
-    for (name, amount) in items(pod, "/spec/containers").flat_map(asked) {
-        *all.entry(name).or_default() += amount;
-    }
-    for (name, amount) in items(pod, "/spec/initContainers").flat_map(asked) {
-        let most = all.entry(name).or_default();
-        *most = amount.max(*most);
-    }
-    all
-}
-
-fn tolerates(pod: &Value, taint: &Value) -> bool {
-    items(pod, "/spec/tolerations").any(|toleration| {
-        let (key, effect) = (text(toleration, "/key"), text(toleration, "/effect"));
-        let same_value =
-            text(toleration, "/operator") == "Exists" || text(toleration, "/value") == text(taint, "/value");
-        (key.is_empty() || key == text(taint, "/key"))
-            && (effect.is_empty() || effect == text(taint, "/effect"))
-            && same_value
-    })
-}
-
-/// Thousandths as people write them: `500m` of CPU, MiB of memory, pieces.
-fn amount(resource: &str, thousandths: i64) -> String {
+/// An amount as people write it: `500m` of CPU, MiB of memory, pieces.
+fn amount(resource: &str, count: i64) -> String {
     match resource {
-        "cpu" => format!("{thousandths}m"),
-        "memory" | "ephemeral-storage" => format!("{}Mi", thousandths / 1000 / (1 << 20)),
-        _ => (thousandths / 1000).to_string(),
+        "cpu" => format!("{count}m"),
+        "memory" | "ephemeral-storage" => format!("{}Mi", count / (1 << 20)),
+        _ => count.to_string(),
     }
 }
 
-fn against(pod: &Value, node: &Value, pods: &[Value]) -> Vec<String> {
+fn is_ready(node: &Node) -> bool {
+    let mut conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+fn against(candidate: &Candidate<'_>, node: &NodeState) -> Vec<String> {
     let mut why = Vec::new();
-    let ready = items(node, "/status/conditions")
-        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
-    if !ready {
+    if !is_ready(&node.node) {
         why.push("not ready".to_owned());
     }
-    if node.pointer("/spec/unschedulable") == Some(&Value::Bool(true)) {
+    if filters::is_cordoned_for(candidate, node) {
         why.push("cordoned".to_owned());
     }
-    for taint in
-        items(node, "/spec/taints").filter(|taint| taint["effect"] != "PreferNoSchedule" && !tolerates(pod, taint))
-    {
-        why.push(format!("taint {}={}:{}", text(taint, "/key"), text(taint, "/value"), text(taint, "/effect")));
+    for taint in filters::untolerated(candidate, node) {
+        why.push(format!("taint {}={}:{}", taint.key, taint.value.as_deref().unwrap_or_default(), taint.effect));
     }
-    for (key, value) in pod.pointer("/spec/nodeSelector").and_then(Value::as_object).into_iter().flatten() {
-        if node["metadata"]["labels"][key] != *value {
-            why.push(format!("no label {key}={}", value.as_str().unwrap_or_default()));
-        }
+    for (key, value) in filters::missing_labels(candidate, node) {
+        why.push(format!("no label {key}={value}"));
     }
-    let name = text(node, "/metadata/name");
-    let runs = |other: &&Value| {
-        text(other, "/spec/nodeName") == name && !matches!(text(other, "/status/phase"), "Succeeded" | "Failed")
-    };
-    let mut used: BTreeMap<String, i64> = BTreeMap::new();
-    for (resource, taken) in pods.iter().filter(runs).flat_map(requests) {
-        *used.entry(resource).or_default() += taken;
+    if !filters::is_by_affinity(candidate, node) {
+        why.push("not taken by the pod's node affinity".to_owned());
     }
-    for (resource, needs) in requests(pod).into_iter().filter(|(_, needs)| *needs > 0) {
-        let free = milli(&node["status"]["allocatable"][&resource]) - used.get(&resource).copied().unwrap_or_default();
-        if needs > free {
-            why.push(format!(
-                "wants {} of {resource}, {} is free",
-                amount(&resource, needs),
-                amount(&resource, free.max(0))
-            ));
-        }
+    for Shortfall { resource, need, free } in filters::shortfalls(candidate, node) {
+        let (need, free) = (amount(&resource, need), amount(&resource, free.max(0)));
+        why.push(format!("wants {need} of {resource}, {free} is free"));
     }
     why
 }
 
-/// A line a node that speaks against the pod.
+/// A line a node that speaks against the pod. An object that is not of its kind's shape says nothing here.
 pub(super) fn lines(pod: &Value, nodes: &[Value], pods: &[Value]) -> Vec<String> {
-    let told = nodes.iter().filter_map(|node| {
-        let why = against(pod, node, pods);
-        (!why.is_empty()).then(|| format!("node {}: {}", text(node, "/metadata/name"), why.join("; ")))
+    let Ok(pod) = typed::<Pod>(pod) else { return Vec::new() };
+    let Some(candidate) = Candidate::of(&pod) else { return Vec::new() };
+    let all: Vec<Arc<Node>> = nodes.iter().filter_map(|node| typed(node).ok()).map(Arc::new).collect();
+    let running: Vec<Arc<Pod>> = pods.iter().filter_map(|pod| typed(pod).ok()).map(Arc::new).collect();
+    let snapshot = Snapshot::build(&all, &running, &BTreeMap::new());
+    let told = snapshot.nodes.values().filter_map(|node| {
+        let why = against(&candidate, node);
+        (!why.is_empty()).then(|| format!("node {}: {}", node.name(), why.join("; ")))
     });
     let mut lines: Vec<String> = told.collect();
     let more = lines.len().saturating_sub(NODES_MAX);
@@ -139,5 +97,26 @@ mod tests {
         );
         let tolerant = json!({"spec": {"containers": [], "tolerations": [{"key": "gpu", "operator": "Exists"}], "nodeSelector": {"disk": "hdd"}}});
         assert_eq!(lines(&tolerant, &nodes[..1], &[]), ["node a: no label disk=hdd"]);
+    }
+
+    #[test]
+    fn a_pod_wants_all_that_the_scheduler_counts() {
+        let node = json!({"metadata": {"name": "n"}, "status": {
+            "conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "2", "memory": "1Gi", "pods": "2"},
+        }});
+        let asks = |cpu: &str| json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
+        let mut sidecar = asks("1500m");
+        sidecar["restartPolicy"] = json!("Always");
+        let with_sidecar = json!({"initContainers": [sidecar], "containers": [asks("1")]});
+        let with_overhead = json!({"containers": [asks("1900m")], "overhead": {"cpu": "200m"}});
+        let as_a_whole = json!({"containers": [asks("1")], "resources": {"requests": {"cpu": "3"}}});
+        let said = |spec: &Value, pods: &[Value]| lines(&json!({ "spec": spec }), std::slice::from_ref(&node), pods);
+        assert_eq!(said(&with_sidecar, &[]), ["node n: wants 2500m of cpu, 2000m is free"]);
+        assert_eq!(said(&with_overhead, &[]), ["node n: wants 2100m of cpu, 2000m is free"]);
+        assert_eq!(said(&as_a_whole, &[]), ["node n: wants 3000m of cpu, 2000m is free"]);
+        let runs = |name: &str, cpu: &str| json!({"metadata": {"name": name}, "spec": {"nodeName": "n", "containers": [], "overhead": {"cpu": cpu}}});
+        let one = json!({"containers": [asks("1")]});
+        assert_eq!(said(&one, &[runs("a", "1500m")]), ["node n: wants 1000m of cpu, 500m is free"]);
+        assert_eq!(said(&one, &[runs("a", "0"), runs("b", "0")]), ["node n: wants 1 of pods, 0 is free"]);
     }
 }

@@ -7,12 +7,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{DaemonSet, DaemonSetStatus};
 use k8s_openapi::api::core::v1::{
-    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod as WholePod, PodSpec, Taint, Toleration,
+    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod as WholePod, PodSpec, Toleration,
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
 use model::pod::Pod;
 use model::selectors;
+use model::taints::tolerates;
 
 use model::{owners, phase};
 
@@ -118,15 +119,6 @@ fn suits(spec: &PodSpec, node: &Node) -> (bool, bool) {
             .any(|taint| !tolerations.iter().any(|t| tolerates(t, taint)))
     };
     (fits && !refused(&["NoSchedule", "NoExecute"]), fits && !refused(&["NoExecute"]))
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let text = |value: &Option<String>| value.clone().unwrap_or_default();
-    let (key, effect, exists) =
-        (text(&toleration.key), text(&toleration.effect), toleration.operator.as_deref() == Some("Exists"));
-    (effect.is_empty() || effect == taint.effect)
-        && (if key.is_empty() { exists } else { key == taint.key })
-        && (exists || text(&toleration.value) == text(&taint.value))
 }
 
 fn affinity_allows(spec: &PodSpec, name: &str, labels: &BTreeMap<String, String>) -> bool {

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use model::pod::Pod;
+use model::taints::tolerates;
 
 use super::zones::Verdict;
 
@@ -196,14 +197,4 @@ pub(super) fn leave_at(pod: &Pod, node_taints: &[Taint], now: Timestamp) -> Opti
         };
     }
     leave
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let key = toleration.key.as_deref().unwrap_or_default();
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    let exists = toleration.operator.as_deref() == Some("Exists");
-    let value = toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
-    (effect.is_empty() || effect == taint.effect)
-        && (if key.is_empty() { exists } else { key == taint.key })
-        && (exists || value)
 }

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Pod, PodSpec, Taint};
+use model::requests::{self, Amounts};
+use model::selectors;
+use model::taints::tolerates;
 
 use crate::cgroups;
-use crate::container::{self, Role};
+use crate::container;
 use crate::settings::Settings;
 use crate::sources;
 
@@ -218,12 +221,14 @@ fn resources(host: &Host<'_>, pod: &Pod, live: &[&Pod]) -> Verdict {
     if n_live >= pods_max {
         return lacks("pods", 1, n_live, pods_max);
     }
-    for name in resource_names(pod) {
-        let requested = requests(pod, &name);
+    let asked = pod.spec.as_ref().map(requests::of_spec).unwrap_or_default();
+    let mut in_use = Amounts::new();
+    live.iter().filter_map(|p| p.spec.as_ref()).for_each(|spec| requests::add(&mut in_use, &requests::of_spec(spec)));
+    for (name, requested) in asked {
         // A resource that this node does not have is a matter of its plugin, not of room: upstream lets it pass to the
         // plugin's check.
         let capacity = host.allocatable.get(&name).copied().unwrap_or(0);
-        let used = live.iter().map(|p| requests(p, &name)).fold(0, i64::saturating_add);
+        let used = in_use.get(&name).copied().unwrap_or(0);
         if requested > 0 && used.saturating_add(requested) > capacity {
             return lacks(&name, requested, used, capacity);
         }
@@ -231,39 +236,9 @@ fn resources(host: &Host<'_>, pod: &Pod, live: &[&Pod]) -> Verdict {
     Ok(())
 }
 
-fn resource_names(pod: &Pod) -> std::collections::BTreeSet<String> {
-    let own = |r: Option<&k8s_openapi::api::core::v1::ResourceRequirements>| -> Vec<String> {
-        let maps = r.into_iter().flat_map(|r| [&r.requests, &r.limits]);
-        maps.flat_map(|m| m.iter().flatten()).map(|(name, _)| name.clone()).collect()
-    };
-    let of_containers = container::all(pod).into_iter().flat_map(|(c, _)| own(c.resources.as_ref()));
-    let of_pod = own(pod.spec.as_ref().and_then(|s| s.resources.as_ref()));
-    let overhead = pod.spec.iter().flat_map(|s| s.overhead.iter().flatten()).map(|(name, _)| name.clone());
-    of_containers.chain(of_pod).chain(overhead).collect()
-}
-
-/// What a pod asks for: its own request, or its containers and sidecars together or its largest init container beside
-/// the sidecars before it, whichever is more; plus overhead. CPU in milli-units.
+/// What a pod asks for of one resource, CPU in milli-units.
 pub(crate) fn requests(pod: &Pod, name: &str) -> i64 {
-    let number = |q: model::quantity::Quantity| if name == "cpu" { q.milli_value() } else { q.value() };
-    let spec = pod.spec.as_ref();
-    let overhead = spec.and_then(|s| s.overhead.as_ref()?.get(name)).map_or(0, |q| number(cgroups::parse(q)));
-    if let Some(whole) = cgroups::request(spec.and_then(|s| s.resources.as_ref()), name) {
-        return number(whole).saturating_add(overhead);
-    }
-    let (mut sidecars, mut init_peak, mut mains) = (0i64, 0i64, 0i64);
-    for (container, role) in container::all(pod) {
-        let own = cgroups::request(container.resources.as_ref(), name).map_or(0, number);
-        match role {
-            Role::Sidecar => {
-                sidecars = sidecars.saturating_add(own);
-                init_peak = init_peak.max(sidecars);
-            }
-            Role::Init => init_peak = init_peak.max(sidecars.saturating_add(own)),
-            _ => mains = mains.saturating_add(own),
-        }
-    }
-    mains.saturating_add(sidecars).max(init_peak).saturating_add(overhead)
+    pod.spec.as_ref().and_then(|spec| requests::of_spec(spec).get(name).copied()).unwrap_or(0)
 }
 
 fn selected(host: &Host<'_>, spec: &PodSpec) -> bool {
@@ -275,40 +250,7 @@ fn selected(host: &Host<'_>, spec: &PodSpec) -> bool {
         .as_ref()
         .and_then(|a| a.node_affinity.as_ref())
         .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    required.is_none_or(|selector| selector.node_selector_terms.iter().any(|term| term_matches(host, term)))
-}
-
-/// An empty term matches nothing.
-fn term_matches(host: &Host<'_>, term: &NodeSelectorTerm) -> bool {
-    let by_label = term.match_expressions.as_deref().unwrap_or_default();
-    let by_field = term.match_fields.as_deref().unwrap_or_default();
-    let field = |r: &NodeSelectorRequirement| (r.key == "metadata.name").then(|| host.name.to_owned());
-    !(by_label.is_empty() && by_field.is_empty())
-        && by_label.iter().all(|r| requirement(r, host.labels.get(&r.key)))
-        && by_field.iter().all(|r| requirement(r, field(r).as_ref()))
-}
-
-fn requirement(r: &NodeSelectorRequirement, have: Option<&String>) -> bool {
-    let values = r.values.as_deref().unwrap_or_default();
-    let numbers = || Some((have?.parse::<i64>().ok()?, values.first()?.parse::<i64>().ok()?));
-    match r.operator.as_str() {
-        "In" => have.is_some_and(|v| values.contains(v)),
-        "NotIn" => !have.is_some_and(|v| values.contains(v)),
-        "Exists" => have.is_some(),
-        "DoesNotExist" => have.is_none(),
-        "Gt" => numbers().is_some_and(|(have, limit)| have > limit),
-        "Lt" => numbers().is_some_and(|(have, limit)| have < limit),
-        _ => false,
-    }
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let empty = |s: &Option<String>| s.as_deref().is_none_or(str::is_empty);
-    let effect = empty(&toleration.effect) || toleration.effect.as_deref() == Some(&taint.effect);
-    let key = empty(&toleration.key) || toleration.key.as_deref() == Some(&taint.key);
-    let value = toleration.operator.as_deref() == Some("Exists")
-        || toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
-    effect && key && value
+    required.is_none_or(|selector| selectors::picks_node(selector, host.name, &host.labels))
 }
 
 /// Port, protocol and address of each port that is published on the host.

@@ -1,8 +1,7 @@
 //! The pod that filters judge, and their answer.
 
 use model::pod::{Pod, PodSpec};
-
-use crate::resources;
+use model::requests::{self, Amounts};
 
 /// Why a node cannot take a pod, in upstream's words. Usually one; resources may name several.
 pub type Reasons = Vec<String>;
@@ -14,7 +13,14 @@ pub struct Candidate<'a> {
     /// Its spec.
     pub spec: &'a PodSpec,
     /// What it needs.
-    pub need: resources::Amounts,
+    pub need: Amounts,
+}
+
+impl<'a> Candidate<'a> {
+    /// `None` for a pod without a spec.
+    pub fn of(pod: &'a Pod) -> Option<Candidate<'a>> {
+        Some(Candidate { pod, spec: pod.spec.as_ref()?, need: requests::of_pod(pod) })
+    }
 }
 
 /// The reason if it holds, else none.

@@ -10,13 +10,16 @@ mod ports;
 pub(crate) mod spread;
 pub mod volumes;
 
-use std::collections::BTreeSet;
-
 use candidate::because;
 pub use candidate::{Candidate, Reasons};
+use k8s_openapi::api::core::v1::Taint;
+use model::taints::is_tolerated;
 
 use crate::affinity;
 use crate::snapshot::{NodeState, Snapshot};
+
+/// The resource that counts a node's pods.
+const PODS: &str = "pods";
 
 type Filter = fn(&Candidate<'_>, &NodeState, &Snapshot) -> Reasons;
 
@@ -48,15 +51,19 @@ pub fn reason_against_all(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Opt
     volumes::prefilter(candidate, snapshot).or_else(|| claims::prefilter(candidate))
 }
 
-fn unschedulable(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> Reasons {
+/// Whether the node is cordoned and the pod does not tolerate it.
+pub fn is_cordoned_for(candidate: &Candidate<'_>, node: &NodeState) -> bool {
     let cordoned = node.node.spec.as_ref().and_then(|s| s.unschedulable).unwrap_or(false);
-    let taint = k8s_openapi::api::core::v1::Taint {
+    let taint = Taint {
         key: "node.kubernetes.io/unschedulable".to_owned(),
         effect: "NoSchedule".to_owned(),
-        ..Default::default()
+        ..Taint::default()
     };
-    let tolerated = candidate.spec.tolerations.iter().flatten().any(|t| affinity::tolerates(t, &taint));
-    because(cordoned && !tolerated, "node(s) were unschedulable")
+    cordoned && !is_tolerated(&taint, candidate.spec.tolerations.as_deref())
+}
+
+fn unschedulable(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> Reasons {
+    because(is_cordoned_for(candidate, node), "node(s) were unschedulable")
 }
 
 fn node_name(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> Reasons {
@@ -64,25 +71,36 @@ fn node_name(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> Reaso
     because(!wanted.is_empty() && wanted != node.name(), "node(s) didn't match the requested node name")
 }
 
-fn taints(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> Reasons {
+/// The node's taints that keep the pod away.
+pub fn untolerated<'n>(candidate: &Candidate<'_>, node: &'n NodeState) -> impl Iterator<Item = &'n Taint> {
     let taints = node.node.spec.iter().flat_map(|s| s.taints.iter().flatten());
-    let mut hard = taints.filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
-    let untolerated =
-        hard.any(|taint| !candidate.spec.tolerations.iter().flatten().any(|t| affinity::tolerates(t, taint)));
-    because(untolerated, "node(s) had untolerated taint(s)")
+    let hard = taints.filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
+    hard.filter(|taint| !is_tolerated(taint, candidate.spec.tolerations.as_deref()))
+}
+
+fn taints(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> Reasons {
+    because(untolerated(candidate, node).next().is_some(), "node(s) had untolerated taint(s)")
+}
+
+/// The labels of the pod's `nodeSelector` that the node lacks.
+pub fn missing_labels<'p>(
+    candidate: &Candidate<'p>,
+    node: &NodeState,
+) -> impl Iterator<Item = (&'p String, &'p String)> {
+    let selector = candidate.spec.node_selector.iter().flatten();
+    selector.filter(|(key, value)| node.label(key) != Some(value.as_str()))
+}
+
+/// Whether the pod's required node affinity takes the node.
+pub fn is_by_affinity(candidate: &Candidate<'_>, node: &NodeState) -> bool {
+    let affinity = candidate.spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
+    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    required.is_none_or(|selector| affinity::node_selector_matches(selector, node))
 }
 
 fn node_affinity(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> Reasons {
-    let selector = candidate.spec.node_selector.iter().flatten();
-    let by_labels = selector.into_iter().all(|(key, value)| node.label(key) == Some(value.as_str()));
-    let required = candidate
-        .spec
-        .affinity
-        .as_ref()
-        .and_then(|a| a.node_affinity.as_ref())
-        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    let by_affinity = required.is_none_or(|selector| affinity::node_selector_matches(selector, node));
-    because(!(by_labels && by_affinity), "node(s) didn't match Pod's node affinity/selector")
+    let wanted = missing_labels(candidate, node).next().is_none() && is_by_affinity(candidate, node);
+    because(!wanted, "node(s) didn't match Pod's node affinity/selector")
 }
 
 /// Whether the pod's selector and affinity take the node.
@@ -90,22 +108,37 @@ pub(crate) fn is_wanted(candidate: &Candidate<'_>, node: &NodeState, snapshot: &
     node_affinity(candidate, node, snapshot).is_empty()
 }
 
-fn fit(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> Reasons {
-    let mut reasons = Reasons::new();
-    let pods_max = node.allocatable.get("pods").copied().unwrap_or(0);
-    if i64::try_from(node.pods.len()).unwrap_or(i64::MAX) >= pods_max {
-        reasons.push("Too many pods".to_owned());
-    }
-    // CPU and memory first, as upstream names them; then the rest by name.
+/// A resource of which a node has less left than a pod needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortfall {
+    /// `pods`, `cpu`, …
+    pub resource: String,
+    /// What the pod needs: of CPU thousandths, else whole units.
+    pub need: i64,
+    /// What the node has left.
+    pub free: i64,
+}
+
+/// What the node has too little of: room for one pod more, then CPU and memory first, as upstream names them, and the
+/// rest by name.
+pub fn shortfalls(candidate: &Candidate<'_>, node: &NodeState) -> Vec<Shortfall> {
+    let allocatable = |name: &str| node.allocatable.get(name).copied().unwrap_or(0);
+    let n_pods = i64::try_from(node.pods.len()).unwrap_or(i64::MAX);
+    let pods = Shortfall { resource: PODS.to_owned(), need: 1, free: allocatable(PODS).saturating_sub(n_pods) };
     let first = ["cpu", "memory", "ephemeral-storage"];
-    let named: BTreeSet<&str> = first.into_iter().collect();
-    let rest = candidate.need.keys().map(String::as_str).filter(|name| !named.contains(name));
-    for name in first.into_iter().chain(rest) {
-        let need = candidate.need.get(name).copied().unwrap_or(0);
-        let free = node.allocatable.get(name).copied().unwrap_or(0) - node.used.get(name).copied().unwrap_or(0);
-        if need > 0 && need > free {
-            reasons.push(format!("Insufficient {name}"));
-        }
-    }
-    reasons
+    let rest = candidate.need.keys().map(String::as_str).filter(|name| !first.contains(name));
+    let amounts = first.into_iter().chain(rest).map(|name| Shortfall {
+        resource: name.to_owned(),
+        need: candidate.need.get(name).copied().unwrap_or(0),
+        free: allocatable(name) - node.used.get(name).copied().unwrap_or(0),
+    });
+    std::iter::once(pods).chain(amounts).filter(|one| one.need > 0 && one.need > one.free).collect()
+}
+
+fn fit(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> Reasons {
+    let text = |short: Shortfall| match short.resource.as_str() {
+        PODS => "Too many pods".to_owned(),
+        name => format!("Insufficient {name}"),
+    };
+    shortfalls(candidate, node).into_iter().map(text).collect()
 }

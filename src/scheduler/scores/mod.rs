@@ -4,9 +4,12 @@
 mod inter_pod;
 mod spread;
 
+use model::requests::Amounts;
+use model::taints::is_tolerated;
+
 use crate::affinity;
 use crate::filters::Candidate;
-use crate::resources::{self, Amounts};
+use crate::resources;
 use crate::snapshot::{NodeState, Snapshot};
 
 /// How a score looks at the nodes: one by one, or at all of them together.
@@ -65,8 +68,7 @@ pub fn totals(candidate: &Candidate<'_>, nodes: &[&NodeState], snapshot: &Snapsh
 fn intolerable_taints(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> i64 {
     let taints =
         node.node.spec.iter().flat_map(|s| s.taints.iter().flatten()).filter(|t| t.effect == "PreferNoSchedule");
-    let untolerated =
-        taints.filter(|taint| !candidate.spec.tolerations.iter().flatten().any(|t| affinity::tolerates(t, taint)));
+    let untolerated = taints.filter(|taint| !is_tolerated(taint, candidate.spec.tolerations.as_deref()));
     i64::try_from(untolerated.count()).unwrap_or(i64::MAX / 1000)
 }
 
