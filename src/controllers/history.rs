@@ -14,8 +14,9 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
+use crate::adoption::{Adoption, Claimed};
 use crate::driver::{self, Error};
-use model::owners::{self, Claim};
+use model::owners;
 
 /// Old templates that are kept when the spec does not say.
 const LIMIT: i32 = 10;
@@ -74,25 +75,10 @@ impl<K: Kind + k8s_openapi::Metadata<Ty = ObjectMeta>> History<'_, K> {
 
     /// The workload's revisions, oldest first, after adopting and releasing what its selector says.
     pub(crate) async fn claim(&self) -> Result<Vec<Arc<ControllerRevision>>, Error> {
-        let mut owned = Vec::new();
-        for revision in self.revisions.list_in(&self.owner.namespace().unwrap_or_default()) {
-            let patch = match owners::claim(self.owner.meta(), self.selector, &revision.metadata) {
-                Claim::Owned => {
-                    owned.push(revision);
-                    continue;
-                }
-                Claim::Foreign => continue,
-                Claim::Adopt => {
-                    json!({"metadata": {"uid": revision.uid(), "ownerReferences": [owners::reference_to(self.owner)]}})
-                }
-                Claim::Release => {
-                    json!({"metadata": {"uid": revision.uid(), "ownerReferences": [{"$patch": "delete", "uid": self.owner.uid()}]}})
-                }
-            };
-            let patched =
-                self.api().patch(&revision.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await;
-            driver::gone_is_fine(patched)?;
-        }
+        let revisions = self.revisions.list_in(&self.owner.namespace().unwrap_or_default());
+        let adoption = Adoption { owner: self.owner, selector: self.selector, finalizer: None };
+        let claimed = adoption.adopt_and_release(&self.api(), revisions, |_, claim| claim).await?;
+        let mut owned: Vec<Arc<ControllerRevision>> = claimed.into_iter().filter_map(Claimed::owned).collect();
         owned.sort_by_key(|revision| {
             (revision.revision, revision.metadata.creation_timestamp.clone(), revision.name_any())
         });

@@ -7,6 +7,8 @@ pub mod registry;
 pub mod settings;
 pub mod signer;
 
+mod adoption;
+
 mod driver;
 
 mod expectations;

@@ -23,10 +23,11 @@ use model::selectors;
 use serde_json::json;
 use tokio::time::Instant;
 
+use crate::adoption::{Adoption, Claimed};
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::expectations::Expectations;
 use crate::history::{self, History, State};
-use model::owners::{self, Claim};
+use model::owners;
 use plan::Ended;
 
 const NAME: &str = "daemon-set-controller";
@@ -136,22 +137,9 @@ impl Controller {
         let Some(spec) = &set.spec else { return Ok(Vec::new()) };
         let namespace = set.namespace().unwrap_or_default();
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
-        let mut owned = Vec::new();
-        for pod in self.pods.list_in(&namespace) {
-            let patch = match owners::claim(&set.metadata, &spec.selector, &pod.metadata) {
-                Claim::Owned => {
-                    owned.push(pod);
-                    continue;
-                }
-                Claim::Foreign => continue,
-                Claim::Adopt => json!({"metadata": {"uid": pod.uid(), "ownerReferences": [owners::reference_to(set)]}}),
-                Claim::Release => {
-                    json!({"metadata": {"uid": pod.uid(), "ownerReferences": [{"$patch": "delete", "uid": set.uid()}]}})
-                }
-            };
-            driver::gone_is_fine(api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await)?;
-        }
-        Ok(owned)
+        let adoption = Adoption { owner: set, selector: &spec.selector, finalizer: None };
+        let claimed = adoption.adopt_and_release(&api, self.pods.list_in(&namespace), |_, claim| claim).await?;
+        Ok(claimed.into_iter().filter_map(Claimed::owned).collect())
     }
 
     /// The hash of the set's template; stores the template as a ControllerRevision and forgets the oldest ones.

@@ -20,8 +20,9 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions
 use model::selectors;
 use serde_json::json;
 
+use crate::adoption::{Adoption, Claimed};
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use model::owners::{self, Claim};
+use model::owners;
 use plan::{Action, Sets};
 
 const NAME: &str = "deployment-controller";
@@ -109,28 +110,10 @@ impl Controller {
     async fn claim(&self, deployment: &Deployment) -> Result<Vec<Arc<ReplicaSet>>, Error> {
         let Some(spec) = &deployment.spec else { return Ok(Vec::new()) };
         let api: Api<ReplicaSet> = self.api(deployment);
-        let mut owned = Vec::new();
-        for set in self.sets.list_in(&deployment.namespace().unwrap_or_default()) {
-            match owners::claim(&deployment.metadata, &spec.selector, &set.metadata) {
-                Claim::Owned => owned.push(set),
-                Claim::Adopt => {
-                    let patch =
-                        json!({"metadata": {"uid": set.uid(), "ownerReferences": [owners::reference_to(deployment)]}});
-                    match api.patch(&set.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await {
-                        Ok(adopted) => owned.push(Arc::new(adopted)),
-                        Err(err) => driver::gone_is_fine::<()>(Err(err))?,
-                    }
-                }
-                Claim::Release => {
-                    let drop_us = json!({"metadata": {"uid": set.uid(), "ownerReferences": [{"$patch": "delete", "uid": deployment.uid()}]}});
-                    driver::gone_is_fine(
-                        api.patch(&set.name_any(), &PatchParams::default(), &Patch::Strategic(drop_us)).await,
-                    )?;
-                }
-                Claim::Foreign => {}
-            }
-        }
-        Ok(owned)
+        let sets = self.sets.list_in(&deployment.namespace().unwrap_or_default());
+        let adoption = Adoption { owner: deployment, selector: &spec.selector, finalizer: None };
+        let claimed = adoption.adopt_and_release(&api, sets, |_, claim| claim).await?;
+        Ok(claimed.into_iter().map(Claimed::any).collect())
     }
 
     async fn act(&self, deployment: &Deployment, action: Action) -> Result<(), Error> {

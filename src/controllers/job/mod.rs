@@ -26,9 +26,10 @@ use model::pod::Pod;
 use model::selectors;
 use serde_json::json;
 
+use crate::adoption::{Adoption, Claimed};
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::expectations::Expectations;
-use model::owners::{self, Claim};
+use model::owners;
 use plan::{Fresh, Plan, TRACKING};
 
 const NAME: &str = "job-controller";
@@ -150,26 +151,9 @@ impl Controller {
     async fn claim(&self, job: &Job, key: &Key) -> Result<Vec<Arc<Pod>>, Error> {
         let Some(selector) = job.spec.as_ref().and_then(|s| s.selector.as_ref()) else { return Ok(Vec::new()) };
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let mut owned = Vec::new();
-        for pod in self.pods.list_in(&key.namespace) {
-            let patch = match owners::claim(&job.metadata, selector, &pod.metadata) {
-                Claim::Owned => {
-                    owned.push(pod);
-                    continue;
-                }
-                Claim::Foreign => continue,
-                Claim::Adopt => {
-                    json!({"metadata": {"uid": pod.uid(), "ownerReferences": [owners::reference_to(job)], "finalizers": [TRACKING]}})
-                }
-                Claim::Release => json!({"metadata": {
-                    "uid": pod.uid(),
-                    "ownerReferences": [{"$patch": "delete", "uid": job.uid()}],
-                    "$deleteFromPrimitiveList/finalizers": [TRACKING],
-                }}),
-            };
-            driver::gone_is_fine(api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await)?;
-        }
-        Ok(owned)
+        let adoption = Adoption { owner: job, selector: selector, finalizer: Some(TRACKING) };
+        let claimed = adoption.adopt_and_release(&api, self.pods.list_in(&key.namespace), |_, claim| claim).await?;
+        Ok(claimed.into_iter().filter_map(Claimed::owned).collect())
     }
 
     /// Makes and deletes pods; says how many were made even when some failed.

@@ -16,11 +16,11 @@ use client::queue::Queue;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::{Pod as WholePod, ReplicationController};
 use kube::ResourceExt as _;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use model::pod::Pod;
 use model::selectors;
-use serde_json::json;
 
+use crate::adoption::{Adoption, Claimed};
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::expectations::Expectations;
 use model::owners::{self, Claim};
@@ -145,28 +145,14 @@ impl<K: Workload> Controller<K> {
     async fn claim(&self, object: &K, set: &ReplicaSet) -> Result<Vec<Arc<Pod>>, Error> {
         let Some(spec) = &set.spec else { return Ok(Vec::new()) };
         let api = self.pods_of(object);
-        let mut owned = Vec::new();
-        for pod in self.pods.list_in(&set.namespace().unwrap_or_default()) {
-            match owners::claim(&set.metadata, &spec.selector, &pod.metadata) {
-                Claim::Owned => owned.push(pod),
-                Claim::Adopt if phase::is_active(&pod) => {
-                    let patch =
-                        json!({"metadata": {"uid": pod.uid(), "ownerReferences": [owners::reference_to(object)]}});
-                    match api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await {
-                        Ok(adopted) => owned.push(Arc::new(adopted)),
-                        Err(err) => driver::gone_is_fine::<()>(Err(err))?,
-                    }
-                }
-                Claim::Release => {
-                    let drop_us = json!({"metadata": {"uid": pod.uid(), "ownerReferences": [{"$patch": "delete", "uid": set.uid()}]}});
-                    driver::gone_is_fine(
-                        api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(drop_us)).await,
-                    )?;
-                }
-                Claim::Adopt | Claim::Foreign => {}
-            }
-        }
-        Ok(owned)
+        let refine = |pod: &Pod, claim| match claim {
+            Claim::Adopt if !phase::is_active(pod) => Claim::Foreign,
+            claim => claim,
+        };
+        let pods = self.pods.list_in(&set.namespace().unwrap_or_default());
+        let adoption = Adoption { owner: object, selector: &spec.selector, finalizer: None };
+        let claimed = adoption.adopt_and_release(&api, pods, refine).await?;
+        Ok(claimed.into_iter().map(Claimed::any).collect())
     }
 
     /// Makes `n` pods in growing batches and stops at the first batch with a failure.

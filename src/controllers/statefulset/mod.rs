@@ -22,6 +22,7 @@ use model::pod::Pod;
 use model::selectors;
 use serde_json::json;
 
+use crate::adoption::{Adoption, Claimed};
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::expectations::Expectations;
 use crate::history::{self, History, State};
@@ -151,24 +152,17 @@ impl Controller {
         let Some(spec) = &set.spec else { return Ok(Vec::new()) };
         let namespace = set.namespace().unwrap_or_default();
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
-        let mut owned = Vec::new();
-        for pod in self.pods.list_in(&namespace) {
+        let refine = |pod: &Pod, claim| {
             let is_member = identity::ordinal(&set.name_any(), &pod.name_any()).is_some();
-            let patch = match owners::claim(&set.metadata, &spec.selector, &pod.metadata) {
-                Claim::Owned if is_member => {
-                    owned.push(pod);
-                    continue;
-                }
-                Claim::Foreign => continue,
-                Claim::Adopt if !is_member => continue,
-                Claim::Adopt => json!({"metadata": {"uid": pod.uid(), "ownerReferences": [owners::reference_to(set)]}}),
-                Claim::Owned | Claim::Release => {
-                    json!({"metadata": {"uid": pod.uid(), "ownerReferences": [{"$patch": "delete", "uid": set.uid()}]}})
-                }
-            };
-            driver::gone_is_fine(api.patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await)?;
-        }
-        Ok(owned)
+            match claim {
+                Claim::Owned if !is_member => Claim::Release,
+                Claim::Adopt if !is_member => Claim::Foreign,
+                claim => claim,
+            }
+        };
+        let adoption = Adoption { owner: set, selector: &spec.selector, finalizer: None };
+        let claimed = adoption.adopt_and_release(&api, self.pods.list_in(&namespace), refine).await?;
+        Ok(claimed.into_iter().filter_map(Claimed::owned).collect())
     }
 
     fn pods_of(&self, key: &Key) -> Api<Pod> {
