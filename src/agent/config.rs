@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Taint;
 use kubelet::config::NodeDns;
-use network::overlay::Backend;
+use network::Backend;
 use tokio::sync::watch;
 
 use crate::agent::images::SystemImages;
@@ -47,7 +47,7 @@ pub(crate) struct AgentConfig {
 /// What was chosen about the pod network.
 #[derive(Clone, Debug)]
 pub(crate) struct NetworkChoice {
-    pub(crate) backend: network::overlay::Backend,
+    pub(crate) backend: network::Backend,
     pub(crate) interface: Option<String>,
     pub(crate) external_ip: bool,
     pub(crate) ipv6_masquerade: bool,

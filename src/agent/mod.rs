@@ -181,7 +181,7 @@ pub(crate) async fn build(
 ) -> Result<(), AgentError> {
     let Beginning { config, kubelet, runtime } = beginning;
     let run_dir = run_dir(&config.data_dir);
-    let gate = network::policy::Gate {
+    let gate = network::Gate {
         socket: run_dir.join("network.sock"),
         claims: run_dir.join("sandboxes.json"),
         walls: config.data_dir.join("agent/policies.json"),
@@ -248,7 +248,7 @@ fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
     let nodes = informers.get::<Node>();
     group.spawn("pod-cidr", async move {
         let mut changes = nodes.changes();
-        let mut mtus = network::overlay::pod_mtu(&files.net, &tasks).await;
+        let mut mtus = network::pod_mtu(&files.net, &tasks).await;
         nodes.synced().await;
         let mut guard = SourceGuard::default();
         let mut written = (Vec::new(), None, false);

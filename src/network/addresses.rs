@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::task::Group;
 
-use crate::NetworkError;
+use crate::error::NetworkError;
 use crate::overlay::kernel::{ADDRESSES, Events, Kernel};
 
 /// Changes come in bursts: an address goes, another comes, then its routes.

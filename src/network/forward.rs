@@ -13,9 +13,10 @@ use ipnet::IpNet;
 use tokio::process::Command;
 use tracing::{info, warn};
 
+use crate::error::NetworkError;
 use crate::monitor::Watched;
+use crate::nft;
 use crate::table::Table;
-use crate::{NetworkError, nft};
 
 /// iptables waits for its lock this long, and we for iptables.
 const LOCK_SECS: &str = "5";

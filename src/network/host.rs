@@ -17,8 +17,8 @@ use rtnetlink::packet_route::route::RouteProtocol;
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::NetworkError;
-use crate::service::rules::Family;
+use crate::error::NetworkError;
+use crate::family::Family;
 
 /// Whether packets between two ports of a bridge pass the tables of IP: without it neither Services nor policies see
 /// them.

@@ -7,9 +7,10 @@ use base::chain::Chain;
 use base::task::Group;
 use tracing::{info, warn};
 
+use crate::error::NetworkError;
 use crate::monitor::Watched;
+use crate::nft;
 use crate::table::Table;
-use crate::{NetworkError, nft};
 
 /// The plugins' tables.
 pub(crate) fn tables() -> impl Iterator<Item = Table> {

@@ -16,9 +16,10 @@ use rtnetlink::sys::{AsyncSocket as _, AsyncSocketExt as _, TokioSocket, protoco
 use tokio::sync::Notify;
 use tracing::warn;
 
+use crate::error::NetworkError;
 use crate::netlink::{attributes, messages};
+use crate::nft;
 use crate::table::Table;
-use crate::{NetworkError, nft};
 
 const NFNLGRP_NFTABLES: u32 = 7;
 const NFNL_SUBSYS_NFTABLES: u16 = 10;

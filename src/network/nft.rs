@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 
-use crate::NetworkError;
+use crate::error::NetworkError;
 use crate::table::Table;
 
 /// A script of ten thousand services takes seconds; one that takes longer hangs.

@@ -21,32 +21,10 @@ use serde_json::json;
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
+use crate::config::{Backend, Config};
+use crate::error::NetworkError;
 use crate::overlay::kernel::{Kernel, Tunnel};
 use crate::overlay::plan::{Mine, Plan};
-use crate::{Config, NetworkError};
-
-/// How pods of other nodes are reached; the names are k3s's `--flannel-backend`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Backend {
-    /// A tunnel over UDP 8472 with network identifier 1.
-    #[default]
-    Vxlan,
-    /// Plain routes: all nodes are on one network segment.
-    HostGw,
-    /// Somebody else does it.
-    None,
-}
-
-impl Backend {
-    /// The annotation's word.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Backend::Vxlan => "vxlan",
-            Backend::HostGw => "host-gw",
-            Backend::None => "none",
-        }
-    }
-}
 
 /// A burst of Node changes is gathered this long.
 const GATHER: Duration = Duration::from_millis(50);

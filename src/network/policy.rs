@@ -8,12 +8,12 @@ mod gate;
 mod heavy;
 mod interest;
 mod model;
+pub(crate) mod pod_ref;
 mod rules;
 mod walls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -23,36 +23,27 @@ use base::task::Group;
 use client::informer::{Change, Changes, Informer, Informers, Key, Kind};
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::api::networking::v1::NetworkPolicy;
-use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tracing::{debug, error, info, warn};
 
+use crate::config::{Config, Gate};
+use crate::error::NetworkError;
+use crate::family::Family;
 use crate::monitor::{News, Watched};
 use crate::policy::claims::{Claim, Claims};
 use crate::policy::heavy::Heavy;
 use crate::policy::interest::Interest;
 use crate::policy::model::{Facts, World};
+use crate::policy::pod_ref::PodRef;
 use crate::policy::walls::Walls;
-use crate::service::rules::Family;
 use crate::table::{Ruleset, Table};
-use crate::{Config, NetworkError, host, nft, table};
+use crate::{host, nft, table};
 
 /// A burst of changes is gathered this long; a pod that waits to start is served at once.
 const GATHER: Duration = Duration::from_millis(20);
 /// Plugin calls that wait for the loop below; more wait in their sockets.
 const REQUESTS_BACKLOG: usize = 64;
-
-/// Where the CNI plugin calls, and where addresses of sandboxes are remembered.
-#[derive(Clone, Debug)]
-pub struct Gate {
-    /// The unix socket.
-    pub socket: PathBuf,
-    /// The file of claims; it must not outlive a boot.
-    pub claims: PathBuf,
-    /// The file of namespaces with policies; it must outlive a boot.
-    pub walls: PathBuf,
-}
 
 /// Whoever waits for a pod's policies: they are in force, or cannot be, in words.
 type Done = oneshot::Sender<Result<(), String>>;
@@ -65,16 +56,6 @@ pub(crate) enum Request {
     Check { sandbox: String, ips: Vec<IpAddr>, done: oneshot::Sender<bool> },
     /// The sandbox is gone.
     Remove { sandbox: String, done: oneshot::Sender<()> },
-}
-
-/// A pod as the runtime names it. (Without a namespace in what an earlier kedge wrote down.)
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct PodRef {
-    #[serde(default)]
-    pub(crate) ns: String,
-    #[serde(default)]
-    pub(crate) name: String,
-    pub(crate) uid: String,
 }
 
 /// Starts the enforcement of policies; it lives as long as the group. Rules stay in force afterwards.

@@ -23,16 +23,19 @@ use client::services::{Services, Touched};
 use k8s_openapi::api::core::v1::Node;
 use tracing::{debug, info, warn};
 
+use crate::config::Config;
+use crate::error::NetworkError;
+use crate::family::Family;
 use crate::monitor::Watched;
 use crate::service::flows::Stale;
 use crate::service::health::{Health, LocalEndpoints};
 use crate::service::listeners::Listeners;
 use crate::service::parts::Parts;
 use crate::service::reserved::{Elements, Reserved};
-use crate::service::rules::{Family, Part, Site};
+use crate::service::rules::{Part, Site};
 use crate::service::snapshot::{Place, ServicePort};
 use crate::table::{Ruleset, Table};
-use crate::{Config, NetworkError, nft, table};
+use crate::{nft, table};
 
 /// A burst of changes (a rolling update) is gathered this long before nft is called.
 const GATHER: Duration = Duration::from_millis(20);

@@ -20,7 +20,7 @@ use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::{Handle, LinkUnspec, LinkVxlan, MulticastGroup, RouteMessageBuilder};
 use tracing::info;
 
-use crate::NetworkError;
+use crate::error::NetworkError;
 use crate::host::OUR_ROUTES;
 use crate::overlay::plan::{Mac, Plan, VNI};
 

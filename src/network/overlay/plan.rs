@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::Node;
 use model::node::addresses;
 use serde_json::Value;
 
-use crate::Config;
-use crate::overlay::Backend;
+use crate::config::Backend;
+use crate::config::Config;
 
 const BACKEND_TYPE: &str = "flannel.alpha.coreos.com/backend-type";
 const BACKEND_DATA: &str = "flannel.alpha.coreos.com/backend-data";

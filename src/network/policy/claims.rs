@@ -11,8 +11,8 @@ use std::sync::Arc;
 use base::files::{self, FileError};
 use serde::{Deserialize, Serialize};
 
-use crate::policy::PodRef;
 use crate::policy::model::Facts;
+use crate::policy::pod_ref::PodRef;
 
 /// One sandbox's addresses.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

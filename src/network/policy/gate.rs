@@ -16,9 +16,10 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot};
 use tracing::{debug, warn};
 
-use crate::NetworkError;
+use crate::error::NetworkError;
+use crate::policy::Request;
 use crate::policy::claims::Claim;
-use crate::policy::{PodRef, Request};
+use crate::policy::pod_ref::PodRef;
 
 /// A question is some hundred bytes.
 const QUESTION_BYTES_MAX: u64 = 16 * 1024;

@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{error, info};
 
-use crate::NetworkError;
+use crate::error::NetworkError;
+use crate::family::Family;
 use crate::policy::model::{Policy, World};
 use crate::policy::rules;
-use crate::service::rules::Family;
 use crate::table;
 
 /// Namespaces that are held to be why, at most. When nft fails without them, too, none of them was.

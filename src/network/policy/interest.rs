@@ -76,10 +76,10 @@ mod tests {
     use base::rng::Rng;
 
     use super::*;
+    use crate::family::Family;
     use crate::policy::claims::Claims;
     use crate::policy::model::members;
     use crate::policy::rules::render;
-    use crate::service::rules::Family;
     use crate::service::snapshot::Protocol;
 
     const NODE: &str = "n";

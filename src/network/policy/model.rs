@@ -13,8 +13,8 @@ use kube::core::Selector;
 use model::pod::Pod as ApiPod;
 use tracing::warn;
 
-use crate::policy::PodRef;
 use crate::policy::claims::Claims;
+use crate::policy::pod_ref::PodRef;
 use crate::service::snapshot::Protocol;
 
 /// Entries of one policy that become a rule or a set each: named ports, selectors of pods, blocks with exceptions.

@@ -23,8 +23,9 @@ use base::traces::BRIDGE;
 use ipnet::IpNet;
 use kube::core::{Selector, SelectorExt as _};
 
+use crate::family::Family;
 use crate::policy::model::{Peer, Pod, Policy, Port, Rule, Standing, World};
-use crate::service::rules::{Family, hash, set_of};
+use crate::service::rules::{hash, set_of};
 use crate::service::snapshot::Protocol;
 use crate::table::{Ruleset, SetKind, Table};
 

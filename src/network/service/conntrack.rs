@@ -8,9 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use rtnetlink::sys::{Socket, SocketAddr as NetlinkAddr, protocols::NETLINK_NETFILTER};
 
+use crate::family::Family;
 use crate::netlink::{attributes, messages, put_attribute};
 use crate::service::flows::Stale;
-use crate::service::rules::{Family, UdpTarget};
+use crate::service::rules::UdpTarget;
 
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::service::rules::{Family, Site, braces};
+use crate::family::Family;
+
+use crate::service::rules::{Site, braces};
 use crate::table::{Ruleset, SetKind};
 
 /// The bit of the packet mark that asks for masquerade, as kube-proxy's default.

@@ -6,8 +6,8 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::family::Family;
 use crate::service::reserved::Elements;
-use crate::service::rules::Family;
 use crate::service::snapshot::Protocol;
 
 /// The kernel gives clients' sockets ports from here on, if it does not tell.

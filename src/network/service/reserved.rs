@@ -13,8 +13,8 @@ use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use crate::Config;
-use crate::service::rules::Family;
+use crate::config::Config;
+use crate::family::Family;
 
 /// Elements of sets, by the sets' names.
 pub(crate) type Elements = BTreeMap<String, BTreeMap<String, String>>;

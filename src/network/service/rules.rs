@@ -22,6 +22,7 @@ use ipnet::IpNet;
 use sha2::{Digest as _, Sha256};
 use tracing::warn;
 
+use crate::family::Family;
 use crate::service::listeners::Listeners;
 use crate::service::reserved::Reserved;
 use crate::service::snapshot::{Endpoint, Policy, Protocol, ServicePort};
@@ -45,63 +46,6 @@ const CHAIN_ID_BYTES_MAX: usize = 96;
 
 /// Entries of one affinity set; when it is full, further clients are balanced anew each time.
 const AFFINITY_CLIENTS_MAX: u32 = 65_535;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Family {
-    V4,
-    V6,
-}
-
-impl Family {
-    /// nft's word for the table family, which is the word of its addresses too.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Family::V4 => "ip",
-            Family::V6 => "ip6",
-        }
-    }
-
-    pub(crate) fn addr_type(self) -> &'static str {
-        match self {
-            Family::V4 => "ipv4_addr",
-            Family::V6 => "ipv6_addr",
-        }
-    }
-
-    pub(crate) fn loopback(self) -> &'static str {
-        match self {
-            Family::V4 => "127.0.0.0/8",
-            Family::V6 => "::1",
-        }
-    }
-
-    pub(crate) fn multicast(self) -> &'static str {
-        match self {
-            Family::V4 => "224.0.0.0/4",
-            Family::V6 => "ff00::/8",
-        }
-    }
-
-    /// For names of sets that exist once a family.
-    pub(crate) fn digit(self) -> char {
-        match self {
-            Family::V4 => '4',
-            Family::V6 => '6',
-        }
-    }
-
-    /// nft's word in `meta nfproto`.
-    pub(crate) fn proto(self) -> &'static str {
-        match self {
-            Family::V4 => "ipv4",
-            Family::V6 => "ipv6",
-        }
-    }
-
-    pub(crate) fn of(ip: &IpAddr) -> Family {
-        if ip.is_ipv4() { Family::V4 } else { Family::V6 }
-    }
-}
 
 /// What of the node's configuration the rules depend on, for one family.
 #[derive(Clone, Debug)]

@@ -3,10 +3,11 @@
 use base::rng::Rng;
 
 use super::*;
+use crate::family::Family;
 use crate::service::frame::frame;
 use crate::service::listeners::Listeners;
 use crate::service::reserved::Reserved;
-use crate::service::rules::{Answering, Family, Site, UdpTarget, table};
+use crate::service::rules::{Answering, Site, UdpTarget, table};
 use crate::table;
 
 fn element(set: &'static str, key: &str, value: &str) -> Element {
