@@ -6,6 +6,8 @@
 mod deny;
 #[path = "tidy/floors.rs"]
 mod floors;
+#[path = "tidy/unused.rs"]
+mod unused;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
