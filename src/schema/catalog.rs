@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use crate::rows::{self, types};
 use crate::table::{Gvk, Resource, TypeDef, TypeRef};
+use crate::versions::version_order;
 
 /// One group with its versions in upstream's order of preference.
 #[derive(Clone, Debug)]
@@ -17,10 +19,9 @@ pub struct Group {
 /// Types and resources with fast look-ups.
 #[derive(Default)]
 pub struct Catalog {
-    types: BTreeMap<String, TypeRef>,
     gvks: BTreeMap<Gvk, TypeRef>,
     resources: Vec<Arc<Resource>>,
-    /// Types that are not found here are looked for there.
+    /// Kinds that are not found here are looked for there.
     base: Option<&'static Catalog>,
     by_plural: BTreeMap<(String, String, String), usize>,
     by_kind: BTreeMap<(String, String, String), usize>,
@@ -31,17 +32,11 @@ impl Catalog {
     /// The built-in table, read at first use.
     pub fn builtin() -> &'static Catalog {
         static BUILTIN: OnceLock<Catalog> = OnceLock::new();
-        BUILTIN.get_or_init(crate::rows::load)
-    }
-
-    /// Adds a type under its name.
-    pub fn add_type(&mut self, t: TypeRef) {
-        self.types.insert(t.name().to_owned(), t);
-    }
-
-    /// Says that bodies of this kind have this type, also for kinds that are no resource (DeleteOptions, Scale).
-    pub fn add_kind(&mut self, gvk: Gvk, t: TypeRef) {
-        self.gvks.insert(gvk, t);
+        BUILTIN.get_or_init(|| {
+            let mut catalog = Catalog { gvks: types::all().by_kind.clone(), ..Catalog::default() };
+            rows::resources().for_each(|row| catalog.add(Arc::new(row)));
+            catalog
+        })
     }
 
     /// The built-in table with more rows: those of custom resources, whose groups follow in order of their names.
@@ -52,16 +47,14 @@ impl Catalog {
             catalog.add(Arc::clone(row));
         }
         custom.sort_by(|a, b| {
-            (&a.group, &a.plural)
-                .cmp(&(&b.group, &b.plural))
-                .then_with(|| crate::custom::version_order(&a.version, &b.version))
+            (&a.group, &a.plural).cmp(&(&b.group, &b.plural)).then_with(|| version_order(&a.version, &b.version))
         });
         for row in custom.into_iter().filter(|row| base.is_free(&row.group, &row.plural, &row.kind)) {
             catalog.add(row);
         }
         for group in &mut catalog.groups {
             if !base.groups.iter().any(|g| g.name == group.name) {
-                group.versions.sort_by(|a, b| crate::custom::version_order(a, b));
+                group.versions.sort_by(|a, b| version_order(a, b));
             }
         }
         catalog
@@ -74,10 +67,6 @@ impl Catalog {
     }
 
     /// Adds a resource; its group and version are appended to the order if new.
-    pub fn add_resource(&mut self, r: Resource) {
-        self.add(Arc::new(r));
-    }
-
     fn add(&mut self, r: Arc<Resource>) {
         let key = |last: &str| (r.group.to_string(), r.version.to_string(), last.to_owned());
         let at = self.resources.len();
@@ -148,7 +137,7 @@ impl Catalog {
 
     /// A handle to a type by its OpenAPI name.
     pub fn type_ref(&self, name: &str) -> Option<&TypeRef> {
-        self.types.get(name).or_else(|| self.base?.type_ref(name))
+        types::type_ref(name)
     }
 
     /// The type of a body of this kind, for kinds without a resource too.
@@ -160,6 +149,6 @@ impl Catalog {
 
     /// All types, by name.
     pub fn types(&self) -> impl Iterator<Item = &TypeRef> {
-        self.base.into_iter().flat_map(|base| base.types.values()).chain(self.types.values())
+        types::all().by_name.values()
     }
 }

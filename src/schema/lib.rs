@@ -5,9 +5,9 @@
 
 pub mod apply;
 pub mod catalog;
-pub mod cel;
 pub mod convert;
 pub mod custom;
+pub mod declared;
 pub mod decode;
 pub mod defaults;
 pub mod discovery;
@@ -15,7 +15,6 @@ pub mod fields;
 pub mod gates;
 pub mod openapi;
 pub mod patch;
-pub mod patterns;
 pub mod print;
 pub mod protobuf;
 pub mod quota;
@@ -24,6 +23,7 @@ pub mod rows;
 pub mod strategy;
 pub mod table;
 pub mod validate;
+pub mod versions;
 
 #[cfg(test)]
 mod cost_tests;

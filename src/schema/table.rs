@@ -330,7 +330,7 @@ pub struct Resource {
     /// Made at run time from a CRD.
     pub custom: bool,
     /// What the CRD says beyond this row.
-    pub definition: Option<Arc<crate::custom::Definition>>,
+    pub definition: Option<Arc<crate::custom::definition::Definition>>,
 }
 
 impl Resource {

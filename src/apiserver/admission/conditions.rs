@@ -2,10 +2,10 @@
 
 use std::cell::Cell;
 
-use schema::cel::admission::{Extras, names};
-use schema::cel::types::{BOOL, Ty};
-use schema::cel::value::Val;
-use schema::cel::{OBJECT_BUDGET, Program, Surroundings};
+use cel::admission::{Extras, names};
+use cel::types::{BOOL, Ty};
+use cel::value::Val;
+use cel::{OBJECT_BUDGET, Program, Surroundings};
 use serde_json::Value;
 
 use super::Review;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use cel::Surroundings;
+use cel::authz::{Authz, Host};
+use cel::run::Lazy;
+use cel::value::Val;
 use futures_util::FutureExt as _;
-use schema::cel::Surroundings;
-use schema::cel::authz::{Authz, Host};
-use schema::cel::eval::Lazy;
-use schema::cel::value::Val;
 
 use super::Review;
 use super::matching::Matched;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use schema::cel::Program;
-use schema::cel::types::{BOOL, Object, TEXT, Ty};
+use cel::Program;
+use cel::types::{BOOL, Object, TEXT, Ty};
 use schema::read;
 use serde_json::Value;
 

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base::time::Clock;
+use cel::value::Val;
+use cel::{CALL_BUDGET, Program, Surroundings};
 use pki::jwt::unverified_claims;
-use schema::cel::value::Val;
-use schema::cel::{CALL_BUDGET, Program, Surroundings};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use schema::cel::types::{BOOL, Object, TEXT, Ty};
-use schema::cel::value::Val;
-use schema::cel::{OBJECT_BUDGET, Program, Surroundings};
+use cel::types::{BOOL, Object, TEXT, Ty};
+use cel::value::Val;
+use cel::{OBJECT_BUDGET, Program, Surroundings};
 use serde_json::Value;
 
 const CONDITIONS_MAX: usize = 64;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use schema::cel::Program;
+use cel::Program;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::warn;

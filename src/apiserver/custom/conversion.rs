@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::rng::Rng;
 use bytes::Bytes;
 use model::meta;
-use schema::custom::Definition;
+use schema::custom::definition::Definition;
 use schema::table::Resource;
 use schema::validate::error::aggregate;
 use serde_json::{Map, Value, json};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use model::meta;
 use schema::apply::versions::Versions;
-use schema::custom::Definition;
+use schema::custom::definition::Definition;
 use serde_json::{Value, json};
 use wire::Body;
 
@@ -177,7 +177,7 @@ fn at_path<'v>(object: &'v mut Value, path: &[String]) -> &'v mut Value {
 }
 
 /// The Scale of a custom object: its definition says where the numbers are.
-fn of_custom(paths: &schema::custom::Scale, object: &Value, metadata: Value) -> Value {
+fn of_custom(paths: &schema::custom::definition::Scale, object: &Value, metadata: Value) -> Value {
     let find = |path: &[String]| path.iter().try_fold(object, |at, step| at.get(step));
     let number = |path: &[String]| find(path).and_then(Value::as_i64).unwrap_or(0);
     let selector = paths.selector.as_ref().and_then(|path| find(path)?.as_str()).unwrap_or_default();

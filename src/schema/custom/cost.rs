@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use super::node::{Additional, Node, Type};
 use super::rules::escaped;
-use crate::cel::syntax::{Access, Expr, Kind, Macro};
-use crate::cel::value::Val;
-use crate::cel::{Program, types::Ty};
 use crate::read;
 use crate::validate::error::FieldError;
+use cel::syntax::{Access, Expr, Kind, Macro};
+use cel::value::Val;
+use cel::{Program, types::Ty};
 
 /// Upstream's `StaticEstimatedCostLimit` and `StaticEstimatedCRDCostLimit`.
 const RULE_MAX: u64 = 10_000_000;

@@ -1,83 +1,27 @@
 //! Custom resources: a CRD's schemas compiled once, so that custom objects get the same engine as built-in ones.
 
-use std::cmp::Ordering;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::catalog::Catalog;
 use crate::decode::{DecodeError, Decoded, FieldValidation, go_kind};
+use crate::rows::types;
 use crate::table::{Empty, Field, Gvk, ListType, Name, Resource, Shape, Subresource, TypeDef, TypeRef};
 use model::meta;
 
 pub mod cost;
-pub mod formats;
+pub mod definition;
 pub mod node;
 pub mod rules;
 pub mod shape;
 pub mod structural;
 pub mod values;
 
+use definition::{Definition, Scale};
 use node::Node;
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
-
-/// What one version of a CRD says about its objects beyond the row of the table.
-#[derive(Debug)]
-pub struct Definition {
-    /// Name of the CRD.
-    pub crd: String,
-    /// Its uid.
-    pub uid: String,
-    /// The schema.
-    pub schema: Node,
-    /// The same as it was written, for OpenAPI.
-    pub openapi: Value,
-    /// `additionalPrinterColumns`, or the default ones.
-    pub columns: Vec<Value>,
-    /// `subresources.scale`: JSON paths of spec replicas, status replicas and the label selector.
-    pub scale: Option<Scale>,
-    /// The warning that everybody gets who uses a deprecated version.
-    pub warning: Option<String>,
-    /// `spec.conversion` if its strategy is Webhook.
-    pub webhook: Option<Value>,
-    /// The CRD is being deleted: nothing new may be made.
-    pub terminating: bool,
-    /// A text that changes when the definition changes.
-    pub stamp: String,
-}
-
-/// Where a custom object keeps its replica counts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Scale {
-    /// Such as `spec.replicas`.
-    pub spec: Vec<String>,
-    /// Such as `status.replicas`.
-    pub status: Vec<String>,
-    /// Such as `status.selector`.
-    pub selector: Option<Vec<String>>,
-}
-
-/// Upstream's order of versions: GA before beta before alpha, higher numbers first, then everything else by name.
-pub fn version_order(a: &str, b: &str) -> Ordering {
-    let parse = |v: &str| -> Option<(u8, u64, u64)> {
-        let rest = v.strip_prefix('v')?;
-        let number = |t: &str| if t.is_empty() || t.starts_with('0') { None } else { t.parse().ok() };
-        for (word, rank) in [("alpha", 1), ("beta", 2)] {
-            if let Some((major, minor)) = rest.split_once(word) {
-                return Some((rank, number(major)?, number(minor)?));
-            }
-        }
-        Some((3, number(rest)?, 0))
-    };
-    match (parse(a), parse(b)) {
-        (Some(a), Some(b)) => b.cmp(&a),
-        (Some(_), None) => Ordering::Less,
-        (None, Some(_)) => Ordering::Greater,
-        (None, None) => a.cmp(b),
-    }
-}
 
 impl Definition {
     fn of(crd: &Value, version: &Value) -> Definition {
@@ -232,7 +176,7 @@ fn root(schema: &Value, gvk: Gvk, crd: &str) -> TypeDef {
     t.fields.retain(|f| !matches!(f.name.as_ref(), "apiVersion" | "kind" | "metadata"));
     t.fields.push(Field::new("apiVersion", Shape::String));
     t.fields.push(Field::new("kind", Shape::String));
-    if let Some(meta) = Catalog::builtin().type_ref(META) {
+    if let Some(meta) = types::type_ref(META) {
         t.fields.push(Field { empty: Empty::Always, ..Field::new("metadata", Shape::Struct(meta.clone())) });
     }
     t.fields.sort_by(|a, b| a.name.cmp(&b.name));

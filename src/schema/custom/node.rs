@@ -6,7 +6,7 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::rules::Rule;
-use crate::patterns;
+use cel::patterns;
 
 /// The largest program of a schema's pattern.
 pub(super) const PATTERN_BYTES_MAX: usize = 10 << 20;

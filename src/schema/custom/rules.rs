@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use super::node::{Additional, Node, Type};
 use super::values::Partners;
-use crate::cel::eval::Fault;
-use crate::cel::moment::Moment;
-use crate::cel::types::{self, Object, Ty};
-use crate::cel::value::Val;
-use crate::cel::{OBJECT_BUDGET, Program, Surroundings, time};
 use crate::read;
 use crate::validate::error::{FieldError, Kind};
+use cel::moment::Moment;
+use cel::run::Fault;
+use cel::types::{self, Object, Ty};
+use cel::value::Val;
+use cel::{OBJECT_BUDGET, Program, Surroundings, time};
 
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";
@@ -39,7 +39,7 @@ pub struct Rule {
 
 /// The name of a property in an expression; `None` if none can name it.
 pub fn escaped(name: &str) -> Option<String> {
-    if KEYWORDS.contains(&name) || crate::cel::syntax::is_reserved(name) {
+    if KEYWORDS.contains(&name) || cel::syntax::is_reserved(name) {
         return Some(format!("__{name}__"));
     }
     let mut chars = name.chars();

@@ -3,9 +3,9 @@
 use serde_json::{Map, Value};
 
 use super::node::{Additional, Node};
-use crate::catalog::Catalog;
 use crate::decode::{DecodeError, FieldValidation, conform};
-use crate::table::TypeDef;
+use crate::rows::types;
+use crate::table::{TypeDef, TypeRef};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
@@ -114,7 +114,7 @@ pub fn default(node: &Node, value: &mut Value) {
 ///
 /// Errors: a field of the metadata has the wrong type, in Go's words.
 pub fn metadata(root: &Node, object: &mut Value, unknown: &mut Vec<String>) -> Result<(), DecodeError> {
-    let Some(of) = Catalog::builtin().type_of(META) else { return Ok(()) };
+    let Some(of) = types::type_ref(META).map(TypeRef::get) else { return Ok(()) };
     metadata_in(of, root, object, true, "", unknown)
 }
 

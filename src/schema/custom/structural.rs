@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 
 use super::node::{Node, PATTERN_BYTES_MAX};
 use super::{shape, values};
-use crate::patterns;
 use crate::validate::error::FieldError;
+use cel::patterns;
 
 /// Where in a schema a level stands.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::Dialect;
-use crate::custom::Definition;
+use crate::custom::definition::Definition;
 use crate::table::Resource;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";

@@ -3,10 +3,9 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{
-    AGE, CREATED_AT, Column, NAME, Printer, age, duration, integer, name, name_and_created, or_none, printer, text,
-    wide,
-};
+use super::cells::{age, name, name_and_created, or_none};
+use super::column::{AGE, CREATED_AT, Column, NAME, Printer, boolean, integer, printer, text, wide};
+use super::duration;
 use crate::read;
 use model::meta;
 
@@ -42,7 +41,7 @@ pub(super) const PRINTERS: &[Printer] = &[
     printer(
         "scheduling.k8s.io",
         "PriorityClass",
-        &[NAME, integer("Value"), super::boolean("Global-Default"), AGE, text("PreemptionPolicy")],
+        &[NAME, integer("Value"), boolean("Global-Default"), AGE, text("PreemptionPolicy")],
         priority_class,
     ),
     printer("apiregistration.k8s.io", "APIService", &[NAME, text("Service"), text("Available"), AGE], api_service),

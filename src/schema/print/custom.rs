@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::column::NAME;
 use super::duration;
 use crate::read;
 use model::meta;
@@ -10,7 +11,7 @@ use model::meta;
 /// The wire form of the table's columns: the name, then those of the definition
 /// (`spec.versions[*].additionalPrinterColumns`).
 pub fn columns(additional: &[Value]) -> Vec<Value> {
-    let mut columns = vec![super::NAME.to_value()];
+    let mut columns = vec![NAME.to_value()];
     columns.extend(additional.iter().map(|c| {
         json!({
             "name": read::text(c, "name"),

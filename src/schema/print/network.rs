@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{AGE, NAME, Printer, age, labels_text, name, or_none, printer, text, three_and_more, wide};
+use super::cells::{age, labels_text, name, or_none, three_and_more};
+use super::column::{AGE, NAME, Printer, printer, text, wide};
 use crate::read;
 use model::labels::format_label_selector;
 

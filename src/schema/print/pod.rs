@@ -3,7 +3,9 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{AGE, NAME, Printer, age, containers, duration, labels_text, name, or_none, printer, text, wide};
+use super::cells::{age, containers, labels_text, name, or_none};
+use super::column::{AGE, NAME, Printer, printer, text, wide};
+use super::duration;
 use crate::read;
 use model::meta;
 

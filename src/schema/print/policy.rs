@@ -3,10 +3,9 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{
-    AGE, CREATED_AT, Column, NAME, Printer, age, duration, integer, name, name_and_created, or_none, printer, text,
-    wide,
-};
+use super::cells::{age, name, name_and_created, or_none};
+use super::column::{AGE, CREATED_AT, Column, NAME, Printer, integer, printer, text, wide};
+use super::duration;
 use crate::read;
 
 const RBAC: &str = "rbac.authorization.k8s.io";

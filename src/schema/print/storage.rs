@@ -3,7 +3,8 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{AGE, NAME, Printer, age, boolean, integer, name, or_unset, printer, text, wide};
+use super::cells::{age, name, name_and_age, or_unset};
+use super::column::{AGE, NAME, Printer, boolean, integer, printer, text, wide};
 use crate::read;
 use model::meta;
 
@@ -80,8 +81,8 @@ pub(super) const PRINTERS: &[Printer] = &[
     printer("storage.k8s.io", "CSINode", &[NAME, integer("Drivers"), AGE], csi_node),
     printer("storage.k8s.io", "CSIStorageCapacity", &[NAME, text("StorageClassName"), text("Capacity")], capacity),
     printer("resource.k8s.io", "ResourceClaim", &[NAME, text("State"), AGE], resource_claim),
-    printer("resource.k8s.io", "ResourceClaimTemplate", &[NAME, AGE], super::name_and_age),
-    printer("resource.k8s.io", "DeviceClass", &[NAME, AGE], super::name_and_age),
+    printer("resource.k8s.io", "ResourceClaimTemplate", &[NAME, AGE], name_and_age),
+    printer("resource.k8s.io", "DeviceClass", &[NAME, AGE], name_and_age),
     printer(
         "resource.k8s.io",
         "ResourceSlice",

@@ -1,5 +1,7 @@
 //! Cells that people read most.
 
+use serde_json::json;
+
 use super::*;
 use crate::table::{Name, TypeDef, TypeRef};
 

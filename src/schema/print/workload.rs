@@ -3,14 +3,16 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{AGE, NAME, Printer, age, containers, duration, integer, labels_text, name, or_none, printer, text, wide};
+use super::cells::{age, containers, labels_text, name, or_none};
+use super::column::{AGE, Column, NAME, Printer, boolean, integer, printer, text, wide};
+use super::duration;
 use crate::read;
 use model::labels::format_label_selector;
 use model::meta;
 
-const CONTAINERS: super::Column = wide("Containers");
-const IMAGES: super::Column = wide("Images");
-const SELECTOR: super::Column = wide("Selector");
+const CONTAINERS: Column = wide("Containers");
+const IMAGES: Column = wide("Images");
+const SELECTOR: Column = wide("Selector");
 
 pub(super) const PRINTERS: &[Printer] = &[
     printer(
@@ -53,7 +55,7 @@ pub(super) const PRINTERS: &[Printer] = &[
             NAME,
             text("Schedule"),
             text("Timezone"),
-            super::boolean("Suspend"),
+            boolean("Suspend"),
             integer("Active"),
             text("Last Schedule"),
             AGE,
@@ -72,7 +74,7 @@ pub(super) const PRINTERS: &[Printer] = &[
     ),
 ];
 
-const REPLICAS: &[super::Column] =
+const REPLICAS: &[Column] =
     &[NAME, integer("Desired"), integer("Current"), integer("Ready"), AGE, CONTAINERS, IMAGES, SELECTOR];
 
 fn selector(object: &Value) -> Value {

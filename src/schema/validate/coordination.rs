@@ -2,10 +2,10 @@
 
 use serde_json::Value;
 
-use crate::cel::semver::Semver;
 use crate::read;
 use crate::validate::checks::{Errors, immutable, invalid_each, positive};
 use crate::validate::error::FieldError;
+use cel::semver::Semver;
 use model::names::{self, NameUse};
 
 const OLDEST: &str = "OldestEmulationVersion";

@@ -4,15 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::cel::Program;
-use crate::cel::syntax::Dialect;
-use crate::cel::types::Ty;
 use crate::read;
 use crate::validate::checks::{Errors, IMMUTABLE, invalid_each};
 use crate::validate::device_slice;
 use crate::validate::drivers::driver_name;
 use crate::validate::error::FieldError;
 use crate::validate::pod;
+use cel::Program;
+use cel::syntax::Dialect;
+use cel::types::Ty;
 use model::names;
 
 const REQUESTS_MAX: usize = 32;

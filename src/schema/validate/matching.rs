@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::cel::Program;
-use crate::cel::admission::{self, Extras};
-use crate::cel::types::{BOOL, Ty};
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each, join, label_selector};
 use crate::validate::error::FieldError;
+use cel::Program;
+use cel::admission::{self, Extras};
+use cel::types::{BOOL, Ty};
 use model::names;
 
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];

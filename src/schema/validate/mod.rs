@@ -142,7 +142,12 @@ pub fn update_approval(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError
 }
 
 /// The schema of a custom resource; its CEL rules are asked only about objects that fit it.
-fn custom(definition: &crate::custom::Definition, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+fn custom(
+    definition: &crate::custom::definition::Definition,
+    new: &Value,
+    old: Option<&Value>,
+    errors: &mut Vec<FieldError>,
+) {
     let before = errors.len();
     crate::custom::values::check(&definition.schema, new, old, "", errors);
     crate::custom::values::repeats(&definition.schema, new, "", errors);

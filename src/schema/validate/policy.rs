@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::cel::Program;
-use crate::cel::admission::{self, Extras};
-use crate::cel::syntax::Dialect;
-use crate::cel::types::{BOOL, TEXT, Ty};
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each, join, label_selector};
 use crate::validate::error::FieldError;
 use crate::validate::matching::{compiles, conditions, made, match_resources, one_of};
+use cel::Program;
+use cel::admission::{self, Extras};
+use cel::syntax::Dialect;
+use cel::types::{BOOL, TEXT, Ty};
 use model::meta;
 use model::names;
 
@@ -56,7 +56,7 @@ fn common(spec: &Value, errors: &mut Errors) -> Vec<(String, Ty)> {
 
 fn is_identifier(name: &str) -> bool {
     let first = name.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
-    let reserved = ["true", "false", "null", "in"].contains(&name) || crate::cel::syntax::is_reserved(name);
+    let reserved = ["true", "false", "null", "in"].contains(&name) || cel::syntax::is_reserved(name);
     first && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && !reserved
 }
 

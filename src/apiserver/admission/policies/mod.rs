@@ -13,14 +13,14 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cel::admission::{self, Extras};
+use cel::run::{Fault, Outcome};
+use cel::syntax::Dialect;
+use cel::types::Ty;
+use cel::value::Val;
+use cel::{OBJECT_BUDGET, Program, Surroundings};
 use model::labels::Selector;
 use model::meta;
-use schema::cel::admission::{self, Extras};
-use schema::cel::eval::{Fault, Outcome};
-use schema::cel::syntax::Dialect;
-use schema::cel::types::Ty;
-use schema::cel::value::Val;
-use schema::cel::{OBJECT_BUDGET, Program, Surroundings};
 use schema::read;
 use serde_json::Value;
 

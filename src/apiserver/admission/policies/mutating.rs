@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use schema::cel::syntax::Dialect;
-use schema::cel::value::Val;
+use cel::syntax::Dialect;
+use cel::value::Val;
 use schema::decode::FieldValidation;
 use schema::read;
 use serde_json::Value;

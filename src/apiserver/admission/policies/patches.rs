@@ -1,8 +1,8 @@
 //! What a mutation's expression made, laid on the object: an apply configuration, or a JSON patch. Pure.
 
+use cel::value::Val;
 use schema::apply::merge::merge;
 use schema::apply::typing::{Node, View, check, field_view, parts};
-use schema::cel::value::Val;
 use schema::table::{ListType, TypeDef};
 use serde_json::{Map, Value, json};
 
@@ -133,10 +133,10 @@ pub fn patched(object: &Value, made: &Val) -> Result<Value, String> {
 
 #[cfg(test)]
 mod tests {
+    use cel::admission::{Extras, names};
+    use cel::syntax::Dialect;
+    use cel::{OBJECT_BUDGET, Program, Surroundings};
     use schema::catalog::Catalog;
-    use schema::cel::admission::{Extras, names};
-    use schema::cel::syntax::Dialect;
-    use schema::cel::{OBJECT_BUDGET, Program, Surroundings};
 
     use super::*;
 

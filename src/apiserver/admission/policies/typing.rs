@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use base::task::Group;
 use model::meta;
-use schema::cel::declared;
+use schema::declared;
 use serde_json::{Value, json};
 use tracing::warn;
 

@@ -4,10 +4,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use schema::cel::Surroundings;
-use schema::cel::syntax::Dialect;
-use schema::cel::types::{BOOL, Ty};
-use schema::cel::value::Val;
+use cel::Surroundings;
+use cel::syntax::Dialect;
+use cel::types::{BOOL, Ty};
+use cel::value::Val;
 use schema::read;
 use serde_json::{Value, json};
 

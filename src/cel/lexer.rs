@@ -1,6 +1,6 @@
 //! CEL's text to its tokens.
 
-use super::syntax::Issue;
+use super::issue::Issue;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::issue::Issue;
 use super::lexer::{LiteralToken, Token, lex};
 use super::value::Val;
 
@@ -72,19 +73,8 @@ pub struct Macro {
     pub body: Vec<Expr>,
 }
 
-/// What is wrong with a text, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Issue {
-    /// Place, in characters.
-    pub at: usize,
-    /// In cel-go's words.
-    pub text: String,
-}
-
 /// As cel-go's default.
 const TEXT_CHARS_MAX: usize = 100_000;
-/// Issues of one expression that are shown, as cel-go's default.
-const ISSUES_MAX: usize = 100;
 /// Fields, indices and calls that follow one another: `a.b[c].d()`.
 const MEMBERS_MAX: usize = 64;
 /// Nodes on the way from the root to a leaf, of whatever kind.
@@ -560,23 +550,4 @@ impl Parser {
 /// Whether a word may be no name.
 pub fn is_reserved(word: &str) -> bool {
     RESERVED.contains(&word)
-}
-
-/// Issues as cel-go prints them, by their places.
-pub fn show_all(mut issues: Vec<Issue>, text: &str) -> String {
-    issues.sort_by_key(|issue| issue.at);
-    let mut lines: Vec<String> = issues.iter().take(ISSUES_MAX).map(|issue| show(issue, text)).collect();
-    if issues.len() > ISSUES_MAX {
-        lines.push(format!("{} more errors were truncated", issues.len() - ISSUES_MAX));
-    }
-    lines.join("\n")
-}
-
-/// The place where a message stands, as cel-go prints an issue.
-pub fn show(issue: &Issue, text: &str) -> String {
-    let before: String = text.chars().take(issue.at).collect();
-    let line = before.matches('\n').count();
-    let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
-    let shown = text.lines().nth(line).unwrap_or_default();
-    format!("ERROR: <input>:{}:{}: {}\n | {shown}\n | {}^", line + 1, column + 1, issue.text, ".".repeat(column))
 }

@@ -1,4 +1,5 @@
-//! CEL with Kubernetes's libraries: parsed and type checked once, run within a budget.
+//! CEL with Kubernetes's libraries: parsed and type checked once, run within a budget. In: a text, the types of the names
+//! that it may use, their values. Out: a [`Program`], then a value or a fault. It never knows objects, schemas or requests.
 //!
 //! Why not a crate: none checks types or meters cost, and both are what an API server promises about its expressions.
 
@@ -7,14 +8,19 @@ pub mod authz;
 pub mod check;
 #[cfg(test)]
 mod check_tests;
-pub mod declared;
-pub mod eval;
+mod eval;
+pub mod formats;
 mod functions;
+#[cfg(test)]
+mod fuzz_tests;
+mod issue;
 mod lexer;
 mod lists;
 pub mod moment;
 mod network;
 mod operators;
+pub mod patterns;
+pub mod run;
 pub mod semver;
 pub mod signatures;
 mod strings;
@@ -32,8 +38,9 @@ pub mod value;
 
 use std::cell::Cell;
 
-use eval::{Fault, Lazy, Outcome, Run};
-use syntax::{Dialect, Expr, Kind, show, show_all};
+use issue::{show, show_all};
+use run::{Fault, Lazy, Outcome, Run, error};
+use syntax::{Dialect, Expr, Kind};
 use types::Ty;
 use value::Val;
 
@@ -99,12 +106,12 @@ impl Program {
     pub fn holds(&self, surroundings: &Surroundings<'_>, budget: &Cell<i64>) -> Result<bool, Fault> {
         match self.run(surroundings, budget)? {
             Val::Bool(b) => Ok(b),
-            other => eval::error(format!("expected bool, got {}", other.type_name())),
+            other => error(format!("expected bool, got {}", other.type_name())),
         }
     }
 
     /// As it was read.
-    pub(crate) fn expr(&self) -> &Expr {
+    pub fn expr(&self) -> &Expr {
         &self.expr
     }
 
@@ -132,14 +139,5 @@ fn uses(expr: &Expr, name: &str) -> bool {
         Kind::Map(entries) => entries.iter().any(|(k, v, _)| uses(k, name) || uses(v, name)),
         Kind::Struct { fields, .. } => fields.iter().any(|(_, _, v, _)| uses(v, name)),
         Kind::Macro(m) => uses(&m.range, name) || m.body.iter().any(|b| uses(b, name)),
-    }
-}
-
-impl std::fmt::Display for Fault {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Fault::Error(text) => f.write_str(text),
-            Fault::Budget => f.write_str("operation cancelled: actual cost limit exceeded"),
-        }
     }
 }

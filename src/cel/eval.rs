@@ -1,55 +1,14 @@
 //! Running an expression. Every step is paid from a budget, so that nothing runs for long.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::run::{Fault, Outcome, Run, error};
 use super::syntax::{Access, Expr, Kind, Macro};
 use super::value::{Key, Val};
-use super::{functions, operators, signatures};
-
-/// Why an expression has no value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// An error of the expression, in cel-go's words.
-    Error(String),
-    /// The budget is used up.
-    Budget,
-}
-
-/// The result of a step.
-pub type Outcome = Result<Val, Fault>;
-
-/// A fault in words.
-pub fn error<T>(text: impl Into<String>) -> Result<T, Fault> {
-    Err(Fault::Error(text.into()))
-}
-
-/// Values that are made when they are first asked for: a policy's `variables`.
-pub type Lazy<'a> = dyn Fn(&str) -> Option<Outcome> + 'a;
-
-/// One run.
-pub struct Run<'a> {
-    /// Names and values, inner ones last.
-    pub scope: Vec<(String, Val)>,
-    /// What is left to spend.
-    pub budget: &'a Cell<i64>,
-    /// Answers `variables.NAME`.
-    pub lazy: Option<&'a Lazy<'a>>,
-    /// Answers questions to the authorizer.
-    pub host: Option<&'a dyn super::authz::Host>,
-}
+use super::{functions, lists, operators, signatures};
 
 impl Run<'_> {
-    /// Takes from the budget.
-    ///
-    /// Errors: nothing is left.
-    pub fn pay(&self, cost: usize) -> Result<(), Fault> {
-        let left = self.budget.get() - i64::try_from(cost).unwrap_or(i64::MAX);
-        self.budget.set(left);
-        if left < 0 { Err(Fault::Budget) } else { Ok(()) }
-    }
-
     /// The value of an expression.
     ///
     /// Errors: see [`Fault`].
@@ -332,15 +291,9 @@ impl Run<'_> {
             "transformMap" | "transformMapEntry" => Ok(Val::Map(Arc::new(map))),
             "sortBy" => {
                 self.pay(list.len().saturating_mul(4))?;
-                super::lists::sorted(list.into_iter().zip(entries.iter().map(|e| e[0].clone())).collect())
+                lists::sorted(list.into_iter().zip(entries.iter().map(|e| e[0].clone())).collect())
             }
             _ => Ok(Val::list(list)),
         }
-    }
-}
-
-impl PartialEq for Val {
-    fn eq(&self, other: &Val) -> bool {
-        self.same(other)
     }
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use serde_json::{Value, json};
 
-use super::eval::Fault;
+use super::run::Fault;
 use super::types::Ty;
 use super::value::Val;
 use super::{OBJECT_BUDGET, Program, Surroundings};

@@ -113,7 +113,7 @@ fn namespace() -> Ty {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cel::Program;
+    use crate::Program;
 
     fn compile(text: &str) -> Result<Ty, String> {
         let names = names(Extras { params: false, authorizer: true });

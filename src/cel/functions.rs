@@ -1,13 +1,11 @@
 //! The functions and methods of CEL's and Kubernetes's libraries.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
-
-use super::eval::{Fault, Outcome, Run, error};
+use super::authz::{Authz, Host};
 use super::moment::{self, Moment};
 use super::operators::weight;
+use super::run::{Fault, Outcome, Run, error};
 use super::semver::Semver;
 use super::url::Url;
 use super::value::Val;
@@ -133,7 +131,7 @@ pub(super) fn method(run: &Run<'_>, name: &str, target: &Val, args: &[Val]) -> O
                 (!problems.is_empty()).then(|| Arc::new(Val::list(problems.iter().map(|p| Val::text(p)).collect()))),
             ))
         }
-        (Val::Authz(authz), _, _) => authz.method(run.host, name, args),
+        (Val::Authz(authz), _, _) => authorizer(authz, run.host, name, args),
         _ => error("no such overload"),
     }
 }
@@ -252,20 +250,33 @@ fn quantity(q: &Arc<Quantity>, name: &str, args: &[Val]) -> Outcome {
     }
 }
 
-/// The two sorts of addresses, for [`network`].
-pub(super) fn address(of: &Val) -> Option<IpAddr> {
-    match of {
-        Val::Ip(ip) => Some(*ip),
-        Val::Text(text) => network::read_ip(text),
-        _ => None,
+/// A method of a question to the authorizer, or of its answer.
+fn authorizer(asked: &Authz, host: Option<&dyn Host>, name: &str, args: &[Val]) -> Outcome {
+    let texts: Option<Vec<&str>> =
+        args.iter().map(|a| if let Val::Text(t) = a { Some(t.as_ref()) } else { None }).collect();
+    let Some(texts) = texts else { return error("no such overload") };
+    let mut next = asked.clone();
+    match (name, texts.as_slice(), &asked.answer) {
+        ("path", [text], None) => next.path = Some((*text).to_owned()),
+        ("group", [text], None) => next.group = (*text).to_owned(),
+        ("resource", [text], None) => next.resource = (*text).to_owned(),
+        ("subresource", [text], None) => next.subresource = (*text).to_owned(),
+        ("namespace", [text], None) => next.namespace = (*text).to_owned(),
+        ("name", [text], None) => next.name = (*text).to_owned(),
+        ("fieldSelector", [text], None) => next.field_selector = (*text).to_owned(),
+        ("labelSelector", [text], None) => next.label_selector = (*text).to_owned(),
+        ("serviceAccount", [namespace, name], None) => {
+            next.service_account = Some(((*namespace).to_owned(), (*name).to_owned()))
+        }
+        ("check", [verb], None) => match host {
+            Some(host) => next.answer = Some(host.authorize(asked, verb)),
+            None => return error("no authorizer"),
+        },
+        ("allowed", [], Some((yes, _))) => return Ok(Val::Bool(*yes)),
+        ("reason", [], Some((_, why))) => return Ok(Val::text(why)),
+        ("errored", [], Some(_)) => return Ok(Val::Bool(false)),
+        ("error", [], Some(_)) => return Ok(Val::text("")),
+        _ => return error(format!("no such overload: {}.{name}", asked.type_name())),
     }
-}
-
-/// A network, or the text of one.
-pub(super) fn net(of: &Val) -> Option<IpNet> {
-    match of {
-        Val::Cidr(net) => Some(*net),
-        Val::Text(text) => network::read_cidr(text),
-        _ => None,
-    }
+    Ok(Val::Authz(next.into()))
 }

@@ -99,6 +99,12 @@ impl Ord for Double {
     }
 }
 
+impl PartialEq for Val {
+    fn eq(&self, other: &Val) -> bool {
+        self.same(other)
+    }
+}
+
 impl Val {
     /// A string.
     pub fn text(text: &str) -> Val {

@@ -6,11 +6,9 @@ use std::sync::Arc;
 
 use regex::Regex;
 
-use super::eval::{Fault, Outcome, Run, error};
+use super::run::{Fault, Outcome, Run, error};
 use super::value::Val;
-use super::{templates, time};
-use crate::custom::formats;
-use crate::patterns;
+use super::{formats, patterns, templates, time};
 use model::names::{self, NameUse};
 
 /// A method of a text.

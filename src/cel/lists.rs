@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::eval::{Fault, Outcome, Run, error};
 use super::operators;
+use super::run::{Fault, Outcome, Run, error};
 use super::strings;
 use super::value::Val;
 

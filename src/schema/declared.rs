@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::Program;
-use super::admission::{self, Extras};
-use super::types::{BOOL, INT, Object, TEXT, Ty};
 use crate::catalog::Catalog;
 use crate::custom::rules::{escaped, type_of};
 use crate::read;
 use crate::table::{Resource, Shape, TypeDef};
+use cel::Program;
+use cel::admission::{self, Extras};
+use cel::types::{BOOL, INT, Object, TEXT, Ty};
 
 /// Types that one rule of a policy is checked against, as upstream.
 const TYPES_MAX: usize = 10;

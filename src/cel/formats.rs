@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use base64::Engine as _;
 use regex::Regex;
 
-use crate::cel::moment::Moment;
+use super::moment::Moment;
 use model::names;
 
 /// Whether a text has a format.

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use super::issue::Issue;
 use super::signatures::{self, MAP_INSERT, SORT_BY};
-use super::syntax::{Access, Dialect, Expr, Issue, Kind, Macro};
+use super::syntax::{Access, Dialect, Expr, Kind, Macro};
 use super::templates;
 use super::types::{BOOL, INT, TEXT, Ty};
 use super::unify::{Vars, more_general};
@@ -408,7 +409,7 @@ fn unreadable(name: &str, args: &[Expr]) -> Option<Issue> {
         ("duration", _) => false,
         ("timestamp", Val::Text(text)) => super::moment::Moment::read(text).is_ok(),
         ("timestamp", Val::Int(seconds)) => super::moment::Moment::from_seconds(*seconds).is_some(),
-        ("matches", Val::Text(text)) => crate::patterns::is_pattern(text),
+        ("matches", Val::Text(text)) => super::patterns::is_pattern(text),
         _ => true,
     };
     (!is_readable).then(|| Issue { at: *at, text: format!("invalid {name} argument") })

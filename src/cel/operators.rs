@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use super::eval::{Fault, Outcome, Run, error};
 use super::moment::{self, Moment};
+use super::run::{Fault, Outcome, Run, error};
 use super::value::Val;
 
 /// An operator's result; `None` if `name` is no operator.

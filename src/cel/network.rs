@@ -4,8 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::eval::{Fault, Outcome, error};
-use super::functions::{address, net};
+use super::run::{Fault, Outcome, error};
 use super::value::Val;
 
 /// An address; IPv4 inside IPv6 and zones are refused, as upstream refuses them.
@@ -89,5 +88,23 @@ pub(super) fn cidr(of: IpNet, name: &str, args: &[Val]) -> Outcome {
             }),
         },
         _ => error("no such overload"),
+    }
+}
+
+/// An address, or the text of one.
+fn address(of: &Val) -> Option<IpAddr> {
+    match of {
+        Val::Ip(ip) => Some(*ip),
+        Val::Text(text) => read_ip(text),
+        _ => None,
+    }
+}
+
+/// A network, or the text of one.
+fn net(of: &Val) -> Option<IpNet> {
+    match of {
+        Val::Cidr(net) => Some(*net),
+        Val::Text(text) => read_cidr(text),
+        _ => None,
     }
 }

@@ -3,8 +3,8 @@
 //! Spec: `ext/formatting.go` of cel-go v0.26 (strings of version 2), with the locale `en_US`: `%f` groups thousands,
 //! and `%e` writes the power as digits above the line and takes its precision for a width.
 
-use super::eval::{Fault, Outcome, Run, error};
 use super::operators::weight;
+use super::run::{Fault, Outcome, Run, error};
 use super::strings::show;
 use super::types::Ty;
 use super::value::{Key, Val};
