@@ -2,7 +2,7 @@
 
 use http::{Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
-use model::meta;
+use model::{grace, meta};
 use schema::table::Resource;
 use schema::validate::error::FieldError;
 use serde_json::{Value, json};
@@ -256,17 +256,17 @@ fn plan(row: &Hooks, stored: &Resource, old: &Value, options: &Options, now: Tim
     if let Some(end) = meta::deletion_timestamp(old) {
         return hasten(end, old, new, options.grace, held);
     }
-    let grace = if row.graceful { pod_grace(old, options) } else { 0 };
-    if grace == 0 && !held {
+    let secs = if row.graceful { grace::of_pod(old, options.grace) } else { 0 };
+    if secs == 0 && !held {
         return Plan::Remove;
     }
     let generation = meta::generation(old);
     if generation > 0 {
         meta::set_generation(&mut new, generation + 1);
     }
-    let at = now.checked_add(SignedDuration::from_secs(grace)).unwrap_or(now);
+    let at = now.checked_add(SignedDuration::from_secs(secs)).unwrap_or(now);
     meta::set_deletion_timestamp(&mut new, Some(&base::time::rfc3339_secs(at)));
-    meta::set_deletion_grace_period_seconds(&mut new, Some(grace));
+    meta::set_deletion_grace_period_seconds(&mut new, Some(secs));
     if row.spec_finalizers {
         new["status"]["phase"] = json!("Terminating");
     }
@@ -279,7 +279,7 @@ fn plan(row: &Hooks, stored: &Resource, old: &Value, options: &Options, now: Tim
 /// Spec: upstream v1.36 `rest.BeforeDelete`.
 fn hasten(end: &str, old: &Value, mut new: Value, asked: Option<i64>, held: bool) -> Plan {
     let before = meta::deletion_grace_period_seconds(old).unwrap_or(0);
-    let asked = asked.map(|seconds| if seconds < 0 { 1 } else { seconds });
+    let asked = asked.map(grace::read);
     let left = asked.filter(|seconds| *seconds < before).unwrap_or(before);
     if left == 0 && !held {
         return Plan::Remove;
@@ -292,19 +292,6 @@ fn hasten(end: &str, old: &Value, mut new: Value, asked: Option<i64>, held: bool
         meta::set_deletion_grace_period_seconds(&mut new, Some(left));
     }
     if new == *old { Plan::Wait } else { Plan::Mark(new) }
-}
-
-/// Seconds that a pod gets: what the client or its spec says; none when no kubelet has seen it or it has ended.
-fn pod_grace(pod: &Value, options: &Options) -> i64 {
-    let ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
-    let unscheduled = pod["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
-    if ended || unscheduled {
-        return 0;
-    }
-    match options.grace.or(pod["spec"]["terminationGracePeriodSeconds"].as_i64()).unwrap_or(30) {
-        negative if negative < 0 => 1,
-        seconds => seconds,
-    }
 }
 
 /// Finalizers after the policy has been written into them.

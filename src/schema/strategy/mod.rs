@@ -120,23 +120,6 @@ fn keep_items(merged: &mut Value, new: &Value, list: &str, field: &'static str) 
     }
 }
 
-/// Seconds between the first delete and the end, for kinds that are deleted gracefully; nothing for all others.
-///
-/// `asked` is `gracePeriodSeconds` of the request.
-pub fn graceful_seconds(r: &Resource, object: &Value, asked: Option<i64>) -> Option<i64> {
-    if r.custom || !r.group.is_empty() || r.kind != "Pod" {
-        return None;
-    }
-    let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
-    // Nothing runs: neither before a node has it nor after it ended.
-    if text("/spec/nodeName").is_empty() || matches!(text("/status/phase"), "Failed" | "Succeeded") {
-        return Some(0);
-    }
-    let said = object.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64);
-    let seconds = asked.or(said).unwrap_or(0);
-    Some(if seconds < 0 { 1 } else { seconds })
-}
-
 fn settle_generation(r: &Resource, new: &mut Value, old: &Value) {
     if moved(r, new, old) {
         meta::metadata_mut(new).insert("generation".into(), (meta::generation(old) + 1).into());

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{graceful_seconds, prepare_for_create, prepare_for_status_update, prepare_for_update, qos_class};
+use super::{prepare_for_create, prepare_for_status_update, prepare_for_update, qos_class};
 use crate::catalog::Catalog;
 use crate::table::Resource;
 
@@ -53,21 +53,6 @@ fn qos_follows_requests_and_limits() {
     let full = json!({"cpu": "1", "memory": "1Gi"});
     assert_eq!(qos_class(&pod(json!({"requests": full, "limits": full}))), "Guaranteed");
     assert_eq!(qos_class(&pod(json!({"requests": {"cpu": "1"}}))), "Burstable");
-}
-
-#[test]
-fn a_pod_without_a_node_is_deleted_at_once() {
-    let r = row("", "pods");
-    assert_eq!(graceful_seconds(r, &json!({"spec": {"terminationGracePeriodSeconds": 30}}), None), Some(0));
-    assert_eq!(
-        graceful_seconds(r, &json!({"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 30}}), None),
-        Some(30)
-    );
-    assert_eq!(
-        graceful_seconds(r, &json!({"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 30}}), Some(5)),
-        Some(5)
-    );
-    assert_eq!(graceful_seconds(row("", "configmaps"), &json!({}), Some(5)), None);
 }
 
 /// Spec: upstream v1.36 `applySchedulingGatedCondition`, `applyMatchLabelKeysAndMismatchLabelKeys`.
