@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::admission::configuration::AdmissionConfiguration;
-use crate::admission::standard;
+use crate::admission::names;
 use crate::arguments::absent::{FIXED, NOT_HERE};
 
 /// What the arguments say, beyond the defaults.
@@ -248,7 +248,7 @@ impl Arguments {
             ("EventRateLimit", !self.admission.event_limits.is_empty()),
             ("ImagePolicyWebhook", self.admission.image_policy.is_some()),
         ] {
-            if standard::runs(plugin, &self.plugins) && !configured {
+            if names::runs(plugin, &self.plugins) && !configured {
                 return Err(format!(
                     "--kube-apiserver-arg: enable-admission-plugins={plugin} wants its configuration in admission-control-config-file"
                 ));
@@ -428,7 +428,7 @@ fn modes(value: &str) -> Result<Vec<String>, String> {
 /// Names of admission plugins, each of which must exist here.
 fn plugins(value: &str) -> Result<Vec<String>, String> {
     let names = list(value);
-    names.iter().try_for_each(|name| standard::named(name))?;
+    names.iter().try_for_each(|name| names::known(name))?;
     Ok(names)
 }
 

@@ -14,20 +14,19 @@ use serde_json::Value;
 use wire::Body;
 
 use crate::aggregate::merge;
+use crate::exchange::Exchange;
 use crate::negotiate::{self, Format};
 use crate::pages::{Made, Name, Origin, Page};
-use crate::paths::GIT_VERSION;
-use crate::pipeline::Exchange;
-use crate::respond;
+use crate::respond::{self, page_not_found};
 use crate::status::Status;
-use crate::verbs::page_not_found;
+use crate::version::GIT_VERSION;
 
 /// A document with a hash in its address is good for this long.
 const KEPT_FOR: SignedDuration = SignedDuration::from_hours(365 * 24);
 
 /// The document as it is kept, or as `make` makes it.
 async fn page(x: &Exchange<'_>, name: Name, make: BoxFuture<'_, Made>) -> Result<Option<Arc<Page>>, Status> {
-    let origin = Origin { catalog: Arc::clone(&x.catalog), known: x.server.aggregation.now() };
+    let origin = Origin { catalog: Arc::clone(&x.catalog), known: x.server.aggregation.registry.now() };
     x.server.pages.page(name, origin, &x.server.group, make).await
 }
 
@@ -38,7 +37,7 @@ pub(crate) async fn v2(x: &Exchange<'_>) -> Result<Response<Body>, Status> {
     let protobuf = offers.any(|offer| offer.contains("proto-openapi.spec.v2") && offer.contains("+protobuf"));
     let make = async {
         let mut document = openapi::v2(&x.catalog, GIT_VERSION);
-        merge::openapi_v2(x.server, &mut document, &x.server.aggregation.now()).await;
+        merge::openapi_v2(&x.server.aggregation.documents, &mut document, &x.server.aggregation.registry.now()).await;
         if protobuf {
             return Ok(Some((openapi::v2_protobuf::MEDIA_TYPE, openapi::v2_protobuf::encode(&document))));
         }
@@ -57,7 +56,8 @@ pub(crate) async fn v3_index(x: &Exchange<'_>) -> Result<Response<Body>, Status>
     let format = negotiate::output(&x.parts.headers)?.format;
     let make = async {
         let mut index = openapi::v3_index(&x.catalog, GIT_VERSION);
-        merge::openapi_v3_index(x.server, &mut index, &x.server.aggregation.now()).await;
+        merge::openapi_v3_index(&x.server.aggregation.documents, &mut index, &x.server.aggregation.registry.now())
+            .await;
         Ok(Some(text(&index, format)))
     };
     let page = page(x, Name::V3Index(format), make.boxed()).await?;
@@ -91,7 +91,7 @@ pub(crate) async fn v3(x: &Exchange<'_>, group: &str, version: &str) -> Result<R
     if !asked.is_empty() {
         response.headers_mut().append(VARY, HeaderValue::from_static("Accept"));
         put(&mut response, CACHE_CONTROL, "public, immutable");
-        if let Ok(end) = x.server.config.clock.now().checked_add(KEPT_FOR) {
+        if let Ok(end) = x.server.objects.clock.now().checked_add(KEPT_FOR) {
             put(&mut response, EXPIRES, &end.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string());
         }
     }
@@ -108,7 +108,8 @@ pub(crate) async fn discovery(
     let make = async {
         let mut document = discovery::aggregated(&x.catalog, legacy, form);
         if !legacy {
-            merge::aggregated(x.server, &mut document, &x.server.aggregation.now()).await;
+            merge::aggregated(&x.server.aggregation.documents, &mut document, &x.server.aggregation.registry.now())
+                .await;
         }
         Ok(Some((media, serde_json::to_vec(&InOrder(&document)).map_err(Status::internal)?)))
     };

@@ -3,7 +3,7 @@
 //!
 //! Keeping a lease alive writes nothing to the disk, so an idle server stays quiet.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use base::task::Group;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use store::error::Error;
-use store::{Op, RangeRequest, Revision, Txn, WatchRequest};
+use store::{Op, Revision, Storage, Txn, WatchRequest};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use crate::crypt::sealed::Seals;
 use crate::crypt::shared::State;
-use crate::serve::ApiServer;
+use crate::registrar::Registrar;
+use crate::server_leases::{ROOT, addresses};
 use crate::status::Status;
 
-/// Where servers note themselves, as upstream's.
-const ROOT: &str = "/registry/masterleases/";
 /// A server that is silent for so long is none.
 const LEASE_SECS: u64 = 15;
 /// Between two signs of life.
@@ -32,41 +32,45 @@ const RETRY: Duration = Duration::from_secs(1);
 /// For taking oneself off when the server stops.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// This server as an endpoint of the service `kubernetes`.
+pub(crate) struct Endpoint {
+    pub(crate) registrar: Arc<Registrar>,
+    /// Where clients reach this server now.
+    pub(crate) address: watch::Receiver<IpAddr>,
+    /// Its port.
+    pub(crate) port: u16,
+    /// The keys that it encrypts with, where encryption is configured.
+    pub(crate) seals: Option<Arc<Seals>>,
+}
+
+impl Endpoint {
+    fn storage(&self) -> &dyn Storage {
+        self.registrar.objects.cache.storage().as_ref()
+    }
+}
+
 /// Notes this server, and makes the endpoints fit. Answers with the lease.
 ///
 /// Errors: the store fails.
-pub(crate) async fn begin(server: &ApiServer) -> Result<u64, Status> {
-    let id = server.config.rng.below(u64::MAX >> 1) + 1;
-    let storage = server.cache.storage();
+pub(crate) async fn begin(endpoint: &Endpoint) -> Result<u64, Status> {
+    let id = endpoint.registrar.objects.rng.below(u64::MAX >> 1) + 1;
+    let storage = endpoint.storage();
     storage.grant_lease(id, LEASE_SECS).await?;
-    let op = Op::Put { key: key(own(server)), value: noted(server), lease: id, prev_kv: false };
+    let op = Op::Put { key: key(own(endpoint)), value: noted(endpoint), lease: id, prev_kv: false };
     storage.txn(Txn { success: vec![op], ..Txn::default() }).await?;
-    let address = own(server);
+    let address = own(endpoint);
     if !is_endpoint(&address) {
         let remedy = "give it another --advertise-address or --node-ip";
         warn!(address = %address, "pods cannot reach this server's address, so the service kubernetes leads nowhere: {remedy}");
     }
-    reconcile(server).await?;
+    reconcile(endpoint).await?;
     Ok(id)
 }
 
 /// What a server says of itself: where it answers, and which keys it encrypts with.
-fn noted(server: &ApiServer) -> Bytes {
-    let hash = server.guards.encryption.as_ref().map(|encryption| encryption.seals.state().hash());
-    Bytes::from(json!({ "port": server.config.advertise_port, "encryption": hash }).to_string())
-}
-
-/// Which configuration of encryption each server that lives has; empty if it does not say.
-pub(crate) async fn hashes(server: &ApiServer) -> Result<BTreeMap<String, String>, Error> {
-    let range =
-        RangeRequest { key: ROOT.into(), range_end: store::prefix_end(ROOT.as_bytes()), ..RangeRequest::default() };
-    let found = server.cache.storage().range(range).await?;
-    let told = |kv: &store::KeyValue| {
-        let address = std::str::from_utf8(&kv.key).ok()?.strip_prefix(ROOT)?.to_owned();
-        let value: Value = serde_json::from_slice(&kv.value).unwrap_or_default();
-        Some((address, value["encryption"].as_str().unwrap_or_default().to_owned()))
-    };
-    Ok(found.kvs.iter().filter_map(told).collect())
+fn noted(endpoint: &Endpoint) -> Bytes {
+    let hash = endpoint.seals.as_ref().map(|seals| seals.state().hash());
+    Bytes::from(json!({ "port": endpoint.port, "encryption": hash }).to_string())
 }
 
 /// Whether pods could reach a server there; upstream's validation refuses the other addresses.
@@ -79,12 +83,12 @@ fn is_endpoint(ip: &IpAddr) -> bool {
 }
 
 /// Stays noted and keeps the endpoints, for as long as the group lives; then takes this server off.
-pub(crate) fn keep(server: &Arc<ApiServer>, lease: u64, group: &Group) {
-    let keeper = Arc::clone(server);
+pub(crate) fn keep(endpoint: &Arc<Endpoint>, lease: u64, group: &Group) {
+    let keeper = Arc::clone(endpoint);
     group.spawn("server-lease", async move {
-        let (mut lease, mut address) = (lease, keeper.config.advertise_address.clone());
+        let (mut lease, mut address) = (lease, keeper.address.clone());
         let mut noted = *address.borrow_and_update();
-        let mut encryption = keeper.guards.encryption.as_ref().map(|encryption| encryption.seals.changes());
+        let mut encryption = keeper.seals.as_ref().map(|seals| seals.changes());
         loop {
             tokio::select! {
                 () = tokio::time::sleep(KEEP_EVERY) => {}
@@ -107,7 +111,7 @@ pub(crate) fn keep(server: &Arc<ApiServer>, lease: u64, group: &Group) {
                     noted = new;
                 }
             }
-            match keeper.cache.storage().keep_lease(lease).await {
+            match keeper.storage().keep_lease(lease).await {
                 Ok(()) => {}
                 // This process was asleep for too long.
                 Err(Error::LeaseNotFound { .. }) => match begin(&keeper).await {
@@ -118,7 +122,7 @@ pub(crate) fn keep(server: &Arc<ApiServer>, lease: u64, group: &Group) {
             }
         }
     });
-    let follower = Arc::clone(server);
+    let follower = Arc::clone(endpoint);
     group.spawn("server-endpoints", async move {
         loop {
             if let Err(err) = follow(&follower).await {
@@ -127,7 +131,7 @@ pub(crate) fn keep(server: &Arc<ApiServer>, lease: u64, group: &Group) {
             tokio::time::sleep(RETRY).await;
         }
     });
-    let (leaver, stop) = (Arc::clone(server), group.token());
+    let (leaver, stop) = (Arc::clone(endpoint), group.token());
     group.spawn_graceful("server-farewell", async move {
         stop.cancelled().await;
         if !matches!(tokio::time::timeout(FAREWELL, leave(&leaver)).await, Ok(Ok(()))) {
@@ -142,16 +146,16 @@ async fn changed(encryption: &mut Option<watch::Receiver<Arc<State>>>) -> Option
 }
 
 /// The machine has another address: the endpoints change with the key.
-async fn moved(server: &ApiServer, lease: u64, from: IpAddr, to: IpAddr) -> Result<(), Status> {
-    let put = Op::Put { key: key(to), value: noted(server), lease, prev_kv: false };
+async fn moved(endpoint: &Endpoint, lease: u64, from: IpAddr, to: IpAddr) -> Result<(), Status> {
+    let put = Op::Put { key: key(to), value: noted(endpoint), lease, prev_kv: false };
     let delete = Op::Delete { key: key(from), range_end: Bytes::new(), prev_kv: false };
     let success = if from == to { vec![put] } else { vec![put, delete] };
-    server.cache.storage().txn(Txn { success, ..Txn::default() }).await?;
-    reconcile(server).await
+    endpoint.storage().txn(Txn { success, ..Txn::default() }).await?;
+    reconcile(endpoint).await
 }
 
-fn own(server: &ApiServer) -> IpAddr {
-    *server.config.advertise_address.borrow()
+fn own(endpoint: &Endpoint) -> IpAddr {
+    *endpoint.address.borrow()
 }
 
 fn key(address: IpAddr) -> Bytes {
@@ -159,18 +163,18 @@ fn key(address: IpAddr) -> Bytes {
 }
 
 /// Makes the endpoints fit after each change of the keys, until the watch ends.
-async fn follow(server: &ApiServer) -> Result<(), Error> {
-    let start = server.cache.storage().current_revision();
+async fn follow(endpoint: &Endpoint) -> Result<(), Error> {
+    let start = endpoint.storage().current_revision();
     let request = WatchRequest {
         key: ROOT.into(),
         range_end: store::prefix_end(ROOT.as_bytes()),
         start: Revision(start.0 + 1),
         prev_kv: false,
     };
-    let mut stream = server.cache.storage().watch(request).await?;
+    let mut stream = endpoint.storage().watch(request).await?;
     loop {
         // Also at the beginning: a change may have come between the last look and the watch.
-        while let Err(status) = reconcile(server).await {
+        while let Err(status) = reconcile(endpoint).await {
             warn!(why = %status, "cannot write the endpoints of the service kubernetes, trying again");
             tokio::time::sleep(RETRY).await;
         }
@@ -178,39 +182,26 @@ async fn follow(server: &ApiServer) -> Result<(), Error> {
     }
 }
 
-/// The servers that live.
-pub(crate) async fn addresses(server: &ApiServer) -> Result<BTreeSet<IpAddr>, Error> {
-    let range = RangeRequest {
-        key: ROOT.into(),
-        range_end: store::prefix_end(ROOT.as_bytes()),
-        keys_only: true,
-        ..RangeRequest::default()
-    };
-    let found = server.cache.storage().range(range).await?;
-    let address = |key: &[u8]| std::str::from_utf8(key).ok()?.strip_prefix(ROOT)?.parse().ok();
-    Ok(found.kvs.iter().filter_map(|kv| address(&kv.key)).collect())
-}
-
-async fn reconcile(server: &ApiServer) -> Result<(), Status> {
-    let mut addresses = addresses(server).await?;
+async fn reconcile(endpoint: &Endpoint) -> Result<(), Status> {
+    let mut addresses = addresses(endpoint.storage()).await?;
     addresses.retain(is_endpoint);
     // Nobody at all is what a store tells whose servers all slept: the old list is the better one.
     if addresses.is_empty() {
         return Ok(());
     }
-    for object in objects(&addresses, own(server), server.config.advertise_port) {
-        server.reconcile(object).await?;
+    for object in objects(&addresses, own(endpoint), endpoint.port) {
+        endpoint.registrar.reconcile(object).await?;
     }
     Ok(())
 }
 
 /// The last server's endpoint stays: an empty list would help nobody.
-async fn leave(server: &ApiServer) -> Result<(), Error> {
-    if addresses(server).await?.iter().all(|address| *address == own(server)) {
+async fn leave(endpoint: &Endpoint) -> Result<(), Error> {
+    if addresses(endpoint.storage()).await?.iter().all(|address| *address == own(endpoint)) {
         return Ok(());
     }
-    let op = Op::Delete { key: key(own(server)), range_end: Bytes::new(), prev_kv: false };
-    server.cache.storage().txn(Txn { success: vec![op], ..Txn::default() }).await.map(drop)
+    let op = Op::Delete { key: key(own(endpoint)), range_end: Bytes::new(), prev_kv: false };
+    endpoint.storage().txn(Txn { success: vec![op], ..Txn::default() }).await.map(drop)
 }
 
 /// Endpoints and slice of the service `kubernetes`; a slice holds one family, this server's.

@@ -8,10 +8,9 @@ use model::meta;
 use serde_json::{Value, json};
 
 use crate::kinds;
-use crate::serve::ApiServer;
 use crate::status::{Cause, Status};
 use crate::verbs::again::Again;
-use crate::verbs::{Call, delete, get, write};
+use crate::verbs::{Call, delete};
 
 /// How many evictions a budget remembers before it says no.
 const DISRUPTED_PODS_MAX: usize = 2000;
@@ -39,7 +38,7 @@ pub async fn evict(
     name: &str,
     wish: &delete::Options,
 ) -> Result<Vec<String>, Status> {
-    let mut again = Again::new(&call.x.server.config.rng);
+    let mut again = Again::new(&call.x.server.objects.rng);
     loop {
         let mut options = wish.clone();
         let leave = allow(call, namespace, name, options.dry_run).await?;
@@ -72,7 +71,7 @@ async fn leave_now(
 /// Takes one disruption from the pod's budget.
 async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) -> Result<Leave, Status> {
     let server = call.x.server;
-    let pod = get::read(server, &call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?.value();
+    let pod = server.objects.read(&call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?.value();
     let phase = pod["status"]["phase"].as_str().unwrap_or_default();
     let idle = || Leave::Idle(meta::resource_version(&pod).to_owned());
     if matches!(phase, "Succeeded" | "Failed") || meta::deletion_timestamp(&pod).is_some() {
@@ -82,10 +81,10 @@ async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) 
         return Ok(idle());
     }
     let Some(budgets) = kinds::stored("policy", "poddisruptionbudgets") else { return Ok(Leave::Given) };
-    let kind = server.cache.ready(&budgets.group, &budgets.plural).await?;
-    let (began, mut again) = (Stopwatch::start(), Again::new(&server.config.rng));
+    let kind = server.objects.cache.ready(&budgets.group, &budgets.plural).await?;
+    let (began, mut again) = (Stopwatch::start(), Again::new(&server.objects.rng));
     while began.elapsed() < CHARGE_WITHIN {
-        server.cache.wait_for_now().await?;
+        server.objects.cache.wait_for_now().await?;
         let covering: Vec<_> =
             kind.snapshot(Some(namespace)).whole()?.items.into_iter().filter(|b| covers(&b.value(), &pod)).collect();
         let budget = match covering.as_slice() {
@@ -103,8 +102,8 @@ async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) 
         if unhealthy_may_go(&value, &pod) {
             return Ok(idle());
         }
-        charge(&mut value, name, &base::time::rfc3339_secs(server.config.clock.now()))?;
-        if dry_run || write::put(server, &budgets, namespace, budget.name(), &mut value, budget.rv).await?.is_some() {
+        charge(&mut value, name, &base::time::rfc3339_secs(server.objects.clock.now()))?;
+        if dry_run || server.objects.put(&budgets, namespace, budget.name(), &mut value, budget.rv).await?.is_some() {
             return Ok(Leave::Given);
         }
         again.pause().await;
@@ -121,10 +120,10 @@ async fn announce(
     name: &str,
     options: &mut delete::Options,
 ) -> Result<(), Status> {
-    let server: &ApiServer = call.x.server;
-    let mut again = Again::new(&server.config.rng);
+    let server = call.x.server;
+    let mut again = Again::new(&server.objects.rng);
     loop {
-        let Some(pod) = get::read(server, &call.stored, namespace, name).await? else {
+        let Some(pod) = server.objects.read(&call.stored, namespace, name).await? else {
             return Err(call.not_found(name));
         };
         let mut value = pod.value();
@@ -134,7 +133,7 @@ async fn announce(
         }
         let condition = json!({
             "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
-            "lastTransitionTime": base::time::rfc3339_secs(server.config.clock.now()), "lastProbeTime": null,
+            "lastTransitionTime": base::time::rfc3339_secs(server.objects.clock.now()), "lastProbeTime": null,
         });
         if !value["status"]["conditions"].is_array() {
             value["status"]["conditions"] = json!([]);
@@ -143,7 +142,7 @@ async fn announce(
             list.retain(|c| c["type"] != "DisruptionTarget");
             list.push(condition);
         }
-        if let Some(at) = write::put(server, &call.stored, namespace, name, &mut value, pod.rv).await? {
+        if let Some(at) = server.objects.put(&call.stored, namespace, name, &mut value, pod.rv).await? {
             options.rv = options.rv.as_ref().map(|_| at.to_string());
             return Ok(());
         }

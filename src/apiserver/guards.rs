@@ -12,6 +12,7 @@ use pki::jwt::{Signer, Verifier};
 use pki::leaf::{Ca, Leaf};
 use pki::server::Pki;
 
+use crate::admission::Plugin;
 use crate::admission::image_policy::ImagePolicy;
 use crate::admission::standard::{self, plugins};
 use crate::admission::webhooks::Outside;
@@ -25,15 +26,41 @@ use crate::authn::jwt::{self, Jwt};
 use crate::authn::legacy::Uses;
 use crate::authn::token_file::TokenFile;
 use crate::authn::token_webhook::TokenWebhook;
+use crate::authn::{Authenticator, TokenIssuer};
+use crate::authz::Authorizer;
 use crate::authz::configured;
 use crate::authz::escalation::Escalation;
-use crate::connect::Connector;
+use crate::capabilities::VirtualRow;
 use crate::crypt::rotate::Encryption;
 use crate::lookup::Lookup;
-use crate::serve::Guards;
+use crate::objects::Objects;
 use crate::webhook::client::{Identity, Webhooks};
 use crate::webhook::kubeconfig::Remote;
 use crate::{aggregate, authn, authz};
+
+/// Who guards the server; made by the role from `authn`, `authz` and `admission`.
+pub struct Guards {
+    /// Who asks?
+    pub authenticator: Arc<dyn Authenticator>,
+    /// May they?
+    pub authorizer: Arc<dyn Authorizer>,
+    /// In the order they run.
+    pub plugins: Vec<Arc<dyn Plugin>>,
+    /// Service-account tokens.
+    pub issuer: Arc<dyn TokenIssuer>,
+    /// Resources that compute an answer.
+    pub virtuals: Vec<VirtualRow>,
+    /// Writes the audit log, if one is wanted.
+    pub auditor: Option<Arc<Auditor>>,
+    /// Encryption at rest, where it is configured.
+    pub encryption: Option<Encryption>,
+    /// What may be asked without credentials.
+    pub anonymous: Anonymous,
+    /// Old tokens of service accounts that were used.
+    pub legacy_uses: Arc<Uses>,
+    /// Who this server is to those whose APIs it aggregates.
+    pub front_proxy: Identity,
+}
 
 /// What upstream's flags add, its files read.
 #[derive(Default)]
@@ -77,7 +104,7 @@ impl Parts {
             jwks_uri: format!("{public_url}/openid/v1/jwks"),
             basic,
             settings: Settings::default(),
-            front_proxy: aggregate::proxy::identity(Arc::clone(pki.leaf(Leaf::ClientAuthProxy))),
+            front_proxy: aggregate::caller::identity(Arc::clone(pki.leaf(Leaf::ClientAuthProxy))),
             clock,
             rng,
         })
@@ -121,8 +148,8 @@ impl Parts {
     }
 
     /// The guards over what the server stores.
-    pub fn guards(self, lookup: Arc<dyn Lookup>, connector: Arc<dyn Connector>, group: &Group) -> Guards {
-        let webhooks = Arc::new(Webhooks::new(lookup.clone(), connector.clone(), group));
+    pub fn guards(self, objects: &Arc<Objects>, webhooks: &Arc<Webhooks>, group: &Group) -> Guards {
+        let lookup = Arc::clone(&objects.cache) as Arc<dyn Lookup>;
         let Settings { arguments, tokens, token_webhook, authentication, modes, audit, encryption, image_policy } =
             self.settings;
         let mut audiences = self.issuers.clone();
@@ -152,7 +179,7 @@ impl Parts {
             last.push(Arc::new(TokenWebhook::new(remote, webhooks.clone(), version, arguments.token_webhook_ttl)));
         }
         let chain = Arc::new(Chain::new(config, lookup.clone()).with(first, last));
-        let (authorizer, rbac) = configured::chain(modes, &lookup, &webhooks);
+        let (authorizer, rbac) = configured::chain(modes, &lookup, webhooks);
         let auditor = audit.map(|plan| Arc::new(Auditor::start(plan, webhooks.clone(), self.clock.clone(), group)));
         let mut virtuals = authz::review::virtuals(&authorizer, &rbac);
         virtuals.extend(authn::review::virtuals(&chain));
@@ -172,11 +199,15 @@ impl Parts {
         Guards {
             authenticator: chain,
             authorizer,
-            plugins: plugins(standard::Parts { escalation, outside, arguments: &arguments, image_policy }),
+            plugins: plugins(standard::Parts {
+                objects: Arc::clone(objects),
+                escalation,
+                outside,
+                arguments: &arguments,
+                image_policy,
+            }),
             issuer: Arc::new(issuer),
             virtuals,
-            connector,
-            webhooks,
             front_proxy: self.front_proxy,
             auditor,
             encryption,

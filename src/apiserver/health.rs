@@ -4,18 +4,20 @@
 //! The names are upstream's, as probes and dashboards exclude and show single ones. What upstream starts after its port
 //! is open kedge does before, in four steps; each name stands for the step that does it.
 
-use base::sync::Mutex;
+use base::sync::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
+use base::task::Group;
 use http::{Response, StatusCode};
+use store::Storage;
 use wire::Body;
 
-use crate::pipeline::Exchange;
-use crate::respond;
-use crate::serve::ApiServer;
-use crate::verbs::page_not_found;
+use crate::crypt::sealed::Seals;
+use crate::query::Query;
+use crate::respond::{self, page_not_found};
 
 /// The store must answer within this.
 const STORE_ANSWER: Duration = Duration::from_secs(2);
@@ -80,8 +82,32 @@ const HOOKS: &[(&str, Step)] = &[
 ];
 
 /// How often each check was run, by page and name: how often it failed and how often it did not.
-#[derive(Default)]
-pub struct Tally(Mutex<BTreeMap<(&'static str, &'static str), [u64; 2]>>);
+type Tally = BTreeMap<(&'static str, &'static str), [u64; 2]>;
+
+/// How this server is.
+pub struct Health {
+    storage: Arc<dyn Storage>,
+    /// Keys of encryption at rest, where plugins may guard them.
+    seals: Option<Arc<Seals>>,
+    /// The server's tasks; told to stop when the server is.
+    group: Group,
+    /// Steps of the start that are not done: `/readyz` says no until none is left.
+    pending: RwLock<BTreeSet<Step>>,
+    tally: Mutex<Tally>,
+}
+
+impl Health {
+    /// Of a server that begins.
+    pub(crate) fn new(storage: Arc<dyn Storage>, seals: Option<Arc<Seals>>, group: &Group) -> Health {
+        let pending = RwLock::new(Step::all());
+        Health { storage, seals, group: group.clone(), pending, tally: Mutex::default() }
+    }
+
+    /// A step of the start is done: the checks that stand for it hold from now on.
+    pub(crate) fn done(&self, step: Step) {
+        self.pending.write().remove(&step);
+    }
+}
 
 /// Names of a page's checks, in order.
 fn names(page: &str) -> impl Iterator<Item = &'static str> {
@@ -112,11 +138,11 @@ struct Facts {
 }
 
 impl Facts {
-    async fn of(server: &ApiServer) -> Facts {
-        let asked = tokio::time::timeout(STORE_ANSWER, server.cache.storage().read_index()).await;
-        let pending = server.pending.read().clone();
-        let plugins = server.guards.encryption.as_ref().and_then(|encryption| encryption.seals.plugins_ready());
-        Facts { store: matches!(asked, Ok(Ok(_))), pending, plugins, stopping: server.group.token().is_cancelled() }
+    async fn of(health: &Health) -> Facts {
+        let asked = tokio::time::timeout(STORE_ANSWER, health.storage.read_index()).await;
+        let pending = health.pending.read().clone();
+        let plugins = health.seals.as_ref().and_then(|seals| seals.plugins_ready());
+        Facts { store: matches!(asked, Ok(Ok(_))), pending, plugins, stopping: health.group.token().is_cancelled() }
     }
 
     fn hold(&self, check: &str) -> bool {
@@ -134,11 +160,11 @@ impl Facts {
 }
 
 /// The checks of a page and whether they hold; each counts as run.
-async fn run(server: &ApiServer, page: &'static str) -> Vec<(&'static str, bool)> {
-    let facts = Facts::of(server).await;
+async fn run(health: &Health, page: &'static str) -> Vec<(&'static str, bool)> {
+    let facts = Facts::of(health).await;
     let all = names(page).chain([PLUGINS].into_iter().filter(|_| facts.plugins.is_some()));
     let checks: Vec<(&'static str, bool)> = all.map(|name| (name, facts.hold(name))).collect();
-    let mut tally = server.health.0.lock();
+    let mut tally = health.tally.lock();
     for (name, holds) in &checks {
         tally.entry((page, *name)).or_default()[usize::from(*holds)] += 1;
     }
@@ -146,9 +172,9 @@ async fn run(server: &ApiServer, page: &'static str) -> Vec<(&'static str, bool)
 }
 
 /// Answers `/PAGE` and `/PAGE/CHECK`.
-pub async fn answer(x: &Exchange<'_>, parts: &[&str]) -> Response<Body> {
+pub async fn answer(health: &Health, query: &Query, parts: &[&str]) -> Response<Body> {
     let Some(page) = PAGES.into_iter().find(|page| *page == parts[0]) else { return page_not_found() };
-    let checks = run(x.server, page).await;
+    let checks = run(health, page).await;
     if parts.len() > 1 {
         let name = parts[1..].join("/");
         return match checks.iter().find(|(check, _)| *check == name) {
@@ -159,9 +185,9 @@ pub async fn answer(x: &Exchange<'_>, parts: &[&str]) -> Response<Body> {
             None => page_not_found(),
         };
     }
-    let excluded: Vec<&str> = x.query.all("exclude").collect();
+    let excluded: Vec<&str> = query.all("exclude").collect();
     let (text, healthy) = told(page, &checks, &excluded);
-    match (healthy, x.query.get("verbose").is_some()) {
+    match (healthy, query.get("verbose").is_some()) {
         (false, _) => respond::text(StatusCode::INTERNAL_SERVER_ERROR, text),
         (true, true) => respond::text(StatusCode::OK, text),
         (true, false) => respond::text(StatusCode::OK, "ok"),
@@ -193,12 +219,12 @@ fn told(page: &str, checks: &[(&str, bool)], excluded: &[&str]) -> (String, bool
 }
 
 /// The checks as numbers, for those who measure service levels.
-pub async fn slis(server: &ApiServer) -> String {
+pub async fn slis(health: &Health) -> String {
     let mut text = "# HELP kubernetes_healthcheck [STABLE] This metric records the result of a single healthcheck.\n\
                     # TYPE kubernetes_healthcheck gauge\n"
         .to_owned();
     for page in PAGES {
-        for (name, holds) in run(server, page).await {
+        for (name, holds) in run(health, page).await {
             let _ok = writeln!(text, "kubernetes_healthcheck{{name=\"{name}\",type=\"{page}\"}} {}", u8::from(holds));
         }
     }
@@ -206,7 +232,7 @@ pub async fn slis(server: &ApiServer) -> String {
         "# HELP kubernetes_healthchecks_total [STABLE] This metric records the results of all healthcheck.\n\
          # TYPE kubernetes_healthchecks_total counter\n",
     );
-    for ((page, name), counts) in server.health.0.lock().iter() {
+    for ((page, name), counts) in health.tally.lock().iter() {
         for (status, n) in ["error", "success"].into_iter().zip(counts).filter(|(_, n)| **n > 0) {
             let _ok = writeln!(
                 text,

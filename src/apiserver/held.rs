@@ -7,7 +7,7 @@ use http::{Response, StatusCode};
 use wire::Body;
 use wire::held::Hold;
 
-use crate::pipeline::{Exchange, is_foreign};
+use crate::exchange::{Exchange, is_foreign};
 use crate::respond;
 use crate::status::Status;
 use crate::user::GROUP_MASTERS;

@@ -5,8 +5,8 @@ use base64::engine::general_purpose::STANDARD;
 use schema::validate::error::FieldError;
 use serde_json::Value;
 
+use crate::component_status::{Make, components};
 use crate::user::UserInfo;
-use crate::verbs::computed::{Make, components};
 
 /// Facts about how a resource is deleted and written.
 #[derive(Default)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::attributes::Attributes;
-use crate::pipeline::{Exchange, require};
+use crate::exchange::Exchange;
 use crate::query;
 use crate::status::Status;
 use crate::user::{self, UserInfo};
@@ -31,7 +31,7 @@ pub async fn stage(x: &mut Exchange<'_>) -> Result<(), Status> {
             is_resource: true,
             ..Attributes::default()
         };
-        require(x.server, &attributes).await?;
+        x.server.access.require(&attributes).await?;
     }
     x.attributes.user = Arc::new(completed(wanted));
     x.attributes.trail.impersonates(Arc::clone(&x.attributes.user));

@@ -1,5 +1,8 @@
 //! Where objects live in the store: `/registry/<group>/<plural>/<namespace>/<name>`, `core` for the empty group.
 
+use bytes::Bytes;
+use store::{Compare, CompareOp, Revision};
+
 /// Everything the API server keeps.
 pub const ROOT: &str = "/registry/";
 
@@ -24,6 +27,11 @@ pub fn parse(key: &str) -> Option<(&str, &str, &str)> {
     let mut parts = key.strip_prefix(ROOT)?.splitn(3, '/');
     let (group, plural, local) = (parts.next()?, parts.next()?, parts.next()?);
     Some((if group == "core" { "" } else { group }, plural, local))
+}
+
+/// The condition that a key was last changed at `rv` (0: is not there).
+pub fn unchanged_since(key: &Bytes, rv: u64) -> Compare {
+    Compare::ModRevision { key: key.clone(), op: CompareOp::Equal, revision: Revision(rv) }
 }
 
 /// Namespace and name of a local part.

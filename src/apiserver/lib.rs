@@ -4,8 +4,10 @@
 //! In: requests from `wire` (network) and `client` (same process). Out: `store::Txn`, responses, watch streams.
 //! It never knows what a kind means beyond what `schema`'s table says, and it never touches a node.
 //!
-//! The road of a request: [`serve`] → [`pipeline`] (stages) → [`verbs`] (one file each) → [`cache`] and the store.
+//! The road of a request: [`serve`] → [`pipeline`] (stages) → `dispatch` → [`verbs`] (one file each) → [`objects`] →
+//! [`cache`] and the store.
 
+pub mod access;
 pub mod admission;
 pub mod aggregate;
 pub mod arguments;
@@ -15,13 +17,18 @@ pub mod authn;
 pub mod authz;
 pub mod bootstrap;
 pub mod cache;
+pub mod capabilities;
 mod compaction;
+mod component_status;
+pub mod config;
 pub mod connect;
 pub mod crypt;
 pub mod custom;
+mod dispatch;
 mod documents;
 mod endpoints;
 pub mod eviction;
+pub mod exchange;
 pub mod flow;
 pub mod guards;
 pub mod health;
@@ -36,24 +43,28 @@ pub mod lookup;
 pub mod metrics;
 mod narrow;
 pub mod negotiate;
+pub mod objects;
 mod pages;
 pub mod paths;
 pub mod pipeline;
 pub mod query;
+mod registrar;
 pub mod respond;
 pub mod serve;
+mod server_leases;
 pub mod services;
 pub mod status;
 pub mod stream;
 pub mod trusted;
-pub mod turn;
 pub mod usage;
 pub mod user;
 pub mod verbs;
+pub mod version;
 mod warnings;
 pub mod webhook;
 
 #[cfg(test)]
 mod fuzz_tests;
 
-pub use serve::{ApiServer, Config, Guards};
+pub use config::Config;
+pub use serve::ApiServer;

@@ -51,13 +51,15 @@ pub trait Lookup: Send + Sync + 'static {
 
     /// A counter that moves after each change of a resource (the store revision of the newest change).
     fn changed(&self, group: &str, resource: &str) -> watch::Receiver<u64>;
+}
 
-    /// Brings an object from one version of its resource to another; custom ones may need a webhook for it.
+/// Brings objects into other versions of their resource.
+#[async_trait]
+pub trait InVersion: Send + Sync + 'static {
+    /// Brings an object from one version to another; custom ones may need a webhook for it.
     ///
     /// Errors: there is no way, or the webhook failed.
-    async fn in_version(&self, object: Value, from: &Resource, to: &Resource) -> Result<Value, Status> {
-        crate::kinds::convert(object, from, to)
-    }
+    async fn in_version(&self, object: Value, from: &Resource, to: &Resource) -> Result<Value, Status>;
 }
 
 /// Up to where somebody has followed the changes of a resource.

@@ -251,7 +251,7 @@ impl Metrics {
             let (resource, group) = resource.split_once('.').unwrap_or((resource.as_str(), ""));
             let _ok = writeln!(out, "apiserver_resource_objects{{group=\"{group}\",resource=\"{resource}\"}} {count}");
         }
-        let version = crate::paths::GIT_VERSION;
+        let version = crate::version::GIT_VERSION;
         let _ok = writeln!(
             out,
             "# HELP kubernetes_build_info What runs here.\n# TYPE kubernetes_build_info gauge\nkubernetes_build_info{{git_version=\"{version}\",major=\"1\",minor=\"36\"}} 1"

@@ -6,37 +6,14 @@ use serde_json::{Value, json};
 use wire::Body;
 
 use crate::aggregate::merge;
+use crate::capabilities::Capabilities;
 use crate::crypt::rotate::Change;
+use crate::exchange::Exchange;
 use crate::negotiate::{self, Output};
-use crate::pipeline::Exchange;
-use crate::serve::ApiServer;
+use crate::respond::{self, page_not_found};
 use crate::status::Status;
-use crate::verbs::page_not_found;
-use crate::{documents, health, respond};
-
-/// The API level we speak.
-pub const MAJOR: &str = "1";
-/// Its minor version.
-pub const MINOR: &str = "36";
-/// As `kubectl version` shows it.
-pub const GIT_VERSION: &str = base::version::GIT_VERSION;
-
-/// Where the program comes from. `Default` is for tests.
-#[derive(Clone, Debug)]
-pub struct Build {
-    /// The commit, or `unknown`.
-    pub commit: &'static str,
-    /// `clean`, `dirty` or `unknown`.
-    pub tree: &'static str,
-    /// RFC 3339.
-    pub date: String,
-}
-
-impl Default for Build {
-    fn default() -> Build {
-        Build { commit: "unknown", tree: "unknown", date: "1970-01-01T00:00:00Z".to_owned() }
-    }
-}
+use crate::version::version;
+use crate::{documents, health};
 
 /// Whether a request without credentials may ask for this path.
 pub fn open_to_anonymous(path: &str) -> bool {
@@ -61,25 +38,29 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     match parts.as_slice() {
         [] => json_answer(x, &json!({ "paths": listed(x.server) })),
         ["version"] => json_answer(x, &version(&x.server.config.build)),
-        ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(x, &parts).await),
-        ["metrics", "slis"] => Ok(respond::text(StatusCode::OK, health::slis(x.server).await)),
+        ["healthz" | "livez" | "readyz", ..] => Ok(health::answer(&x.server.health, &x.query, &parts).await),
+        ["metrics", "slis"] => Ok(respond::text(StatusCode::OK, health::slis(&x.server.health).await)),
         ["metrics"] => Ok(respond::text(StatusCode::OK, metrics(x.server))),
-        [".well-known", "openid-configuration"] => json_answer(x, &x.server.guards.issuer.openid_configuration()),
-        ["openid", "v1", "jwks"] => json_answer(x, &x.server.guards.issuer.jwks()),
+        [".well-known", "openid-configuration"] => json_answer(x, &x.server.issuer.openid_configuration()),
+        ["openid", "v1", "jwks"] => json_answer(x, &x.server.issuer.jwks()),
         ["api"] => aggregated(x, true, &legacy_versions(x.server)).await,
         ["apis"] => {
             let mut plain = discovery::groups(catalog);
-            merge::groups(&mut plain, &x.server.aggregation.now());
+            merge::groups(&mut plain, &x.server.aggregation.registry.now());
             aggregated(x, false, &plain).await
         }
-        ["apis", group] => found(x, merge::group(discovery::group(catalog, group), &x.server.aggregation.now(), group)),
+        ["apis", group] => {
+            found(x, merge::group(discovery::group(catalog, group), &x.server.aggregation.registry.now(), group))
+        }
         ["api", version] => found(x, discovery::resources(catalog, "", version)),
         ["apis", group, version] => found(x, discovery::resources(catalog, group, version)),
         ["openapi", "v2"] => documents::v2(x).await,
         ["openapi", "v3"] => documents::v3_index(x).await,
         ["openapi", "v3", "api", version] => documents::v3(x, "", version).await,
-        ["openapi", "v3", "apis", ..] if merge::openapi_v3_backend(&x.server.aggregation.now(), &path).is_some() => {
-            let Some(service) = merge::openapi_v3_backend(&x.server.aggregation.now(), &path) else {
+        ["openapi", "v3", "apis", ..]
+            if merge::openapi_v3_backend(&x.server.aggregation.registry.now(), &path).is_some() =>
+        {
+            let Some(service) = merge::openapi_v3_backend(&x.server.aggregation.registry.now(), &path) else {
                 return Ok(page_not_found());
             };
             crate::aggregate::proxy::run(x, &service).await
@@ -91,11 +72,11 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
 
 /// `kedge secrets-encrypt`: GET status, PUT a change. Only who may everything may this.
 async fn encryption(x: &mut Exchange<'_>, what: &str) -> Result<Response<Body>, Status> {
-    let Some(encryption) = &x.server.guards.encryption else { return Ok(page_not_found()) };
+    let Some(encryption) = &x.server.encryption else { return Ok(page_not_found()) };
     let answer = match (&x.parts.method, Change::named(what)) {
-        (&Method::GET, None) if what == "status" => encryption.status(x.server).await?,
+        (&Method::GET, None) if what == "status" => encryption.status(&x.server.objects).await?,
         (&Method::PUT, Some(change)) => {
-            encryption.change(x.server, change, x.parts.uri.query() == Some("force=true")).await?
+            encryption.change(&x.server.objects, change, x.parts.uri.query() == Some("force=true")).await?
         }
         _ => return Err(Status::method_not_allowed()),
     };
@@ -135,16 +116,7 @@ fn found(x: &Exchange<'_>, value: Option<Value>) -> Result<Response<Body>, Statu
     }
 }
 
-/// What `/version` says.
-pub fn version(build: &Build) -> Value {
-    json!({
-        "major": MAJOR, "minor": MINOR, "emulationMajor": MAJOR, "emulationMinor": MINOR, "minCompatibilityMajor": MAJOR, "minCompatibilityMinor": "35",
-        "gitVersion": GIT_VERSION, "gitCommit": build.commit, "gitTreeState": build.tree, "buildDate": build.date,
-        "goVersion": "none", "compiler": "rustc", "platform": format!("linux/{}", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }),
-    })
-}
-
-fn legacy_versions(server: &ApiServer) -> Value {
+fn legacy_versions(server: &Capabilities) -> Value {
     discovery::api_versions(
         &std::net::SocketAddr::new(*server.config.advertise_address.borrow(), server.config.advertise_port).to_string(),
     )
@@ -190,7 +162,7 @@ fn aggregated_form(headers: &http::HeaderMap) -> Option<(discovery::Aggregated, 
     None
 }
 
-fn listed(server: &ApiServer) -> Vec<String> {
+fn listed(server: &Capabilities) -> Vec<String> {
     let mut paths: Vec<String> = [
         "/.well-known/openid-configuration",
         "/api",
@@ -206,7 +178,7 @@ fn listed(server: &ApiServer) -> Vec<String> {
     .map(str::to_owned)
     .to_vec();
     paths.extend(health::paths());
-    for group in server.catalogs.now().groups().iter().filter(|g| !g.name.is_empty()) {
+    for group in server.objects.catalogs.now().groups().iter().filter(|g| !g.name.is_empty()) {
         paths.push(format!("/apis/{}", group.name));
         paths.extend(group.versions.iter().map(|v| format!("/apis/{}/{v}", group.name)));
     }
@@ -214,11 +186,11 @@ fn listed(server: &ApiServer) -> Vec<String> {
     paths
 }
 
-fn metrics(server: &ApiServer) -> String {
-    let mut text = server.metrics.render(&server.cache.counts());
-    server.admission_times.render(&mut text);
+fn metrics(server: &Capabilities) -> String {
+    let mut text = server.metrics.render(&server.objects.cache.counts());
+    server.admission.times.render(&mut text);
     text.push_str(&server.flow.render());
-    text.push_str(&merge::unavailable(server));
+    text.push_str(&merge::unavailable(&server.objects));
     text.push_str(&(server.config.more_metrics.0)());
     text
 }

@@ -13,7 +13,6 @@ use futures_util::future::BoxFuture;
 use http::header::{CACHE_CONTROL, HeaderValue, WARNING};
 use http::{HeaderName, Request, Response};
 use http_body_util::BodyExt as _;
-use schema::catalog::Catalog;
 use tracing::{debug, error};
 use wire::{Body, ConnInfo};
 
@@ -21,14 +20,14 @@ use crate::attributes::Attributes;
 use crate::audit::auditor::Record;
 use crate::audit::policy::Stage as AuditStage;
 use crate::authn::configuration::Anonymous;
-use crate::authz::Decision;
+use crate::capabilities::Capabilities;
+use crate::exchange::{Exchange, is_foreign};
 use crate::heavy::{Beside, Weight};
-use crate::metrics::{Series, Verdict, verb_label};
+use crate::metrics::Verdict;
 use crate::query::Query;
-use crate::serve::ApiServer;
 use crate::status::Status;
 use crate::user::UserInfo;
-use crate::{aggregate, held, impersonate, info, paths, respond, verbs, warnings};
+use crate::{aggregate, dispatch, held, impersonate, info, paths, respond, warnings};
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
@@ -43,47 +42,6 @@ const FOREIGN_BYTES_MAX: u64 = 64 * 1024;
 /// More than any answer of our own, which is in memory already.
 const AUDITED_BYTES_MAX: usize = 1 << 30;
 
-/// One request on its way.
-pub struct Exchange<'a> {
-    /// The server.
-    pub server: &'a ApiServer,
-    /// Every resource as it was served when the request came in.
-    pub catalog: Arc<Catalog>,
-    /// Method, URL and headers.
-    pub parts: http::request::Parts,
-    /// The body, until a verb takes it. (The lock is never held: it makes the exchange shareable between threads.)
-    pub body: Mutex<Option<Body>>,
-    /// Where it came in.
-    pub conn: Arc<ConnInfo>,
-    /// The URL's query.
-    pub query: Query,
-    /// What is asked; the user is filled in by authentication.
-    pub attributes: Attributes,
-    /// Texts for `Warning` headers.
-    pub warnings: Vec<String>,
-    /// `Audit-ID` of the request.
-    pub audit_id: HeaderValue,
-    /// When it came in.
-    pub received: jiff::Timestamp,
-    /// Its audit record, if the policy wants one.
-    pub record: Option<Record>,
-    /// Its place among the requests being answered.
-    pub seat: Option<crate::metrics::Gauge>,
-    /// Where its answer counts, once it has begun to be made.
-    pub held: Option<Arc<wire::held::Hold>>,
-    /// Whether it is heavy.
-    pub weight: Weight,
-    /// What flow control said about it.
-    pub admitted: Option<crate::flow::controller::Admitted>,
-}
-
-impl Exchange<'_> {
-    /// Takes the body; a second time there is none.
-    pub fn take_body(&mut self) -> Option<Body> {
-        self.body.get_mut().take()
-    }
-}
-
 type Stage = for<'x, 'a> fn(&'x mut Exchange<'a>) -> BoxFuture<'x, Result<(), Status>>;
 
 /// What every request passes, in this order.
@@ -96,16 +54,16 @@ const STAGES: &[(&str, Stage)] = &[
 ];
 
 /// Answers one request, whatever happens.
-pub async fn answer(server: &ApiServer, req: Request<Body>, conn: Arc<ConnInfo>) -> Response<Body> {
+pub async fn answer(server: &Capabilities, req: Request<Body>, conn: Arc<ConnInfo>) -> Response<Body> {
     let watch = Stopwatch::start();
     let (parts, body) = req.into_parts();
     let audit_id = match parts.headers.get(AUDIT_ID) {
         Some(id) if id.len() <= 64 => id.clone(),
-        _ => HeaderValue::from_str(&server.config.rng.uuid()).unwrap_or(HeaderValue::from_static("-")),
+        _ => HeaderValue::from_str(&server.objects.rng.uuid()).unwrap_or(HeaderValue::from_static("-")),
     };
     let query = Query::parse(parts.uri.query().unwrap_or_default());
     let attributes = info::parse(&parts.method, parts.uri.path(), &query);
-    let catalog = server.catalogs.now();
+    let catalog = server.objects.catalogs.now();
     let mut exchange = Exchange {
         server,
         catalog,
@@ -116,7 +74,7 @@ pub async fn answer(server: &ApiServer, req: Request<Body>, conn: Arc<ConnInfo>)
         attributes,
         warnings: Vec::new(),
         audit_id,
-        received: server.config.clock.now(),
+        received: server.objects.clock.now(),
         record: None,
         seat: None,
         held: None,
@@ -178,7 +136,7 @@ async fn run(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
 }
 
 async fn dispatch(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
-    if let Some(service) = exchange.server.aggregation.backend(&exchange.attributes.path) {
+    if let Some(service) = exchange.server.aggregation.registry.backend(&exchange.attributes.path) {
         return aggregate::proxy::run(exchange, &service).boxed().await;
     }
     // Boxed: the compiler proves them Send here, and the futures of all verbs together would be large.
@@ -186,7 +144,7 @@ async fn dispatch(exchange: &mut Exchange<'_>) -> Result<Response<Body>, Status>
         return paths::serve(exchange).boxed().await;
     }
     let weight = exchange.weight.clone();
-    Beside::new(verbs::serve(exchange).boxed(), weight).await
+    Beside::new(dispatch::serve(exchange).boxed(), weight).await
 }
 
 /// The time that the client gives its request, if it says so.
@@ -212,7 +170,7 @@ async fn authenticate(x: &mut Exchange<'_>) -> Result<(), Status> {
         x.attributes.user = user;
         return Ok(());
     }
-    match x.server.guards.authenticator.authenticate(&x.parts, &x.conn).await {
+    match x.server.access.authenticator.authenticate(&x.parts, &x.conn).await {
         Ok(Some(user)) => {
             x.server.metrics.judged(Verdict::KnownUser);
             x.conn.vouch();
@@ -229,7 +187,7 @@ async fn authenticate(x: &mut Exchange<'_>) -> Result<(), Status> {
     x.parts.headers.remove(http::header::AUTHORIZATION);
     if x.attributes.user.name == crate::user::ANONYMOUS {
         let path = &x.attributes.path;
-        let welcome = match &x.server.guards.anonymous {
+        let welcome = match &x.server.access.anonymous {
             Anonymous::Health => paths::open_to_anonymous(path),
             Anonymous::Any => true,
             Anonymous::Nothing => false,
@@ -251,14 +209,14 @@ async fn begin_audit(x: &mut Exchange<'_>) -> Result<(), Status> {
 }
 
 fn record(x: &mut Exchange<'_>) {
-    let Some(auditor) = &x.server.guards.auditor else { return };
+    let Some(auditor) = &x.server.auditor else { return };
     let id = x.audit_id.to_str().unwrap_or_default();
     x.record = auditor.begin(&x.attributes, &x.parts, &x.conn, id, x.received);
 }
 
 /// Writes the last event; of a long answer when it ends.
 async fn end_audit(x: &mut Exchange<'_>, response: Response<Body>, panicked: bool) -> Response<Body> {
-    let Some(auditor) = x.server.guards.auditor.clone() else { return response };
+    let Some(auditor) = x.server.auditor.clone() else { return response };
     if x.record.is_none() && response.status() == http::StatusCode::UNAUTHORIZED {
         record(x);
     }
@@ -294,12 +252,6 @@ async fn end_audit(x: &mut Exchange<'_>, response: Response<Body>, panicked: boo
     };
     auditor.write(&record, &a, AuditStage::ResponseComplete, code, object_of(&bytes));
     Response::from_parts(parts, wire::body::full(bytes))
-}
-
-/// Whether somebody else may have answered: a node, a pod, a service, an aggregated API.
-pub fn is_foreign(x: &Exchange<'_>) -> bool {
-    let streams = matches!(x.attributes.subresource.as_str(), "proxy" | "exec" | "attach" | "portforward" | "log");
-    streams || x.server.aggregation.backend(&x.attributes.path).is_some()
 }
 
 /// Whether the audit log reads an answer of this length, if that is known.
@@ -367,29 +319,11 @@ async fn take_seat(x: &mut Exchange<'_>) -> Result<(), Status> {
 
 async fn authorize(x: &mut Exchange<'_>) -> Result<(), Status> {
     info::unambiguous(&x.attributes.path)?;
-    let unasked = x.server.guards.anonymous == Anonymous::Health && x.attributes.user.name == crate::user::ANONYMOUS;
+    let unasked = x.server.access.anonymous == Anonymous::Health && x.attributes.user.name == crate::user::ANONYMOUS;
     if unasked && paths::open_to_anonymous(&x.attributes.path) {
         return Ok(());
     }
-    require(x.server, &x.attributes).await
-}
-
-/// Asks the authorizer.
-///
-/// Errors: 403 unless it allows.
-pub async fn require(server: &ApiServer, attributes: &Attributes) -> Result<(), Status> {
-    match server.guards.authorizer.authorize(attributes).await {
-        Decision::Allow { reason } => {
-            server.metrics.judged(Verdict::Allowed);
-            attributes.trail.note("authorization.k8s.io/decision", "allow");
-            attributes.trail.note("authorization.k8s.io/reason", &reason);
-            Ok(())
-        }
-        Decision::Deny { reason } | Decision::NoOpinion { reason } => {
-            server.metrics.judged(Verdict::Denied);
-            Err(Status::access_denied(attributes, &reason))
-        }
-    }
+    x.server.access.require(&x.attributes).await
 }
 
 fn finish(x: &Exchange<'_>, response: &mut Response<Body>, watch: &Stopwatch) {
@@ -413,30 +347,7 @@ fn finish(x: &Exchange<'_>, response: &mut Response<Body>, watch: &Stopwatch) {
     // Names a client makes up must not become series, or a stranger fills the memory: only what was served, or what we
     // know, is counted by name.
     let known = || a.subresource.is_empty() && x.catalog.resource(&a.group, &a.version, &a.resource).is_some();
-    x.server.metrics.answered(series(x, code < 400 || known()), code, took, wire::body::len(response.body()));
-}
-
-/// What a request is counted under.
-pub fn series(x: &Exchange<'_>, found: bool) -> Series {
-    let a = &x.attributes;
-    let scope = match (a.is_resource, a.name.is_empty() && a.verb != "create", a.namespace.is_empty()) {
-        (false, ..) => "",
-        (_, false, _) => "resource",
-        (_, _, false) => "namespace",
-        _ => "cluster",
-    };
-    let applies =
-        a.verb == "patch" && crate::negotiate::media_type(&x.parts.headers).starts_with("application/apply-patch");
-    let named = |name: &String| if a.is_resource && found { name.clone() } else { String::new() };
-    Series {
-        verb: verb_label(&a.verb, &a.subresource, applies),
-        dry_run: if x.query.all("dryRun").any(|value| value == "All") { "All" } else { "" },
-        group: named(&a.group),
-        version: named(&a.version),
-        resource: named(&a.resource),
-        subresource: named(&a.subresource),
-        scope,
-    }
+    x.server.metrics.answered(x.series(code < 400 || known()), code, took, wire::body::len(response.body()));
 }
 
 #[cfg(test)]

@@ -209,6 +209,11 @@ pub fn packed(content_type: &'static str, packed: &Bytes, length: usize, headers
     response
 }
 
+/// Go's answer for a path that nobody handles.
+pub fn page_not_found() -> Response<Body> {
+    text(StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

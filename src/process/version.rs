@@ -4,8 +4,8 @@
 pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes v1.36)");
 
 /// From which commit, and when; see build.rs.
-pub(crate) fn build() -> apiserver::paths::Build {
+pub(crate) fn build() -> apiserver::version::Build {
     let date = env!("KEDGE_BUILD_UNIX").parse().ok().and_then(|secs| jiff::Timestamp::from_second(secs).ok());
     let date = base::time::rfc3339_secs(date.unwrap_or_default());
-    apiserver::paths::Build { commit: env!("KEDGE_COMMIT"), tree: env!("KEDGE_TREE"), date }
+    apiserver::version::Build { commit: env!("KEDGE_COMMIT"), tree: env!("KEDGE_TREE"), date }
 }

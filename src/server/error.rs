@@ -35,7 +35,7 @@ pub(crate) enum ServerError {
     #[error("certificates")]
     Pki(#[from] pki::error::PkiError),
     #[error("the API server cannot start")]
-    Api(#[from] apiserver::serve::BuildError),
+    Api(#[from] apiserver::bootstrap::BuildError),
     #[error("cannot listen on {addr}; is another server running here? Choose another port with --https-listen-port")]
     Listen { addr: SocketAddr, source: io::Error },
     #[error(transparent)]

@@ -295,7 +295,7 @@ async fn api_server(
         build: version::build(),
         more_metrics: {
             let (pki, clock) = (Arc::clone(pki), clock.clone());
-            apiserver::serve::MoreMetrics(Arc::new(move || certificates::metrics(&pki, &clock)))
+            apiserver::config::MoreMetrics(Arc::new(move || certificates::metrics(&pki, &clock)))
         },
         client_ca_pem: format!("{}{}", pki.authority(Ca::Client).bundle(), plan.apiserver.client_ca_pem),
         request_header_ca_pem: pki.authority(Ca::RequestHeader).bundle().to_owned(),
@@ -303,7 +303,8 @@ async fn api_server(
         clock: clock.clone(),
         rng: rng.clone(),
     };
-    Ok(ApiServer::build(config, store, group, |lookup| parts.guards(lookup, connector, group)).await?)
+    let guards = |objects: &_, webhooks: &_| parts.guards(objects, webhooks, group);
+    Ok(ApiServer::build(config, store, connector, group, guards).await?)
 }
 
 /// The folder of manifests, which is applied while this server leads; what comes with this program is written there

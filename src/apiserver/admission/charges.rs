@@ -19,8 +19,8 @@ use serde_json::Value;
 use store::{Compare, Op, RangeRequest, Txn};
 
 use crate::cache::Cache;
+use crate::keys::unchanged_since;
 use crate::status::Status;
-use crate::verbs::write::unchanged_since;
 
 /// Namespaces of one hash share a key and a list: the keys are few, and none is left behind by a namespace that is
 /// gone.

@@ -11,6 +11,7 @@ use super::image_policy::ImagePolicy;
 use super::pod_node_selector::Selectors;
 use super::pod_security::configuration::PodSecurityConfiguration;
 use super::pod_toleration_restriction::Tolerations;
+use super::strict::known;
 
 const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.k8s.io/v1alpha1"];
 
@@ -68,20 +69,13 @@ impl AdmissionConfiguration {
                 "PodTolerationRestriction" => out.tolerations = Tolerations::of(&configuration, &inside)?,
                 "ImagePolicyWebhook" => out.image_policy = Some(ImagePolicy::of(&configuration, &inside)?),
                 other => {
-                    super::standard::named(other).map_err(|why| format!("{at}.name: {why}"))?;
+                    super::names::known(other).map_err(|why| format!("{at}.name: {why}"))?;
                     return Err(format!("{at}: kedge's {other} has nothing to configure"));
                 }
             }
         }
         Ok(out)
     }
-}
-
-/// What nobody reads here is refused, never ignored.
-pub(super) fn known(value: &Value, path: &str, fields: &[&str]) -> Result<(), String> {
-    let stray = value.as_object().into_iter().flatten().map(|(k, _)| k).find(|k| !fields.contains(&k.as_str()));
-    let joint = if path.is_empty() { "" } else { "." };
-    stray.map_or(Ok(()), |k| Err(format!("strict decoding error: unknown field \"{path}{joint}{k}\"")))
 }
 
 #[cfg(test)]

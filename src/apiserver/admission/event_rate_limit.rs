@@ -8,7 +8,7 @@ use schema::read;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::configuration::known;
+use super::strict::known;
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
 use crate::status::Status;

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::configuration::known;
+use super::strict::known;
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
 use crate::status::Status;

@@ -19,6 +19,7 @@ pub mod extended_resource_toleration;
 pub mod image_policy;
 pub mod limit_ranger;
 pub mod matching;
+pub mod names;
 pub mod namespace_lifecycle;
 pub mod namespaces;
 pub mod node_declared_features;
@@ -33,25 +34,26 @@ pub mod policies;
 pub mod priority;
 pub mod references;
 pub mod resource_quota;
+pub mod run;
 pub mod runtime_class;
 pub mod service_account;
 pub mod standard;
 pub mod storage_in_use;
+pub mod strict;
 pub mod taint_nodes;
 pub mod tally;
 pub mod timing;
 pub mod volume_resize;
 pub mod webhooks;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use async_trait::async_trait;
 use schema::catalog::Catalog;
 use serde_json::Value;
 
 use crate::attributes::Attributes;
-use crate::lookup::Lookup;
-use crate::serve::ApiServer;
+use crate::lookup::{InVersion, Lookup};
 use crate::status::Status;
 
 /// What happens to the object.
@@ -85,6 +87,8 @@ pub struct Review<'a> {
     pub catalog: &'a Catalog,
     /// Other objects.
     pub lookup: &'a dyn Lookup,
+    /// Brings objects into other versions.
+    pub versions: &'a dyn InVersion,
     /// Texts for `Warning` headers.
     pub warnings: &'a mut Vec<String>,
     /// Rounds of mutation.
@@ -119,8 +123,6 @@ pub trait Plugin: Send + Sync + 'static {
     fn name(&self) -> &'static str;
     /// Whether it looks at such requests at all.
     fn handles(&self, operation: Operation, attributes: &Attributes) -> bool;
-    /// Told once, before the first request, whose plugin it is.
-    fn serves(&self, _server: &Arc<ApiServer>) {}
     /// First round: may change the object.
     async fn admit(&self, _review: &mut Review<'_>) -> Result<(), Status> {
         Ok(())

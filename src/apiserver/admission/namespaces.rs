@@ -1,13 +1,13 @@
 //! What NamespaceLifecycle's two older sisters do: refuse what is asked of a namespace that is not there, or make it.
 
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::json;
 
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
-use crate::serve::ApiServer;
+use crate::objects::Objects;
 use crate::status::Status;
 
 fn inside_a_namespace(a: &Attributes) -> bool {
@@ -34,8 +34,7 @@ impl Plugin for NamespaceExists {
 }
 
 /// Upstream's `NamespaceAutoProvision`.
-#[derive(Default)]
-pub struct NamespaceAutoProvision(OnceLock<Weak<ApiServer>>);
+pub struct NamespaceAutoProvision(pub Arc<Objects>);
 
 #[async_trait]
 impl Plugin for NamespaceAutoProvision {
@@ -47,19 +46,12 @@ impl Plugin for NamespaceAutoProvision {
         operation == Operation::Create && inside_a_namespace(a)
     }
 
-    fn serves(&self, server: &Arc<ApiServer>) {
-        // A plugin belongs to one server: a second one would be told of the first.
-        let _ = self.0.set(Arc::downgrade(server));
-    }
-
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
         let name = &review.attributes.namespace;
         if review.dry_run || review.lookup.get("", "namespaces", "", name).is_some() {
             return Ok(());
         }
-        let server =
-            self.0.get().and_then(Weak::upgrade).ok_or_else(|| review.forbidden("not yet ready to handle request"))?;
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
-        server.ensure(namespace).await.map(drop).map_err(|status| review.forbidden(&status.message))
+        self.0.ensure(namespace).await.map(drop).map_err(|status| review.forbidden(&status.message))
     }
 }

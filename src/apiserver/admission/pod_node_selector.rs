@@ -7,7 +7,7 @@ use model::meta;
 use schema::read;
 use serde_json::{Value, json};
 
-use super::configuration::known;
+use super::strict::known;
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
 use crate::status::Status;

@@ -196,6 +196,7 @@ async fn said(resource: &str, object: Value, old: Option<Value>, objects: Object
         dry_run: false,
         catalog: schema::catalog::Catalog::builtin(),
         lookup: &objects,
+        versions: &objects,
         warnings: &mut warnings,
         again: Default::default(),
         charge: Default::default(),

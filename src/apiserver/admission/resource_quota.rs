@@ -4,7 +4,7 @@
 //! too much in. The count is kept from one request to the next, and follows what has changed.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::time::Clock;
@@ -18,13 +18,14 @@ use super::charges::{Charges, Coming};
 use super::tally::{Counted, Tallies};
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
-use crate::serve::ApiServer;
+use crate::objects::Objects;
 use crate::status::Status;
 
 /// Upstream's `ResourceQuota`.
 pub struct ResourceQuota {
     clock: Clock,
-    server: OnceLock<Weak<ApiServer>>,
+    /// Where it is charged; without it a request is judged and nothing more.
+    objects: Option<Arc<Objects>>,
     /// Let in and on its way to the store: requests side by side, on one server or on several, must not each take the
     /// last place.
     charges: Charges,
@@ -32,14 +33,10 @@ pub struct ResourceQuota {
     tallies: Tallies,
 }
 
-impl Default for ResourceQuota {
-    fn default() -> ResourceQuota {
-        ResourceQuota {
-            clock: Clock::system(),
-            server: OnceLock::new(),
-            charges: Charges::default(),
-            tallies: Tallies::default(),
-        }
+impl ResourceQuota {
+    /// Charging what is let in to `objects`.
+    pub fn new(objects: Option<Arc<Objects>>, clock: Clock) -> ResourceQuota {
+        ResourceQuota { clock, objects, charges: Charges::default(), tallies: Tallies::default() }
     }
 }
 
@@ -57,16 +54,11 @@ impl Plugin for ResourceQuota {
         !a.namespace.is_empty() && (grows || operation == Operation::Create && a.subresource.is_empty())
     }
 
-    fn serves(&self, server: &Arc<ApiServer>) {
-        // A plugin belongs to one server: a second one would be told of the first.
-        let _told_once = self.server.set(Arc::downgrade(server));
-    }
-
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
         let (a, now) = (review.attributes, self.clock.now());
-        let server = self.server.get().and_then(Weak::upgrade);
+        let objects = self.objects.as_deref();
         review.lookup.load("", "resourcequotas").await;
-        known(server.as_deref(), "", "resourcequotas")?;
+        known(objects, "", "resourcequotas")?;
         let mut quotas = review.lookup.list("", "resourcequotas", Some(&a.namespace));
         quotas.retain(|quota| quota::in_scope(quota, &a.resource, review.object));
         for quota in &quotas {
@@ -78,11 +70,11 @@ impl Plugin for ResourceQuota {
         }
         review.lookup.load(&a.group, &a.resource).await;
         let judge_all = |coming: &[Coming]| {
-            known(server.as_deref(), &a.group, &a.resource)?;
+            known(objects, &a.group, &a.resource)?;
             quotas.iter().try_for_each(|quota| judge(review, &self.tallies, quota, coming, now))
         };
-        let Some(server) = server.as_deref().filter(|_| !review.dry_run) else { return judge_all(&[]) };
-        let moment = self.charges.moment(&server.cache, &server.config.rng, &a.namespace).await?;
+        let Some(objects) = objects.filter(|_| !review.dry_run) else { return judge_all(&[]) };
+        let moment = self.charges.moment(&objects.cache, &objects.rng, &a.namespace).await?;
         let mut object = review.object.clone();
         meta::set_namespace(&mut object, &a.namespace);
         meta::set_name(&mut object, &a.name);
@@ -93,8 +85,8 @@ impl Plugin for ResourceQuota {
 }
 
 /// What cannot be counted now is not let in: an empty cache would say that nothing is used.
-fn known(server: Option<&ApiServer>, group: &str, resource: &str) -> Result<(), Status> {
-    let is_known = server.is_none_or(|server| server.cache.kind(group, resource).is_ready());
+fn known(objects: Option<&Objects>, group: &str, resource: &str) -> Result<(), Status> {
+    let is_known = objects.is_none_or(|objects| objects.cache.kind(group, resource).is_ready());
     if is_known { Ok(()) } else { Err(store::error::Error::TimedOut.into()) }
 }
 

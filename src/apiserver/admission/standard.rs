@@ -16,6 +16,7 @@ use super::event_rate_limit::EventRateLimit;
 use super::extended_resource_toleration::ExtendedResourceToleration;
 use super::image_policy::{ImagePolicy, ImagePolicyWebhook};
 use super::limit_ranger::LimitRanger;
+use super::names::runs;
 use super::namespace_lifecycle::NamespaceLifecycle;
 use super::namespaces::{NamespaceAutoProvision, NamespaceExists};
 use super::node_declared_features::NodeDeclaredFeatureValidator;
@@ -39,77 +40,13 @@ use super::volume_resize::PersistentVolumeClaimResize;
 use super::webhooks::{Mutating, Outside, Validating};
 use crate::arguments::Arguments;
 use crate::authz::escalation::Escalation;
+use crate::objects::Objects;
 use crate::webhook::kubeconfig::Remote;
-
-/// The plugins that upstream's flags may name and that run unless they are switched off.
-const USUAL: &[&str] = &[
-    "NamespaceLifecycle",
-    "LimitRanger",
-    "ServiceAccount",
-    "NodeRestriction",
-    "TaintNodesByCondition",
-    "PodSecurity",
-    "Priority",
-    "DefaultTolerationSeconds",
-    "DefaultStorageClass",
-    "StorageObjectInUseProtection",
-    "PersistentVolumeClaimResize",
-    "RuntimeClass",
-    "CertificateApproval",
-    "CertificateSigning",
-    "ClusterTrustBundleAttest",
-    "CertificateSubjectRestriction",
-    "DefaultIngressClass",
-    "PodTopologyLabels",
-    "NodeDeclaredFeatureValidator",
-    "PodResizeValidator",
-    "MutatingAdmissionPolicy",
-    "MutatingAdmissionWebhook",
-    "ValidatingAdmissionPolicy",
-    "ValidatingAdmissionWebhook",
-    "ResourceQuota",
-];
-
-/// Those that run only where `enable-admission-plugins` names them.
-const OPTIONAL: &[&str] = &[
-    "AlwaysAdmit",
-    "AlwaysDeny",
-    "AlwaysPullImages",
-    "DenyServiceExternalIPs",
-    "EventRateLimit",
-    "ExtendedResourceToleration",
-    "ImagePolicyWebhook",
-    "LimitPodHardAntiAffinityTopology",
-    "NamespaceAutoProvision",
-    "NamespaceExists",
-    "OwnerReferencesPermissionEnforcement",
-    "PodNodeSelector",
-    "PodTolerationRestriction",
-];
-
-/// Upstream's that judge what only exists behind feature gates that are off in v1.36 (GenericWorkload,
-/// WorkloadWithJob): they may be named, and have nothing to do there either.
-const IDLE: &[&str] = &["JobValidation", "PodGroupProtection", "PodGroupWorkloadExists"];
-
-/// Whether a flag may name this plugin.
-///
-/// Errors: a text that says what there is.
-pub fn named(name: &str) -> Result<(), String> {
-    let all = [USUAL, OPTIONAL, IDLE].concat();
-    match all.contains(&name) {
-        true => Ok(()),
-        false => Err(format!("admission plugin {name:?} is unknown: kedge has {}", all.join(", "))),
-    }
-}
-
-/// Whether a plugin runs, by the names that flags enable and disable. What is no plugin of upstream's always does.
-pub fn runs(name: &str, (enabled, disabled): &(Vec<String>, Vec<String>)) -> bool {
-    let in_list = |list: &[String]| list.iter().any(|n| n == name);
-    in_list(enabled) || (!in_list(disabled) && !OPTIONAL.contains(&name))
-}
 
 /// What [`plugins`] are made from.
 pub struct Parts<'a> {
+    /// Where plugins write.
+    pub objects: Arc<Objects>,
     /// For roles and bindings.
     pub escalation: Escalation,
     /// The way to webhooks.
@@ -122,13 +59,13 @@ pub struct Parts<'a> {
 
 /// The plugins that run, in upstream's order; quota is the last to say yes.
 pub fn plugins(parts: Parts<'_>) -> Vec<Arc<dyn Plugin>> {
-    let Parts { escalation, outside, arguments, image_policy } = parts;
+    let Parts { objects, escalation, outside, arguments, image_policy } = parts;
     let authorizer = escalation.authorizer.clone();
     let image_policy =
         image_policy.map(|(policy, remote)| ImagePolicyWebhook::new(policy, remote, Arc::clone(&outside.webhooks)));
     let mut all: Vec<Arc<dyn Plugin>> = vec![
         Arc::new(AlwaysAdmit),
-        Arc::new(NamespaceAutoProvision::default()),
+        Arc::new(NamespaceAutoProvision(Arc::clone(&objects))),
         Arc::new(NamespaceLifecycle),
         Arc::new(NamespaceExists),
         Arc::new(LimitPodHardAntiAffinityTopology),
@@ -167,7 +104,7 @@ pub fn plugins(parts: Parts<'_>) -> Vec<Arc<dyn Plugin>> {
         Arc::new(Mutating::new(outside.clone())),
         Arc::new(ValidatingAdmissionPolicies::new(authorizer)),
         Arc::new(Validating::new(outside)),
-        Arc::new(ResourceQuota::default()),
+        Arc::new(ResourceQuota::new(Some(Arc::clone(&objects)), objects.clock.clone())),
         Arc::new(AlwaysDeny),
     ];
     all.extend(rest);

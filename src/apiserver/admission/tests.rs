@@ -1,5 +1,7 @@
 //! The plugins one by one, on the cases most likely to be wrong.
 
+use std::sync::Arc;
+
 use base::rng::Rng;
 use serde_json::{Value, json};
 
@@ -58,6 +60,7 @@ impl Case {
             dry_run: false,
             catalog: schema::catalog::Catalog::builtin(),
             lookup: &self.objects,
+            versions: &self.objects,
             warnings: &mut warnings,
             again: Default::default(),
             charge: Default::default(),
@@ -429,16 +432,22 @@ async fn quota_counts_what_is_there_and_names_what_is_missing() {
             pod("a", "600m"),
         )
     };
-    create("400m").run(&resource_quota::ResourceQuota::default()).await.unwrap();
+    create("400m").run(&resource_quota::ResourceQuota::new(None, base::time::Clock::system())).await.unwrap();
     let text = "pods \"new\" is forbidden: exceeded quota: q, requested: requests.cpu=500m, used: requests.cpu=600m, limited: requests.cpu=1";
-    assert_eq!(create("500m").run(&resource_quota::ResourceQuota::default()).await.unwrap_err(), text);
+    assert_eq!(
+        create("500m").run(&resource_quota::ResourceQuota::new(None, base::time::Clock::system())).await.unwrap_err(),
+        text
+    );
     let bare = json!({"spec": {"containers": [{"name": "c"}]}});
     let without = case(Operation::Create, "pods", "new", bare).with("", "resourcequotas", quota.clone());
     let text = "pods \"new\" is forbidden: failed quota: q: must specify requests.cpu for: c";
-    assert_eq!(without.run(&resource_quota::ResourceQuota::default()).await.unwrap_err(), text);
+    assert_eq!(
+        without.run(&resource_quota::ResourceQuota::new(None, base::time::Clock::system())).await.unwrap_err(),
+        text
+    );
     let full = create("100m").with("", "pods", pod("b", "100m"));
     assert!(
-        full.run(&resource_quota::ResourceQuota::default())
+        full.run(&resource_quota::ResourceQuota::new(None, base::time::Clock::system()))
             .await
             .unwrap_err()
             .contains("requested: pods=1, used: pods=2, limited: pods=2")

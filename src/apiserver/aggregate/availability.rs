@@ -8,12 +8,13 @@ use model::meta;
 use serde_json::{Value, json};
 use tracing::warn;
 
+use super::aggregation::Aggregation;
 use super::registry::ApiService;
 use super::{GROUP, RESOURCE, local};
 use crate::lookup::Lookup as _;
-use crate::serve::ApiServer;
+use crate::objects::Objects;
+use crate::registrar::Registrar;
 use crate::status::Status;
-use crate::verbs::{get, write};
 use crate::webhook::call::Place;
 use crate::webhook::client::ready;
 use crate::{keys, kinds, usage};
@@ -42,10 +43,24 @@ impl Finding {
     }
 }
 
+/// Looks after the APIServices of one server.
+pub struct Watchdog {
+    pub(crate) registrar: Arc<Registrar>,
+    pub(crate) aggregation: Arc<Aggregation>,
+    /// Whether this server answers for `metrics.k8s.io`.
+    pub(crate) serve_usage: bool,
+}
+
+impl Watchdog {
+    fn objects(&self) -> &Objects {
+        &self.registrar.objects
+    }
+}
+
 /// Starts the task that keeps the local APIServices and everybody's condition.
-pub fn keep(server: &Arc<ApiServer>, group: &Group) {
-    let server = Arc::clone(server);
+pub fn keep(watchdog: Watchdog, group: &Group) {
     group.spawn("apiservice-availability", async move {
+        let cache = &watchdog.registrar.objects.cache;
         let watched = [
             (GROUP, RESOURCE),
             ("", "services"),
@@ -54,15 +69,15 @@ pub fn keep(server: &Arc<ApiServer>, group: &Group) {
         ];
         let mut changes = Vec::new();
         for (group, resource) in watched {
-            server.cache.load(group, resource).await;
-            changes.push(server.cache.changed(group, resource));
+            cache.load(group, resource).await;
+            changes.push(cache.changed(group, resource));
         }
         loop {
             for change in &mut changes {
                 change.mark_unchanged();
             }
-            register(&server).await;
-            let failed = check_all(&server).await;
+            register(&watchdog).await;
+            let failed = check_all(&watchdog).await;
             let some = futures_util::future::select_all(changes.iter_mut().map(|c| Box::pin(c.changed())));
             // Cancel safe: what has changed stays changed until the next round marks it.
             tokio::select! {
@@ -74,18 +89,18 @@ pub fn keep(server: &Arc<ApiServer>, group: &Group) {
 }
 
 /// Makes the APIServices of what this server answers itself and removes those of groups that are gone.
-pub async fn register(server: &Arc<ApiServer>) {
-    let mut wanted = local::wanted(&server.catalogs.now());
-    if server.config.serve_usage {
+async fn register(watchdog: &Watchdog) {
+    let mut wanted = local::wanted(&watchdog.objects().catalogs.now());
+    if watchdog.serve_usage {
         wanted.push(local::api_service(usage::GROUP, usage::VERSION, usage::PRIORITY, "true"));
     }
-    let existing = server.cache.list(GROUP, RESOURCE, None);
+    let existing = watchdog.objects().cache.list(GROUP, RESOURCE, None);
     let has = |name: &str| existing.iter().any(|o| meta::name(o) == name);
     let mut made: Vec<futures_util::future::BoxFuture<'_, Result<bool, Status>>> = Vec::new();
     for object in wanted.iter().filter(|o| !has(meta::name(o))) {
         let mut object = object.clone();
-        object["status"]["conditions"] = json!([condition(server, &local_finding())]);
-        made.push(Box::pin(server.ensure(object)));
+        object["status"]["conditions"] = json!([condition(watchdog, &local_finding())]);
+        made.push(Box::pin(watchdog.registrar.ensure(object)));
     }
     for done in futures_util::future::join_all(made).await {
         if let Err(status) = done {
@@ -100,7 +115,7 @@ pub async fn register(server: &Arc<ApiServer>) {
     {
         let Some(row) = kinds::stored(GROUP, RESOURCE) else { continue };
         let rv = meta::resource_version(object).parse().unwrap_or(0);
-        if let Err(status) = write::remove(server, &row, "", meta::name(object), rv).await {
+        if let Err(status) = watchdog.objects().remove(&row, "", meta::name(object), rv).await {
             warn!(why = %status, "cannot remove an APIService");
         }
     }
@@ -110,20 +125,20 @@ fn local_finding() -> Finding {
     Finding { ok: true, reason: "Local", message: "Local APIServices are always available".to_owned() }
 }
 
-fn condition(server: &ApiServer, finding: &Finding) -> Value {
-    let now = base::time::rfc3339_secs(server.config.clock.now());
+fn condition(watchdog: &Watchdog, finding: &Finding) -> Value {
+    let now = base::time::rfc3339_secs(watchdog.objects().clock.now());
     let status = if finding.ok { "True" } else { "False" };
     json!({ "type": "Available", "status": status, "reason": finding.reason, "message": finding.message, "lastTransitionTime": now })
 }
 
 /// Looks at everybody; true if somebody is not available.
-async fn check_all(server: &Arc<ApiServer>) -> bool {
-    let known = server.aggregation.now();
+async fn check_all(watchdog: &Watchdog) -> bool {
+    let known = watchdog.aggregation.registry.now();
     let mut checks: Vec<futures_util::future::BoxFuture<'_, bool>> = Vec::new();
     for service in known.all.values() {
         checks.push(Box::pin(async move {
-            let finding = check(server, service).await;
-            if let Err(status) = write_condition(server, service, &finding).await {
+            let finding = check(watchdog, service).await;
+            if let Err(status) = write_condition(watchdog, service, &finding).await {
                 warn!(name = %service.name, why = %status, "cannot write the condition of an APIService");
             }
             !finding.ok
@@ -132,10 +147,10 @@ async fn check_all(server: &Arc<ApiServer>) -> bool {
     futures_util::future::join_all(checks).await.into_iter().any(|failed| failed)
 }
 
-async fn check(server: &ApiServer, service: &ApiService) -> Finding {
+async fn check(watchdog: &Watchdog, service: &ApiService) -> Finding {
     let Some(endpoint) = &service.service else { return local_finding() };
     let Place::Service { namespace, name, port } = &endpoint.place else { return local_finding() };
-    let Some(object) = server.cache.get("", "services", namespace, name) else {
+    let Some(object) = watchdog.objects().cache.get("", "services", namespace, name) else {
         return Finding::no("ServiceNotFound", format!("service/{name} in {namespace:?} is not present"));
     };
     if object["spec"]["type"] == "ClusterIP" || object["spec"]["type"].is_null() {
@@ -147,7 +162,7 @@ async fn check(server: &ApiServer, service: &ApiService) -> Finding {
             );
         };
         let port_name = wanted["name"].as_str().unwrap_or_default();
-        let slices = server.cache.list("discovery.k8s.io", "endpointslices", Some(namespace));
+        let slices = watchdog.objects().cache.list("discovery.k8s.io", "endpointslices", Some(namespace));
         let mine: Vec<_> =
             slices.iter().filter(|s| s["metadata"]["labels"]["kubernetes.io/service-name"] == name.as_str()).collect();
         if mine.is_empty() {
@@ -165,13 +180,7 @@ async fn check(server: &ApiServer, service: &ApiService) -> Finding {
     }
     let mut to = endpoint.clone();
     to.path = format!("/apis/{}/{}", service.group, service.version);
-    let mut identity = server.guards.front_proxy.clone();
-    identity.insecure = service.insecure;
-    let asked = server
-        .guards
-        .webhooks
-        .send_with(http::Method::GET, &to, &identity, super::proxy::says_who(&checker()).unwrap_or_default(), ANSWER)
-        .await;
+    let asked = watchdog.aggregation.caller.get(&to, service, ANSWER).await;
     let failed = |why: String| {
         Finding::no("FailedDiscoveryCheck", format!("failing or missing response from {}: {why}", to.url()))
     };
@@ -184,19 +193,14 @@ async fn check(server: &ApiServer, service: &ApiService) -> Finding {
     }
 }
 
-/// As whom the check asks, as upstream.
-fn checker() -> crate::user::UserInfo {
-    crate::user::UserInfo::new("system:kube-aggregator", &["system:masters"])
-}
-
-async fn write_condition(server: &ApiServer, service: &ApiService, finding: &Finding) -> Result<(), Status> {
+async fn write_condition(watchdog: &Watchdog, service: &ApiService, finding: &Finding) -> Result<(), Status> {
     let row = kinds::stored(GROUP, RESOURCE).ok_or_else(Status::no_such_resource)?;
     for _ in 0..TRIES {
-        let Some(entry) = server.cache.kind(GROUP, RESOURCE).get(&keys::local("", &service.name)) else {
+        let Some(entry) = watchdog.objects().cache.kind(GROUP, RESOURCE).get(&keys::local("", &service.name)) else {
             return Ok(());
         };
         let mut object = entry.value();
-        let mut wanted = condition(server, finding);
+        let mut wanted = condition(watchdog, finding);
         let mut conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
         match conditions.iter_mut().find(|c| c["type"] == "Available") {
             Some(have) => {
@@ -211,11 +215,11 @@ async fn write_condition(server: &ApiServer, service: &ApiService, finding: &Fin
             None => conditions.push(wanted),
         }
         object["status"]["conditions"] = Value::Array(conditions);
-        if write::put(server, &row, "", &service.name, &mut object, entry.rv).await?.is_some() {
+        if watchdog.objects().put(&row, "", &service.name, &mut object, entry.rv).await?.is_some() {
             return Ok(());
         }
         // Somebody was faster: the cache will show it.
-        if get::read(server, &row, "", &service.name).await?.is_none() {
+        if watchdog.objects().read(&row, "", &service.name).await?.is_none() {
             return Ok(());
         }
     }

@@ -16,9 +16,8 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tracing::warn;
 
-use crate::serve::ApiServer;
+use crate::registrar::Registrar;
 use crate::status::Status;
-use crate::verbs::{get, write};
 
 /// The label of an old token's Secret that says from when on it counts no more.
 pub const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
@@ -70,18 +69,18 @@ impl Uses {
 }
 
 /// Writes uses down for as long as the group lives.
-pub fn keep(server: &Arc<ApiServer>, group: &Group) {
-    let server = Arc::clone(server);
+pub fn keep(registrar: &Arc<Registrar>, uses: &Arc<Uses>, group: &Group) {
+    let (registrar, uses) = (Arc::clone(registrar), Arc::clone(uses));
     group.spawn("legacy-tokens", async move {
         loop {
-            if let Err(status) = track(&server).await {
+            if let Err(status) = track(&registrar).await {
                 warn!(why = %status, "cannot write down since when uses of old tokens are known");
             }
             let end = tokio::time::Instant::now() + LOOK;
             // Cancel safe: what waits is in the set.
-            while tokio::time::timeout_at(end, server.guards.legacy_uses.come.notified()).await.is_ok() {
-                for (namespace, name, uid) in server.guards.legacy_uses.take() {
-                    if let Err(status) = mark(&server, &namespace, &name, &uid).await {
+            while tokio::time::timeout_at(end, uses.come.notified()).await.is_ok() {
+                for (namespace, name, uid) in uses.take() {
+                    if let Err(status) = mark(&registrar, &namespace, &name, &uid).await {
                         warn!(ns = namespace, name, why = %status, "cannot write down that an old token was used");
                     }
                 }
@@ -91,31 +90,31 @@ pub fn keep(server: &Arc<ApiServer>, group: &Group) {
 }
 
 /// Makes the ConfigMap if it is not there, or does not say a day.
-pub async fn track(server: &ApiServer) -> Result<(), Status> {
+pub async fn track(registrar: &Registrar) -> Result<(), Status> {
     let map = |data: Value| json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": TRACKING, "namespace": NAMESPACE }, "data": data });
-    let (today, _) = days(server.config.clock.now());
-    let resource = server.row_of(&map(json!({})))?;
-    let found = get::read(server, &resource, NAMESPACE, TRACKING).await?.map(|entry| entry.value());
+    let (today, _) = days(registrar.objects.clock.now());
+    let resource = registrar.objects.row_of(&map(json!({})))?;
+    let found = registrar.objects.read(&resource, NAMESPACE, TRACKING).await?.map(|entry| entry.value());
     let is_day = |text: &str| text.parse().is_ok_and(|day: Date| day.to_string() == text);
     if found.as_ref().is_some_and(|map| map["data"][SINCE].as_str().is_some_and(is_day)) {
         return Ok(());
     }
     let mut data = found.map(|mut map| map["data"].take()).filter(Value::is_object).unwrap_or_else(|| json!({}));
     data[SINCE] = json!(today.to_string());
-    server.reconcile(map(data)).await.map(drop)
+    registrar.reconcile(map(data)).await.map(drop)
 }
 
-async fn mark(server: &ApiServer, namespace: &str, name: &str, uid: &str) -> Result<(), Status> {
-    let resource = server.row_of(&json!({ "apiVersion": "v1", "kind": "Secret" }))?;
-    let (today, _) = days(server.config.clock.now());
+async fn mark(registrar: &Registrar, namespace: &str, name: &str, uid: &str) -> Result<(), Status> {
+    let resource = registrar.objects.row_of(&json!({ "apiVersion": "v1", "kind": "Secret" }))?;
+    let (today, _) = days(registrar.objects.clock.now());
     for _ in 0..TRIES {
-        let Some(have) = get::read(server, &resource, namespace, name).await? else { return Ok(()) };
+        let Some(have) = registrar.objects.read(&resource, namespace, name).await? else { return Ok(()) };
         let mut new = have.value();
         if meta::uid(&new) != uid {
             return Ok(());
         }
         meta::set_label(&mut new, LAST_USED, &today.to_string());
-        if write::put(server, &resource, namespace, name, &mut new, have.rv).await?.is_some() {
+        if registrar.objects.put(&resource, namespace, name, &mut new, have.rv).await?.is_some() {
             return Ok(());
         }
     }

@@ -85,3 +85,16 @@ impl Lookup for Objects {
         self.change.subscribe()
     }
 }
+
+/// Built-in versions alone.
+#[async_trait::async_trait]
+impl crate::lookup::InVersion for Objects {
+    async fn in_version(
+        &self,
+        object: Value,
+        from: &schema::table::Resource,
+        to: &schema::table::Resource,
+    ) -> Result<Value, Status> {
+        crate::kinds::convert(object, from, to)
+    }
+}

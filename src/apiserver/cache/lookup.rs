@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::chain::Chain;
-use schema::table::Resource;
 use serde_json::Value;
 use tokio::sync::watch;
 use tracing::warn;
 
 use super::Cache;
-use crate::custom::conversion;
 use crate::keys;
 use crate::lookup::{Lookup, Mark, Since};
 use crate::status::Status;
@@ -58,10 +56,6 @@ impl Lookup for Cache {
 
     fn count(&self, group: &str, resource: &str) -> usize {
         self.known(group, resource).map_or(0, |kind| kind.len())
-    }
-
-    async fn in_version(&self, object: Value, from: &Resource, to: &Resource) -> Result<Value, Status> {
-        conversion::one(self.converter(), object, from, to).await
     }
 
     fn changed(&self, group: &str, resource: &str) -> watch::Receiver<u64> {

@@ -12,7 +12,7 @@ pub mod stream;
 
 use base::sync::RwLock;
 use std::collections::{BTreeSet, HashMap};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
@@ -23,7 +23,6 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use crate::custom::catalogs::Catalogs;
-use crate::custom::conversion::Converter;
 use crate::keys;
 pub use kind::Kind;
 
@@ -42,14 +41,13 @@ pub struct Cache {
     /// Everything up to this revision has been applied.
     seen: watch::Sender<u64>,
     catalogs: Arc<Catalogs>,
-    converter: OnceLock<Converter>,
 }
 
 impl Cache {
     /// A cold cache and the task that feeds it.
     pub fn start(storage: Arc<dyn Storage>, catalogs: Arc<Catalogs>, group: &Group) -> Arc<Cache> {
         let seen = watch::Sender::new(0);
-        let cache = Arc::new(Cache { storage, kinds: RwLock::default(), seen, catalogs, converter: OnceLock::new() });
+        let cache = Arc::new(Cache { storage, kinds: RwLock::default(), seen, catalogs });
         let (feeder, tasks) = (Arc::clone(&cache), group.clone());
         group.spawn("watch-cache", async move { feeder.feed(&tasks).await });
         cache
@@ -58,16 +56,6 @@ impl Cache {
     /// The store behind it.
     pub fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
-    }
-
-    /// Who converts custom objects; told once, when webhooks can be called.
-    pub fn convert_by(&self, converter: Converter) {
-        let _told_once = self.converter.set(converter);
-    }
-
-    /// Who converts custom objects.
-    pub fn converter(&self) -> Option<&Converter> {
-        self.converter.get()
     }
 
     async fn feed(self: &Arc<Self>, tasks: &Group) {

@@ -16,10 +16,9 @@ use tracing::info;
 use super::config::{Config, Provider, Rule, new_key};
 use super::sealed::Seals;
 use super::shared::{KEY, START};
-use crate::serve::ApiServer;
+use crate::objects::Objects;
 use crate::status::Status;
-use crate::verbs::write;
-use crate::{endpoints, keys};
+use crate::{keys, server_leases};
 
 /// Every server that lives takes a configuration within this.
 const TAKEN_LIMIT: Duration = Duration::from_secs(30);
@@ -88,7 +87,7 @@ impl Encryption {
     /// For `secrets-encrypt status`; names of keys, never keys.
     ///
     /// Errors: the store does not say what the other servers have.
-    pub async fn status(&self, server: &ApiServer) -> Result<Value, Status> {
+    pub async fn status(&self, objects: &Objects) -> Result<Value, Status> {
         let state = self.seals.state();
         let mut listed = Vec::new();
         for rule in &state.config.rules {
@@ -108,7 +107,7 @@ impl Encryption {
                 first = false;
             }
         }
-        let hashes = endpoints::hashes(server).await?;
+        let hashes = server_leases::hashes(objects.cache.storage().as_ref()).await?;
         Ok(json!({
             "enabled": state.config.is_enabled(), "stage": state.stage, "hash": state.hash(), "hashes": hashes,
             "hashesMatch": others(&hashes, &state.hash()).is_empty(), "keys": listed, "managed": self.file.is_some(),
@@ -120,7 +119,7 @@ impl Encryption {
     ///
     /// Errors: 409 for an operator's configuration, a wrong stage (unless forced) or a server that does not follow, 500
     /// when an object cannot be written (asking again goes on).
-    pub async fn change(&self, server: &ApiServer, change: Change, force: bool) -> Result<Value, Status> {
+    pub async fn change(&self, objects: &Objects, change: Change, force: bool) -> Result<Value, Status> {
         let conflict = |why: String| Status::new(409, "Conflict", why);
         if self.file.is_none() {
             let why = "encryption is configured by --encryption-provider-config: change that file and restart";
@@ -138,16 +137,16 @@ impl Encryption {
         if needs_keys && !state.config.is_enabled() {
             return Err(conflict("encryption is disabled: 'kedge secrets-encrypt enable' comes first".to_owned()));
         }
-        let steps = planned(&state.config, change, &server.config.rng);
+        let steps = planned(&state.config, change, &objects.rng);
         let mut rewritten = None;
         for step in steps {
             match step {
-                Step::Share(config, stage) => self.publish(server, &config, stage).await?,
-                Step::Rewrite => rewritten = Some(rewrite(server, &self.seals.state().config).await?),
+                Step::Share(config, stage) => self.publish(objects, &config, stage).await?,
+                Step::Rewrite => rewritten = Some(rewrite(objects, &self.seals.state().config).await?),
             }
         }
         info!(n = rewritten, change = ?change, "encryption at rest changed");
-        let mut status = self.status(server).await?;
+        let mut status = self.status(objects).await?;
         if let Some(n) = rewritten {
             status["reencrypted"] = json!(n);
         }
@@ -155,16 +154,15 @@ impl Encryption {
     }
 
     /// Gives all servers a configuration, and waits until those that live have it.
-    async fn publish(&self, server: &ApiServer, config: &Config, stage: &str) -> Result<(), Status> {
+    async fn publish(&self, objects: &Objects, config: &Config, stage: &str) -> Result<(), Status> {
         let Some(share) = self.seals.share() else { return Err(Status::internal("encryption is not shared")) };
-        let sealed = share
-            .seal(config, stage, &server.config.rng)
-            .ok_or_else(|| Status::internal("cannot seal the configuration"))?;
+        let sealed =
+            share.seal(config, stage, &objects.rng).ok_or_else(|| Status::internal("cannot seal the configuration"))?;
         let at = self.seals.state().at;
         let put = Op::Put { key: KEY.into(), value: Bytes::from(sealed), lease: 0, prev_kv: false };
         let unchanged = Compare::ModRevision { key: KEY.into(), op: CompareOp::Equal, revision: at };
         let done =
-            server.cache.storage().txn(Txn { compare: vec![unchanged], success: vec![put], ..Txn::default() }).await?;
+            objects.cache.storage().txn(Txn { compare: vec![unchanged], success: vec![put], ..Txn::default() }).await?;
         if !done.succeeded {
             return Err(Status::new(
                 409,
@@ -175,7 +173,7 @@ impl Encryption {
         let begun = Stopwatch::start();
         loop {
             let state = self.seals.state();
-            let behind = others(&endpoints::hashes(server).await?, &state.hash());
+            let behind = others(&server_leases::hashes(objects.cache.storage().as_ref()).await?, &state.hash());
             if state.at >= done.revision && behind.is_empty() {
                 return Ok(());
             }
@@ -271,8 +269,8 @@ fn planned(now: &Config, change: Change, rng: &base::rng::Rng) -> Vec<Step> {
 }
 
 /// Writes every object of the resources that the configuration names anew, as it is. Answers how many.
-async fn rewrite(server: &ApiServer, config: &Config) -> Result<usize, Status> {
-    let (all, _) = server.cache.read_all(keys::ROOT, None).await?;
+async fn rewrite(objects: &Objects, config: &Config) -> Result<usize, Status> {
+    let (all, _) = objects.cache.read_all(keys::ROOT, None).await?;
     let named = |key: &[u8]| {
         let parsed = std::str::from_utf8(key).ok().and_then(keys::parse);
         parsed.is_some_and(|(group, plural, _)| !config.providers(group, plural).is_empty())
@@ -280,7 +278,7 @@ async fn rewrite(server: &ApiServer, config: &Config) -> Result<usize, Status> {
     let mut written = 0;
     for kv in all.into_iter().filter(|kv| named(&kv.key)) {
         // Somebody who writes it meanwhile writes it sealed anew himself.
-        written += usize::from(write::put_as_it_is(server, kv).await?);
+        written += usize::from(objects.put_as_it_is(kv).await?);
     }
     Ok(written)
 }

@@ -190,19 +190,13 @@ fn take_over(given: &Map<String, Value>, metadata: &mut Map<String, Value>, fiel
 /// An object in the version `to`, from whichever it is in.
 ///
 /// Errors: there is no way, or the webhook failed.
-pub async fn one(
-    converter: Option<&Converter>,
-    object: Value,
-    from: &Resource,
-    to: &Resource,
-) -> Result<Value, Status> {
+pub async fn one(converter: &Converter, object: Value, from: &Resource, to: &Resource) -> Result<Value, Status> {
     if by_webhook(to).is_none() {
         return kinds::convert(object, from, to);
     }
     if meta::api_version(&object) == to.api_version() {
         return Ok(object);
     }
-    let Some(converter) = converter else { return Err(Status::unavailable("the server is starting")) };
     let kind = meta::kind(&object).to_owned();
     let mut made = converter.convert(vec![object], to, &kind).await?;
     made.pop().ok_or_else(|| Status::internal("a conversion made no object"))

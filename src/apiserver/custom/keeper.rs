@@ -14,9 +14,9 @@ use super::status::{CLEANUP, set_condition, settled};
 use crate::keys;
 use crate::kinds;
 use crate::lookup::Lookup as _;
-use crate::serve::ApiServer;
+use crate::metrics::Metrics;
+use crate::objects::Objects;
 use crate::status::Status;
-use crate::verbs::write;
 
 const GROUP: &str = "apiextensions.k8s.io";
 const PLURAL: &str = "customresourcedefinitions";
@@ -24,13 +24,13 @@ const PLURAL: &str = "customresourcedefinitions";
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Starts the task.
-pub fn keep(server: &Arc<ApiServer>, group: &Group) {
-    let server = Arc::clone(server);
+pub fn keep(objects: &Arc<Objects>, metrics: &Arc<Metrics>, group: &Group) {
+    let (objects, metrics) = (Arc::clone(objects), Arc::clone(metrics));
     group.spawn("custom-resources", async move {
-        let mut changed = server.cache.changed(GROUP, PLURAL);
+        let mut changed = objects.cache.changed(GROUP, PLURAL);
         loop {
             changed.mark_unchanged();
-            let done = round(&server).await;
+            let done = round(&objects, &metrics).await;
             if let Err(status) = &done {
                 warn!(why = %status, "cannot keep custom resource definitions");
             }
@@ -45,44 +45,44 @@ pub fn keep(server: &Arc<ApiServer>, group: &Group) {
     });
 }
 
-fn definitions(server: &ApiServer) -> Vec<Arc<Value>> {
-    let mut all = server.cache.list(GROUP, PLURAL, None);
+fn definitions(objects: &Objects) -> Vec<Arc<Value>> {
+    let mut all = objects.cache.list(GROUP, PLURAL, None);
     // Who came first has the name.
     all.sort_by(|a, b| (meta::creation_timestamp(a), meta::name(a)).cmp(&(meta::creation_timestamp(b), meta::name(b))));
     all
 }
 
 /// Serves every established definition as it is now.
-pub fn serve(server: &ApiServer) {
+pub fn serve(objects: &Objects, metrics: &Metrics) {
     let established: Vec<Arc<Value>> =
-        definitions(server).into_iter().filter(|d| read::condition_is_true(d, "Established")).collect();
-    for (group, plural) in server.catalogs.serve(&established) {
-        server.cache.forget(&group, &plural);
-        if !server.catalogs.now().resources().iter().any(|row| row.group == *group && row.plural == *plural) {
-            server.metrics.forget(&group, &plural);
+        definitions(objects).into_iter().filter(|d| read::condition_is_true(d, "Established")).collect();
+    for (group, plural) in objects.catalogs.serve(&established) {
+        objects.cache.forget(&group, &plural);
+        if !objects.catalogs.now().resources().iter().any(|row| row.group == *group && row.plural == *plural) {
+            metrics.forget(&group, &plural);
         }
         info!(group, resource = plural, "custom resource changed");
     }
 }
 
 /// One look at all definitions; false if somebody has to look again soon.
-async fn round(server: &ApiServer) -> Result<bool, Status> {
+async fn round(objects: &Objects, metrics: &Metrics) -> Result<bool, Status> {
     let row = kinds::stored(GROUP, PLURAL).ok_or_else(Status::no_such_resource)?;
-    let now = base::time::rfc3339_secs(server.config.clock.now());
+    let now = base::time::rfc3339_secs(objects.clock.now());
     let mut settled_all = true;
-    for definition in definitions(server) {
+    for definition in definitions(objects) {
         // The list anew each time: an earlier one of this round may have taken a name.
-        if let Some(new) = settled(&definition, &server.cache.list(GROUP, PLURAL, None), &now) {
-            settled_all &= replace(server, &row, &definition, new).await?;
+        if let Some(new) = settled(&definition, &objects.cache.list(GROUP, PLURAL, None), &now) {
+            settled_all &= replace(objects, &row, &definition, new).await?;
         }
     }
-    serve(server);
-    for definition in definitions(server) {
+    serve(objects, metrics);
+    for definition in definitions(objects) {
         if meta::deletion_timestamp(&definition).is_some() && meta::finalizers(&definition).contains(&CLEANUP) {
-            settled_all &= clean(server, &row, &definition, &now).await?;
+            settled_all &= clean(objects, &row, &definition, &now).await?;
         }
     }
-    serve(server);
+    serve(objects, metrics);
     Ok(settled_all)
 }
 
@@ -91,22 +91,22 @@ fn version_of(object: &Value) -> u64 {
 }
 
 /// Writes a definition; false if somebody was faster.
-async fn replace(server: &ApiServer, row: &Resource, old: &Value, mut new: Value) -> Result<bool, Status> {
+async fn replace(objects: &Objects, row: &Resource, old: &Value, mut new: Value) -> Result<bool, Status> {
     let name = meta::name(old).to_owned();
     if meta::deletion_timestamp(&new).is_some() && meta::finalizers(&new).is_empty() {
-        return Ok(write::remove(server, row, "", &name, version_of(old)).await?.is_some());
+        return Ok(objects.remove(row, "", &name, version_of(old)).await?.is_some());
     }
-    Ok(write::put(server, row, "", &name, &mut new, version_of(old)).await?.is_some())
+    Ok(objects.put(row, "", &name, &mut new, version_of(old)).await?.is_some())
 }
 
 /// Deletes the objects of a dying definition; when none is left the definition loses its finalizer. False: not yet.
-async fn clean(server: &ApiServer, row: &Resource, definition: &Value, now: &str) -> Result<bool, Status> {
+async fn clean(objects: &Objects, row: &Resource, definition: &Value, now: &str) -> Result<bool, Status> {
     let condition = |object: &mut Value, status: &str, reason: &str, message: &str| {
         set_condition(object, "Terminating", (status, reason, message), now)
     };
     let mut new = definition.clone();
     let (group, plural) = (read::text(definition, "spec.group"), read::text(definition, "spec.names.plural"));
-    let catalog = server.catalogs.now();
+    let catalog = objects.catalogs.now();
     let custom = catalog
         .resources()
         .iter()
@@ -118,10 +118,10 @@ async fn clean(server: &ApiServer, row: &Resource, definition: &Value, now: &str
             let mut busy = definition.clone();
             condition(&mut busy, "True", "InstanceDeletionInProgress", "CustomResource deletion is in progress");
             if busy != *definition {
-                replace(server, row, definition, busy).await?;
+                replace(objects, row, definition, busy).await?;
                 return Ok(false);
             }
-            if !delete_all(server, &custom, now).await? {
+            if !delete_all(objects, &custom, now).await? {
                 return Ok(false);
             }
             condition(&mut new, "False", "InstanceDeletionCompleted", "removed all instances");
@@ -130,19 +130,19 @@ async fn clean(server: &ApiServer, row: &Resource, definition: &Value, now: &str
     let finalizers: Vec<String> =
         meta::finalizers(definition).into_iter().filter(|f| *f != CLEANUP).map(str::to_owned).collect();
     meta::set_finalizers(&mut new, &finalizers.iter().map(String::as_str).collect::<Vec<_>>());
-    replace(server, row, definition, new).await
+    replace(objects, row, definition, new).await
 }
 
 /// Deletes every object, marks those that finalizers hold; true when none is left.
-async fn delete_all(server: &ApiServer, custom: &Resource, now: &str) -> Result<bool, Status> {
+async fn delete_all(objects: &Objects, custom: &Resource, now: &str) -> Result<bool, Status> {
     let prefix = keys::prefix(&custom.group, &custom.plural);
-    let (stored, _) = server.cache.read_all(&prefix, None).await?;
+    let (stored, _) = objects.cache.read_all(&prefix, None).await?;
     let mut left = 0;
     for kv in &stored {
         let Ok(mut object) = serde_json::from_slice::<Value>(&kv.value) else { continue };
         let (namespace, name) = (meta::namespace(&object).to_owned(), meta::name(&object).to_owned());
         if meta::finalizers(&object).is_empty() {
-            left += usize::from(write::remove(server, custom, &namespace, &name, kv.mod_revision.0).await?.is_none());
+            left += usize::from(objects.remove(custom, &namespace, &name, kv.mod_revision.0).await?.is_none());
             continue;
         }
         left += 1;
@@ -151,7 +151,7 @@ async fn delete_all(server: &ApiServer, custom: &Resource, now: &str) -> Result<
             meta::set_deletion_grace_period_seconds(&mut object, Some(0));
             let generation = meta::generation(&object);
             meta::set_generation(&mut object, generation + 1);
-            write::put(server, custom, &namespace, &name, &mut object, kv.mod_revision.0).await?;
+            objects.put(custom, &namespace, &name, &mut object, kv.mod_revision.0).await?;
         }
     }
     Ok(left == 0)

@@ -7,16 +7,16 @@ use schema::fields::FieldSelector;
 use schema::table::Resource;
 
 use super::conversion;
-use crate::cache::Cache;
 use crate::cache::change::{Change, EventType};
 use crate::cache::entry::Entry;
 use crate::cache::filter::Filter;
+use crate::objects::Objects;
 use crate::status::Status;
 
 /// The terms of a selector that cannot be judged on what is stored.
 pub struct Selection {
     fields: FieldSelector,
-    cache: Arc<Cache>,
+    objects: Arc<Objects>,
     stored: Arc<Resource>,
     wanted: Arc<Resource>,
 }
@@ -25,7 +25,7 @@ impl Selection {
     /// Takes the terms out of `filter` that must be judged on converted objects; `None` if there are none.
     pub fn split(
         filter: &mut Filter,
-        cache: &Arc<Cache>,
+        objects: &Arc<Objects>,
         stored: &Arc<Resource>,
         wanted: &Arc<Resource>,
     ) -> Option<Selection> {
@@ -35,7 +35,7 @@ impl Selection {
             return None;
         }
         let fields = std::mem::take(&mut filter.fields);
-        Some(Selection { fields, cache: Arc::clone(cache), stored: Arc::clone(stored), wanted: Arc::clone(wanted) })
+        Some(Selection { fields, objects: Arc::clone(objects), stored: Arc::clone(stored), wanted: Arc::clone(wanted) })
     }
 
     /// The object in the version asked for, if the selector takes it.
@@ -43,7 +43,7 @@ impl Selection {
     /// Errors: the webhook failed.
     pub async fn judge(&self, json: &Bytes) -> Result<Option<Bytes>, Status> {
         let object = serde_json::from_slice(json).map_err(Status::internal)?;
-        let object = conversion::one(self.cache.converter(), object, &self.stored, &self.wanted).await?;
+        let object = conversion::one(&self.objects.converter, object, &self.stored, &self.wanted).await?;
         if !self.fields.matches_object(&object) {
             return Ok(None);
         }
@@ -55,8 +55,7 @@ impl Selection {
     /// Errors: the webhook failed.
     pub async fn keep(&self, entries: Vec<Arc<Entry>>) -> Result<Vec<Arc<Entry>>, Status> {
         let objects = entries.iter().map(|e| e.value()).collect();
-        let Some(converter) = self.cache.converter() else { return Err(Status::unavailable("the server is starting")) };
-        let converted = converter.convert(objects, &self.wanted, &self.wanted.list_kind).await?;
+        let converted = self.objects.converter.convert(objects, &self.wanted, &self.wanted.list_kind).await?;
         Ok(entries.into_iter().zip(converted).filter(|(_, o)| self.fields.matches_object(o)).map(|(e, _)| e).collect())
     }
 

@@ -13,9 +13,8 @@ use tracing::warn;
 use super::GROUP;
 use crate::kinds;
 use crate::lookup::Lookup as _;
-use crate::serve::ApiServer;
+use crate::objects::Objects;
 use crate::status::Status;
-use crate::verbs::write;
 
 const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";
@@ -23,13 +22,13 @@ const LEVELS: &str = "prioritylevelconfigurations";
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Starts the task.
-pub fn keep(server: &Arc<ApiServer>, group: &Group) {
-    let server = Arc::clone(server);
+pub fn keep(objects: &Arc<Objects>, group: &Group) {
+    let objects = Arc::clone(objects);
     group.spawn("flow-schema-status", async move {
-        let mut changes = [SCHEMAS, LEVELS].map(|resource| server.cache.changed(GROUP, resource));
+        let mut changes = [SCHEMAS, LEVELS].map(|resource| objects.cache.changed(GROUP, resource));
         loop {
             changes.iter_mut().for_each(tokio::sync::watch::Receiver::mark_unchanged);
-            let done = round(&server).await;
+            let done = round(&objects).await;
             if let Err(status) = &done {
                 warn!(why = %status, "cannot keep the status of FlowSchemas");
             }
@@ -51,18 +50,18 @@ pub fn keep(server: &Arc<ApiServer>, group: &Group) {
 }
 
 /// Looks at every schema; false if one has to be looked at again.
-async fn round(server: &ApiServer) -> Result<bool, Status> {
+async fn round(objects: &Objects) -> Result<bool, Status> {
     let row = kinds::stored(GROUP, SCHEMAS).ok_or_else(Status::no_such_resource)?;
-    let levels = server.cache.list(GROUP, LEVELS, None);
-    let now = base::time::rfc3339_secs(server.config.clock.now());
+    let levels = objects.cache.list(GROUP, LEVELS, None);
+    let now = base::time::rfc3339_secs(objects.clock.now());
     let mut writes: Vec<BoxFuture<'_, Result<bool, Status>>> = Vec::new();
-    for schema in server.cache.list(GROUP, SCHEMAS, None) {
+    for schema in objects.cache.list(GROUP, SCHEMAS, None) {
         let level = read::text(&schema, "spec.priorityLevelConfiguration.name");
         let Some(mut new) = judged(&schema, levels.iter().any(|l| meta::name(l) == level), &now) else { continue };
         let row = &row;
         writes.push(Box::pin(async move {
             let version = meta::resource_version(&schema).parse().unwrap_or(0);
-            Ok(write::put(server, row, "", meta::name(&schema), &mut new, version).await?.is_some())
+            Ok(objects.put(row, "", meta::name(&schema), &mut new, version).await?.is_some())
         }));
     }
     // Together they share one fsync.

@@ -7,7 +7,7 @@ use schema::read;
 use schema::validate::error::FieldError;
 use serde_json::{Value, json};
 
-use super::{cluster_ips, family};
+use super::addresses::{cluster_ips, family};
 
 const POLICY: &str = "spec.ipFamilyPolicy";
 const SINGLE: &str = "SingleStack";

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use super::{cluster_ips, protocol};
+use super::addresses::{cluster_ips, protocol};
 use crate::cache::Kind;
 use crate::cache::entry::Entry;
 

@@ -4,14 +4,14 @@ use ipnet::IpNet;
 use schema::read;
 use serde_json::Value;
 
-use super::cidr_family;
-use crate::serve::ApiServer;
+use super::addresses::cidr_family;
+use super::allocator::Allocator;
 
 /// The ranges of one family, the cluster's own first, then by the objects' names.
-pub(super) fn of_family(server: &ApiServer, family: &str) -> Vec<IpNet> {
-    let objects = server.cache.kind("networking.k8s.io", "servicecidrs").snapshot(None).items;
+pub(super) fn of_family(allocator: &Allocator, family: &str) -> Vec<IpNet> {
+    let objects = allocator.objects.cache.kind("networking.k8s.io", "servicecidrs").snapshot(None).items;
     let values: Vec<Value> = objects.iter().map(|entry| entry.value()).collect();
-    usable(&server.config.service_cidrs, &values, family)
+    usable(&allocator.service_cidrs, &values, family)
 }
 
 /// Nothing new comes from a range that is on its way out.

@@ -8,12 +8,13 @@ use std::time::Duration;
 use base::task::Group;
 use model::meta;
 use serde_json::{Value, json};
+use store::Txn;
 use tracing::{info, warn};
 
-use super::{cidr_family, families, on_update};
-use crate::serve::{ApiServer, BuildError};
+use super::addresses::cidr_family;
+use super::allocator::Allocator;
+use super::families;
 use crate::status::Status;
-use crate::verbs::{get, write};
 
 /// After a failure, before the next try.
 const RETRY: Duration = Duration::from_secs(5);
@@ -21,43 +22,41 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Refuses to take a family away that the cluster's services may have addresses of: a family can come, and stays.
 ///
 /// Errors: the store fails, or a family is missing.
-pub(crate) async fn check(server: &ApiServer) -> Result<(), BuildError> {
-    let failed = |why: String| BuildError::Bootstrap { what: "ServiceCIDR kubernetes".to_owned(), why };
-    let catalog = server.catalogs.now();
+pub(crate) async fn check(allocator: &Allocator) -> Result<(), String> {
+    let catalog = allocator.objects.catalogs.now();
     let row =
         catalog.by_api_version("networking.k8s.io/v1", "ServiceCIDR").map(|row| Arc::clone(catalog.storage_of(row)));
-    let row = row.ok_or_else(|| failed("there is no such kind".to_owned()))?;
-    let Some(have) =
-        get::read(server, &row, "", "kubernetes").await.map_err(|status| failed(status.message.clone()))?
+    let row = row.ok_or("there is no such kind")?;
+    let Some(have) = allocator.objects.read(&row, "", "kubernetes").await.map_err(|status| status.message.clone())?
     else {
         return Ok(());
     };
     let value = have.value();
     let ranges = schema::read::texts(&value, "spec.cidrs");
     let before: Vec<&str> = ranges.iter().map(|range| if range.contains(':') { "IPv6" } else { "IPv4" }).collect();
-    let now: Vec<&str> = server.config.service_cidrs.iter().map(cidr_family).collect();
+    let now: Vec<&str> = allocator.service_cidrs.iter().map(cidr_family).collect();
     if now.starts_with(&before) {
         return Ok(());
     }
-    Err(failed(format!(
+    Err(format!(
         "this cluster began with services of {} ({}) and --service-cidr is {}: a family can be added behind the first, and none be taken away",
         before.join(" and "),
         ranges.join(","),
         now.join(" and "),
-    )))
+    ))
 }
 
 /// Gives the second address to those that wait for it, as long as the group lives or until all have it.
-pub(crate) fn start(server: &Arc<ApiServer>, group: &Group) {
-    if server.config.service_cidrs.len() < 2 {
+pub(crate) fn start(allocator: &Arc<Allocator>, group: &Group) {
+    if allocator.service_cidrs.len() < 2 {
         return;
     }
-    let server = Arc::clone(server);
+    let allocator = Arc::clone(allocator);
     group.spawn_short("second-family", async move {
         loop {
             let (mut given, mut failed) = (0, None);
-            for (namespace, name) in waiting(&server) {
-                match give(&server, &namespace, &name).await {
+            for (namespace, name) in waiting(&allocator) {
+                match give(&allocator, &namespace, &name).await {
                     Ok(true) => given += 1,
                     // Somebody was faster: the next look tells.
                     Ok(false) => failed = failed.or(Some("it was changed meanwhile".to_owned())),
@@ -75,8 +74,8 @@ pub(crate) fn start(server: &Arc<ApiServer>, group: &Group) {
 }
 
 /// Services that prefer two families and have one.
-fn waiting(server: &ApiServer) -> Vec<(String, String)> {
-    let all = server.cache.kind("", "services").snapshot(None).items;
+fn waiting(allocator: &Allocator) -> Vec<(String, String)> {
+    let all = allocator.objects.cache.kind("", "services").snapshot(None).items;
     let name = |service: Value| (meta::namespace(&service).to_owned(), meta::name(&service).to_owned());
     all.iter().map(|entry| entry.value()).filter(waits).map(name).collect()
 }
@@ -87,30 +86,22 @@ fn waits(service: &Value) -> bool {
 }
 
 /// False if the service was changed meanwhile.
-async fn give(server: &ApiServer, namespace: &str, name: &str) -> Result<bool, Status> {
-    let catalog = server.catalogs.now();
+async fn give(allocator: &Allocator, namespace: &str, name: &str) -> Result<bool, Status> {
+    let catalog = allocator.objects.catalogs.now();
     let row = catalog.by_api_version("v1", "Service").map(|row| Arc::clone(catalog.storage_of(row)));
     let row = row.ok_or_else(Status::no_such_resource)?;
-    let turn = server.turn().await?;
-    let Some(have) = get::read(server, &row, namespace, name).await?.filter(|have| waits(&have.value())) else {
+    let turn = allocator.turn().await?;
+    let Some(have) = allocator.objects.read(&row, namespace, name).await?.filter(|have| waits(&have.value())) else {
         return Ok(true);
     };
     let old = have.value();
     let mut new = old.clone();
     let first = families::of(&old);
-    let all = server.config.service_cidrs.iter().map(cidr_family);
+    let all = allocator.service_cidrs.iter().map(cidr_family);
     let second: Vec<&str> = all.filter(|family| !first.iter().any(|have| have == family)).collect();
     new["spec"]["ipFamilies"] = json!(first.iter().map(String::as_str).chain(second).collect::<Vec<_>>());
-    on_update(server, &mut new, &old)?;
-    Ok(write::put_beside(
-        server,
-        &row,
-        namespace,
-        name,
-        &mut new,
-        have.rv,
-        write::Beside { turn: Some(&turn), ..write::Beside::default() },
-    )
-    .await?
-    .is_some())
+    allocator.on_update(&mut new, &old)?;
+    let mut txn = Txn::default();
+    turn.join(&mut txn);
+    Ok(allocator.objects.put_within(txn, &row, namespace, name, &mut new, have.rv).await?.is_some())
 }

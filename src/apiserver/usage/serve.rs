@@ -1,38 +1,23 @@
 //! Requests for `metrics.k8s.io`: get and list of nodes and pods, as objects and as Tables.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use base::time::rfc3339_secs;
-use futures_util::FutureExt as _;
-use futures_util::stream::{self, StreamExt as _};
-use http::{Request, Response, StatusCode};
-use model::labels::Selector;
+use http::{Response, StatusCode};
 use model::meta;
 use model::quantity::{Notation, Quantity};
-use schema::fields::FieldSelector;
 use serde_json::{Value, json};
-use tracing::debug;
 use wire::Body;
 
 use super::history::{Pair, Use};
-use super::{GROUP, VERSION, document, page};
-use crate::connect::Target;
-use crate::lookup::Lookup as _;
+use super::meter::{Filter, node_of};
+use super::{GROUP, VERSION, document};
+use crate::exchange::Exchange;
 use crate::negotiate::{self, Output, Transform};
-use crate::pipeline::Exchange;
 use crate::respond;
-use crate::serve::ApiServer;
 use crate::status::Status;
-use crate::verbs::present::meta_version;
-
-/// A kubelet that does not answer by then is left out.
-const ANSWER: Duration = Duration::from_secs(10);
-/// Kubelets that are asked at once.
-const AT_ONCE: usize = 32;
-/// A kubelet's page is not longer.
-const PAGE_BYTES_MAX: usize = 16 << 20;
+use crate::verbs::shape::meta_version;
 
 /// Answers a request below `/apis/metrics.k8s.io/v1beta1`, or for one of the group's documents.
 pub async fn run(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
@@ -51,9 +36,9 @@ pub async fn run(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
         return Err(Status::method_not_supported(GROUP, &a.resource, &a.verb));
     }
     let filter = Filter::of(&a.label_selector, &a.field_selector)?;
-    let wanted = wanted(x.server, &a.resource, &a.namespace, &a.name, &filter);
-    let pairs = measure(x.server, &wanted).await;
-    let now = rfc3339_secs(x.server.config.clock.now());
+    let wanted = x.server.usage.wanted(&a, &filter);
+    let pairs = x.server.usage.measure(&wanted).await;
+    let now = rfc3339_secs(x.server.objects.clock.now());
     let measured: Vec<Measured> = wanted
         .iter()
         .filter_map(|o| if kind == "NodeMetrics" { node(o, &pairs, &now) } else { pod(o, &pairs, &now) })
@@ -73,84 +58,6 @@ pub async fn run(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
         }
     };
     Ok(respond::value(StatusCode::OK, &value, output, &x.parts.headers))
-}
-
-/// Both selectors of a list; what they see is the node or pod.
-struct Filter {
-    labels: Selector,
-    fields: FieldSelector,
-}
-
-impl Filter {
-    fn of(labels: &str, fields: &str) -> Result<Filter, Status> {
-        let labels = Selector::parse(labels).map_err(|err| Status::bad_request(err.to_string()))?;
-        let fields = FieldSelector::parse(fields).map_err(|err| Status::bad_request(err.to_string()))?;
-        if let Some(term) =
-            fields.terms().iter().find(|t| !matches!(t.field.as_str(), "metadata.name" | "metadata.namespace"))
-        {
-            return Err(Status::bad_request(format!("field label not supported: {}", term.field)));
-        }
-        Ok(Filter { labels, fields })
-    }
-
-    fn matches(&self, object: &Value) -> bool {
-        self.labels.matches_object(object) && self.fields.matches_object(object)
-    }
-}
-
-/// The nodes, or the pods that run, whose use is asked for.
-fn wanted(server: &ApiServer, resource: &str, namespace: &str, name: &str, filter: &Filter) -> Vec<Arc<Value>> {
-    let runs = |object: &Value| resource == "nodes" || object["status"]["phase"] == "Running";
-    let all = match name {
-        "" => server.cache.list("", resource, Some(namespace).filter(|ns| !ns.is_empty())),
-        name => server.cache.get("", resource, namespace, name).into_iter().collect(),
-    };
-    all.into_iter().filter(|object| runs(object) && filter.matches(object)).collect()
-}
-
-/// The node on which an object is, or which it is.
-fn node_of(object: &Value) -> &str {
-    object["spec"]["nodeName"].as_str().unwrap_or_else(|| meta::name(object))
-}
-
-/// Looks at every node that matters, many at once. Who does not answer is missing.
-async fn measure(server: &ApiServer, objects: &[Arc<Value>]) -> BTreeMap<String, Pair> {
-    let names: BTreeSet<&str> = objects.iter().map(|object| node_of(object)).collect();
-    server.usage.keep(|name| server.cache.get("", "nodes", "", name).is_some());
-    let looks = names.into_iter().filter_map(|name| server.cache.get("", "nodes", "", name)).map(|node| async move {
-        let name = meta::name(&node).to_owned();
-        let now = || server.config.clock.now();
-        let pair = server.usage.pair(&name, || look(server, Arc::clone(&node)).boxed(), now);
-        match tokio::time::timeout(ANSWER, pair).await {
-            Ok(Ok(pair)) => Some((name, pair)),
-            Ok(Err(status)) => {
-                debug!(node = %name, why = %status, "cannot read what a node uses");
-                None
-            }
-            Err(_) => {
-                debug!(node = %name, "a kubelet does not say in time what its node uses");
-                None
-            }
-        }
-    });
-    // Boxed: the compiler cannot prove the stream of borrowing futures Send otherwise.
-    let looks: Vec<futures_util::future::BoxFuture<'_, Option<(String, Pair)>>> =
-        looks.map(|look| Box::pin(look) as _).collect();
-    stream::iter(looks).buffer_unordered(AT_ONCE).filter_map(async |found| found).collect().await
-}
-
-async fn look(server: &ApiServer, node: Arc<Value>) -> Result<page::Page, Status> {
-    let path = "/metrics/resource".to_owned();
-    let request = Request::get(&path).body(wire::body::empty()).map_err(Status::internal)?;
-    let target = Target::Kubelet { node, path_and_query: path };
-    let answer = server.guards.connector.connect(target, request).await?;
-    let code = answer.status();
-    let bytes = wire::body::collect(answer.into_body(), PAGE_BYTES_MAX).await.map_err(Status::internal)?;
-    let text = String::from_utf8_lossy(&bytes);
-    if !code.is_success() {
-        return Err(Status::internal(format!("the kubelet answers {code}: {}", text.trim())));
-    }
-    Ok(page::parse(&text))
 }
 
 /// An object, and its cells of a Table.

@@ -9,9 +9,10 @@ use schema::decode::FieldValidation;
 use serde_json::Value;
 use wire::Body;
 
-use super::Call;
+use super::judge::Part;
 use super::update::{answer, check_address};
-use super::write::{self, Maker, Part};
+use super::write::{self, Maker};
+use super::{Call, managers};
 use crate::kinds;
 use crate::negotiate::Format;
 use crate::status::{Cause, Status};
@@ -32,7 +33,7 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     call.x.warnings.extend(ignored);
     let name = call.x.attributes.name.clone();
     check_address(call, &mut config, &name)?;
-    let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
+    let now = base::time::rfc3339_secs(call.x.server.objects.clock.now());
     let resource = Arc::clone(&call.resource);
     let subresource = call.x.attributes.subresource.clone();
     let owners = schema::strategy::owners::of(&call.stored);
@@ -61,7 +62,7 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
 
 /// The manager, which who applies has to name.
 pub fn manager(call: &Call<'_, '_>) -> Result<String, Status> {
-    let manager = write::manager(call)?;
+    let manager = managers::named(call)?;
     if call.x.query.text("fieldManager").is_empty() {
         let cause = Cause {
             reason: "FieldValueRequired".into(),

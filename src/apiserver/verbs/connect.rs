@@ -10,13 +10,12 @@ use model::meta;
 use serde_json::{Value, json};
 use wire::Body;
 
-use super::{Call, get, write};
+use super::Call;
 use crate::admission::{Operation, Review};
 use crate::attributes::Attributes;
 use crate::connect::Target;
 use crate::info;
 use crate::lookup::Lookup as _;
-use crate::pipeline::require;
 use crate::status::Status;
 use crate::stream::rewrite::{self, Way};
 
@@ -32,7 +31,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     // A browser's WebSocket opens with GET, which is a read; what runs in a pod is none (upstream:
     // AuthorizePodWebsocketUpgradeCreatePermission).
     if matches!(a.subresource.as_str(), "exec" | "attach" | "portforward") && a.verb != "create" {
-        require(call.x.server, &Attributes { verb: "create".to_owned(), ..a.clone() }).await?;
+        call.x.server.access.require(&Attributes { verb: "create".to_owned(), ..a.clone() }).await?;
     }
     let target = match (a.resource.as_str(), a.subresource.as_str()) {
         ("pods", "log") => log_target(call).await?,
@@ -61,7 +60,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let parts = std::mem::replace(&mut call.x.parts, Request::new(()).into_parts().0);
     let headers = parts.headers.clone();
     let request = Request::from_parts(parts, body);
-    let connector = Arc::clone(&call.x.server.guards.connector);
+    let connector = Arc::clone(&call.x.server.connector);
     let answer = connector.connect(target, request).await;
     call.x.parts.headers = headers;
     match way {
@@ -91,7 +90,7 @@ async fn refusal_of_logs(answer: Response<Body>) -> Result<Response<Body>, Statu
 async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
     let mut attributes = call.x.attributes.clone();
     "connect".clone_into(&mut attributes.verb);
-    let lookup = call.x.server.lookup();
+    let server = call.x.server;
     let kind = call.sub.as_ref().map(|s| s.kind.kind.to_string()).unwrap_or_default();
     let (mut object, mut warnings) = (options(call), Vec::new());
     let mut review = Review {
@@ -102,13 +101,13 @@ async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
         old: None,
         dry_run: false,
         catalog: &call.x.catalog,
-        lookup: lookup.as_ref(),
+        lookup: server.objects.cache.as_ref(),
+        versions: server.objects.as_ref(),
         warnings: &mut warnings,
         again: Default::default(),
         charge: Default::default(),
     };
-    write::admission(call.x.server, &mut review, true).await?;
-    write::admission(call.x.server, &mut review, false).await
+    server.admission.both(&mut review).await
 }
 
 /// What the query asks for, as the object that admission judges: `PodAttachOptions` and its kin.
@@ -143,14 +142,17 @@ fn options(call: &Call<'_, '_>) -> Value {
 }
 
 async fn pod(call: &Call<'_, '_>, name: &str) -> Result<Value, Status> {
-    get::read(call.x.server, &call.stored, call.namespace(), name)
+    call.x
+        .server
+        .objects
+        .read(&call.stored, call.namespace(), name)
         .await?
         .map(|e| e.value())
         .ok_or_else(|| call.not_found(name))
 }
 
 fn node_of(call: &Call<'_, '_>, name: &str) -> Result<Arc<Value>, Status> {
-    call.x.server.cache.get("", "nodes", "", name).ok_or_else(|| Status::not_found("", "nodes", name))
+    call.x.server.objects.cache.get("", "nodes", "", name).ok_or_else(|| Status::not_found("", "nodes", name))
 }
 
 /// The container a request means: the one named, the annotated default, or the only one.
@@ -297,7 +299,7 @@ async fn service_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
     let none = || Status::unavailable(format!("no endpoints available for service {name:?}"));
     let wanted =
         wanted.ok_or_else(|| Status::unavailable(format!("no service port {port:?} found for service {name:?}")))?;
-    let slices = call.x.server.cache.ready("discovery.k8s.io", "endpointslices").await?;
+    let slices = call.x.server.objects.cache.ready("discovery.k8s.io", "endpointslices").await?;
     let candidates: Vec<(String, u16, Option<String>)> = slices
         .snapshot(Some(call.namespace()))
         .items
@@ -306,7 +308,7 @@ async fn service_proxy(call: &Call<'_, '_>) -> Result<Target, Status> {
         .flat_map(|e| endpoints(&e.value(), wanted))
         .collect();
     let count = u64::try_from(candidates.len()).unwrap_or(0);
-    let pick = usize::try_from(call.x.server.config.rng.below(count)).unwrap_or(0);
+    let pick = usize::try_from(call.x.server.objects.rng.below(count)).unwrap_or(0);
     let (host, number, node) = candidates.into_iter().nth(pick).ok_or_else(none)?;
     proxyable(&host)?;
     let (path_and_query, prefix) = behind_proxy(call)?;

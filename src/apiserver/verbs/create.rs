@@ -8,11 +8,10 @@ use serde_json::Value;
 use wire::Body;
 
 use super::again::Again;
-use super::write::Beside;
-use super::{Call, get, present, write};
-use crate::admission::{Operation, Review};
+use super::judge::{self, Change, Part};
+use super::{Call, managers, present};
 use crate::status::{Cause, Status};
-use crate::{hooks, kinds, negotiate, services, trusted};
+use crate::{kinds, negotiate};
 
 /// A generated name is drawn again this often when it is taken, as upstream.
 const NAME_TRIES: usize = 8;
@@ -22,12 +21,9 @@ const GENERATED_TAIL: usize = 5;
 
 /// Answers with the stored object and 201.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
-    let format = negotiate::input(&call.x.parts.headers)?;
-    let bytes = call.body().await?;
-    let strictness = call.x.query.text("fieldValidation").to_owned();
-    let object = kinds::decode_body(&bytes, format, &call.resource, &strictness, &mut call.x.warnings)?;
+    let object = posted(call).await?;
     let answers =
-        call.x.server.guards.virtuals.iter().find(|(g, r, _)| *g == call.resource.group && *r == call.resource.plural);
+        call.x.server.virtuals.iter().find(|(g, r, _)| *g == call.resource.group && *r == call.resource.plural);
     if let Some((_, _, answers)) = answers {
         let mut object = object;
         // An answer that is computed and never stored has no rows to show.
@@ -49,6 +45,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         && call
             .x
             .server
+            .objects
             .catalogs
             .now()
             .resource(&call.stored.group, &call.resource.version, &call.stored.plural)
@@ -59,16 +56,23 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         status.message = "create not allowed while custom resource definition is terminating".to_owned();
         return Err(status);
     }
-    if call.resource.plural == "bindings" {
-        return super::subresource::bind_by_name(call, object).await;
-    }
     let mut object = call.to_stored(object).await?;
     check_namespace(call, &mut object)?;
-    let manager = write::manager(call)?;
+    let manager = managers::named(call)?;
     let dry_run = call.dry_run()?;
     let stored = store(call, object, Some(&manager), dry_run).await?;
     let shown = call.to_requested(stored).await?;
     present::object(call, StatusCode::CREATED, shown)
+}
+
+/// The body, as an object of the kind that is asked for.
+///
+/// Errors: 400 or 415, it is none.
+pub async fn posted(call: &mut Call<'_, '_>) -> Result<Value, Status> {
+    let format = negotiate::input(&call.x.parts.headers)?;
+    let bytes = call.body().await?;
+    let strictness = call.x.query.text("fieldValidation").to_owned();
+    kinds::decode_body(&bytes, format, &call.resource, &strictness, &mut call.x.warnings)
 }
 
 /// The object lives in the namespace of the URL, or nowhere.
@@ -101,17 +105,17 @@ pub async fn store(
         return Err(Status::invalid(&call.resource.group, &call.resource.kind, "", vec![cause]));
     }
     let (group, plural) = (call.resource.group.clone(), call.resource.plural.clone());
-    let (mut n_taken, mut moved) = (0, Again::new(&call.x.server.config.rng));
+    let (mut n_taken, mut moved) = (0, Again::new(&call.x.server.objects.rng));
     loop {
         let mut candidate = object.clone();
         if generated {
             let stem: String = prefix.chars().take(GENERATED_PREFIX_MAX).collect();
-            let name = format!("{stem}{}", call.x.server.config.rng.name_suffix(GENERATED_TAIL));
+            let name = format!("{stem}{}", call.x.server.objects.rng.name_suffix(GENERATED_TAIL));
             meta::set_name(&mut candidate, &name);
         }
         let name = meta::name(&candidate).to_owned();
         let said_version = !meta::resource_version(&object).is_empty();
-        match attempt(call, &mut candidate, &name, (tracked, said_version), dry_run).await? {
+        match attempt(call, &mut candidate, &name, &Wish { creator: tracked, said_version, dry_run }).await? {
             Attempt::Stored => return Ok(candidate),
             Attempt::Moved => moved.pause().await,
             Attempt::Taken if !generated => return Err(Status::already_exists(&group, &plural, &name)),
@@ -119,6 +123,15 @@ pub async fn store(
             Attempt::Taken => return Err(Status::generate_name_conflict(&group, &plural, &prefix)),
         }
     }
+}
+
+/// What a create wants beside the object.
+struct Wish<'w> {
+    /// The manager of what was sent.
+    creator: Option<&'w str>,
+    /// The client gave a resource version, which is refused: but policies get to speak first.
+    said_version: bool,
+    dry_run: bool,
 }
 
 /// What came of one try with one name.
@@ -130,78 +143,20 @@ enum Attempt {
     Moved,
 }
 
-/// One try with one name. `said` is the manager to track, and whether the client gave a resource version: policies get
-/// to speak first.
-async fn attempt(
-    call: &mut Call<'_, '_>,
-    object: &mut Value,
-    name: &str,
-    said: (Option<&str>, bool),
-    dry_run: bool,
-) -> Result<Attempt, Status> {
-    let (tracked, said_version) = said;
-    let server = call.x.server;
-    write::stamp(server, object);
-    let catalog = Arc::clone(&call.x.catalog);
-    schema::defaults::apply(&catalog, &call.stored, object);
-    // The writer owns what it sent, not what admission and the kind's strategy add below.
-    if let Some(manager) = tracked {
-        write::track(call, manager, None, object).await?;
-    }
-    let attributes = write::attributes_for(&call.x.attributes, name, call.namespace());
-    let lookup = server.lookup();
-    let mut warnings = Vec::new();
-    let mut review = Review {
-        operation: Operation::Create,
-        attributes: &attributes,
-        kind: &call.stored.kind,
-        object,
-        old: None,
-        dry_run,
-        catalog: &catalog,
-        lookup: lookup.as_ref(),
-        warnings: &mut warnings,
-        again: Default::default(),
-        charge: Default::default(),
-    };
-    write::admission(server, &mut review, true).await?;
-    schema::strategy::prepare_for_create(&call.stored, review.object);
-    if let Some(sign) = hooks::of(&call.stored.group, &call.stored.plural).requestor {
-        sign(&attributes.user, review.object);
-    }
-    // Held until the addresses are stored: nobody else may be given the same.
-    let turn = if hooks::of(&call.stored.group, &call.stored.plural).addresses {
-        let turn = server.turn().await?;
-        services::on_create(server, review.object)?;
-        Some(turn)
-    } else {
-        None
-    };
-    let mut errors = schema::validate::create(&call.stored, review.object);
-    errors.extend(trusted::violations(&call.stored, &attributes.user, review.object, None));
-    errors.extend(
-        hooks::of(&call.stored.group, &call.stored.plural)
-            .judge
-            .into_iter()
-            .flat_map(|judge| judge(review.object, None)),
-    );
-    schema::validate::asked(&call.resource, review.object, None, &mut errors);
-    kinds::verdict(&call.resource, name, errors)?;
-    write::admission(server, &mut review, false).await?;
-    let charge = review.charge.take();
-    if said_version {
+/// One try with one name.
+async fn attempt(call: &mut Call<'_, '_>, object: &mut Value, name: &str, wish: &Wish<'_>) -> Result<Attempt, Status> {
+    let change = Change { part: Part::Main, old: None, creator: wish.creator, dry_run: wish.dry_run };
+    let judged = judge::judge(call, &change, object).await?;
+    if wish.said_version {
         return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
     }
-    call.x.warnings.extend(warnings);
-    if dry_run {
-        let free = get::read(server, &call.stored, call.namespace(), name).await?.is_none();
-        return Ok(if free { Attempt::Stored } else { Attempt::Taken });
+    let objects = Arc::clone(&call.x.server.objects);
+    let is_free = async || Ok::<bool, Status>(objects.read(&call.stored, call.namespace(), name).await?.is_none());
+    if wish.dry_run {
+        return Ok(if is_free().await? { Attempt::Stored } else { Attempt::Taken });
     }
-    let beside = Beside { turn: turn.as_ref(), charge: charge.as_ref() };
-    let Some(rv) = write::put_beside(server, &call.stored, call.namespace(), name, object, 0, beside).await? else {
-        let moved = (turn.is_some() || charge.is_some())
-            && get::read(server, &call.stored, call.namespace(), name).await?.is_none();
-        return Ok(if moved { Attempt::Moved } else { Attempt::Taken });
+    let Some(rv) = judged.put(call, name, object, 0).await? else {
+        return Ok(if judged.is_shared() && is_free().await? { Attempt::Moved } else { Attempt::Taken });
     };
     meta::set_resource_version(object, &rv.to_string());
     Ok(Attempt::Stored)

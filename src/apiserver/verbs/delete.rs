@@ -8,9 +8,9 @@ use schema::validate::error::FieldError;
 use serde_json::{Value, json};
 use wire::Body;
 
+use super::Call;
 use super::again::Again;
-use super::write::{self, remove};
-use super::{Call, get};
+use super::judge::attributes_for;
 use crate::admission::{Operation, Review};
 use crate::hooks::{self, Hooks};
 use crate::negotiate::{self, Format};
@@ -154,24 +154,24 @@ pub async fn delete(
 ) -> Result<Outcome, Status> {
     let server = call.x.server;
     let row = hooks::of(&call.stored.group, &call.stored.plural);
-    let mut again = Again::new(&server.config.rng);
+    let mut again = Again::new(&server.objects.rng);
     let said_before = warnings.len();
     loop {
-        let entry = get::read(server, &call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?;
+        let entry = server.objects.read(&call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?;
         call.x.weight.add(entry.json.len()).await;
         let (old, rv) = (entry.value(), entry.rv);
         check(&call.resource, name, &old, options)?;
         // Again after each lost race, as upstream: what is there now may be another object, or one that a policy keeps.
         warnings.truncate(said_before);
         admit(call, namespace, name, &old, options, warnings).await?;
-        let now = server.config.clock.now();
+        let now = server.objects.clock.now();
         match plan(row, &call.stored, &old, options, now) {
             Plan::Wait => return Ok(Outcome::Pending(old)),
             Plan::Remove => {
                 if options.dry_run {
                     return Ok(Outcome::Gone(old));
                 }
-                if let Some(at) = remove(server, &call.stored, namespace, name, rv).await? {
+                if let Some(at) = server.objects.remove(&call.stored, namespace, name, rv).await? {
                     let mut gone = old;
                     meta::set_resource_version(&mut gone, &at.to_string());
                     return Ok(Outcome::Gone(gone));
@@ -181,7 +181,7 @@ pub async fn delete(
                 if options.dry_run {
                     return Ok(Outcome::Pending(new));
                 }
-                if let Some(at) = write::put(server, &call.stored, namespace, name, &mut new, rv).await? {
+                if let Some(at) = server.objects.put(&call.stored, namespace, name, &mut new, rv).await? {
                     meta::set_resource_version(&mut new, &at.to_string());
                     return Ok(Outcome::Pending(new));
                 }
@@ -217,10 +217,10 @@ async fn admit(
     options: &Options,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    let mut attributes = write::attributes_for(&call.x.attributes, name, namespace);
+    let mut attributes = attributes_for(&call.x.attributes, name, namespace);
     "delete".clone_into(&mut attributes.verb);
     attributes.options = std::sync::Arc::new(options.to_value());
-    let lookup = call.x.server.lookup();
+    let server = call.x.server;
     let mut nothing = Value::Null;
     let mut review = Review {
         operation: Operation::Delete,
@@ -230,13 +230,13 @@ async fn admit(
         old: Some(old),
         dry_run: options.dry_run,
         catalog: &call.x.catalog,
-        lookup: lookup.as_ref(),
+        lookup: server.objects.cache.as_ref(),
+        versions: server.objects.as_ref(),
         warnings,
         again: Default::default(),
         charge: Default::default(),
     };
-    write::admission(call.x.server, &mut review, true).await?;
-    write::admission(call.x.server, &mut review, false).await
+    server.admission.both(&mut review).await
 }
 
 /// What a delete does to an object.
@@ -252,7 +252,7 @@ fn plan(row: &Hooks, stored: &Resource, old: &Value, options: &Options, now: Tim
     let mut new = old.clone();
     let finalizers = finalizers(row, old, options);
     meta::set_finalizers(&mut new, &finalizers.iter().map(String::as_str).collect::<Vec<_>>());
-    let held = write::is_held(stored, &new);
+    let held = is_held(stored, &new);
     if let Some(end) = meta::deletion_timestamp(old) {
         return hasten(end, old, new, options.grace, held);
     }
@@ -320,6 +320,12 @@ fn finalizers(row: &Hooks, old: &Value, options: &Options) -> Vec<String> {
         list.push(wanted.to_owned());
     }
     list
+}
+
+/// Whether finalizers hold the object.
+pub fn is_held(stored: &Resource, object: &Value) -> bool {
+    let spec_holds = || object["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+    !meta::finalizers(object).is_empty() || (hooks::of(&stored.group, &stored.plural).spec_finalizers && spec_holds())
 }
 
 #[cfg(test)]

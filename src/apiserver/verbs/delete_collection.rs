@@ -6,7 +6,8 @@ use http::Response;
 use wire::Body;
 
 use super::delete::{self, Outcome};
-use super::present::{self, ListMeta};
+use super::present;
+use super::shape::ListMeta;
 use super::{Call, list};
 use crate::cache::entry::Entry;
 use crate::custom::selection::Selection;
@@ -15,10 +16,11 @@ use crate::status::Status;
 /// Answers with the list of what was there.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let options = delete::options(call).await?;
-    let kind = call.x.server.cache.kind(&call.stored.group, &call.stored.plural);
+    let kind = call.x.server.objects.cache.kind(&call.stored.group, &call.stored.plural);
     let mut filter = list::filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
-    let cache = &call.x.server.cache;
-    let selection = Selection::split(&mut filter, cache, &call.stored, &call.resource);
+    let objects = &call.x.server.objects;
+    let cache = &objects.cache;
+    let selection = Selection::split(&mut filter, objects, &call.stored, &call.resource);
     let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
     cache.wait_for_now().await?;
     let mut items = kind.snapshot(filter.namespace.as_deref()).whole()?.items;

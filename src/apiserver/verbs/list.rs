@@ -13,7 +13,8 @@ use wire::Body;
 
 use super::Call;
 use super::page::Token;
-use super::present::{self, ListMeta};
+use super::present;
+use super::shape::ListMeta;
 use crate::cache::entry::Entry;
 use crate::cache::filter::Filter;
 use crate::cache::{Cache, Kind};
@@ -30,10 +31,10 @@ const STEP_BYTES: usize = 1 << 20;
 
 /// Answers with the list.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
-    let kind = call.x.server.cache.kind(&call.stored.group, &call.stored.plural);
+    let kind = call.x.server.objects.cache.kind(&call.stored.group, &call.stored.plural);
     let mut filter = filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
     let whole = filter.is_all();
-    let selection = Selection::split(&mut filter, &call.x.server.cache, &call.stored, &call.resource);
+    let selection = Selection::split(&mut filter, &call.x.server.objects, &call.stored, &call.resource);
     if call.x.query.get("sendInitialEvents").is_some() {
         return Err(Status::options(
             "ListOptions",
@@ -202,7 +203,7 @@ struct Collected {
 
 /// Reads what may be wanted: `enough` objects that the filter lets through, where they come from the store; 0 is all.
 async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment, enough: usize) -> Result<Collected, Status> {
-    let cache = &call.x.server.cache;
+    let cache = &call.x.server.objects.cache;
     let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
     match moment {
         Moment::Now => cache.wait_for_now().await?,

@@ -17,7 +17,7 @@ use wire::Body;
 use wire::gzip::Packer;
 
 use super::Call;
-use super::present::{self, ListMeta};
+use super::shape::{self, ListMeta};
 use crate::cache::entry::Entry;
 use crate::heavy::{Beside, Weight};
 use crate::narrow::View;
@@ -57,7 +57,7 @@ impl Look {
             resource: Arc::clone(&call.resource),
             output: call.output,
             include: call.x.query.text("includeObject").to_owned(),
-            now: call.x.server.config.clock.now(),
+            now: call.x.server.objects.clock.now(),
             view: narrow::of(&call.x.attributes.user, &call.resource),
         }
     }
@@ -83,23 +83,23 @@ impl Look {
         };
         Ok(match self.output.transform {
             Transform::Object => of_list(&self.resource, object),
-            Transform::Metadata => present::metadata_only(object, self.output),
-            Transform::Table => present::row(&self.resource, object, &self.include, self.output, self.now),
+            Transform::Metadata => shape::metadata_only(object, self.output),
+            Transform::Table => shape::row(&self.resource, object, &self.include, self.output, self.now),
         })
     }
 
     /// The list without its items.
     fn head(&self, meta: &ListMeta) -> Value {
-        let metadata = present::list_metadata(meta);
+        let metadata = shape::list_metadata(meta);
         match self.output.transform {
             Transform::Object => {
                 json!({ "kind": self.resource.list_kind, "apiVersion": self.resource.api_version(), "metadata": metadata })
             }
             Transform::Metadata => {
-                json!({ "kind": "PartialObjectMetadataList", "apiVersion": present::meta_version(self.output), "metadata": metadata })
+                json!({ "kind": "PartialObjectMetadataList", "apiVersion": shape::meta_version(self.output), "metadata": metadata })
             }
             Transform::Table => json!({
-                "kind": "Table", "apiVersion": present::meta_version(self.output), "metadata": metadata,
+                "kind": "Table", "apiVersion": shape::meta_version(self.output), "metadata": metadata,
                 "columnDefinitions": schema::print::column_values(&self.resource),
             }),
         }

@@ -9,9 +9,10 @@ use schema::validate::error::FieldError;
 use serde_json::Value;
 use wire::Body;
 
+use super::judge::Part;
 use super::update::answer;
-use super::write::{self, Maker, Part};
-use super::{Call, apply};
+use super::write::{self, Maker};
+use super::{Call, apply, managers};
 use crate::status::Status;
 use crate::{kinds, negotiate};
 
@@ -47,7 +48,7 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     }
     let bytes = call.body().await?;
     let name = call.x.attributes.name.clone();
-    let manager = write::manager(call)?;
+    let manager = managers::named(call)?;
     let resource = Arc::clone(&call.resource);
     let strictness = call.x.query.text("fieldValidation").to_owned();
     let mut warnings = Vec::new();

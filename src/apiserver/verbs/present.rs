@@ -6,26 +6,17 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{Response, StatusCode};
 use schema::table::Resource;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use wire::Body;
 
 use super::Call;
 use super::listing::{self, Item};
+use super::shape::{ListMeta, list_metadata, meta_version, metadata_only, row};
 use crate::cache::entry::Entry;
 use crate::custom::conversion;
-use crate::negotiate::{Format, Output, Transform};
+use crate::negotiate::{Format, Transform};
 use crate::status::Status;
 use crate::{kinds, narrow, respond};
-
-/// What stands in a list's metadata.
-pub struct ListMeta {
-    /// Revision.
-    pub rv: u64,
-    /// Token for the next page, empty at the end.
-    pub next: String,
-    /// How many more there are, if that is known.
-    pub remaining: Option<u64>,
-}
 
 /// A stored object.
 pub async fn entry(call: &Call<'_, '_>, code: StatusCode, entry: &Entry) -> Result<Response<Body>, Status> {
@@ -72,7 +63,7 @@ pub async fn list(call: &Call<'_, '_>, items: Vec<Arc<Entry>>, meta: &ListMeta) 
         return listing::answer(call, items.into_iter().map(Item::Stored).collect(), meta).await;
     }
     call.x.weight.add(items.iter().map(|e| e.json.len()).sum()).await;
-    let converter = call.x.server.cache.converter().ok_or_else(|| Status::unavailable("the server is starting"))?;
+    let converter = &call.x.server.objects.converter;
     let values =
         converter.convert(items.iter().map(|e| e.value()).collect(), &call.resource, &call.resource.list_kind).await?;
     list_of(call, values, meta).await
@@ -83,33 +74,10 @@ pub async fn list_of(call: &Call<'_, '_>, values: Vec<Value>, meta: &ListMeta) -
     listing::answer(call, values.into_iter().map(Item::Made).collect(), meta).await
 }
 
-/// A list's metadata.
-pub fn list_metadata(meta: &ListMeta) -> Value {
-    let mut out = Map::new();
-    out.insert("resourceVersion".to_owned(), json!(meta.rv.to_string()));
-    if !meta.next.is_empty() {
-        out.insert("continue".to_owned(), json!(meta.next));
-        if let Some(remaining) = meta.remaining {
-            out.insert("remainingItemCount".to_owned(), json!(remaining));
-        }
-    }
-    Value::Object(out)
-}
-
-/// apiVersion of a Table or PartialObjectMetadata.
-pub fn meta_version(output: Output) -> &'static str {
-    if output.beta { "meta.k8s.io/v1beta1" } else { "meta.k8s.io/v1" }
-}
-
-/// An object without all but its metadata.
-pub fn metadata_only(mut object: Value, output: Output) -> Value {
-    json!({ "kind": "PartialObjectMetadata", "apiVersion": meta_version(output), "metadata": object["metadata"].take() })
-}
-
 fn table(call: &Call<'_, '_>, object: Value) -> Value {
     let meta = ListMeta { rv: rv_of(&object), next: String::new(), remaining: None };
     let row =
-        row(&call.resource, object, call.x.query.text("includeObject"), call.output, call.x.server.config.clock.now());
+        row(&call.resource, object, call.x.query.text("includeObject"), call.output, call.x.server.objects.clock.now());
     json!({
         "kind": "Table", "apiVersion": meta_version(call.output), "metadata": list_metadata(&meta),
         "columnDefinitions": schema::print::column_values(&call.resource),
@@ -117,29 +85,17 @@ fn table(call: &Call<'_, '_>, object: Value) -> Value {
     })
 }
 
-/// An object as the row of a Table.
-pub fn row(resource: &Resource, object: Value, include: &str, output: Output, now: jiff::Timestamp) -> Value {
-    let cells = schema::print::row(resource, &object, now);
-    let mut row = json!({ "cells": cells });
-    match include {
-        "None" => {}
-        "Object" => row["object"] = object,
-        _ => row["object"] = metadata_only(object, output),
-    }
-    row
-}
-
 /// How a watch brings objects into the version asked for, where a webhook may be needed for that.
 pub fn watch_converter(call: &Call<'_, '_>) -> Option<crate::cache::stream::Convert> {
     conversion::by_webhook(&call.resource)?;
-    let (cache, stored, resource) =
-        (Arc::clone(&call.x.server.cache), Arc::clone(&call.stored), Arc::clone(&call.resource));
+    let (objects, stored, resource) =
+        (Arc::clone(&call.x.server.objects), Arc::clone(&call.stored), Arc::clone(&call.resource));
     Some(Arc::new(move |json: &Bytes| {
-        let (cache, stored, resource, json) =
-            (Arc::clone(&cache), Arc::clone(&stored), Arc::clone(&resource), json.clone());
+        let (objects, stored, resource, json) =
+            (Arc::clone(&objects), Arc::clone(&stored), Arc::clone(&resource), json.clone());
         async move {
             let object = serde_json::from_slice(&json).map_err(Status::internal)?;
-            let object = conversion::one(cache.converter(), object, &stored, &resource).await?;
+            let object = conversion::one(&objects.converter, object, &stored, &resource).await?;
             serde_json::to_vec(&object).map(Bytes::from).map_err(Status::internal)
         }
         .boxed()
@@ -157,7 +113,7 @@ pub fn watch_encoder(call: &Call<'_, '_>) -> Option<crate::cache::stream::Encode
     }
     let (stored, resource, output) = (Arc::clone(&call.stored), Arc::clone(&call.resource), call.output);
     let include = call.x.query.text("includeObject").to_owned();
-    let clock = call.x.server.config.clock.clone();
+    let clock = call.x.server.objects.clock.clone();
     // Only the first Table of a watch carries the columns; the others a null.
     let first = std::sync::atomic::AtomicBool::new(true);
     Some(Arc::new(move |json: &Bytes| {

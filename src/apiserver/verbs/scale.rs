@@ -5,42 +5,45 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use model::meta;
 use schema::apply::versions::Versions;
-use schema::custom::definition::Definition;
 use serde_json::{Value, json};
 use wire::Body;
 
+use super::judge::Part;
+use super::scale_view::API_VERSION;
 use super::update::check_address;
-use super::write::{self, Maker, Part};
-use super::{Call, apply, get, present};
+use super::write::{self, Maker};
+use super::{Call, apply, managers, present, scale_view};
 use crate::status::Status;
 use crate::{kinds, negotiate};
-
-const API_VERSION: &str = "autoscaling/v1";
 
 /// Answers `get`, `update` and `patch` of `scale`.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let name = call.x.attributes.name.clone();
     if call.x.attributes.verb == "get" {
-        let entry = get::read(call.x.server, &call.stored, call.namespace(), &name)
+        let entry = call
+            .x
+            .server
+            .objects
+            .read(&call.stored, call.namespace(), &name)
             .await?
             .ok_or_else(|| call.not_found(&name))?;
         call.x.weight.add(entry.json.len()).await;
         let shown = call.to_requested(entry.value()).await?;
-        return present::object(call, StatusCode::OK, of(call.resource.definition.as_deref(), &shown));
+        return present::object(call, StatusCode::OK, scale_view::of(call.resource.definition.as_deref(), &shown));
     }
     if call.x.attributes.verb == "patch"
         && negotiate::media_type(&call.x.parts.headers) == "application/apply-patch+yaml"
     {
         return apply(call).await;
     }
-    let manager = write::manager(call)?;
+    let manager = managers::named(call)?;
     let wish = wish(call).await?;
     let namespace = call.namespace().to_owned();
     let resource = Arc::clone(&call.resource);
     let definition = resource.definition.clone();
     let mut make = |old: Option<&Value>| {
         let mut object = old.cloned().unwrap_or_default();
-        let scale = wish.apply(&of(definition.as_deref(), &object))?;
+        let scale = wish.apply(&scale_view::of(definition.as_deref(), &object))?;
         if meta::name(&scale) != name || meta::namespace(&scale) != namespace {
             return Err(Status::bad_request(format!(
                 "the name of the object ({}) does not match the name on the URL ({name})",
@@ -49,7 +52,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         }
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         not_negative(&name, replicas)?;
-        put_replicas(definition.as_deref(), &mut object, replicas);
+        scale_view::put_replicas(definition.as_deref(), &mut object, replicas);
         meta::set_resource_version(&mut object, meta::resource_version(&scale));
         Ok(object)
     };
@@ -57,7 +60,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let written =
         write::update(call, &url_name, Part::Main, false, Some(&manager), Maker::Requested(&mut make)).await?;
     let shown = call.to_requested(written.into_object()).await?;
-    present::object(call, StatusCode::OK, of(resource.definition.as_deref(), &shown))
+    present::object(call, StatusCode::OK, scale_view::of(resource.definition.as_deref(), &shown))
 }
 
 fn not_negative(name: &str, replicas: i64) -> Result<(), Status> {
@@ -70,14 +73,6 @@ fn not_negative(name: &str, replicas: i64) -> Result<(), Status> {
         "must be greater than or equal to 0",
     );
     Err(kinds::invalid("autoscaling", "Scale", name, vec![error]))
-}
-
-/// Writes the number of a Scale into its workload.
-pub fn put_replicas(definition: Option<&Definition>, object: &mut Value, replicas: i64) {
-    match definition.and_then(|d| d.scale.as_ref()) {
-        None => object["spec"]["replicas"] = json!(replicas),
-        Some(paths) => *at_path(object, &paths.spec) = json!(replicas),
-    }
 }
 
 /// Server-side apply of a Scale: who applies it owns the number in the workload, by way of `scale`.
@@ -101,9 +96,9 @@ async fn apply(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     meta::set_resource_version(&mut config, meta::resource_version(&sent));
     if let Some(replicas) = sent["spec"]["replicas"].as_i64() {
         not_negative(&name, replicas)?;
-        put_replicas(definition.as_deref(), &mut config, replicas);
+        scale_view::put_replicas(definition.as_deref(), &mut config, replicas);
     }
-    let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
+    let now = base::time::rfc3339_secs(call.x.server.objects.clock.now());
     let mut make = |old: Option<&Value>, versions: &mut dyn Versions| {
         let request = schema::apply::Request {
             type_def: resource.type_def(),
@@ -119,7 +114,7 @@ async fn apply(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let url_name = call.x.attributes.name.clone();
     let written = write::update(call, &url_name, Part::Main, false, None, Maker::Applied(&mut make)).await?;
     let shown = call.to_requested(written.into_object()).await?;
-    present::object(call, StatusCode::OK, of(call.resource.definition.as_deref(), &shown))
+    present::object(call, StatusCode::OK, scale_view::of(call.resource.definition.as_deref(), &shown))
 }
 
 /// What the client wants: a whole Scale, or a patch of one.
@@ -164,66 +159,4 @@ async fn wish(call: &mut Call<'_, '_>) -> Result<Wish, Status> {
     let name = call.x.attributes.name.clone();
     check_address(call, &mut scale, &name)?;
     Ok(Wish::Whole(scale))
-}
-
-/// The value at a path, made on the way.
-fn at_path<'v>(object: &'v mut Value, path: &[String]) -> &'v mut Value {
-    path.iter().fold(object, |at, step| {
-        if !at.is_object() {
-            *at = json!({});
-        }
-        &mut at[step.as_str()]
-    })
-}
-
-/// The Scale of a custom object: its definition says where the numbers are.
-fn of_custom(paths: &schema::custom::definition::Scale, object: &Value, metadata: Value) -> Value {
-    let find = |path: &[String]| path.iter().try_fold(object, |at, step| at.get(step));
-    let number = |path: &[String]| find(path).and_then(Value::as_i64).unwrap_or(0);
-    let selector = paths.selector.as_ref().and_then(|path| find(path)?.as_str()).unwrap_or_default();
-    let mut scale = json!({
-        "kind": "Scale", "apiVersion": API_VERSION, "metadata": metadata,
-        "spec": { "replicas": number(&paths.spec) }, "status": { "replicas": number(&paths.status) },
-    });
-    if !selector.is_empty() {
-        scale["status"]["selector"] = json!(selector);
-    }
-    scale
-}
-
-/// The Scale of a workload.
-pub fn of(definition: Option<&Definition>, object: &Value) -> Value {
-    let mut metadata = json!({});
-    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
-        if let Some(value) = object["metadata"].get(field) {
-            metadata[field] = value.clone();
-        }
-    }
-    if let Some(paths) = definition.and_then(|d| d.scale.as_ref()) {
-        return of_custom(paths, object, metadata);
-    }
-    let selector = &object["spec"]["selector"];
-    let labels = if selector.get("matchLabels").is_some() || selector.get("matchExpressions").is_some() {
-        model::labels::format_label_selector(Some(selector)).trim_start_matches("<none>").to_owned()
-    } else {
-        selector.as_object().map(|m| model::labels::Selector::from_map(m).to_string()).unwrap_or_default()
-    };
-    json!({
-        "kind": "Scale", "apiVersion": API_VERSION, "metadata": metadata,
-        "spec": { "replicas": object["spec"]["replicas"].as_i64().unwrap_or(0) },
-        "status": { "replicas": object["status"]["replicas"].as_i64().unwrap_or(0), "selector": labels },
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn both_forms_of_selectors_are_printed() {
-        let deployment = json!({ "spec": { "replicas": 3, "selector": { "matchLabels": { "a": "b" } } } });
-        assert_eq!(of(None, &deployment)["status"]["selector"], "a=b");
-        let controller = json!({ "spec": { "selector": { "a": "b" } }, "status": { "replicas": 2 } });
-        assert_eq!(of(None, &controller)["status"], json!({ "selector": "a=b", "replicas": 2 }));
-    }
 }

@@ -7,8 +7,9 @@ use model::meta;
 use serde_json::{Value, json};
 use wire::Body;
 
-use super::write::{self, Maker, Part};
-use super::{Call, delete, get, patch, present, scale, update};
+use super::judge::Part;
+use super::write::{self, Maker};
+use super::{Call, create, delete, managers, patch, present, scale, update};
 use crate::admission::{Operation, Review};
 use crate::status::Status;
 use crate::{eviction, kinds, negotiate};
@@ -20,7 +21,11 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         ("scale", _) => scale::run(call).await,
         (_, "get") => {
             let name = call.x.attributes.name.clone();
-            let entry = get::read(call.x.server, &call.stored, call.namespace(), &name)
+            let entry = call
+                .x
+                .server
+                .objects
+                .read(&call.stored, call.namespace(), &name)
                 .await?
                 .ok_or_else(|| call.not_found(&name))?;
             present::entry(call, StatusCode::OK, &entry).await
@@ -68,7 +73,7 @@ async fn posted(call: &mut Call<'_, '_>) -> Result<Value, Status> {
 /// Runs both rounds of admission for what was posted.
 async fn admit(call: &mut Call<'_, '_>, kind: &str, object: &mut Value, dry_run: bool) -> Result<(), Status> {
     let attributes = call.x.attributes.clone();
-    let lookup = call.x.server.lookup();
+    let server = call.x.server;
     let mut warnings = Vec::new();
     let mut review = Review {
         operation: Operation::Create,
@@ -78,19 +83,20 @@ async fn admit(call: &mut Call<'_, '_>, kind: &str, object: &mut Value, dry_run:
         old: None,
         dry_run,
         catalog: &call.x.catalog,
-        lookup: lookup.as_ref(),
+        lookup: server.objects.cache.as_ref(),
+        versions: server.objects.as_ref(),
         warnings: &mut warnings,
         again: Default::default(),
         charge: Default::default(),
     };
-    write::admission(call.x.server, &mut review, true).await?;
-    write::admission(call.x.server, &mut review, false).await?;
+    server.admission.both(&mut review).await?;
     call.x.warnings.extend(warnings);
     Ok(())
 }
 
 /// `POST bindings`: the old address of `pods/binding`, with the pod's name in the body.
-pub async fn bind_by_name(call: &mut Call<'_, '_>, object: Value) -> Result<Response<Body>, Status> {
+pub async fn bind_by_name(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let object = create::posted(call).await?;
     let pods = kinds::stored("", "pods").ok_or_else(Status::no_such_resource)?;
     (call.resource, call.stored) = (Arc::clone(&pods), pods);
     call.x.attributes.name = meta::name(&object).to_owned();
@@ -113,8 +119,8 @@ async fn bind(call: &mut Call<'_, '_>, mut binding: Value) -> Result<Response<Bo
         };
         return Err(kinds::invalid("", "Binding", &name, vec![error]));
     }
-    let manager = write::manager(call)?;
-    let now = base::time::rfc3339_secs(call.x.server.config.clock.now());
+    let manager = managers::named(call)?;
+    let now = base::time::rfc3339_secs(call.x.server.objects.clock.now());
     let uid = meta::uid(&binding).to_owned();
     let annotations = meta::annotations(&binding).cloned().unwrap_or_default();
     let labels = meta::labels(&binding).cloned().unwrap_or_default();
@@ -188,10 +194,15 @@ async fn token(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let dry_run = call.dry_run()?;
     admit(call, "TokenRequest", &mut request, dry_run).await?;
     let name = call.x.attributes.name.clone();
-    let account =
-        get::read(call.x.server, &call.stored, call.namespace(), &name).await?.ok_or_else(|| call.not_found(&name))?;
-    let lookup = call.x.server.lookup();
-    let issuer = std::sync::Arc::clone(&call.x.server.guards.issuer);
+    let account = call
+        .x
+        .server
+        .objects
+        .read(&call.stored, call.namespace(), &name)
+        .await?
+        .ok_or_else(|| call.not_found(&name))?;
+    let lookup = &call.x.server.objects.cache;
+    let issuer = std::sync::Arc::clone(&call.x.server.issuer);
     let asked = request["spec"]["expirationSeconds"].as_i64();
     let answer = issuer.issue(&account.value(), request, lookup.as_ref()).await?;
     let given = answer["spec"]["expirationSeconds"].as_i64();

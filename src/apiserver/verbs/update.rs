@@ -5,8 +5,9 @@ use model::meta;
 use serde_json::Value;
 use wire::Body;
 
-use super::write::{self, Maker, Part, Written};
-use super::{Call, present};
+use super::judge::Part;
+use super::write::{self, Maker, Written};
+use super::{Call, managers, present};
 use crate::status::Status;
 use crate::{hooks, kinds, negotiate};
 
@@ -23,7 +24,7 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
         return Err(Status::bad_request(message));
     }
     check_address(call, &mut sent, &name)?;
-    let manager = write::manager(call)?;
+    let manager = managers::named(call)?;
     let create = part == Part::Main
         && hooks::of(&call.stored.group, &call.stored.plural).create_on_update
         && meta::resource_version(&sent).is_empty();

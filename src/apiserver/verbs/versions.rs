@@ -72,7 +72,7 @@ pub async fn with<T>(
         drop(made);
         for wanted in std::mem::take(&mut forms.wanted) {
             let (Some(from), Some(to)) = (forms.resource(&wanted.from), forms.resource(&wanted.to)) else { continue };
-            let form = conversion::one(call.x.server.cache.converter(), wanted.object.clone(), &from, &to).await?;
+            let form = conversion::one(&call.x.server.objects.converter, wanted.object.clone(), &from, &to).await?;
             forms.known.push((wanted, form));
         }
     }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use wire::{Body, upgrade, websocket};
 
 use super::list::{self, parse_version};
-use super::{Call, present};
+use super::{Call, present, shape};
 use crate::cache::Kind;
 use crate::cache::change::{Change, Framing};
 use crate::cache::entry::Entry;
@@ -35,13 +35,13 @@ const LASTS_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Answers with the stream.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let framing = framing(call)?;
-    let kind = call.x.server.cache.kind(&call.stored.group, &call.stored.plural);
+    let kind = call.x.server.objects.cache.kind(&call.stored.group, &call.stored.plural);
     let mut filter = list::filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
     let name = &call.x.attributes.name;
     if !name.is_empty() {
         filter.fields = only(name, filter.fields)?;
     }
-    let selection = Selection::split(&mut filter, &call.x.server.cache, &call.stored, &call.resource);
+    let selection = Selection::split(&mut filter, &call.x.server.objects, &call.stored, &call.resource);
     let filter = Arc::new(filter);
     let query = &call.x.query;
     list::numbers(query)?;
@@ -49,7 +49,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let bookmarks = query.flag("allowWatchBookmarks");
     let initial_list = query.get("sendInitialEvents").map(|_| query.flag("sendInitialEvents"));
     check_initial(query.text("resourceVersionMatch"), initial_list, bookmarks)?;
-    let cache = Arc::clone(&call.x.server.cache);
+    let cache = Arc::clone(&call.x.server.objects.cache);
     let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
     if rv.is_none() {
         cache.wait_for_now().await?;
@@ -93,7 +93,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         hold: call.x.held.clone(),
         framing,
     };
-    let gauge = call.x.server.metrics.watch(crate::pipeline::series(call.x, true));
+    let gauge = call.x.server.metrics.watch(call.x.series(true));
     let stream = frames(cache, initial, past, live, options).inspect(move |_| {
         let _alive_as_long_as_the_stream = &gauge;
     });
@@ -129,7 +129,7 @@ fn framing(call: &Call<'_, '_>) -> Result<Framing, Status> {
 fn shown_kind(call: &Call<'_, '_>) -> (String, String) {
     match call.output.transform {
         Transform::Table => (call.stored.api_version(), call.stored.kind.to_string()),
-        Transform::Metadata => (present::meta_version(call.output).to_owned(), "PartialObjectMetadata".to_owned()),
+        Transform::Metadata => (shape::meta_version(call.output).to_owned(), "PartialObjectMetadata".to_owned()),
         Transform::Object => (call.resource.api_version(), call.resource.kind.to_string()),
     }
 }
@@ -147,7 +147,7 @@ where
     let client = upgrade::take(&mut request);
     call.x.parts = request.into_parts().0;
     let answer = websocket::accept(&call.x.parts.headers, None);
-    call.x.server.guards.webhooks.group().spawn_short("websocket-watch", async move {
+    call.x.server.group.spawn_short("websocket-watch", async move {
         let run = async {
             let (mut sender, mut receiver) = websocket::serve(upgrade::stream(client).await?).await;
             let mut frames = std::pin::pin!(frames);
@@ -244,14 +244,14 @@ async fn resume(
         start: Revision(rv + 1),
         prev_kv: true,
     };
-    let mut history = match call.x.server.cache.storage().watch(request).await {
+    let mut history = match call.x.server.objects.cache.storage().watch(request).await {
         Ok(history) => history,
         Err(store::error::Error::Compacted { floor, .. }) => return Ok(Err(Status::too_old(rv, floor.0))),
         Err(err) => return Err(err.into()),
     };
     // Read history until the memory's beginning, then go on from memory: the two overlap in no event.
     // An empty history would never say a word without being asked.
-    call.x.server.cache.storage().progress().await?;
+    call.x.server.objects.cache.storage().progress().await?;
     let mut past = Vec::new();
     let (mut reached, mut n_bytes) = (rv, 0);
     loop {

@@ -210,7 +210,7 @@ async fn parameters(policy: &Policy, binding: &Binding, review: &Review<'_>) -> 
     let mut shown = Vec::with_capacity(found.len());
     for object in found {
         let key = format!("{}/{}", meta::namespace(&object), meta::name(&object));
-        let object = review.lookup.in_version((*object).clone(), stored, row).await.map_err(|s| s.message.clone())?;
+        let object = review.versions.in_version((*object).clone(), stored, row).await.map_err(|s| s.message.clone())?;
         shown.push((key, Val::from_json(&object)));
     }
     Ok(shown)

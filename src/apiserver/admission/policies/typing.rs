@@ -11,9 +11,8 @@ use tracing::warn;
 
 use crate::kinds;
 use crate::lookup::Lookup as _;
-use crate::serve::ApiServer;
+use crate::objects::Objects;
 use crate::status::Status;
-use crate::verbs::write;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 const PLURAL: &str = "validatingadmissionpolicies";
@@ -21,13 +20,13 @@ const PLURAL: &str = "validatingadmissionpolicies";
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// Starts the task.
-pub fn keep(server: &Arc<ApiServer>, group: &Group) {
-    let server = Arc::clone(server);
+pub fn keep(objects: &Arc<Objects>, group: &Group) {
+    let objects = Arc::clone(objects);
     group.spawn("policy-types", async move {
-        let mut changed = server.cache.changed(GROUP, PLURAL);
+        let mut changed = objects.cache.changed(GROUP, PLURAL);
         loop {
             changed.mark_unchanged();
-            let done = round(&server).await;
+            let done = round(&objects).await;
             if let Err(status) = &done {
                 warn!(why = %status, "cannot keep the status of policies");
             }
@@ -43,15 +42,15 @@ pub fn keep(server: &Arc<ApiServer>, group: &Group) {
 }
 
 /// Checks every policy that is newer than its status; false if one has to be looked at again.
-async fn round(server: &ApiServer) -> Result<bool, Status> {
+async fn round(objects: &Objects) -> Result<bool, Status> {
     let row = kinds::stored(GROUP, PLURAL).ok_or_else(Status::no_such_resource)?;
     let mut all = true;
-    for policy in server.cache.list(GROUP, PLURAL, None) {
-        let Some(status) = checked(&policy, &server.catalogs.now()) else { continue };
+    for policy in objects.cache.list(GROUP, PLURAL, None) {
+        let Some(status) = checked(&policy, &objects.catalogs.now()) else { continue };
         let mut new = (*policy).clone();
         new["status"] = status;
         let version = meta::resource_version(&policy).parse().unwrap_or(0);
-        all &= write::put(server, &row, "", meta::name(&policy), &mut new, version).await?.is_some();
+        all &= objects.put(&row, "", meta::name(&policy), &mut new, version).await?.is_some();
     }
     Ok(all)
 }

@@ -4,26 +4,13 @@
 
 pub mod hook;
 pub mod mutating;
+pub mod outside;
 pub mod question;
 pub mod validating;
 
 pub use mutating::Mutating;
+pub use outside::Outside;
 pub use validating::Validating;
-
-use std::sync::Arc;
-
-use base::rng::Rng;
-
-use crate::webhook::client::Webhooks;
-
-/// What both plugins need.
-#[derive(Clone)]
-pub struct Outside {
-    /// The way there.
-    pub webhooks: Arc<Webhooks>,
-    /// Uids of questions.
-    pub rng: Rng,
-}
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::hook::{Hook, Hooks};
-use super::{Outside, question};
+use super::outside::Outside;
+use super::question;
 use crate::admission::matching::{Matched, configures_admission};
 use crate::admission::{Operation, Plugin, Review};
 use crate::attributes::Attributes;

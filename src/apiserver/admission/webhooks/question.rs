@@ -6,8 +6,8 @@ use bytes::Bytes;
 use schema::table::Gvk;
 use serde_json::{Value, json};
 
-use super::Outside;
 use super::hook::Hook;
+use super::outside::Outside;
 use crate::admission::Review;
 use crate::admission::matching::{Matched, as_requested};
 use crate::audit::Trail;
@@ -51,7 +51,7 @@ pub async fn versioned(review: &Review<'_>, object: &Value, matched: &Matched) -
     else {
         return Ok(object.clone());
     };
-    review.lookup.in_version(object.clone(), review.catalog.storage_of(row), row).await
+    review.versions.in_version(object.clone(), review.catalog.storage_of(row), row).await
 }
 
 /// The other way: what a mutating webhook left becomes the stored version again.
@@ -60,7 +60,7 @@ pub async fn stored(review: &Review<'_>, object: Value, matched: &Matched) -> Re
     let Some(row) = row.filter(|row| row.kind == matched.kind.kind && row.kind == review.kind) else {
         return Ok(object);
     };
-    review.lookup.in_version(object, row, review.catalog.storage_of(row)).await
+    review.versions.in_version(object, row, review.catalog.storage_of(row)).await
 }
 
 /// `request` of the AdmissionReview.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::{BoxFuture, join_all};
 
-use super::Outside;
 use super::hook::{Hook, Hooks};
+use super::outside::Outside;
 use super::question::{self, Failure};
 use crate::admission::matching::{Matched, configures_admission};
 use crate::admission::{Operation, Plugin, Review};

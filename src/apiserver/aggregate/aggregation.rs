@@ -1,0 +1,25 @@
+//! The aggregation layer of one server.
+
+use std::sync::Arc;
+
+use super::caller::Caller;
+use super::fetched::Documents;
+use super::registry::Registry;
+use crate::lookup::Lookup;
+
+/// Which APIs others answer, and how they are asked.
+pub struct Aggregation {
+    /// Who answers which group.
+    pub(crate) registry: Registry,
+    /// What the others say about themselves.
+    pub(crate) documents: Documents,
+    pub(crate) caller: Arc<Caller>,
+}
+
+impl Aggregation {
+    /// By the APIServices of `lookup`; `served` are groups and versions that this server computes itself.
+    pub fn new(lookup: Arc<dyn Lookup>, served: Vec<(&'static str, &'static str)>, caller: Arc<Caller>) -> Aggregation {
+        let documents = Documents::new(Arc::clone(&caller));
+        Aggregation { registry: Registry::new(lookup, served), documents, caller }
+    }
+}
