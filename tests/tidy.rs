@@ -6,6 +6,8 @@
 mod deny;
 #[path = "tidy/floors.rs"]
 mod floors;
+#[path = "tidy/layout.rs"]
+mod layout;
 #[path = "tidy/unused.rs"]
 mod unused;
 

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
+use base::layout::Layout;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Taint;
 use kubelet::config::NodeDns;
@@ -15,7 +16,7 @@ use crate::flags::roles::NodeArgs;
 
 /// What the node's half is told.
 pub(crate) struct AgentConfig {
-    pub(crate) data_dir: PathBuf,
+    pub(crate) layout: Layout,
     pub(crate) node_name: String,
     pub(crate) node_ips: watch::Receiver<Vec<IpAddr>>,
     pub(crate) node_external_ips: Vec<IpAddr>,

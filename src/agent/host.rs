@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use base::files::{self, FileError};
+use base::layout::{AgentFolder, Layout};
 use base::rng::Rng;
 use k8s_openapi::api::core::v1::Taint;
 use kubelet::config::NodeDns;
@@ -41,31 +42,26 @@ pub(crate) fn node_name() -> Result<String, HostError> {
     Ok(name.to_string_lossy().to_ascii_lowercase())
 }
 
-/// Where this machine keeps what makes it itself: outside of the data dir, so that it survives a new installation;
-/// inside of one that is not the usual, so that several nodes can share a machine.
-pub(crate) fn identity_dir(data_dir: &Path) -> PathBuf {
-    if data_dir == Path::new("/var/lib/kedge") { "/etc/kedge/node".into() } else { data_dir.join("node") }
-}
-
 /// The machine's id, empty where it has none.
 pub(crate) fn machine_id() -> String {
     fs::read_to_string("/etc/machine-id").unwrap_or_default().trim().to_owned()
 }
 
 /// The node's name: the one given or the host's, with this machine's own id behind it if asked for.
-pub(crate) fn full_node_name(args: &NodeArgs, data_dir: &Path, rng: &Rng) -> Result<String, HostError> {
+pub(crate) fn full_node_name(args: &NodeArgs, layout: &Layout, rng: &Rng) -> Result<String, HostError> {
     let mut name = match &args.node_name {
         Some(given) => given.clone(),
-        None => kept_name(&data_dir.join("agent"), node_name()?)?,
+        None => kept_name(&layout.agent(), node_name()?)?,
     };
     if args.with_node_id {
-        let dir = identity_dir(data_dir);
-        let path = dir.join("id");
+        let path = layout.node_id();
         let id = match files::read_if_exists(&path)? {
             Some(bytes) => String::from_utf8_lossy(&bytes).trim().to_owned(),
             None => {
                 let id = rng.hex(4);
-                files::create_private_dir(&dir)?;
+                if let Some(dir) = path.parent() {
+                    files::create_private_dir(dir)?;
+                }
                 files::write_atomic(&path, format!("{id}\n").as_bytes(), 0o600)?;
                 id
             }
@@ -78,8 +74,8 @@ pub(crate) fn full_node_name(args: &NodeArgs, data_dir: &Path, rng: &Rng) -> Res
 
 /// The host's name as it was when the node first ran here: a host that is renamed stays the same node, with its pods
 /// and volumes.
-fn kept_name(dir: &Path, host: String) -> Result<String, HostError> {
-    let path = dir.join("node-name");
+fn kept_name(agent: &AgentFolder, host: String) -> Result<String, HostError> {
+    let path = agent.node_name();
     let kept = files::read_if_exists(&path)?.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
     match kept.filter(|kept| check_node_name(kept).is_ok()) {
         Some(kept) => {
@@ -90,7 +86,7 @@ fn kept_name(dir: &Path, host: String) -> Result<String, HostError> {
         }
         None => {
             check_node_name(&host)?;
-            files::create_private_dir(dir)?;
+            files::create_private_dir(agent.path())?;
             files::write_atomic(&path, format!("{host}\n").as_bytes(), 0o600)?;
             Ok(host)
         }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use base::chain::Chain;
 use base::files::{self, FileError};
+use base::layout::{Layout, is_of_kubelet};
 use base::owner;
 use base::task::Group;
 use base::time::Stopwatch;
@@ -30,9 +31,6 @@ use tracing::{info, warn};
 use crate::agent::config::AgentConfig;
 use crate::agent::images::{ImageError, SystemImages};
 use crate::flags::ranges;
-use crate::process::layout::{
-    KUBELET_RECORD, cni_bin_dir, cni_conf_dir, is_of_kubelet, kubelet_dir, mark_data_dir, run_dir,
-};
 
 /// A node that could not hold pods to their addresses looks again whether it can this much later.
 const GUARD_AGAIN: Duration = Duration::from_secs(60);
@@ -56,32 +54,20 @@ pub(crate) enum AgentError {
     Stopped,
 }
 
-/// Where a machine's only kubelet has its folder.
-const KUBELET_DIR: &str = "/var/lib/kubelet";
 /// Chooses the kubelet's folder, and writes it down for who cleans up. Drivers of volumes and device plugins expect it
-/// at `/var/lib/kubelet`, as with k3s and upstream; a server beside others on one machine has its own, or the one that
-/// `--kubelet-arg=root-dir=` names. Pods that an earlier version has mounted elsewhere keep the place until none is
-/// left.
-fn choose_kubelet_dir(data_dir: &Path, wish: Option<&Path>) -> Result<PathBuf, FileError> {
-    let own = data_dir.join("agent/kubelet");
-    let holds_pods = || std::fs::read_dir(own.join("pods")).is_ok_and(|mut pods| pods.next().is_some());
-    let chosen = match wish {
-        Some(wish) => wish.to_owned(),
-        None if data_dir == Path::new("/var/lib/kedge") && !holds_pods() => PathBuf::from(KUBELET_DIR),
-        None => own,
-    };
+/// at the usual place, as with k3s and upstream; a server beside others on one machine has its own, or the one that
+/// `--kubelet-arg=root-dir=` names.
+fn choose_kubelet_dir(layout: &Layout, wish: Option<&Path>) -> Result<PathBuf, FileError> {
+    let chosen = wish.map_or_else(|| layout.kubelet(), Path::to_owned);
     files::create_private_dir(&chosen)?;
     // The kernel's table of mounts, by which is told what may be removed, knows no links.
     let chosen = std::fs::canonicalize(&chosen).map_err(FileError::at("cannot resolve", &chosen))?;
-    let earlier = kubelet_dir(data_dir) == chosen && data_dir.join(KUBELET_RECORD).exists();
+    let record = layout.agent().kubelet_record();
+    let earlier = layout.kubelet_in_use() == chosen && record.exists();
     owner::mark(&chosen, |name| is_of_kubelet(&chosen, name, earlier))
         .map_err(FileError::at("cannot mark", &chosen))?;
-    files::write_atomic(&data_dir.join(KUBELET_RECORD), chosen.as_os_str().as_encoded_bytes(), 0o600)?;
+    files::write_atomic(&record, chosen.as_os_str().as_encoded_bytes(), 0o600)?;
     Ok(chosen)
-}
-
-fn log_dir(data_dir: &Path) -> PathBuf {
-    if data_dir == Path::new("/var/lib/kedge") { "/var/log/pods".into() } else { data_dir.join("agent/pod-logs") }
 }
 
 /// The node's half on its way: the container runtime starts, and takes in our own images, beside whatever else is being
@@ -95,7 +81,7 @@ pub(crate) struct Beginning {
 /// Begins what needs no API server.
 pub(crate) fn begin(mut config: AgentConfig, group: &Group) -> Result<Beginning, AgentError> {
     let kubelet = kubelet_config(&config)?;
-    mark_data_dir(&config.data_dir)?;
+    config.layout.mark()?;
     install_plugins(&kubelet.cni_bin_dir)?;
     std::fs::create_dir_all(&kubelet.cni_conf_dir)
         .map_err(FileError::at("cannot create directory", &kubelet.cni_conf_dir))?;
@@ -121,12 +107,12 @@ async fn start_runtime(
 }
 
 fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
-    let agent_dir = config.data_dir.join("agent");
+    let agent = config.layout.agent();
     let runtime = match &config.runtime.endpoint {
         Some(endpoint) => RuntimeChoice::Endpoint(endpoint.clone()),
         None => RuntimeChoice::Managed {
-            root: agent_dir.join("containerd"),
-            state: run_dir(&config.data_dir).join("containerd"),
+            root: agent.containerd(),
+            state: config.layout.run().containerd(),
             snapshotter: config.runtime.snapshotter.clone(),
             default_runtime: config.runtime.default_runtime.clone(),
             nonroot_devices: config.runtime.nonroot_devices,
@@ -138,7 +124,7 @@ fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
         (None, Some(images)) => images.names().pause,
         (None, None) => return Err(AgentError::NoPause(ImageError::NotStatic)),
     };
-    let manifest_dir = agent_dir.join("pod-manifests");
+    let manifest_dir = agent.manifests();
     files::create_private_dir(&manifest_dir)?;
     Ok(KubeletConfig {
         node_name: config.node_name.clone(),
@@ -147,18 +133,18 @@ fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
         node_external_ips: config.node_external_ips.clone(),
         node_dns: config.node_dns.clone(),
         port: config.kubelet_port,
-        root_dir: choose_kubelet_dir(&config.data_dir, config.kubelet.root_dir.as_deref())?,
-        log_dir: log_dir(&config.data_dir),
+        root_dir: choose_kubelet_dir(&config.layout, config.kubelet.root_dir.as_deref())?,
+        log_dir: config.layout.pod_logs(),
         manifest_dir: Some(manifest_dir),
         runtime,
         search_path: config.search_path.clone(),
         pause_image,
-        cni_bin_dir: cni_bin_dir(&config.data_dir),
-        cni_conf_dir: cni_conf_dir(&config.data_dir),
-        images_dir: managed.then(|| agent_dir.join("images")),
+        cni_bin_dir: config.layout.cni_plugins(),
+        cni_conf_dir: agent.cni_conf(),
+        images_dir: managed.then(|| agent.images()),
         registries: managed.then(|| kubelet::registries::Places {
             file: config.registries.file.clone(),
-            certs_dir: agent_dir.join("etc/containerd/certs.d"),
+            certs_dir: agent.registries(),
             default_endpoint: config.registries.default_endpoint,
         }),
         cluster_dns: config.cluster_dns.clone(),
@@ -180,12 +166,8 @@ pub(crate) async fn build(
     group: &Group,
 ) -> Result<(), AgentError> {
     let Beginning { config, kubelet, runtime } = beginning;
-    let run_dir = run_dir(&config.data_dir);
-    let gate = network::Gate {
-        socket: run_dir.join("network.sock"),
-        claims: run_dir.join("sandboxes.json"),
-        walls: config.data_dir.join("agent/policies.json"),
-    };
+    let (run, agent) = (config.layout.run(), config.layout.agent());
+    let gate = network::Gate { socket: run.network_socket(), claims: run.sandboxes(), walls: agent.policies() };
     let net = network::Config {
         node_name: config.node_name.clone(),
         node_ips: config.node_ips.clone(),
@@ -202,7 +184,7 @@ pub(crate) async fn build(
     };
     network::run(net.clone(), client.clone(), informers, group).await?;
     let conf = kubelet.cni_conf_dir.join("10-kedge.conflist");
-    let ipam_dir = config.data_dir.join("agent/cni/networks");
+    let ipam_dir = agent.cni_addresses();
     follow_pod_cidr(CniFiles { conf, ipam_dir, net }, informers, group);
 
     let runtime = runtime.await.map_err(|_| AgentError::Stopped)??;

@@ -11,6 +11,7 @@ use base::backoff::Backoff;
 use base::chain::Chain;
 use base::clock_set::ClockSet;
 use base::files::{self, FileError};
+use base::layout::AgentFolder;
 use base::rng::Rng;
 use base::task::Group;
 use base::time::Clock;
@@ -101,7 +102,7 @@ struct Plan {
     given: String,
     node_name: String,
     node_ips: Vec<IpAddr>,
-    agent_dir: PathBuf,
+    folder: AgentFolder,
     labels: std::collections::BTreeMap<String, String>,
     taints: Vec<Taint>,
     kubelet: kubelet::settings::Settings,
@@ -113,7 +114,7 @@ impl Plan {
     fn of(args: AgentArgs) -> Result<Plan, RoleError> {
         let rng = Rng::from_os();
         let given = join::address_of(&args.server).map_err(RoleError::Server)?;
-        let node_name = host::full_node_name(&args.node, &args.common.state.data_dir, &rng)?;
+        let node_name = host::full_node_name(&args.node, &args.common.state.layout, &rng)?;
         // The address that leads to the server is the one that others see: not that of some default route.
         let towards = || split(&given).and_then(|to| to.to_socket_addrs().ok()?.next()).and_then(host::ip_towards);
         let node_ips = match args.node.node_ip.as_slice() {
@@ -125,7 +126,7 @@ impl Plan {
         let (labels, taints) = (host::labels(&args.node)?, host::taints(&args.node)?);
         let kubelet = host::kubelet_settings(&args.node).map_err(RoleError::KubeletArg)?;
         Ok(Plan {
-            agent_dir: args.common.state.data_dir.join("agent"),
+            folder: args.common.state.layout.agent(),
             labels,
             taints,
             kubelet,
@@ -172,8 +173,7 @@ impl Plan {
         };
         let token = given.read()?.map(|text| JoinToken::parse(&text)).transpose().map_err(RoleError::Token)?;
         let machine_id = host::machine_id();
-        let key =
-            NodeKey::load_or_create(&host::identity_dir(&self.args.common.state.data_dir).join("key"), &machine_id)?;
+        let key = NodeKey::load_or_create(&self.args.common.state.layout.node_key(), &machine_id)?;
         Ok(Joiner {
             role: Role::Agent,
             token,
@@ -183,7 +183,7 @@ impl Plan {
             machine_id,
             version: crate::process::version::VERSION.to_owned(),
             flags: std::collections::BTreeMap::new(),
-            dir: self.agent_dir.clone(),
+            dir: self.folder.path().to_owned(),
             clock: self.clock.clone(),
             group: group.child("join"),
         })
@@ -244,22 +244,22 @@ async fn join_or_go_on(plan: &Plan, joiner: &Joiner, balancer: &Balancer) -> Res
 
 /// Whether what is on the disk makes this machine the node it should be.
 fn usable(plan: &Plan) -> bool {
-    NodeFiles::load(&plan.agent_dir).is_some_and(|files| {
+    NodeFiles::load(&plan.folder).is_some_and(|files| {
         files.membership.node_name == plan.node_name && plan.clock.now() < files.kubelet.current().not_after
     })
 }
 
 async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleError> {
-    files::create_private_dir(&plan.agent_dir)?;
-    let balancer = Balancer::open(plan.agent_dir.join("load-balancer.json"), &plan.given)?;
+    files::create_private_dir(plan.folder.path())?;
+    let balancer = Balancer::open(plan.folder.servers(), &plan.given)?;
     let joiner = plan.joiner(paths)?;
     let welcome = join_or_go_on(plan, &joiner, &balancer).await?;
     if let Some(welcome) = &welcome {
         balancer.set_servers(welcome.servers.clone())?;
         info!(node = %plan.node_name, version = %welcome.version, "joined");
     }
-    let unreadable = || RoleError::Unreadable { path: plan.agent_dir.join("membership.json") };
-    let node = NodeFiles::load(&plan.agent_dir).ok_or_else(unreadable)?;
+    let unreadable = || RoleError::Unreadable { path: plan.folder.membership() };
+    let node = NodeFiles::load(&plan.folder).ok_or_else(unreadable)?;
     let families = ranges::families(&cidrs("range of pods", &node.membership.settings.cluster_cidrs)?);
     let node_ips = plan.follow_ips(&balancer, &families, paths)?;
     let addr = SocketAddr::from(([127, 0, 0, 1], plan.args.lb_server_port));
@@ -406,7 +406,7 @@ async fn agent_config(
         return Err(RoleError::Settings("no address of DNS".to_owned()));
     }
     Ok(AgentConfig {
-        data_dir: plan.args.common.state.data_dir.clone(),
+        layout: plan.args.common.state.layout.clone(),
         node_name: plan.node_name.clone(),
         node_ips,
         node_external_ips: plan.args.node.node_external_ip.clone(),
@@ -480,7 +480,7 @@ impl Renewal {
     async fn has_other_authorities(&mut self) -> bool {
         self.opened.mark_unchanged();
         let Some(found) = self.joiner.authorities(&self.balancer.candidates()).await else { return false };
-        let known = NodeFiles::load(self.node.dir()).map(|files| files.membership.authorities);
+        let known = NodeFiles::load(self.node.folder()).map(|files| files.membership.authorities);
         let other = known.is_some_and(|known| known != found);
         if other {
             info!("the cluster has other authorities: fetching certificates of theirs");
@@ -506,7 +506,7 @@ impl Renewal {
 /// Renews certificates at two thirds of their life, and at once after a start without a server or with another address.
 fn keep_membership(mut renewal: Renewal, at_once: bool, group: &Group) {
     group.spawn("membership", async move {
-        let watch = base::folder::FolderWatch::flat(renewal.node.dir());
+        let watch = base::folder::FolderWatch::flat(renewal.node.folder().path());
         if let Err(err) = &watch {
             warn!(err = %err, "cannot watch certificates: rotating them takes a restart");
         }

@@ -12,6 +12,7 @@ pub mod fnv;
 pub mod folder;
 pub mod fuzz;
 pub mod hex;
+pub mod layout;
 pub mod limits;
 pub mod metrics;
 pub mod mounts;

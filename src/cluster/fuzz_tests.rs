@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use base::fuzz::{self, mutated, mutated_text, rounds};
+use base::layout::Layout;
 use base::secret::Secret;
 use base::time::Clock;
 
@@ -56,7 +57,11 @@ fn archives_of_any_bytes_are_refused_and_write_nothing_elsewhere() {
     let (rng, clock, root) = (fuzz::rng(2), Clock::system(), tempfile::tempdir().unwrap());
     let places = |name: &str| {
         let data_dir = root.path().join(name);
-        Places { dir: data_dir.join("snapshots"), config: root.path().join(name).join("etc/config.yaml"), data_dir }
+        Places {
+            dir: data_dir.join("snapshots"),
+            config: data_dir.join("etc/config.yaml"),
+            layout: Layout::new(data_dir),
+        }
     };
     // An archive as restore wants it, but for its store: damage is tried on the packing, the names, the sealed part.
     let tar = |entries: &[(&str, &[u8])]| {

@@ -1,15 +1,17 @@
 //! What a node keeps of its membership under `<data-dir>/agent`: certificates, authorities, settings. With them it
 //! starts while no server can be reached.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use base::files::{self, FileError};
+use base::layout::AgentFolder;
 use pki::bundle::Bundle;
 use pki::certstore::{CertStore, Pair};
 use pki::csr;
 use pki::error::PkiError;
-use pki::leaf::{LeafSpec, Usage};
+use pki::folder;
+use pki::leaf::{Ca, LeafSpec, Usage};
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::{Settings, Welcome};
@@ -57,7 +59,7 @@ pub struct Membership {
 
 /// A node's credentials, ready for TLS; the stores stay the same over renewals.
 pub struct NodeFiles {
-    dir: PathBuf,
+    folder: AgentFolder,
     /// `system:node:NAME`.
     pub kubelet: Arc<CertStore>,
     /// What port 10250 shows.
@@ -72,17 +74,14 @@ pub struct NodeFiles {
     pub membership: Membership,
 }
 
-fn path(dir: &Path, stem: &str, ending: &str) -> PathBuf {
-    dir.join(format!("{stem}.{ending}"))
-}
-
 fn read(path: &Path) -> Result<String, FileError> {
     std::fs::read_to_string(path).map_err(FileError::at("cannot read", path))
 }
 
 /// The authority that this node trusted last time, PEM.
 pub fn known_ca(dir: &Path) -> Result<Option<String>, FileError> {
-    Ok(files::read_if_exists(&dir.join("server-ca.crt"))?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    let known = files::read_if_exists(&folder::certificate(dir, Ca::Server.stem()))?;
+    Ok(known.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 /// Writes what a server answered. The membership is written last: without it nothing of the rest counts.
@@ -90,52 +89,56 @@ pub fn save(dir: &Path, node: &str, keys: &Requests, welcome: &Welcome) -> Resul
     files::create_private_dir(dir)?;
     let certs = [&welcome.kubelet_client, &welcome.kubelet_serving, &welcome.proxy_client];
     for ((stem, key), cert) in STEMS.iter().zip(&keys.keys).zip(certs) {
-        files::write_atomic(&path(dir, stem, "key"), key.as_bytes(), 0o600)?;
-        files::write_atomic(&path(dir, stem, "crt"), cert.as_bytes(), 0o600)?;
+        files::write_atomic(&folder::key(dir, stem), key.as_bytes(), 0o600)?;
+        files::write_atomic(&folder::certificate(dir, stem), cert.as_bytes(), 0o600)?;
     }
-    files::write_atomic(&dir.join("client-ca.crt"), welcome.client_ca.as_bytes(), 0o600)?;
-    files::write_atomic(&dir.join("server-ca.crt"), welcome.server_ca.as_bytes(), 0o600)?;
+    for (ca, text) in [(Ca::Client, &welcome.client_ca), (Ca::Server, &welcome.server_ca)] {
+        files::write_atomic(&folder::certificate(dir, ca.stem()), text.as_bytes(), 0o600)?;
+    }
     let membership = Membership {
         node_name: node.to_owned(),
         settings: welcome.settings.clone(),
         authorities: welcome.authorities.clone(),
     };
     files::write_atomic(
-        &dir.join("membership.json"),
+        &AgentFolder::new(dir).membership(),
         &serde_json::to_vec_pretty(&membership).unwrap_or_default(),
         0o600,
     )
 }
 
 fn pair(dir: &Path, stem: &str) -> Result<Pair, PkiError> {
-    Pair::from_pem(&read(&path(dir, stem, "crt"))?, &read(&path(dir, stem, "key"))?)
+    Pair::from_pem(&read(&folder::certificate(dir, stem))?, &read(&folder::key(dir, stem))?)
 }
 
 impl NodeFiles {
     /// Reads what was saved; `None` if this machine never joined, or what is there cannot be used (then it joins anew).
-    pub fn load(dir: &Path) -> Option<NodeFiles> {
-        let membership = serde_json::from_slice(&std::fs::read(dir.join("membership.json")).ok()?).ok()?;
+    pub fn load(folder: &AgentFolder) -> Option<NodeFiles> {
+        let dir = folder.path();
+        let membership = serde_json::from_slice(&std::fs::read(folder.membership()).ok()?).ok()?;
+        let bundle = |ca: Ca| Bundle::from_pem(&read(&folder::certificate(dir, ca.stem())).ok()?).ok();
         let [kubelet, serving, proxy] = STEMS.map(|stem| pair(dir, stem).ok().map(CertStore::new));
         Some(NodeFiles {
-            dir: dir.to_owned(),
+            folder: folder.clone(),
             kubelet: kubelet?,
             serving: serving?,
             proxy: proxy?,
-            servers: Bundle::from_pem(&read(&dir.join("server-ca.crt")).ok()?).ok()?,
-            clients: Bundle::from_pem(&read(&dir.join("client-ca.crt")).ok()?).ok()?,
+            servers: bundle(Ca::Server)?,
+            clients: bundle(Ca::Client)?,
             membership,
         })
     }
 
     /// The folder.
-    pub fn dir(&self) -> &Path {
-        &self.dir
+    pub fn folder(&self) -> &AgentFolder {
+        &self.folder
     }
 
     /// When the oldest of the files was written, in seconds since 1970; `None` if one is missing.
     pub fn written_secs(&self) -> Option<i64> {
         use std::os::unix::fs::MetadataExt as _;
-        let all = STEMS.iter().flat_map(|stem| ["crt", "key"].map(|ending| path(&self.dir, stem, ending)));
+        let dir = self.folder.path();
+        let all = STEMS.iter().flat_map(|stem| [folder::certificate(dir, stem), folder::key(dir, stem)]);
         all.map(|file| std::fs::metadata(file).ok().map(|meta| meta.mtime()))
             .collect::<Option<Vec<_>>>()?
             .into_iter()
@@ -144,11 +147,12 @@ impl NodeFiles {
 
     /// Shows the saved certificates from the next handshake on, and trusts the saved authorities.
     pub fn swap(&self) -> Result<(), PkiError> {
-        for (name, bundle) in [("server-ca.crt", &self.servers), ("client-ca.crt", &self.clients)] {
-            bundle.replace_with(&Bundle::from_pem(&read(&self.dir.join(name))?)?);
+        let dir = self.folder.path();
+        for (ca, bundle) in [(Ca::Server, &self.servers), (Ca::Client, &self.clients)] {
+            bundle.replace_with(&Bundle::from_pem(&read(&folder::certificate(dir, ca.stem()))?)?);
         }
         for (stem, store) in STEMS.iter().zip([&self.kubelet, &self.serving, &self.proxy]) {
-            store.swap(pair(&self.dir, stem)?);
+            store.swap(pair(dir, stem)?);
         }
         Ok(())
     }

@@ -3,11 +3,13 @@
 //! depends on no token.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 
 use base::files::{self, FileError};
+use base::layout::ServerFolder;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use pki::folder;
 use pki::leaf::Ca;
 
 /// Files by their path below `<data-dir>/server`, each in base64.
@@ -15,33 +17,42 @@ pub type Secrets = BTreeMap<String, String>;
 
 /// The files in the order in which they are written: keys before their certificates, so that a certificate is never
 /// without one.
-fn names() -> Vec<String> {
-    let authorities = Ca::ALL.iter().flat_map(|ca| ["key", "crt"].map(|ending| format!("tls/{}.{ending}", ca.stem())));
-    let others = ["tls/service.key", "token", "agent-token", "cred/join-tokens", "cred/encryption-config.json"]
-        .map(str::to_owned);
+fn names() -> Vec<PathBuf> {
+    let inner = ServerFolder::relative();
+    let tls = inner.tls();
+    let authorities = Ca::ALL.iter().map(|ca| ca.stem());
+    let authorities = authorities.flat_map(|stem| [folder::key(&tls, stem), folder::certificate(&tls, stem)]);
+    let others = [
+        folder::service_key(&tls),
+        inner.token(),
+        inner.agent_token(),
+        inner.tokens_set_at(),
+        inner.encryption_config(),
+    ];
     authorities.chain(others).collect()
 }
 
-/// Reads the files below `server_dir`; those that are not there are left out, and so are links.
-pub fn collect(server_dir: &Path) -> Result<Secrets, FileError> {
+/// Reads the files of a server; those that are not there are left out, and so are links.
+pub fn collect(server: &ServerFolder) -> Result<Secrets, FileError> {
     let mut secrets = Secrets::new();
     for name in names() {
-        let path = server_dir.join(&name);
+        let path = server.path().join(&name);
         if path.is_symlink() {
             continue;
         }
         if let Some(bytes) = files::read_if_exists(&path)? {
-            secrets.insert(name, STANDARD.encode(bytes));
+            secrets.insert(name.to_string_lossy().into_owned(), STANDARD.encode(bytes));
         }
     }
     Ok(secrets)
 }
 
-/// Writes the files below `server_dir`, readable for the owner alone. What is no secret of a cluster is not written.
-pub fn write(server_dir: &Path, secrets: &Secrets) -> Result<(), FileError> {
+/// Writes the files of a server, readable for the owner alone. What is no secret of a cluster is not written.
+pub fn write(server: &ServerFolder, secrets: &Secrets) -> Result<(), FileError> {
     for name in names() {
-        let Some(bytes) = secrets.get(&name).and_then(|text| STANDARD.decode(text).ok()) else { continue };
-        let path = server_dir.join(&name);
+        let text = secrets.get(name.to_string_lossy().as_ref());
+        let Some(bytes) = text.and_then(|text| STANDARD.decode(text).ok()) else { continue };
+        let path = server.path().join(&name);
         if let Some(dir) = path.parent() {
             files::create_private_dir(dir)?;
         }
@@ -68,11 +79,12 @@ mod tests {
             std::fs::write(path, text).unwrap();
         }
         std::os::unix::fs::symlink("token", from.path().join("agent-token")).unwrap();
-        let mut secrets = collect(from.path()).unwrap();
+        let (source, target) = (ServerFolder::new(from.path()), ServerFolder::new(to.path()));
+        let mut secrets = collect(&source).unwrap();
         assert_eq!(secrets.len(), 3);
         secrets.insert("../outside".to_owned(), STANDARD.encode("x"));
-        write(to.path(), &secrets).unwrap();
-        assert_eq!(collect(to.path()).unwrap(), collect(from.path()).unwrap());
+        write(&target, &secrets).unwrap();
+        assert_eq!(collect(&target).unwrap(), collect(&source).unwrap());
         assert!(!to.path().parent().unwrap().join("outside").exists());
     }
 }

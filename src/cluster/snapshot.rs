@@ -10,6 +10,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Component, Path, PathBuf};
 
 use base::files::{self, FileError, create_private_dir};
+use base::layout::{Layout, ServerFolder};
 use base::rng::Rng;
 use base::secret::Secret;
 use base::time::{Clock, rfc3339_secs};
@@ -22,13 +23,6 @@ use serde::{Deserialize, Serialize};
 const ENDING: &str = ".tar.zst";
 /// Its first entry.
 const MANIFEST: &str = "kedge-snapshot.json";
-/// The store in it.
-const DATABASE: &str = "server/db/state.db";
-/// The servers' token, with which all but the store is sealed.
-const TOKEN: &str = "server/token";
-/// What else of the server's folder is in it, where it exists.
-const PARTS: [&str; 6] =
-    ["server/tls", TOKEN, "server/agent-token", "server/cred", "server/encryption", "server/manifests"];
 /// All parts but the store, as an archive of their own, sealed: a salt, then what [`CIPHER`] makes of it.
 const SEALED: &str = "sealed";
 const CIPHER: Cipher = Cipher::AesGcm;
@@ -137,11 +131,22 @@ pub struct Listed {
 #[derive(Clone, Debug)]
 pub struct Places {
     /// The data folder.
-    pub data_dir: PathBuf,
+    pub layout: Layout,
     /// The server's configuration file.
     pub config: PathBuf,
     /// The folder of snapshots.
     pub dir: PathBuf,
+}
+
+/// The store in an archive.
+fn database() -> PathBuf {
+    store::folder::database(&Layout::relative().server().db())
+}
+
+/// What else of the server's folder is in an archive, where it exists.
+fn parts() -> [PathBuf; 6] {
+    let server = Layout::relative().server();
+    [server.tls(), server.token(), server.agent_token(), server.cred(), server.early_encryption(), server.manifests()]
 }
 
 /// `<prefix>-<node>-<seconds>`, as k3s names them.
@@ -168,15 +173,15 @@ pub fn save(
     let name = file_name(prefix, node, clock)?;
     let password = own_password(places)?;
     if password.is_none() && has_parts(places)? {
-        return Err(SnapshotError::NoToken { path: places.data_dir.join(TOKEN) });
+        return Err(SnapshotError::NoToken { path: places.layout.server().token() });
     }
     create_private_dir(&places.dir)?;
     let work = tempfile::Builder::new()
         .prefix(".saving-")
         .tempdir_in(&places.dir)
         .map_err(FileError::at("cannot make a folder in", &places.dir))?;
-    let copy = work.path().join("state.db");
-    let contents = store::backup::copy_to(&places.data_dir.join("server/db"), &copy)?;
+    let copy = store::folder::database(work.path());
+    let contents = store::backup::copy_to(&places.layout.server().db(), &copy)?;
     let manifest = Manifest {
         created: rfc3339_secs(clock.now()),
         node: node.to_owned(),
@@ -197,7 +202,8 @@ pub fn save(
 
 /// The servers' password as this machine has it.
 fn own_password(places: &Places) -> Result<Option<Secret<String>>, SnapshotError> {
-    let path = places.data_dir.join(TOKEN);
+    // All but the store is sealed with it.
+    let path = places.layout.server().token();
     let Some(text) = files::read_if_exists(&path)? else { return Ok(None) };
     match JoinToken::parse(&String::from_utf8_lossy(&text)) {
         Ok(JoinToken { credential: Credential::Password { password, .. }, .. }) => Ok(Some(password)),
@@ -208,7 +214,7 @@ fn own_password(places: &Places) -> Result<Option<Secret<String>>, SnapshotError
 
 /// Whether there is anything beside the store. A folder in which no server ever started has neither a token nor keys.
 fn has_parts(places: &Places) -> Result<bool, SnapshotError> {
-    for path in PARTS.iter().map(|part| places.data_dir.join(part)).chain([places.config.clone()]) {
+    for path in parts().iter().map(|part| places.layout.data_dir().join(part)).chain([places.config.clone()]) {
         if path.try_exists().map_err(FileError::at("cannot look for", &path))? {
             return Ok(true);
         }
@@ -227,7 +233,7 @@ fn pack(
     let mut archive = tar::Builder::new(zstd::Encoder::new(BufWriter::new(file), ZSTD_LEVEL)?);
     archive.follow_symlinks(false);
     append(&mut archive, MANIFEST, &serde_json::to_vec_pretty(manifest)?)?;
-    archive.append_path_with_name(copy, DATABASE)?;
+    archive.append_path_with_name(copy, database())?;
     match seal {
         None => append_parts(places, &mut archive)?,
         Some((password, rng)) => {
@@ -249,11 +255,11 @@ fn append(archive: &mut tar::Builder<impl io::Write>, name: &str, bytes: &[u8]) 
 }
 
 fn append_parts(places: &Places, archive: &mut tar::Builder<impl io::Write>) -> io::Result<()> {
-    for part in PARTS {
-        let path = places.data_dir.join(part);
+    for part in parts() {
+        let path = places.layout.data_dir().join(&part);
         match fs::symlink_metadata(&path) {
-            Ok(meta) if meta.is_dir() => archive.append_dir_all(part, &path)?,
-            Ok(_) => archive.append_path_with_name(&path, part)?,
+            Ok(meta) if meta.is_dir() => archive.append_dir_all(&part, &path)?,
+            Ok(_) => archive.append_path_with_name(&path, &part)?,
             Err(err) if err.kind() == io::ErrorKind::NotFound => {}
             Err(err) => return Err(err),
         }
@@ -417,33 +423,34 @@ pub fn restore(
     let manifest = read_manifest(archive)?;
     let passwords: Vec<Secret<String>> =
         token.cloned().into_iter().chain(own_password(places).ok().flatten()).collect();
-    create_private_dir(&places.data_dir)?;
+    let data_dir = places.layout.data_dir();
+    create_private_dir(data_dir)?;
     let work = tempfile::Builder::new()
         .prefix(".restoring-")
-        .tempdir_in(&places.data_dir)
-        .map_err(FileError::at("cannot make a folder in", &places.data_dir))?;
+        .tempdir_in(data_dir)
+        .map_err(FileError::at("cannot make a folder in", data_dir))?;
     unpack(archive, work.path(), &passwords)?;
-    let db = work.path().join("server/db");
-    store::backup::look(&db.join("state.db"))?;
-    store::backup::reset(&db, rng)?;
-    let server = places.data_dir.join("server");
-    let lock = if server.join("db").is_dir() { Some(store::backup::lock(&server.join("db"))?) } else { None };
-    let kept = if server.exists() {
-        let kept = places.data_dir.join(format!("server-old-{}", clock.now().as_second()));
-        exchange(&work.path().join("server"), &server, &kept).map_err(FileError::at("cannot move", &server))?;
+    let new = Layout::new(work.path()).server();
+    store::backup::look(&store::folder::database(&new.db()))?;
+    store::backup::reset(&new.db(), rng)?;
+    let server = places.layout.server();
+    let (db, place) = (server.db(), server.path());
+    let lock = if db.is_dir() { Some(store::backup::lock(&db)?) } else { None };
+    let kept = if place.exists() {
+        let kept = places.layout.server_before(clock.now().as_second());
+        exchange(new.path(), place, &kept).map_err(FileError::at("cannot move", place))?;
         Some(kept)
     } else {
-        fs::rename(work.path().join("server"), &server).map_err(FileError::at("cannot move", &server))?;
+        fs::rename(new.path(), place).map_err(FileError::at("cannot move", place))?;
         None
     };
     drop(lock);
     // Snapshots stay where people look for them.
-    if let Some(snapshots) = kept.as_ref().map(|kept| kept.join("db/snapshots")).filter(|dir| dir.is_dir()) {
-        fs::rename(&snapshots, server.join("db/snapshots")).map_err(FileError::at("cannot move", &snapshots))?;
+    let snapshots = kept.as_ref().map(|kept| ServerFolder::new(kept).snapshots()).filter(|dir| dir.is_dir());
+    if let Some(snapshots) = snapshots {
+        fs::rename(&snapshots, server.snapshots()).map_err(FileError::at("cannot move", &snapshots))?;
     }
-    File::open(&places.data_dir)
-        .and_then(|dir| dir.sync_all())
-        .map_err(FileError::at("cannot sync", &places.data_dir))?;
+    File::open(data_dir).and_then(|dir| dir.sync_all()).map_err(FileError::at("cannot sync", data_dir))?;
     let config = work.path().join(CONFIG);
     let put_config = config.is_file() && !places.config.exists();
     if put_config {
@@ -489,7 +496,7 @@ fn unpack(archive: &Path, to: &Path, passwords: &[Secret<String>]) -> Result<(),
             }
             continue;
         }
-        found |= path == Path::new(DATABASE);
+        found |= path == database();
         unpack_one(&mut entry, &path, to, archive)?;
     }
     sync_tree(to).map_err(FileError::at("cannot sync", to))?;
@@ -510,8 +517,7 @@ fn unpack_one(
     to: &Path,
     archive: &Path,
 ) -> Result<(), SnapshotError> {
-    let known =
-        path == Path::new(DATABASE) || path == Path::new(CONFIG) || PARTS.iter().any(|part| path.starts_with(part));
+    let known = path == database() || path == Path::new(CONFIG) || parts().iter().any(|part| path.starts_with(part));
     if !known {
         return Ok(());
     }

@@ -28,18 +28,18 @@ fn put(value: &str) -> Txn {
 }
 
 fn places(root: &Path) -> Places {
-    let data_dir = root.join("data");
-    Places { dir: data_dir.join("server/db/snapshots"), config: root.join("etc/config.yaml"), data_dir }
+    let layout = Layout::new(root.join("data"));
+    Places { dir: layout.server().snapshots(), config: root.join("etc/config.yaml"), layout }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_snapshot_of_a_running_server_is_whole_and_restores_on_another_machine() {
     let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (from, to, clock) = (places(here.path()), places(there.path()), Clock::system());
-    let (running, group) = open_store(&from.data_dir).await;
-    create_private_dir(&from.data_dir.join("server/tls/etcd")).unwrap();
-    fs::write(from.data_dir.join("server/tls/etcd/peer-ca.key"), "the peers' key").unwrap();
-    fs::write(from.data_dir.join("server/token"), "hunter2\n").unwrap();
+    let (running, group) = open_store(from.layout.data_dir()).await;
+    create_private_dir(&from.layout.data_dir().join("server/tls/etcd")).unwrap();
+    fs::write(from.layout.data_dir().join("server/tls/etcd/peer-ca.key"), "the peers' key").unwrap();
+    fs::write(from.layout.data_dir().join("server/token"), "hunter2\n").unwrap();
     create_private_dir(from.config.parent().unwrap()).unwrap();
     fs::write(&from.config, "tls-san: [x]\n").unwrap();
     running.txn(put("saved")).await.unwrap();
@@ -61,12 +61,12 @@ async fn a_snapshot_of_a_running_server_is_whole_and_restores_on_another_machine
     for wrong in [None, Some(token("hunter3"))] {
         let refused = restore(&to, &saved.location, wrong.as_ref(), &clock, &Rng::from_os());
         assert!(matches!(refused, Err(SnapshotError::Sealed { .. })), "{refused:?}");
-        assert!(!to.data_dir.join("server").exists());
+        assert!(!to.layout.data_dir().join("server").exists());
     }
     let restored = restore(&to, &saved.location, Some(&token("hunter2")), &clock, &Rng::from_os()).unwrap();
     assert_eq!((restored.kept, restored.config, restored.manifest.revision), (None, true, 2));
-    assert_eq!(fs::read_to_string(to.data_dir.join("server/tls/etcd/peer-ca.key")).unwrap(), "the peers' key");
-    let (store, group) = open_store(&to.data_dir).await;
+    assert_eq!(fs::read_to_string(to.layout.data_dir().join("server/tls/etcd/peer-ca.key")).unwrap(), "the peers' key");
+    let (store, group) = open_store(to.layout.data_dir()).await;
     let reply = store.range(RangeRequest { key: "/registry/a".into(), ..RangeRequest::default() }).await.unwrap();
     assert_eq!(reply.kvs[0].value, "saved");
     assert_ne!(store.cluster_id(), restored.manifest.cluster_id, "old members would be let in");
@@ -77,7 +77,12 @@ async fn a_snapshot_of_a_running_server_is_whole_and_restores_on_another_machine
     assert!(kept.join("db/state.db").is_file());
     // What was there holds keys, too, and so does what came: both are closed to others.
     let closed = |path: &Path| fs::metadata(path).unwrap().permissions().mode().trailing_zeros() >= 6;
-    for dir in [&kept, &from.data_dir.join("server"), &to.data_dir.join("server"), &to.data_dir.join("server/tls")] {
+    for dir in [
+        &kept,
+        &from.layout.data_dir().join("server"),
+        &to.layout.data_dir().join("server"),
+        &to.layout.data_dir().join("server/tls"),
+    ] {
         assert!(closed(dir), "{}", dir.display());
     }
     assert_eq!(list(&from.dir).unwrap().len(), 1, "snapshots are lost");
@@ -87,7 +92,7 @@ async fn a_snapshot_of_a_running_server_is_whole_and_restores_on_another_machine
 async fn pruning_keeps_the_newest_of_one_schedule_and_leaves_others_alone() {
     let root = tempfile::tempdir().unwrap();
     let (places, clock) = (places(root.path()), Clock::fixed("2026-01-01T00:00:00Z".parse().unwrap()));
-    let (_store, group) = open_store(&places.data_dir).await;
+    let (_store, group) = open_store(places.layout.data_dir()).await;
     for prefix in ["auto", "auto", "auto", "mine"] {
         save(&places, prefix, "n", "test", &clock, &Rng::from_os()).unwrap();
         clock.advance(jiff::SignedDuration::from_secs(60));
@@ -105,12 +110,12 @@ async fn pruning_keeps_the_newest_of_one_schedule_and_leaves_others_alone() {
 async fn keys_that_no_token_can_seal_are_not_put_into_a_snapshot() {
     let root = tempfile::tempdir().unwrap();
     let (places, clock) = (places(root.path()), Clock::system());
-    let (_store, group) = open_store(&places.data_dir).await;
+    let (_store, group) = open_store(places.layout.data_dir()).await;
     let save = || save(&places, "on-demand", "n", "test", &clock, &Rng::from_os());
     assert!(!save().unwrap().manifest.sealed, "there is nothing to seal");
-    create_private_dir(&places.data_dir.join("server/cred")).unwrap();
-    fs::write(places.data_dir.join("server/cred/passwd"), "a password").unwrap();
-    let token = places.data_dir.join("server/token");
+    create_private_dir(&places.layout.data_dir().join("server/cred")).unwrap();
+    fs::write(places.layout.data_dir().join("server/cred/passwd"), "a password").unwrap();
+    let token = places.layout.data_dir().join("server/token");
     // Nothing, and a bootstrap token, which every node has.
     for text in [None, Some("abcdef.0123456789abcdef")] {
         if let Some(text) = text {

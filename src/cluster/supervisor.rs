@@ -3,11 +3,11 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
+use base::layout::ServerFolder;
 use base::task::Group;
 use base::time::Clock;
 use base64::Engine as _;
@@ -74,8 +74,8 @@ pub struct Config {
     pub authorities: String,
     /// Wall time.
     pub clock: Clock,
-    /// `<data-dir>/server`: the secrets that servers which join are given.
-    pub server_dir: PathBuf,
+    /// Holds the secrets that servers which join are given.
+    pub server_folder: ServerFolder,
     /// The store that may grow; `None`: it is somebody else's.
     pub store: Option<Arc<Store>>,
 }
@@ -222,7 +222,7 @@ impl Supervisor {
             return Ok(welcome);
         }
         self.config.identities.record(claim).await?;
-        welcome.secrets = secrets::collect(&self.config.server_dir)
+        welcome.secrets = secrets::collect(&self.config.server_folder)
             .map_err(|err| Refusal::NotReady { why: Chain(&err).to_string() })?;
         info!(node = %asked.node_name, peer = %claim.address, version = asked.version, "a server joins: it is given the cluster's secrets");
         Ok(welcome)

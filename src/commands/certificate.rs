@@ -5,10 +5,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::files::{self, FileError};
+use base::layout::Layout;
 use base::time::Clock;
 use clap::{Args, Subcommand, ValueEnum};
 use jiff::Timestamp;
 use pki::error::PkiError;
+use pki::folder;
 use serde_json::{Value, json};
 
 use crate::commands::rotate_ca::{self, RotateCaError};
@@ -107,7 +109,7 @@ pub(crate) fn main(args: &CertificateArgs) -> Result<(), CertificateError> {
     match &args.what {
         What::Check { output } => {
             let now = Clock::system().now();
-            let found = look(&args.state.data_dir)?;
+            let found = look(&args.state.layout)?;
             match output {
                 Form::Table => print!("{}", table(&found, now)),
                 Form::Json => println!("{}", Value::Array(found.iter().map(|seen| seen.to_json(now)).collect())),
@@ -115,8 +117,8 @@ pub(crate) fn main(args: &CertificateArgs) -> Result<(), CertificateError> {
             let ended = found.iter().filter(|seen| seen.ends <= now).count();
             if ended > 0 { Err(CertificateError::Ended(ended)) } else { Ok(()) }
         }
-        What::Rotate { service } => rotate(&args.state.data_dir, service),
-        What::RotateCa(rotate) => Ok(rotate_ca::rotate(&args.state.data_dir, rotate)?),
+        What::Rotate { service } => rotate(&args.state.layout, service),
+        What::RotateCa(rotate) => Ok(rotate_ca::rotate(&args.state.layout.server(), rotate)?),
     }
 }
 
@@ -149,10 +151,10 @@ impl Seen {
 }
 
 /// Every certificate of this machine. Errors: there is none, or one cannot be read.
-pub(crate) fn look(data_dir: &Path) -> Result<Vec<Seen>, CertificateError> {
+pub(crate) fn look(layout: &Layout) -> Result<Vec<Seen>, CertificateError> {
     let mut found = Vec::new();
-    for dir in ["server/tls", "server/tls/etcd", "agent"] {
-        let path = data_dir.join(dir);
+    let (server, agent) = (layout.server().tls(), layout.agent());
+    for path in [server.clone(), folder::etcd(&server), agent.path().to_owned()] {
         let list = match std::fs::read_dir(&path) {
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => continue,
             list => list.map_err(|source| CertificateError::List { path, source })?,
@@ -164,11 +166,10 @@ pub(crate) fn look(data_dir: &Path) -> Result<Vec<Seen>, CertificateError> {
             .collect();
         paths.sort();
         for path in paths {
-            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            found.push(read(&path, format!("{dir}/{name}")).map_err(|source| CertificateError::Read { path, source })?);
+            found.push(read(&path, below(layout, &path)).map_err(|source| CertificateError::Read { path, source })?);
         }
     }
-    if found.is_empty() { Err(CertificateError::None { path: data_dir.to_owned() }) } else { Ok(found) }
+    if found.is_empty() { Err(CertificateError::None { path: layout.data_dir().to_owned() }) } else { Ok(found) }
 }
 
 fn read(path: &Path, file: String) -> Result<Seen, PkiError> {
@@ -201,19 +202,27 @@ fn table(found: &[Seen], now: Timestamp) -> String {
     crate::commands::columns::columns(std::iter::once(head).chain(rows))
 }
 
+/// A path of the data folder as people read it, `server/tls/client-admin.crt`.
+fn below(layout: &Layout, path: &Path) -> String {
+    path.strip_prefix(layout.data_dir()).unwrap_or(path).display().to_string()
+}
+
 /// Puts the files of leaves aside: who shows them has them made anew.
-fn rotate(data_dir: &Path, services: &[Service]) -> Result<(), CertificateError> {
+fn rotate(layout: &Layout, services: &[Service]) -> Result<(), CertificateError> {
     let at = Clock::system().now().as_second();
     let mut moved: BTreeMap<String, PathBuf> = BTreeMap::new();
-    for (dir, prefix, aside) in
-        [("server/tls", "", "server"), ("server/tls/etcd", "etcd/", "server"), ("agent", "", "agent")]
-    {
-        let aside = data_dir.join(aside).join(format!("tls-{at}"));
-        for entry in std::fs::read_dir(data_dir.join(dir)).into_iter().flatten().flatten() {
+    let (server, agent) = (layout.server(), layout.agent());
+    let (of_server, of_agent) = (server.tls_aside(at), agent.tls_aside(at));
+    for (dir, prefix, aside) in [
+        (server.tls(), "", &of_server),
+        (folder::etcd(&server.tls()), "etcd/", &of_server),
+        (agent.path().to_owned(), "", &of_agent),
+    ] {
+        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let Some((stem, "crt" | "key")) = name.rsplit_once('.') else { continue };
             let stem = format!("{prefix}{stem}");
-            let leaf = !stem.ends_with("-ca") && stem != "service";
+            let leaf = !stem.ends_with("-ca") && stem != folder::SERVICE;
             if !leaf || !(services.is_empty() || services.iter().any(|service| service.owns(&stem))) {
                 continue;
             }
@@ -221,11 +230,11 @@ fn rotate(data_dir: &Path, services: &[Service]) -> Result<(), CertificateError>
             files::create_private_dir(&aside.join(prefix))?;
             std::fs::rename(entry.path(), &to)
                 .map_err(|source| CertificateError::Aside { path: entry.path(), source })?;
-            moved.insert(format!("{dir}/{name}"), aside.clone());
+            moved.insert(below(layout, &dir.join(&name)), aside.clone());
         }
     }
     if moved.is_empty() {
-        return Err(CertificateError::Nothing { path: data_dir.to_owned() });
+        return Err(CertificateError::Nothing { path: layout.data_dir().to_owned() });
     }
     for (name, aside) in &moved {
         println!("{name} -> {}", aside.display());
@@ -253,11 +262,11 @@ mod tests {
         ] {
             std::fs::write(tls.join(name), "x").unwrap();
         }
-        rotate(dir.path(), &[Service::Admin, Service::Etcd]).unwrap();
+        rotate(&Layout::new(dir.path()), &[Service::Admin, Service::Etcd]).unwrap();
         let left = |name: &str| tls.join(name).exists();
         assert!(!left("../client-admin.crt") && !left("../client-admin.key") && !left("server.crt"));
         assert!(left("../server-ca.crt") && left("../service.key") && left("../client-scheduler.crt"));
-        assert!(rotate(dir.path(), &[Service::Admin]).is_err());
+        assert!(rotate(&Layout::new(dir.path()), &[Service::Admin]).is_err());
     }
 
     #[test]

@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 
 use crate::commands::columns::columns;
 use crate::flags::shared::StateArgs;
-use crate::process::layout::run_dir;
 use crate::process::life::{self, LifeError};
 
 /// Where the runtime is.
@@ -31,7 +30,7 @@ impl Place {
     fn socket(&self) -> PathBuf {
         match &self.container_runtime_endpoint {
             Some(endpoint) => endpoint.strip_prefix("unix://").unwrap_or(endpoint).into(),
-            None => run_dir(&self.state.data_dir).join("containerd/containerd.sock"),
+            None => self.state.layout.run().containerd_socket(),
         }
     }
 }

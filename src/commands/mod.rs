@@ -33,9 +33,9 @@ use crate::flags::environment::environment;
 use crate::flags::layers::{config_named, env_args, flags_of, given_flags, is_of_snapshots};
 use crate::flags::refused;
 use crate::flags::roles::{AgentArgs, ServerArgs};
-use crate::flags::shared::CONFIG_FILE;
 use crate::process::version::VERSION;
 use crate::{agent, server};
+use base::layout::CONFIG_FILE;
 
 /// Kubernetes in one small binary.
 #[derive(Debug, Parser)]
@@ -293,7 +293,7 @@ mod tests {
     // security.md S10: the kernel's table of mounts names no relative folder.
     #[test]
     fn the_data_folder_is_absolute_and_spelt_in_one_way() {
-        let text = |args: ServerArgs| args.common.state.data_dir.to_str().unwrap().to_owned();
+        let text = |args: ServerArgs| args.common.state.layout.to_string();
         let of = |folder: &str| server(&[&format!("--data-dir={folder}")], &[]).map(text);
         let here = std::env::current_dir().unwrap();
         let here = here.to_str().unwrap();

@@ -5,6 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
+use base::layout::ServerFolder;
 use base::rng::Rng;
 use base::time::Clock;
 use clap::Args;
@@ -63,14 +64,14 @@ pub(crate) enum RotateCaError {
 }
 
 /// Runs the command.
-pub(crate) fn rotate(data_dir: &Path, args: &RotateArgs) -> Result<(), RotateCaError> {
-    println!("{}", life::ask(send(&data_dir.join("server"), args))??);
+pub(crate) fn rotate(server: &ServerFolder, args: &RotateArgs) -> Result<(), RotateCaError> {
+    println!("{}", life::ask(send(server, args))??);
     Ok(())
 }
 
-async fn send(server_dir: &Path, args: &RotateArgs) -> Result<String, RotateCaError> {
-    let key = service_key(server_dir)?;
-    let now = Authorities::load(&server_dir.join("tls"))?;
+async fn send(server: &ServerFolder, args: &RotateArgs) -> Result<String, RotateCaError> {
+    let key = service_key(server)?;
+    let now = Authorities::load(&server.tls())?;
     let using = now.fingerprint()?;
     let admin = Admin::open(&args.admin.kubeconfig)?;
     let nodes: Api<Node> = Api::all(admin.client.clone());
@@ -80,7 +81,7 @@ async fn send(server_dir: &Path, args: &RotateArgs) -> Result<String, RotateCaEr
     }
     let api: Api<Secret> = Api::namespaced(admin.client, NAMESPACE);
     let found = api.get_opt(NAME).await.map_err(RotateCaError::Refused)?;
-    let before = found.as_ref().map(|secret| opened(server_dir, secret)).transpose()?;
+    let before = found.as_ref().map(|secret| opened(server, secret)).transpose()?;
     let coming = before.as_ref().map(|before| before.set.fingerprint()).transpose()?;
     if coming.as_ref().is_some_and(|coming| *coming != using) && !args.force {
         return Err(RotateCaError::Pending);
@@ -115,7 +116,7 @@ async fn send(server_dir: &Path, args: &RotateArgs) -> Result<String, RotateCaEr
 /// k3s users prepare a folder that holds `tls`.
 fn folder(path: Option<&Path>) -> Result<Option<PathBuf>, RotateCaError> {
     let Some(path) = path else { return Ok(None) };
-    let inner = path.join("tls");
+    let inner = ServerFolder::new(path).tls();
     match (inner.is_dir(), path.is_dir()) {
         (true, _) => Ok(Some(inner)),
         (false, true) => Ok(Some(path.to_owned())),

@@ -10,6 +10,7 @@ use http::{Method, Request, Uri};
 use pki::bundle::Bundle;
 use pki::certstore::CertStore;
 use pki::error::PkiError;
+use pki::folder;
 use pki::leaf::{Ca, Leaf};
 use pki::tls::ClientSetup;
 use serde_json::Value;
@@ -111,12 +112,12 @@ pub(crate) fn main(args: &SecretsEncryptArgs) -> Result<(), EncryptError> {
 }
 
 async fn ask(args: &SecretsEncryptArgs, method: Method, path: &str) -> Result<Value, EncryptError> {
-    let tls = args.state.data_dir.join("server/tls");
+    let tls = args.state.layout.server().tls();
     let read =
         |path: &Path| std::fs::read_to_string(path).map_err(|why| EncryptError::Unread { path: path.to_owned(), why });
-    let bundle = Bundle::from_pem(&read(&tls.join(format!("{}.crt", Ca::Server.stem())))?)?;
+    let bundle = Bundle::from_pem(&read(&folder::certificate(&tls, Ca::Server.stem()))?)?;
     let stem = Leaf::ClientAdmin.stem();
-    let admin = CertStore::load(&tls.join(format!("{stem}.crt")), &tls.join(format!("{stem}.key")))?;
+    let admin = CertStore::load(&folder::certificate(&tls, stem), &folder::key(&tls, stem))?;
     let setup = ClientSetup::http1(Some(&bundle), Some(Arc::clone(&admin)))?;
     let server: Uri =
         args.server.parse().map_err(|source| EncryptError::Server { text: args.server.clone(), source })?;

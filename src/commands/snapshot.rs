@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use crate::agent::host::{self, HostError};
 use crate::commands::admin::{Admin, AdminError};
 use crate::flags::s3::S3Flags;
-use crate::flags::shared::{AdminArgs, CONFIG_FILE, StateArgs};
+use crate::flags::shared::{AdminArgs, StateArgs};
 use crate::flags::token::{FrontError, Given};
 use crate::process::life::LifeError;
 use crate::process::version::VERSION;
@@ -31,7 +31,7 @@ pub(crate) struct SnapshotArgs {
     #[command(flatten)]
     state: StateArgs,
     /// Configuration file to put into the snapshot, or to restore to.
-    #[arg(short, long, global = true, value_name = "FILE", default_value = CONFIG_FILE)]
+    #[arg(short, long, global = true, value_name = "FILE", default_value = base::layout::CONFIG_FILE)]
     config: PathBuf,
     /// Folder of snapshots (default: server/db/snapshots in the data folder).
     #[arg(long, global = true, alias = "snapshot-dir", alias = "etcd-snapshot-dir", value_name = "DIR")]
@@ -127,13 +127,13 @@ pub(crate) fn main(args: SnapshotArgs) -> Result<(), SnapshotsError> {
         return Err(SnapshotsError::NotRoot);
     }
     // Before the first snapshot its folder is not there; one that a person names is.
-    let named = args.dir.clone().unwrap_or_else(|| args.state.data_dir.clone());
+    let named = args.dir.clone().unwrap_or_else(|| args.state.layout.data_dir().to_owned());
     let looks = !matches!(args.action, Action::Save { .. } | Action::Restore { .. }) && !args.s3.etcd_s3;
     if looks && !named.is_dir() {
         return Err(SnapshotsError::NoFolder(named));
     }
-    let dir = args.dir.clone().unwrap_or_else(|| args.state.data_dir.join("server/db/snapshots"));
-    let places = Places { data_dir: args.state.data_dir.clone(), config: args.config.clone(), dir };
+    let dir = args.dir.clone().unwrap_or_else(|| args.state.layout.server().snapshots());
+    let places = Places { layout: args.state.layout.clone(), config: args.config.clone(), dir };
     let node = args.node_name.clone().map_or_else(host::node_name, Ok)?;
     crate::process::life::block_on(run(args, places, node))
 }
@@ -245,7 +245,7 @@ async fn restore(
     clock: &Clock,
 ) -> Result<(), SnapshotsError> {
     let got = match bucket {
-        Some(bucket) => Some(Got::new(bucket, &file.to_string_lossy(), &places.data_dir).await?),
+        Some(bucket) => Some(Got::new(bucket, &file.to_string_lossy(), &places.layout).await?),
         None => None,
     };
     let restored = snapshot::restore(places, got.as_ref().map_or(file, Got::path), token, clock, &Rng::from_os())?;

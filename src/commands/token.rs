@@ -1,9 +1,9 @@
 //! `kedge token`: bootstrap tokens, with which agents join, as Secrets of the cluster.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use base::files::FileError;
+use base::layout::ServerFolder;
 use base::rng::Rng;
 use base::time::{Clock, rfc3339_secs};
 use clap::{Args, Subcommand, ValueEnum};
@@ -163,7 +163,7 @@ async fn run(args: &TokenArgs) -> Result<(), TokenError> {
         Verb::Generate => Ok(()),
         Verb::Rotate { token, new_token, new_agent_token } => {
             let new = [new_token.as_deref(), new_agent_token.as_deref()];
-            println!("{}", rotate(&api, &admin.ca, &args.state.data_dir.join("server"), token.as_deref(), new).await?);
+            println!("{}", rotate(&api, &admin.ca, &args.state.layout.server(), token.as_deref(), new).await?);
             Ok(())
         }
         Verb::Create { token, description, groups, ttl, usages } => {
@@ -228,15 +228,15 @@ fn password(flag: &'static str, text: &str, ca: &str) -> Result<HiddenText, Toke
 async fn rotate(
     api: &Api<Secret>,
     ca: &str,
-    server_dir: &Path,
+    server: &ServerFolder,
     old: Option<&str>,
     new: [Option<&str>; 2],
 ) -> Result<String, TokenError> {
     let (seal, rng, now) =
-        (rotation::seal(server_dir).map_err(TokenError::NoServer)?, Rng::from_os(), Clock::system().now());
+        (rotation::seal(server).map_err(TokenError::NoServer)?, Rng::from_os(), Clock::system().now());
     if let Some(old) = old {
         // The server's file follows every rotation.
-        let path = server_dir.join("token");
+        let path = server.token();
         let text = std::fs::read_to_string(&path)
             .map_err(FileError::at("cannot read", &path))
             .map_err(TokenError::NoServer)?;
@@ -245,7 +245,7 @@ async fn rotate(
         }
     }
     let given = |flag: &'static str, text: Option<&str>| text.map(|text| password(flag, text, ca)).transpose();
-    let server = given("new-token", new[0])?.unwrap_or_else(|| pki::token::new_password(&rng));
+    let password = given("new-token", new[0])?.unwrap_or_else(|| pki::token::new_password(&rng));
     let agent = given("new-agent-token", new[1])?.unwrap_or_else(|| pki::token::new_password(&rng));
     let found = api.get_opt(rotation::NAME).await.map_err(TokenError::Refused)?;
     let last = found.as_ref().and_then(|found| match Held::of(found, &seal) {
@@ -254,8 +254,8 @@ async fn rotate(
     });
     // A clock that was set back makes no rotation older than the last.
     let at_ms = now.as_millisecond().max(last.map_or(i64::MIN, |last| last + 1));
-    let token = JoinToken::full(ca.as_bytes(), "server", server.expose())?;
-    let rotated = Rotated { passwords: Passwords { server, agent }, at_ms };
+    let token = JoinToken::full(ca.as_bytes(), "server", password.expose())?;
+    let rotated = Rotated { passwords: Passwords { server: password, agent }, at_ms };
     let version = found.as_ref().and_then(|found| found.metadata.resource_version.clone());
     let secret = rotated.secret(version, &seal, &rng).ok_or(TokenError::Seal)?;
     let made = match found {

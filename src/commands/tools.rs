@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::process::layout::run_dir;
+use base::layout::{self, Layout};
 
 /// The tools.
 pub(crate) const NAMES: [&str; 3] = ["kubectl", "crictl", "ctr"];
@@ -37,11 +37,11 @@ pub(crate) fn main(name: &str, args: &[OsString]) -> Result<(), ToolError> {
     let own = std::env::current_exe().ok().and_then(|path| std::fs::canonicalize(path).ok());
     let path = find(name, &crate::flags::environment::search_path(), own.as_deref())
         .ok_or_else(|| ToolError::Missing { name: name.to_owned(), hint })?;
-    let socket = run_dir(Path::new("/var/lib/kedge")).join("containerd/containerd.sock");
+    let socket = Layout::new(layout::DEFAULT).run().containerd_socket();
     let mut command = Command::new(&path);
     command.args(args);
     let settings = match name {
-        "kubectl" => vec![("KUBECONFIG", "/etc/kedge/kedge.yaml".to_owned())],
+        "kubectl" => vec![("KUBECONFIG", layout::KUBECONFIG.to_owned())],
         "crictl" => {
             let url = format!("unix://{}", socket.display());
             vec![("CONTAINER_RUNTIME_ENDPOINT", url.clone()), ("IMAGE_SERVICE_ENDPOINT", url)]

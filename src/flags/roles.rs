@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::flags::shared::{CONFIG_FILE, StateArgs};
+use crate::flags::shared::StateArgs;
 use crate::flags::store::StoreFlags;
 
 /// What both roles have in common beside the node.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CommonArgs {
     /// Configuration file; flags are its keys. Drop-ins are read from FILE.d/*.yaml.
-    #[arg(short, long, value_name = "FILE", default_value = CONFIG_FILE)]
+    #[arg(short, long, value_name = "FILE", default_value = base::layout::CONFIG_FILE)]
     pub(crate) config: PathBuf,
     /// Log more.
     #[arg(long)]
@@ -68,7 +68,7 @@ pub(crate) struct ServerArgs {
     pub(crate) tls_san: Vec<String>,
 
     /// Write the admin kubeconfig to this file.
-    #[arg(short = 'o', long, value_name = "FILE", default_value = "/etc/kedge/kedge.yaml", help_heading = "Client")]
+    #[arg(short = 'o', long, value_name = "FILE", default_value = base::layout::KUBECONFIG, help_heading = "Client")]
     pub(crate) write_kubeconfig: PathBuf,
     /// Permission bits of that file, octal.
     #[arg(long, value_name = "MODE", default_value = "0600", value_parser = parse_mode, help_heading = "Client")]
@@ -240,7 +240,7 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "IMAGE", help_heading = "Node")]
     pub(crate) pause_image: Option<String>,
     /// Mirrors, credentials and authorities of registries.
-    #[arg(long, value_name = "FILE", default_value = "/etc/kedge/registries.yaml", help_heading = "Node")]
+    #[arg(long, value_name = "FILE", default_value = base::layout::REGISTRIES, help_heading = "Node")]
     pub(crate) private_registry: PathBuf,
     /// Do not ask a registry itself where its mirrors have failed.
     #[arg(long, help_heading = "Node")]

@@ -2,34 +2,35 @@
 
 use std::path::PathBuf;
 
+use base::layout::{self, Layout};
 use clap::Args;
-
-/// Where the configuration is looked for when nobody names a file.
-pub(crate) const CONFIG_FILE: &str = "/etc/kedge/config.yaml";
 
 /// Where the state of this machine is: of every command that looks at it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StateArgs {
     /// Folder that holds state.
-    #[arg(short = 'd', long, global = true, default_value = "/var/lib/kedge", value_name = "DIR", value_parser = parse_folder)]
-    pub(crate) data_dir: PathBuf,
+    #[arg(
+        id = "data_dir", short = 'd', long = "data-dir", global = true, default_value = layout::DEFAULT,
+        value_name = "DIR", value_parser = parse_folder
+    )]
+    pub(crate) layout: Layout,
 }
 
 /// A folder by its absolute path: programs that are started elsewhere are told of it, and the kernel's table of mounts
 /// names no other.
-fn parse_folder(text: &str) -> Result<PathBuf, String> {
+fn parse_folder(text: &str) -> Result<Layout, String> {
     let path = std::path::absolute(text).map_err(|err| err.to_string())?;
     if path.components().any(|part| part == std::path::Component::ParentDir) {
         return Err("must not contain '..'".to_owned());
     }
     // Spelt in one way: with no `.` and no slash at its end.
-    Ok(path.components().collect())
+    Ok(Layout::new(path.components().collect::<PathBuf>()))
 }
 
 /// Who asks the API: of every command that does.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AdminArgs {
     /// Kubeconfig of an administrator.
-    #[arg(long, global = true, value_name = "FILE", default_value = "/etc/kedge/kedge.yaml")]
+    #[arg(long, global = true, value_name = "FILE", default_value = layout::KUBECONFIG)]
     pub(crate) kubeconfig: PathBuf,
 }

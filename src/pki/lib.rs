@@ -9,6 +9,7 @@ pub mod bundle;
 pub mod certstore;
 pub mod csr;
 pub mod error;
+pub mod folder;
 pub mod identity;
 pub mod jwk;
 pub mod jwt;

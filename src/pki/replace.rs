@@ -4,7 +4,7 @@
 
 use base::hex;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use base::files::{self, FileError};
 use base::rng::Rng;
@@ -20,6 +20,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use crate::authority::{Authority, LEAF_LIFE, common_name};
 use crate::error::PkiError;
+use crate::folder;
 use crate::identity;
 use crate::leaf::Ca;
 use crate::pem;
@@ -54,11 +55,10 @@ impl Files {
 }
 
 fn read(dir: &Path, stem: &str) -> Result<Option<Files>, PkiError> {
-    let text = |ending: &str| {
-        let path = dir.join(format!("{stem}.{ending}"));
+    let text = |path: PathBuf| {
         Ok::<_, FileError>(files::read_if_exists(&path)?.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
     };
-    match (text("crt")?, text("key")?) {
+    match (text(folder::certificate(dir, stem))?, text(folder::key(dir, stem))?) {
         (Some(certs), Some(key)) => Ok(Some(Files { certs, key })),
         (None, None) => Ok(None),
         (Some(_), None) => Err(PkiError::malformed("authority", format!("{stem}.crt has no {stem}.key beside it"))),
@@ -161,9 +161,8 @@ impl Authorities {
             let Some(files) = self.0.get(ca.stem()) else { continue };
             // Nothing is written that could not be read back.
             files.authority()?;
-            for (ending, text) in [("key", &files.key), ("crt", &files.certs)] {
-                files::write_atomic(&dir.join(format!("{}.{ending}", ca.stem())), text.as_bytes(), 0o600)?;
-            }
+            files::write_atomic(&folder::key(dir, ca.stem()), files.key.as_bytes(), 0o600)?;
+            files::write_atomic(&folder::certificate(dir, ca.stem()), files.certs.as_bytes(), 0o600)?;
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use crate::authority::Authority;
 use crate::bundle::Bundle;
 use crate::certstore::{CertStore, Pair};
 use crate::error::PkiError;
+use crate::folder;
 use crate::identity::{self, Identity};
 use crate::jwt::{Signer, Verifier};
 use crate::leaf::{Ca, Leaf, LeafSpec};
@@ -59,7 +60,7 @@ impl Pki {
     /// Authorities and the service-account key are never replaced: a broken one is an error that names its file.
     pub fn load_or_create(dir: &Path, options: Options) -> Result<Pki, PkiError> {
         create_private_dir(dir)?;
-        create_private_dir(&dir.join("etcd"))?;
+        create_private_dir(&folder::etcd(dir))?;
         let now = options.clock.now();
         let mut authorities = BTreeMap::new();
         for ca in Ca::ALL {
@@ -172,7 +173,8 @@ impl Pki {
         let mut renewed = Vec::new();
         for (leaf, store) in &self.leaves {
             let seen = identity::parse(&store.current().chain()[0])?;
-            let gone = !self.path(leaf.stem(), "crt").exists() || !self.path(leaf.stem(), "key").exists();
+            let gone =
+                !folder::certificate(&self.dir, leaf.stem()).exists() || !folder::key(&self.dir, leaf.stem()).exists();
             let stale = reissue_because(&seen, &self.spec(*leaf), self.authority(leaf.ca()), now)?;
             if let Some(why) = stale.or(gone.then_some("its files were taken away")) {
                 store.swap(self.issue_leaf(*leaf, why, now)?);
@@ -199,13 +201,9 @@ impl Pki {
         Ok(ends)
     }
 
-    fn path(&self, stem: &str, ending: &str) -> PathBuf {
-        self.dir.join(format!("{stem}.{ending}"))
-    }
-
     fn load_leaf(&self, leaf: Leaf, now: Timestamp) -> Result<Pair, PkiError> {
-        let cert = read_if_exists(&self.path(leaf.stem(), "crt"))?;
-        let key = read_if_exists(&self.path(leaf.stem(), "key"))?;
+        let cert = read_if_exists(&folder::certificate(&self.dir, leaf.stem()))?;
+        let key = read_if_exists(&folder::key(&self.dir, leaf.stem()))?;
         let (Some(cert), Some(key)) = (cert, key) else { return self.issue_leaf(leaf, "it was missing", now) };
         // A leaf is cheap: one that cannot be read, or whose two files were not written together, is made again.
         let Ok(pair) = Pair::from_pem(&String::from_utf8_lossy(&cert), &String::from_utf8_lossy(&key)) else {
@@ -221,8 +219,8 @@ impl Pki {
     fn issue_leaf(&self, leaf: Leaf, why: &'static str, now: Timestamp) -> Result<Pair, PkiError> {
         let issued = self.authority(leaf.ca()).issue(&self.spec(leaf), now)?;
         let pair = Pair::from_pem(&issued.cert_pem, &issued.key_pem)?;
-        write_atomic(&self.path(leaf.stem(), "key"), issued.key_pem.as_bytes(), 0o600)?;
-        write_atomic(&self.path(leaf.stem(), "crt"), issued.cert_pem.as_bytes(), 0o600)?;
+        write_atomic(&folder::key(&self.dir, leaf.stem()), issued.key_pem.as_bytes(), 0o600)?;
+        write_atomic(&folder::certificate(&self.dir, leaf.stem()), issued.cert_pem.as_bytes(), 0o600)?;
         info!(name = leaf.stem(), why, "certificate issued");
         Ok(pair)
     }
@@ -254,7 +252,7 @@ fn reissue_because(
 }
 
 fn load_or_create_ca(dir: &Path, ca: Ca, now: Timestamp) -> Result<Authority, PkiError> {
-    let (cert, key) = (dir.join(format!("{}.crt", ca.stem())), dir.join(format!("{}.key", ca.stem())));
+    let (cert, key) = (folder::certificate(dir, ca.stem()), folder::key(dir, ca.stem()));
     // The certificate is written last: a key without one is the trace of a power cut during the first start.
     if cert.exists() {
         return Authority::load(&cert, &key);
@@ -267,7 +265,7 @@ fn load_or_create_ca(dir: &Path, ca: Ca, now: Timestamp) -> Result<Authority, Pk
 }
 
 fn load_or_create_service_key(dir: &Path) -> Result<String, PkiError> {
-    let path = dir.join("service.key");
+    let path = folder::service_key(dir);
     if let Some(text) = read_if_exists(&path)? {
         let text = String::from_utf8_lossy(&text).into_owned();
         return Signer::from_pem(&text).map(|_| text).map_err(|err| err.in_file(&path));

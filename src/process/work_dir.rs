@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The folder of whoever is told nothing else.
-const DEFAULT: &str = "/var/lib/kedge";
+use base::layout::{DEFAULT, Layout};
+
 /// The variables that name a data folder; the first that is set counts.
 const VARIABLES: [&str; 2] = ["KEDGE_DATA_DIR=", "K3S_DATA_DIR="];
 
@@ -19,34 +19,30 @@ struct Told<'a> {
 }
 
 /// Whether the process works in this data folder.
-pub(crate) fn works_in(args: &[String], pid: u32, data_dir: &Path) -> bool {
+pub(crate) fn works_in(args: &[String], pid: u32, layout: &Layout) -> bool {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let environment: Vec<String> =
         environment.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let held: Vec<PathBuf> = open.filter_map(|entry| fs::read_link(entry.path()).ok()).collect();
-    is_of(&Told { args, environment: &environment, held: &held }, data_dir)
+    is_of(&Told { args, environment: &environment, held: &held }, layout)
 }
 
 /// By its command line; without a word there, by the files of a store that it holds open; without those by its
 /// environment; and else it is the default folder, unless a store elsewhere is open: a file of settings named that one.
-fn is_of(told: &Told<'_>, data_dir: &Path) -> bool {
+fn is_of(told: &Told<'_>, layout: &Layout) -> bool {
     let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    let data_dir = real(data_dir);
+    let layout = Layout::new(real(layout.data_dir()));
     if let Some(named) = named(told.args) {
-        return real(Path::new(&named)) == data_dir;
+        return real(Path::new(&named)) == layout.data_dir();
     }
-    if told
-        .held
-        .iter()
-        .any(|path| path.starts_with(data_dir.join("server")) || path.starts_with(data_dir.join("agent")))
-    {
+    if told.held.iter().any(|path| layout.holds(path)) {
         return true;
     }
-    if told.held.iter().any(|path| path.to_string_lossy().contains("/server/db/")) {
+    if told.held.iter().any(|path| Layout::is_of_a_store(path)) {
         return false;
     }
-    real(Path::new(variable(told.environment).as_deref().unwrap_or(DEFAULT))) == data_dir
+    real(Path::new(variable(told.environment).as_deref().unwrap_or(DEFAULT))) == layout.data_dir()
 }
 
 /// The data folder that a command line names; the last word counts.
@@ -81,7 +77,7 @@ mod tests {
 
     fn is(args: &str, environment: &str, held: &[&str], data_dir: &str) -> bool {
         let held: Vec<PathBuf> = held.iter().map(PathBuf::from).collect();
-        is_of(&Told { args: &words(args), environment: &words(environment), held: &held }, Path::new(data_dir))
+        is_of(&Told { args: &words(args), environment: &words(environment), held: &held }, &Layout::new(data_dir))
     }
 
     #[test]

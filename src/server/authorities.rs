@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use base::chain::Chain;
 use base::files::{self, FileError};
+use base::layout::ServerFolder;
 use base::task::Group;
 use client::informer::Informers;
 use k8s_openapi::ByteString;
@@ -25,9 +26,6 @@ const FIELD: &str = "sealed";
 
 /// On a server's Node: which set it uses.
 pub(crate) const IN_USE: &str = "kedge.io/authorities";
-
-/// Below `server`: what is taken at the next start.
-const NEXT: &str = "cred/authorities-next.json";
 
 /// Why a set of authorities cannot be used on this server.
 #[derive(Debug, thiserror::Error)]
@@ -51,34 +49,34 @@ pub(crate) enum AuthoritiesError {
 }
 
 /// Takes the set that came while the server ran last time. To be called before certificates are read.
-pub(crate) fn take_next(server_dir: &Path) -> Result<(), PkiError> {
-    let path = server_dir.join(NEXT);
+pub(crate) fn take_next(server: &ServerFolder) -> Result<(), PkiError> {
+    let path = server.next_authorities();
     let Some(bytes) = files::read_if_exists(&path)? else { return Ok(()) };
     let next: Authorities = serde_json::from_slice(&bytes).map_err(|err| PkiError::Unusable {
         path: path.clone(),
         what: "set of authorities",
         why: err.to_string(),
     })?;
-    next.write(&server_dir.join("tls"))?;
+    next.write(&server.tls())?;
     std::fs::remove_file(&path).map_err(FileError::at("cannot remove", &path))?;
     info!("the authorities that 'kedge certificate rotate-ca' brought are in use from now on");
     Ok(())
 }
 
 /// The set that a server uses, by its fingerprint.
-pub(crate) fn in_use(server_dir: &Path) -> Result<String, PkiError> {
-    Authorities::load(&server_dir.join("tls"))?.fingerprint()
+pub(crate) fn in_use(server: &ServerFolder) -> Result<String, PkiError> {
+    Authorities::load(&server.tls())?.fingerprint()
 }
 
 /// Keeps a set that comes for the next start. `using`: the fingerprint of the set in use.
-pub(crate) fn follow(server_dir: PathBuf, using: String, informers: &Informers, group: &Group) {
+pub(crate) fn follow(server: ServerFolder, using: String, informers: &Informers, group: &Group) {
     let secrets = informers.selected::<Secret>(&format!("metadata.name={NAME}"));
     group.spawn("authorities", async move {
         let mut changes = secrets.changes();
         secrets.synced().await;
         loop {
             if let Some(secret) = secrets.get(NAMESPACE, NAME).filter(|secret| secret.type_.as_deref() == Some(TYPE))
-                && let Err(err) = keep(&server_dir, &using, &secret)
+                && let Err(err) = keep(&server, &using, &secret)
             {
                 error!(why = %Chain(&err), "the new authorities cannot be used here");
             }
@@ -88,10 +86,10 @@ pub(crate) fn follow(server_dir: PathBuf, using: String, informers: &Informers, 
     });
 }
 
-fn keep(server_dir: &Path, using: &str, secret: &Secret) -> Result<(), AuthoritiesError> {
-    let replacement = opened(server_dir, secret)?;
+fn keep(server: &ServerFolder, using: &str, secret: &Secret) -> Result<(), AuthoritiesError> {
+    let replacement = opened(server, secret)?;
     let coming = replacement.set.fingerprint()?;
-    let path = server_dir.join(NEXT);
+    let path = server.next_authorities();
     if coming == using {
         return Ok(());
     }
@@ -102,22 +100,22 @@ fn keep(server_dir: &Path, using: &str, secret: &Secret) -> Result<(), Authoriti
     if files::read_if_exists(&path)?.is_some_and(|kept| kept == bytes) {
         return Ok(());
     }
-    files::create_private_dir(&server_dir.join("cred"))?;
+    files::create_private_dir(&server.cred())?;
     files::write_atomic(&path, &bytes, 0o600)?;
     warn!("new authorities are here: restart this server to use them");
     Ok(())
 }
 
 /// What a Secret carries to this server.
-pub(crate) fn opened(server_dir: &Path, secret: &Secret) -> Result<Replacement, AuthoritiesError> {
-    let key = service_key(server_dir)?;
+pub(crate) fn opened(server: &ServerFolder, secret: &Secret) -> Result<Replacement, AuthoritiesError> {
+    let key = service_key(server)?;
     let sealed = secret.data.as_ref().and_then(|data| data.get(FIELD)).ok_or(AuthoritiesError::NoField)?;
     Replacement::open(&sealed.0, &key).ok_or(AuthoritiesError::ForeignSeal)
 }
 
 /// What servers alone have, and seal with.
-pub(crate) fn service_key(server_dir: &Path) -> Result<String, AuthoritiesError> {
-    let path = server_dir.join("tls/service.key");
+pub(crate) fn service_key(server: &ServerFolder) -> Result<String, AuthoritiesError> {
+    let path = pki::folder::service_key(&server.tls());
     std::fs::read_to_string(&path).map_err(|why| AuthoritiesError::ServiceKey { path, why })
 }
 
@@ -157,23 +155,24 @@ pub(crate) mod tests {
     fn a_set_is_kept_once_and_taken_at_the_next_start() {
         let dir = tempfile::tempdir().unwrap();
         let options = options();
-        let tls = dir.path().join("tls");
+        let server = ServerFolder::new(dir.path());
+        let tls = server.tls();
         pki::server::Pki::load_or_create(&tls, options.clone()).unwrap();
-        let using = in_use(dir.path()).unwrap();
+        let using = in_use(&server).unwrap();
         let sent = |replaces: &str| {
             // Authorities of one second would have one name.
             let later = Clock::system().now().checked_add(jiff::SignedDuration::from_secs(60)).unwrap();
             let set = Authorities::load(&tls).unwrap().replaced_by(None, false, later).unwrap();
             let sealed = Replacement { replaces: vec![replaces.to_owned()], set }
-                .seal(&service_key(dir.path()).unwrap(), &Rng::from_seed(1));
+                .seal(&service_key(&server).unwrap(), &Rng::from_seed(1));
             secret_of(sealed.unwrap(), None)
         };
-        assert!(keep(dir.path(), &using, &sent("others")).unwrap_err().to_string().contains("replace others"));
-        assert!(!dir.path().join(NEXT).exists());
-        keep(dir.path(), &using, &sent(&using)).unwrap();
-        assert!(dir.path().join(NEXT).exists() && in_use(dir.path()).unwrap() == using);
-        take_next(dir.path()).unwrap();
-        assert!(!dir.path().join(NEXT).exists() && in_use(dir.path()).unwrap() != using);
+        assert!(keep(&server, &using, &sent("others")).unwrap_err().to_string().contains("replace others"));
+        assert!(!server.next_authorities().exists());
+        keep(&server, &using, &sent(&using)).unwrap();
+        assert!(server.next_authorities().exists() && in_use(&server).unwrap() == using);
+        take_next(&server).unwrap();
+        assert!(!server.next_authorities().exists() && in_use(&server).unwrap() != using);
         let again = pki::server::Pki::load_or_create(&tls, options).unwrap();
         assert_eq!(again.authority(pki::leaf::Ca::Server).chain().len(), 3);
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use base::files::{FileError, create_private_dir};
+use base::layout::Layout;
 use base::rng::Rng;
 use base::secret::Secret;
 use base::task::Group;
@@ -159,11 +160,10 @@ pub(crate) struct Got(PathBuf);
 
 impl Got {
     /// Gets a snapshot into a private file of the data folder.
-    pub(crate) async fn new(bucket: &Bucket, name: &str, data_dir: &Path) -> Result<Got, AwayError> {
+    pub(crate) async fn new(bucket: &Bucket, name: &str, layout: &Layout) -> Result<Got, AwayError> {
         let name = snapshot::file_of(name)?;
-        create_private_dir(data_dir)?;
-        let path = data_dir.join(format!(".from-s3-{}-{name}", std::process::id()));
-        let got = Got(path);
+        create_private_dir(layout.data_dir())?;
+        let got = Got(layout.fetched(&name));
         bucket.get(&name, &got.0).await?;
         Ok(got)
     }

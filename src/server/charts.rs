@@ -37,10 +37,10 @@ pub(crate) fn config(args: &ServerArgs, pki: &Arc<Pki>, clock: &Clock, rng: &Rng
             pki.authority(Ca::Client).issue_for(&subject, now.now(), LIFE).map_err(|err| Chain(&err).to_string())?;
         Ok(pki::kubeconfig::kubeconfig(&url, pki.authority(Ca::Server).bundle(), &issued.cert_pem, &issued.key_pem))
     };
-    let data_dir = &args.common.state.data_dir;
+    let layout = &args.common.state.layout;
     let user = nix::unistd::geteuid().is_root().then_some(HELM_USER);
     // The server's own folder lets nobody else in.
-    let dir = if user.is_some() { crate::process::layout::helm_dir(data_dir) } else { data_dir.join("server/helm") };
+    let dir = if user.is_some() { layout.helm_run() } else { layout.server().helm() };
     Some(Config {
         dir,
         program: Program {

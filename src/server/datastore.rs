@@ -8,6 +8,7 @@ use std::sync::Arc;
 use base::chain::Chain;
 use base::cron::Schedule;
 use base::files::FileError;
+use base::layout::{Layout, ServerFolder};
 use base::rng::Rng;
 use base::secret::Secret;
 use base::task::Group;
@@ -32,8 +33,6 @@ use crate::server::away::{AwayError, Got};
 
 /// Port of the etcd face on the loopback address, as etcd's.
 const ETCD_PORT: u16 = base::ports::ETCD;
-/// Socket of the etcd face in the store's folder.
-const ETCD_SOCKET: &str = "etcd.sock";
 
 /// Why there is no store.
 #[derive(Debug, thiserror::Error)]
@@ -87,9 +86,9 @@ impl StoreFlags {
     }
 
     /// Where snapshots and what goes into them are.
-    pub(crate) fn places(&self, data_dir: &Path, config: &Path) -> Places {
-        let dir = self.etcd_snapshot_dir.clone().unwrap_or_else(|| data_dir.join("server/db/snapshots"));
-        Places { data_dir: data_dir.to_owned(), config: config.to_owned(), dir }
+    pub(crate) fn places(&self, layout: &Layout, config: &Path) -> Places {
+        let dir = self.etcd_snapshot_dir.clone().unwrap_or_else(|| layout.server().snapshots());
+        Places { layout: layout.clone(), config: config.to_owned(), dir }
     }
 
     /// The external etcd's servers in one order, as all servers of a cluster must name them; empty for the embedded
@@ -191,7 +190,7 @@ impl StoreFlags {
     /// Answers with what to say.
     pub(crate) fn reset(
         &self,
-        data_dir: &Path,
+        layout: &Layout,
         config: &Path,
         token: Option<&Secret<String>>,
     ) -> Result<String, DatastoreError> {
@@ -202,21 +201,20 @@ impl StoreFlags {
             if self.s3.etcd_s3 && !archive.exists() {
                 life::block_on(async {
                     let (group, _reports) = Group::root("restore");
-                    got = Some(
-                        Got::new(&self.s3.bucket(None, &group).await?, &archive.to_string_lossy(), data_dir).await?,
-                    );
+                    got =
+                        Some(Got::new(&self.s3.bucket(None, &group).await?, &archive.to_string_lossy(), layout).await?);
                     group.shutdown().await;
                     Ok::<(), DatastoreError>(())
                 })?;
             }
             let archive = got.as_ref().map_or(archive.as_path(), Got::path);
-            let restored = snapshot::restore(&self.places(data_dir, config), archive, token, &clock, &rng)?;
+            let restored = snapshot::restore(&self.places(layout, config), archive, token, &clock, &rng)?;
             return Ok(format!(
                 "Restored the state of {} at revision {}. {next}",
                 restored.manifest.created, restored.manifest.revision
             ));
         }
-        let db = data_dir.join("server/db");
+        let db = layout.server().db();
         let contents = store::backup::reset(&db, &rng).map_err(|source| DatastoreError::Open { path: db, source })?;
         Ok(format!("This server is the only member now, at revision {}. {next}", contents.revision))
     }
@@ -227,14 +225,14 @@ impl StoreFlags {
 pub(crate) async fn serve_etcd(
     store: &Arc<Store>,
     pki: &Pki,
-    db: &Path,
+    server: &ServerFolder,
     rng: &Rng,
     group: &Group,
 ) -> Result<(), DatastoreError> {
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, ETCD_PORT));
     let face: Arc<dyn wire::Handler> =
         Arc::new(Face::new(Arc::clone(store), rng.clone(), &format!("https://{addr}"), group));
-    let socket = db.join(ETCD_SOCKET);
+    let socket = server.etcd_socket();
     match wire::serve::UnixServer::bind(&socket, Arc::clone(&face)) {
         Ok(server) => server.start(group),
         // The path of the socket may be too long for the kernel; the store works without it.

@@ -11,6 +11,7 @@ use apiserver::crypt::rotate::Encryption;
 use apiserver::crypt::sealed::{Sealed, Seals};
 use apiserver::crypt::shared::{KEY, START, Share, State};
 use base::files;
+use base::layout::{Layout, ServerFolder};
 use base::rng::Rng;
 use base::task::Group;
 use pki::seal::Cipher;
@@ -20,10 +21,6 @@ use tracing::warn;
 use crate::flags::roles::ServerArgs;
 use crate::server::error::ServerError;
 
-/// Our own file, below the data folder; k3s's name.
-const FILE: &str = "server/cred/encryption-config.json";
-/// What all servers have, and they alone.
-const SERVICE_KEY: &str = "server/tls/service.key";
 /// Where Secrets live in the store.
 const SECRETS: &str = "/registry/core/secrets/";
 
@@ -51,7 +48,7 @@ impl<'a> Wanted<'a> {
 ///
 /// Errors: the configuration cannot be read or made, or a plugin that it names is not ready.
 pub(crate) async fn sealed(
-    data_dir: &Path,
+    folder: &ServerFolder,
     wanted: &Wanted<'_>,
     store: Arc<dyn Storage>,
     rng: &Rng,
@@ -61,7 +58,7 @@ pub(crate) async fn sealed(
         Config::parse(text)
             .map_err(|why| ServerError::Argument(format!("encryption configuration {}: {why}", path.display())))
     };
-    let own = data_dir.join(FILE);
+    let own = folder.encryption_config();
     let alone = |config: Config| State { config, stage: START.to_owned(), at: Revision(0) };
     if let Some(path) = &wanted.arguments.encryption_config {
         let text = std::fs::read_to_string(path).map_err(files::FileError::at("cannot read", path))?;
@@ -81,7 +78,8 @@ pub(crate) async fn sealed(
         let encryption = Encryption { seals: Arc::clone(&seals), file: None, turn: tokio::sync::Mutex::default() };
         return Ok((encryption, Arc::new(Sealed::new(store, seals))));
     }
-    let service_key = data_dir.join(SERVICE_KEY);
+    // All servers have it, and they alone.
+    let service_key = pki::folder::service_key(&folder.tls());
     let secret = std::fs::read_to_string(&service_key).map_err(files::FileError::at("cannot read", &service_key))?;
     let share = Share::new(&secret, own.clone());
     let unread = |err: store::error::Error| {
@@ -137,7 +135,8 @@ async fn refuse_a_second_key(storage: &dyn Storage, own: &Path) -> Result<(), Se
         return Ok(());
     }
     let why = format!(
-        "the store holds Secrets that another server's key encrypted: copy its {FILE} to {} and start again",
+        "the store holds Secrets that another server's key encrypted: copy its {} to {} and start again",
+        Layout::relative().server().encryption_config().display(),
         own.display()
     );
     Err(ServerError::Argument(why))

@@ -18,7 +18,6 @@ use tracing::info;
 use wire::serve::Protocol;
 
 use crate::process::http1::h1;
-use crate::process::layout;
 use crate::server::datastore::DatastoreError;
 use crate::server::error::ServerError;
 use crate::server::listener::Front;
@@ -49,18 +48,18 @@ pub(super) struct Base {
 
 impl Base {
     pub(super) async fn build(plan: &Plan, groups: &Groups, clock: &Clock, rng: &Rng) -> Result<Base, ServerError> {
-        let server_dir = plan.args.common.state.data_dir.join("server");
-        let db = server_dir.join("db");
-        files::create_private_dir(&server_dir)?;
+        let folder = plan.args.common.state.layout.server();
+        let db = folder.db();
+        files::create_private_dir(folder.path())?;
         files::create_private_dir(&db)?;
-        layout::mark_data_dir(&plan.args.common.state.data_dir)?;
+        plan.args.common.state.layout.mark()?;
         // A server that runs here already keeps its certificates as they are.
         let lock = store::backup::lock(&db).map_err(|source| DatastoreError::Open { path: db.clone(), source })?;
         let joining = plan.joining();
         let place = joining.fetch(clock, rng, &groups.port).await?;
-        authorities::take_next(&server_dir)?;
-        let pki = Arc::new(open_pki(plan, &server_dir, clock)?);
-        let (passwords, known) = listener::passwords_of(&plan.args, &pki, &server_dir, rng)?;
+        authorities::take_next(&folder)?;
+        let pki = Arc::new(open_pki(plan, &folder.tls(), clock)?);
+        let (passwords, known) = listener::passwords_of(&plan.args, &pki, &folder, rng)?;
         let (peers, dial) = between_peers(&pki)?;
         let network = Network { name: plan.node_name.clone(), address: plan.address(), dial };
         drop(lock);
@@ -88,7 +87,7 @@ impl Base {
         info!(addr = %addr, "port is open");
         if let Some(store) = &datastore.embedded {
             joining.settle(place, store, &pki, rng, &groups.port).await?;
-            datastore::serve_etcd(store, &pki, &db, rng, &groups.serving).await?;
+            datastore::serve_etcd(store, &pki, &folder, rng, &groups.serving).await?;
         }
         Ok(Base {
             pki,
@@ -103,7 +102,7 @@ impl Base {
     }
 }
 
-fn open_pki(plan: &Plan, server_dir: &Path, clock: &Clock) -> Result<Pki, ServerError> {
+fn open_pki(plan: &Plan, dir: &Path, clock: &Clock) -> Result<Pki, ServerError> {
     let options = pki::server::Options {
         clock: clock.clone(),
         leaf_life: plan.args.certificate_life.map_or(pki::authority::LEAF_LIFE, std::time::Duration::from_secs),
@@ -113,7 +112,7 @@ fn open_pki(plan: &Plan, server_dir: &Path, clock: &Clock) -> Result<Pki, Server
         cluster_domain: plan.args.cluster_domain.clone(),
         tls_sans: plan.args.tls_san.iter().cloned().chain([plan.advertise.to_string()]).collect(),
     };
-    let mut pki = Pki::load_or_create(&server_dir.join("tls"), options)?;
+    let mut pki = Pki::load_or_create(dir, options)?;
     let (signing, verifying) = plan.apiserver.accounts.read_keys().map_err(ServerError::Argument)?;
     let unusable = |err: pki::error::PkiError| {
         ServerError::Argument(format!("--kube-apiserver-arg=service-account-*-key-file: {err}"))

@@ -6,12 +6,13 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::backoff::Backoff;
 use base::files::{self, FileError};
+use base::layout::Layout;
 use base::rng::Rng;
 use base::task::Group;
 use base::time::Clock;
@@ -64,7 +65,7 @@ pub(crate) struct Plan<'a> {
     pub(crate) url: Option<&'a str>,
     /// `--token` and `--token-file`.
     pub(crate) token: Given<'a>,
-    pub(crate) data_dir: &'a Path,
+    pub(crate) layout: &'a Layout,
     pub(crate) node_name: &'a str,
     pub(crate) node_ips: &'a [IpAddr],
     /// `host:port` where the others reach this server.
@@ -84,12 +85,8 @@ pub(crate) enum Place {
 }
 
 impl Plan<'_> {
-    fn server_dir(&self) -> PathBuf {
-        self.data_dir.join("server")
-    }
-
     fn db(&self) -> PathBuf {
-        self.data_dir.join("server/db")
+        self.layout.server().db()
     }
 
     /// Fetches the cluster's secrets if this server is to join and did not yet. Waits for what may pass.
@@ -119,30 +116,16 @@ impl Plan<'_> {
                 Err(refusal) => wait(refusal, &mut told, &mut backoff, rng).await,
             }
         };
-        let ca = self.server_dir().join(format!("tls/{}.crt", Ca::Server.stem()));
+        let folder = self.layout.server();
+        let ca = pki::folder::certificate(&folder.tls(), Ca::Server.stem());
         if files::read_if_exists(&ca)?.is_some_and(|own| own != welcome.server_ca.as_bytes()) {
-            return Err(JoinError::OtherCluster { path: ca, dir: self.server_dir(), url: url.to_owned() });
+            return Err(JoinError::OtherCluster { path: ca, dir: folder.path().to_owned(), url: url.to_owned() });
         }
         if found == Standing::Empty {
             // Such a store may have drawn the first one's number already: it is made anew, with one of its own.
-            for name in ["state.db", "state.db-wal", "state.db-shm"] {
-                let path = self.db().join(name);
-                match std::fs::remove_file(&path) {
-                    Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
-                        return Err(FileError::at("cannot remove", &path)(err).into());
-                    }
-                    _ => {}
-                }
-            }
-            let log = store::journal::dir_in(&self.db());
-            match std::fs::remove_dir_all(&log) {
-                Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
-                    return Err(FileError::at("cannot remove", &log)(err).into());
-                }
-                _ => {}
-            }
+            store::folder::clear(&self.db())?;
         }
-        secrets::write(&self.server_dir(), &welcome.secrets)?;
+        secrets::write(&folder, &welcome.secrets)?;
         if self.external {
             files::write_atomic(&self.mark(), url.as_bytes(), 0o600)?;
         }
@@ -155,7 +138,7 @@ impl Plan<'_> {
 
     /// Says that the cluster's secrets are here: a server on an external etcd has no store that could tell.
     fn mark(&self) -> PathBuf {
-        self.db().join("joined")
+        self.layout.server().joined()
     }
 
     fn joiner(&self, clock: &Clock, group: &Group) -> Result<Joiner, JoinError> {
@@ -164,13 +147,13 @@ impl Plan<'_> {
         Ok(Joiner {
             role: Role::Server,
             token,
-            key: NodeKey::load_or_create(&host::identity_dir(self.data_dir).join("key"), &machine_id)?,
+            key: NodeKey::load_or_create(&self.layout.node_key(), &machine_id)?,
             node_name: self.node_name.to_owned(),
             node_ips: self.node_ips.to_vec(),
             machine_id,
             version: crate::process::version::VERSION.to_owned(),
             flags: self.flags.clone(),
-            dir: self.server_dir().join("tls"),
+            dir: self.layout.server().tls(),
             clock: clock.clone(),
             group: group.child("join"),
         })

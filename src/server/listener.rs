@@ -2,13 +2,15 @@
 //! for all else.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use apiserver::ApiServer;
 use async_trait::async_trait;
 use base::files::{self, FileError};
+use base::layout::{Layout, ServerFolder};
 use base::rng::Rng;
 use base::secret::Secret;
 use base::task::Group;
@@ -88,7 +90,7 @@ impl wire::Handler for Front {
 pub(crate) fn passwords_of(
     args: &ServerArgs,
     pki: &Pki,
-    server_dir: &Path,
+    folder: &ServerFolder,
     rng: &Rng,
 ) -> Result<(Passwords, Option<Secret<String>>), FrontError> {
     let server = Given { flag: "token", text: args.token.as_deref(), file: args.token_file.as_deref(), own: false };
@@ -98,7 +100,7 @@ pub(crate) fn passwords_of(
         file: args.agent_token_file.as_deref(),
         own: false,
     };
-    passwords(&server, &agent, pki, server_dir, rng)
+    passwords(&server, &agent, pki, folder, rng)
 }
 
 /// The passwords with which machines join: given, found, or made; written as full tokens where k3s users look for them.
@@ -110,11 +112,11 @@ fn passwords(
     server: &Given<'_>,
     agent: &Given<'_>,
     pki: &Pki,
-    server_dir: &Path,
+    folder: &ServerFolder,
     rng: &Rng,
 ) -> Result<(Passwords, Option<Secret<String>>), FrontError> {
     let ca = pki.authority(Ca::Server).bundle();
-    let (token_path, agent_path) = (server_dir.join("token"), server_dir.join("agent-token"));
+    let (token_path, agent_path) = (folder.token(), folder.agent_token());
     let kept = |flag: &'static str, path: &Path, there: bool| {
         Given { flag, text: None, file: Some(path).filter(|_| there), own: true }.password(ca)
     };
@@ -131,7 +133,7 @@ fn passwords(
         (None, Some(_)) => pki::token::derived_password(&password),
         (None, None) => pki::token::new_password(rng),
     };
-    write_tokens(ca, server_dir, &password, &agent)?;
+    write_tokens(ca, folder, &password, &agent)?;
     Ok((Passwords { agent, server: password }, known))
 }
 
@@ -139,20 +141,20 @@ fn passwords(
 /// users know, is the one that is handed to nodes.
 pub(crate) fn write_tokens(
     ca: &str,
-    server_dir: &Path,
+    folder: &ServerFolder,
     server: &Secret<String>,
     agent: &Secret<String>,
 ) -> Result<(), FrontError> {
     let full = |user: &str, password: &Secret<String>| {
         JoinToken::full(ca.as_bytes(), user, password.expose()).map(|text| text + "\n")
     };
-    let agent_path = server_dir.join("agent-token");
-    files::write_atomic(&server_dir.join("token"), full("server", server)?.as_bytes(), 0o600)?;
+    let agent_path = folder.agent_token();
+    files::write_atomic(&folder.token(), full("server", server)?.as_bytes(), 0o600)?;
     if agent_path.is_symlink() {
         remove(&agent_path)?;
     }
     files::write_atomic(&agent_path, full("node", agent)?.as_bytes(), 0o600)?;
-    Ok(link(&server_dir.join("node-token"), "agent-token")?)
+    Ok(link(&folder.node_token(), agent_path.file_name().unwrap_or_default())?)
 }
 
 fn remove(path: &Path) -> Result<(), FileError> {
@@ -162,7 +164,7 @@ fn remove(path: &Path) -> Result<(), FileError> {
     }
 }
 
-fn link(path: &Path, target: &str) -> Result<(), FileError> {
+fn link(path: &Path, target: &OsStr) -> Result<(), FileError> {
     if std::fs::read_link(path).is_ok_and(|found| found == Path::new(target)) {
         return Ok(());
     }
@@ -181,7 +183,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) flags: BTreeMap<String, String>,
     pub(crate) authorities: String,
     pub(crate) clock: Clock,
-    pub(crate) server_dir: PathBuf,
+    pub(crate) server_folder: ServerFolder,
     pub(crate) store: Option<Arc<Store>>,
 }
 
@@ -198,7 +200,7 @@ pub(crate) fn supervisor(parts: Parts<'_>, tunnels: Arc<Tunnels>, group: &Group)
         version: crate::process::version::VERSION.to_owned(),
         authorities: parts.authorities,
         clock: parts.clock,
-        server_dir: parts.server_dir,
+        server_folder: parts.server_folder,
         store: parts.store,
     };
     Supervisor::new(config, tunnels, group)
@@ -207,9 +209,9 @@ pub(crate) fn supervisor(parts: Parts<'_>, tunnels: Arc<Tunnels>, group: &Group)
 /// Writes this server's own node down as this machine's.
 ///
 /// A server holds the cluster's authorities: if another key is on record (a restored cluster), its own takes over.
-pub(crate) async fn own_identity(node: &str, data_dir: &Path, identities: &Identities) -> Result<(), FrontError> {
+pub(crate) async fn own_identity(node: &str, layout: &Layout, identities: &Identities) -> Result<(), FrontError> {
     let machine_id = host::machine_id();
-    let key = NodeKey::load_or_create(&host::identity_dir(data_dir).join("key"), &machine_id)?;
+    let key = NodeKey::load_or_create(&layout.node_key(), &machine_id)?;
     let claim =
         Claim { name: node.to_owned(), public_key: key.public(), machine_id, address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
     let failed = |source| FrontError::Identity { node: node.to_owned(), source };
@@ -237,9 +239,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pki = pki(dir.path());
         let start = |token, agent| {
-            passwords(&given("token", token), &given("agent-token", agent), &pki, dir.path(), &Rng::from_os())
-                .unwrap()
-                .0
+            passwords(
+                &given("token", token),
+                &given("agent-token", agent),
+                &pki,
+                &ServerFolder::new(dir.path()),
+                &Rng::from_os(),
+            )
+            .unwrap()
+            .0
         };
         let first = start(None, None);
         assert_ne!(first.server, first.agent);
@@ -259,9 +267,14 @@ mod tests {
             std::fs::write(dir.path().join("token"), "hunter2").unwrap();
             std::os::unix::fs::symlink("token", dir.path().join("agent-token")).unwrap();
             std::os::unix::fs::symlink("token", dir.path().join("node-token")).unwrap();
-            let (made, known) =
-                passwords(&given("token", None), &given("agent-token", None), &pki, dir.path(), &Rng::from_os())
-                    .unwrap();
+            let (made, known) = passwords(
+                &given("token", None),
+                &given("agent-token", None),
+                &pki,
+                &ServerFolder::new(dir.path()),
+                &Rng::from_os(),
+            )
+            .unwrap();
             assert_eq!((made.server.expose().as_str(), known), ("hunter2", Some(made.server.clone())));
             assert!(!dir.path().join("agent-token").is_symlink());
             made.agent

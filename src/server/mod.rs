@@ -67,7 +67,7 @@ pub(crate) fn main(args: ServerArgs) -> Result<(), ServerError> {
     logging::start(&args.common)?;
     if args.store.cluster_reset {
         let given = Given { flag: "token", text: args.token.as_deref(), file: args.token_file.as_deref(), own: false };
-        println!("{}", args.store.reset(&args.common.state.data_dir, &args.common.config, given.seal()?.as_ref())?);
+        println!("{}", args.store.reset(&args.common.state.layout, &args.common.config, given.seal()?.as_ref())?);
         return Ok(());
     }
     let plan = Plan::of(args)?;
@@ -110,8 +110,8 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     let clients = users::clients(&server);
     let supervisor = clients.for_user(users::SUPERVISOR);
     let credentials = Credentials::new(base.passwords.clone(), supervisor.clone());
-    let server_dir = plan.args.common.state.data_dir.join("server");
-    let using = authorities::in_use(&server_dir)?;
+    let folder = plan.args.common.state.layout.server();
+    let using = authorities::in_use(&folder)?;
     let identities = Identities::new(Arc::clone(&base.storage), supervisor.clone());
     let parts = listener::Parts {
         pki,
@@ -123,7 +123,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
         flags: plan.cluster_flags(),
         authorities: using.clone(),
         clock: clock.clone(),
-        server_dir: server_dir.clone(),
+        server_folder: folder.clone(),
         store: base.embedded.clone(),
     };
     parts.names.publish(&plan.node_name, Leaf::ServingApiserver.spec(pki.options()).sans, workers);
@@ -133,7 +133,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
 
     let informers = Informers::new(clients.for_user("system:kube-controller-manager"), workers);
     let uses = BTreeMap::from([(authorities::IN_USE.to_owned(), using.clone())]);
-    authorities::follow(server_dir, using, &informers, workers);
+    authorities::follow(folder, using, &informers, workers);
     rotation::follow(follower(plan, &base, credentials, supervisor.clone()), &informers, workers)?;
     let (port, own) = (plan.advertise_port(), advertised.clone());
     membership::follow_servers(
@@ -145,14 +145,14 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     if let Some(store) = &base.embedded {
         membership::follow_address(Arc::clone(store), advertised, port, &groups.port);
         membership::follow_nodes(Arc::clone(store), plan.node_name.clone(), &informers, workers);
-        membership::end_when_removed(Arc::clone(store), plan.args.common.state.data_dir.join("server/db"), workers);
+        membership::end_when_removed(Arc::clone(store), plan.args.common.state.layout.server().db(), workers);
         let store = &plan.args.store;
-        let places = store.places(&plan.args.common.state.data_dir, &plan.args.common.config);
+        let places = store.places(&plan.args.common.state.layout, &plan.args.common.config);
         snapshots::keep_by(store, places, &plan.node_name, supervisor.clone(), &clock, workers)?;
     }
     lead(plan, &base, names.as_ref(), &clients, &informers, workers);
     if let Some(node_half) = node_half {
-        listener::own_identity(&plan.node_name, &plan.args.common.state.data_dir, &identities).await?;
+        listener::own_identity(&plan.node_name, &plan.args.common.state.layout, &identities).await?;
         let (name, ips, port) = (plan.node_name.clone(), node_ips.clone(), plan.args.node.kubelet_port);
         let reach = NodeReach { name, ips, port, nodes: informers.get(), pods: informers.get() };
         membership::keep_tunnels(peer_tls(pki, Leaf::ClientKubelet)?, Arc::new(reach), servers, rng, &groups.port);
@@ -174,7 +174,7 @@ fn keeper(
     node_ips: watch::Receiver<Vec<IpAddr>>,
 ) -> Keeper {
     Keeper {
-        dir: plan.args.common.state.data_dir.join("server/tls"),
+        dir: plan.args.common.state.layout.server().tls(),
         kubeconfig: plan.kubeconfig(),
         node_name: plan.node_name.clone(),
         client,
@@ -189,7 +189,7 @@ fn keeper(
 fn follower(plan: &Plan, base: &Base, credentials: Credentials, client: kube::Client) -> rotation::Follower {
     rotation::Follower {
         credentials,
-        server_dir: plan.args.common.state.data_dir.join("server"),
+        server_folder: plan.args.common.state.layout.server(),
         ca: base.pki.authority(Ca::Server).bundle().to_owned(),
         known: base.known.clone(),
         client,
@@ -201,7 +201,7 @@ fn follower(plan: &Plan, base: &Base, credentials: Credentials, client: kube::Cl
 /// Has controllers, scheduler and add-ons run here while this server leads.
 fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, informers: &Informers, workers: &Group) {
     let storage_dir =
-        plan.args.default_local_storage_path.clone().unwrap_or_else(|| plan.args.common.state.data_dir.join("storage"));
+        plan.args.default_local_storage_path.clone().unwrap_or_else(|| plan.args.common.state.layout.volumes());
     let local_path = images.filter(|_| plan.deploys("local-storage"));
     let config = controllers::registry::Config {
         local_path: local_path
@@ -271,7 +271,8 @@ async fn api_server(
 ) -> Result<Arc<ApiServer>, ServerError> {
     let url = format!("https://{}", plan.address());
     let wanted = encryption::Wanted::of(&plan.args, &plan.apiserver);
-    let (encryption, store) = encryption::sealed(&plan.args.common.state.data_dir, &wanted, store, rng, group).await?;
+    let (encryption, store) =
+        encryption::sealed(&plan.args.common.state.layout.server(), &wanted, store, rng, group).await?;
     // Join tokens are for the supervisor alone: nobody calls the API with one.
     let parts = Parts::new(pki, &url, Vec::new(), clock.clone(), rng.clone())?;
     let argument = |why: String| ServerError::Argument(format!("--kube-apiserver-arg: {why}"));
@@ -318,7 +319,7 @@ fn addon_config(plan: &Plan, storage_dir: &Path, images: Option<&Names>) -> clus
     };
     let disabled: BTreeSet<String> = plan.args.disable.iter().cloned().collect();
     cluster::addons::Config {
-        dir: plan.args.common.state.data_dir.join("server/manifests"),
+        dir: plan.args.common.state.layout.server().manifests(),
         server: plan.node_name.clone(),
         packaged: variables.packaged(&disabled),
         disabled,

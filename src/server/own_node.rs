@@ -24,7 +24,7 @@ pub(super) fn agent_config(
         Err(_) => None,
     };
     Ok(AgentConfig {
-        data_dir: plan.args.common.state.data_dir.clone(),
+        layout: plan.args.common.state.layout.clone(),
         node_name: plan.node_name.clone(),
         node_ips,
         node_external_ips: plan.args.node.node_external_ip.clone(),

@@ -42,7 +42,7 @@ impl Plan {
         if !args.disable_agent && !nix::unistd::geteuid().is_root() {
             return Err(ServerError::NotRoot);
         }
-        let node_name = host::full_node_name(&args.node, &args.common.state.data_dir, &Rng::from_os())?;
+        let node_name = host::full_node_name(&args.node, &args.common.state.layout, &Rng::from_os())?;
         let bad_range = |bad: BadRange| ServerError::Flag { flag: bad.flag, reason: bad.reason };
         let ranges = Ranges::of(&args.cluster_cidr.join(","), &args.service_cidr.join(","), &args.cluster_dns)
             .map_err(bad_range)?;
@@ -53,7 +53,7 @@ impl Plan {
         scheduler::settings::check(&args.kube_scheduler_arg).map_err(ServerError::Argument)?;
         args.store.check()?;
         claims::check(&args).map_err(|(flag, reason)| ServerError::Flag { flag, reason })?;
-        packaged::check_disabled(&args.disable, &args.common.state.data_dir.join("server/manifests"))
+        packaged::check_disabled(&args.disable, &args.common.state.layout.server().manifests())
             .map_err(|reason| ServerError::Flag { flag: "disable", reason })?;
         // Everybody who may list processes sees it.
         if let Some(flag) = environment::secret_on_command_line() {
@@ -122,7 +122,7 @@ impl Plan {
                 file: self.args.token_file.as_deref(),
                 own: false,
             },
-            data_dir: &self.args.common.state.data_dir,
+            layout: &self.args.common.state.layout,
             node_name: &self.node_name,
             node_ips: &self.node_ips,
             address: self.address(),

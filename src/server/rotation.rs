@@ -6,10 +6,10 @@
 //! back to older ones.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use base::chain::Chain;
 use base::files::{self, FileError};
+use base::layout::ServerFolder;
 use base::rng::Rng;
 use base::secret::Secret;
 use base::task::Group;
@@ -33,8 +33,6 @@ const SEALED: &str = "sealed";
 /// Fields of a Secret from before passwords were sealed.
 const SERVER: &str = "server";
 const AGENT: &str = "agent";
-/// Below the server's folder: when the passwords in use were set, so that older ones are not taken again.
-const SET_AT: &str = "cred/join-tokens";
 
 /// The passwords that were set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,9 +51,9 @@ pub(crate) enum Held {
     Open(Passwords),
 }
 
-/// What seals the passwords; `server_dir` is a server's.
-pub(crate) fn seal(server_dir: &Path) -> Result<AmongServers, FileError> {
-    let path = server_dir.join("tls/service.key");
+/// What seals the passwords of a server.
+pub(crate) fn seal(server: &ServerFolder) -> Result<AmongServers, FileError> {
+    let path = pki::folder::service_key(&server.tls());
     let key = std::fs::read_to_string(&path).map_err(FileError::at("cannot read", &path))?;
     Ok(AmongServers::new("tokens", "kedge join tokens", &key))
 }
@@ -101,8 +99,8 @@ impl Rotated {
 pub(crate) struct Follower {
     /// What joining machines are judged by.
     pub(crate) credentials: Credentials,
-    /// `<data-dir>/server`.
-    pub(crate) server_dir: PathBuf,
+    /// Holds the files with the tokens.
+    pub(crate) server_folder: ServerFolder,
     /// The authority, PEM, for the full tokens in the files.
     pub(crate) ca: String,
     /// The servers' password as the file held it when this server started: whoever wrote a Secret with it knew it
@@ -116,7 +114,7 @@ pub(crate) struct Follower {
 
 /// Takes over passwords that are set, for as long as the group lives.
 pub(crate) fn follow(follower: Follower, informers: &Informers, group: &Group) -> Result<(), FileError> {
-    let seal = seal(&follower.server_dir)?;
+    let seal = seal(&follower.server_folder)?;
     let secrets = informers.selected::<KubeSecret>(&format!("metadata.name={NAME}"));
     group.spawn("join-tokens", async move {
         let mut changes = secrets.changes();
@@ -137,8 +135,9 @@ pub(crate) fn follow(follower: Follower, informers: &Informers, group: &Group) -
 }
 
 impl Follower {
+    /// When the passwords in use were set, so that older ones are not taken again.
     fn set_at(&self) -> i64 {
-        let text = std::fs::read_to_string(self.server_dir.join(SET_AT)).unwrap_or_default();
+        let text = std::fs::read_to_string(self.server_folder.tokens_set_at()).unwrap_or_default();
         text.trim().parse().unwrap_or(i64::MIN)
     }
 
@@ -154,10 +153,10 @@ impl Follower {
         }
         let Passwords { server, agent } = &rotated.passwords;
         let noted = || {
-            files::create_private_dir(&self.server_dir.join("cred"))?;
-            files::write_atomic(&self.server_dir.join(SET_AT), rotated.at_ms.to_string().as_bytes(), 0o600)
+            files::create_private_dir(&self.server_folder.cred())?;
+            files::write_atomic(&self.server_folder.tokens_set_at(), rotated.at_ms.to_string().as_bytes(), 0o600)
         };
-        match listener::write_tokens(&self.ca, &self.server_dir, server, agent).and_then(|()| Ok(noted()?)) {
+        match listener::write_tokens(&self.ca, &self.server_folder, server, agent).and_then(|()| Ok(noted()?)) {
             Ok(()) => {
                 info!("machines join with the token that 'kedge token rotate' set; what --token says here is older")
             }

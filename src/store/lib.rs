@@ -19,6 +19,7 @@ pub mod disk;
 pub mod error;
 pub mod etcd;
 pub mod external;
+pub mod folder;
 pub mod journal;
 pub mod lease;
 pub mod member;

@@ -16,7 +16,6 @@ use base::{program, traces};
 use kubelet::runtime::attachments::{self, Places};
 
 use super::{Cleaner, PROGRAM_LIMIT, owned, run};
-use crate::process::layout::{cni_bin_dir, cni_conf_dir};
 
 /// Where containerd names the network namespaces of sandboxes.
 const NAMESPACES: &str = "/run/netns";
@@ -35,10 +34,10 @@ impl Cleaner {
         }
         let places = Places {
             records: attachments::RECORDS.into(),
-            conf_dir: cni_conf_dir(&self.data_dir),
-            plugin_dir: cni_bin_dir(&self.data_dir),
+            conf_dir: self.layout.agent().cni_conf(),
+            plugin_dir: self.layout.cni_plugins(),
         };
-        let pods: BTreeSet<String> = owned::our_pods(&self.data_dir)
+        let pods: BTreeSet<String> = owned::our_pods(&self.layout)
             .iter()
             .filter_map(|dir| Some(dir.file_name()?.to_str()?.to_owned()))
             .collect();
@@ -81,7 +80,7 @@ impl Cleaner {
                 gone(fs::remove_file(&path))
             });
         }
-        let state = self.run_dir.join("containerd");
+        let state = self.layout.run().containerd();
         for path in containers_of(Path::new(CONTAINERS), &state) {
             self.step(&format!("remove {}", path.display()), || gone(tree::remove(&path).as_error()));
         }

@@ -23,8 +23,8 @@ use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::process::layout::run_dir;
 use crate::process::work_dir;
+use base::layout::Layout;
 
 /// A server has this long to stop by itself.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
@@ -52,7 +52,7 @@ pub(crate) enum CleanupError {
 
 /// Stops and removes, printing each step first; with `--dry-run` only prints.
 pub(crate) fn killall(args: &KillallArgs) -> Result<(), CleanupError> {
-    let mut cleaner = Cleaner::new(&args.state.data_dir, args.dry_run)?;
+    let mut cleaner = Cleaner::new(&args.state.layout, args.dry_run)?;
     cleaner.stop_all()?;
     cleaner.outcome()
 }
@@ -60,19 +60,18 @@ pub(crate) fn killall(args: &KillallArgs) -> Result<(), CleanupError> {
 /// Removes kedge from this machine: prints the plan, then does it; with `--dry-run` only prints.
 pub(crate) fn uninstall(args: &UninstallArgs) -> Result<(), CleanupError> {
     println!("# the plan; pods stop, and these are removed");
-    uninstall::run(args, Cleaner::new(&args.state.data_dir, true)?)?;
+    uninstall::run(args, Cleaner::new(&args.state.layout, true)?)?;
     if args.dry_run {
         return Ok(());
     }
     println!("# doing it");
-    uninstall::run(args, Cleaner::new(&args.state.data_dir, false)?)
+    uninstall::run(args, Cleaner::new(&args.state.layout, false)?)
 }
 
 struct Cleaner {
     dry_run: bool,
     failed: usize,
-    data_dir: PathBuf,
-    run_dir: PathBuf,
+    layout: Layout,
 }
 
 /// A process that may be ours.
@@ -119,14 +118,14 @@ fn wait_gone(pid: i32) -> bool {
 }
 
 impl Cleaner {
-    fn new(data_dir: &Path, dry_run: bool) -> Result<Cleaner, CleanupError> {
+    fn new(layout: &Layout, dry_run: bool) -> Result<Cleaner, CleanupError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(CleanupError::NotRoot);
         }
-        if !owned::may_clean(data_dir)? {
-            return Err(CleanupError::NotOurs { path: data_dir.to_owned() });
+        if !owned::may_clean(layout)? {
+            return Err(CleanupError::NotOurs { path: layout.data_dir().to_owned() });
         }
-        Ok(Cleaner { dry_run, failed: 0, data_dir: data_dir.to_owned(), run_dir: run_dir(data_dir) })
+        Ok(Cleaner { dry_run, failed: 0, layout: layout.clone() })
     }
 
     fn stop_all(&mut self) -> Result<(), CleanupError> {
@@ -147,7 +146,7 @@ impl Cleaner {
 
     /// Stops services first: a supervisor would start again what is ended below.
     fn stop_services(&mut self) {
-        for service in uninstall::installed(uninstall::RECORD, &self.data_dir) {
+        for service in uninstall::installed(base::layout::INSTALLED, &self.layout) {
             let (name, file) = (service.name.as_str(), service.path.display().to_string());
             match service.kind.as_str() {
                 "systemd" if may_run(&said("systemctl", &["show", "--property=ActiveState,Job", name])) => {
@@ -177,11 +176,11 @@ impl Cleaner {
     }
 
     fn stop_server(&mut self) -> Result<(), CleanupError> {
-        let data_dir = self.data_dir.clone();
+        let layout = self.layout.clone();
         let ours = |p: &Process| {
             let kedge = Path::new(&p.args[0]).file_name().is_some_and(|name| name == "kedge");
             let role = p.args.get(1).is_some_and(|role| role == "server" || role == "agent");
-            kedge && role && u32::try_from(p.pid).is_ok_and(|pid| work_dir::works_in(&p.args, pid, &data_dir))
+            kedge && role && u32::try_from(p.pid).is_ok_and(|pid| work_dir::works_in(&p.args, pid, &layout))
         };
         for process in processes()?.into_iter().filter(ours) {
             self.step(&format!("stop kedge {}, process {}", process.args[1], process.pid), || end(process.pid));
@@ -191,7 +190,7 @@ impl Cleaner {
 
     /// Asks containerd to stop pods, which runs CNI DEL and unmounts properly.
     fn stop_pods(&mut self) -> Result<(), CleanupError> {
-        let socket = self.run_dir.join("containerd/containerd.sock");
+        let socket = self.layout.run().containerd_socket();
         if !socket.exists() {
             return Ok(());
         }
@@ -225,8 +224,8 @@ impl Cleaner {
 
     /// Ends containerd and what is left of its shims and containers, all of them recognised by our state folder.
     fn stop_processes(&mut self) -> Result<(), CleanupError> {
-        let state = self.run_dir.join("containerd").display().to_string();
-        let root = self.data_dir.join("agent/containerd").display().to_string();
+        let state = self.layout.run().containerd().display().to_string();
+        let root = self.layout.agent().containerd().display().to_string();
         let ours = |p: &Process| {
             let program = Path::new(&p.args[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
             let runs_pods = program.starts_with("containerd") || program == "runc";
@@ -255,7 +254,7 @@ impl Cleaner {
     fn detach_mounts(&mut self) -> Result<(), CleanupError> {
         let text =
             fs::read_to_string(base::mounts::TABLE).map_err(|source| CleanupError::Look { what: "mounts", source })?;
-        for point in owned::mounts(&text, &owned::folders_of_mounts(&self.data_dir, &self.run_dir)) {
+        for point in owned::mounts(&text, &owned::folders_of_mounts(&self.layout)) {
             self.step(&format!("unmount {}", point.display()), || {
                 umount2(&point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(|err| err.to_string())
             });

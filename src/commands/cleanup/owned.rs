@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use base::owner::{self, Owner};
 
 use super::CleanupError;
-use crate::process::layout::{KUBELET_PARTS, is_of_data_dir, is_of_kubelet, kubelet_dir};
 use crate::process::work_dir;
+use base::layout::{self, KUBELET_PARTS, Layout, is_of_kubelet};
 
 /// Folders of the system, in which much else lies whatever a mark in them says.
 const SYSTEM: [&str; 22] = [
@@ -19,7 +19,8 @@ const SYSTEM: [&str; 22] = [
 
 /// Whether a data folder may be cleaned: it is not there, or it is marked, or an earlier version, which made no marks,
 /// has made it.
-pub(super) fn may_clean(data_dir: &Path) -> Result<bool, CleanupError> {
+pub(super) fn may_clean(layout: &Layout) -> Result<bool, CleanupError> {
+    let data_dir = layout.data_dir();
     let looked = |source| CleanupError::Look { what: "data folder", source };
     let homes = fs::read_to_string("/etc/passwd").unwrap_or_default();
     if is_of_system(data_dir, &homes) || fs::canonicalize(data_dir).is_ok_and(|path| is_of_system(&path, &homes)) {
@@ -28,7 +29,7 @@ pub(super) fn may_clean(data_dir: &Path) -> Result<bool, CleanupError> {
     if !data_dir.exists() {
         return Ok(true);
     }
-    Ok(whose(data_dir).map_err(looked)?.is_some())
+    Ok(whose(layout).map_err(looked)?.is_some())
 }
 
 /// `homes` is the text of passwd(5).
@@ -38,17 +39,15 @@ fn is_of_system(path: &Path, homes: &str) -> bool {
 }
 
 /// Whose a data folder is; `None` if it is nobody's of kedge.
-pub(super) fn whose(data_dir: &Path) -> std::io::Result<Option<Owner>> {
+pub(super) fn whose(layout: &Layout) -> std::io::Result<Option<Owner>> {
+    let data_dir = layout.data_dir();
     if let Some(owner) = owner::of(data_dir)? {
         return Ok(Some(owner));
     }
     if fs::read_dir(data_dir)?.next().is_none() {
         return Ok(Some(Owner::Ours));
     }
-    let made = ["server/db", "server/tls", "agent/kubelet-dir", "agent/containerd"]
-        .iter()
-        .any(|part| data_dir.join(part).exists());
-    Ok(if made { Some(owner::judge(data_dir, is_of_data_dir)?) } else { None })
+    Ok(if layout.was_used() { Some(owner::judge(data_dir, Layout::is_part)?) } else { None })
 }
 
 /// What of a kubelet's folder goes: all of it, or, where another kubelet has its own in it, the pods that are marked as
@@ -59,8 +58,8 @@ pub(super) enum KubeletPart {
 }
 
 /// What of the kubelet's folder goes.
-pub(super) fn kubelet_part(data_dir: &Path) -> KubeletPart {
-    let dir = kubelet_dir(data_dir);
+pub(super) fn kubelet_part(layout: &Layout) -> KubeletPart {
+    let dir = layout.kubelet_in_use();
     // Earlier versions made no marks, and wrote down that they used it.
     let unmarked = || owner::judge(&dir, |name| is_of_kubelet(&dir, name, true));
     let owner = owner::of(&dir).and_then(|found| found.map_or_else(unmarked, Ok));
@@ -77,8 +76,8 @@ fn pods(kubelet: &Path) -> Vec<PathBuf> {
 }
 
 /// Folders of pods that kedge's kubelet had on this machine.
-pub(super) fn our_pods(data_dir: &Path) -> Vec<PathBuf> {
-    match kubelet_part(data_dir) {
+pub(super) fn our_pods(layout: &Layout) -> Vec<PathBuf> {
+    match kubelet_part(layout) {
         KubeletPart::Whole(dir) => pods(&dir),
         KubeletPart::Pods(pods) => pods,
     }
@@ -86,9 +85,9 @@ pub(super) fn our_pods(data_dir: &Path) -> Vec<PathBuf> {
 
 /// Folders in which all mounts are kedge's or its pods'. A disk that the administrator mounted beside them is not among
 /// them.
-pub(super) fn folders_of_mounts(data_dir: &Path, run_dir: &Path) -> Vec<PathBuf> {
-    let mut all = vec![run_dir.to_owned(), data_dir.join("agent/containerd")];
-    match kubelet_part(data_dir) {
+pub(super) fn folders_of_mounts(layout: &Layout) -> Vec<PathBuf> {
+    let mut all = vec![layout.run().path().to_owned(), layout.agent().containerd()];
+    match kubelet_part(layout) {
         KubeletPart::Whole(dir) => all.extend(KUBELET_PARTS.iter().map(|part| dir.join(part))),
         KubeletPart::Pods(pods) => all.extend(pods),
     }
@@ -110,9 +109,9 @@ pub(super) fn mounts(mountinfo: &str, folders: &[PathBuf]) -> Vec<PathBuf> {
 /// What tells a service of install.sh's its data folder, in the order in which it counts: its own file, the variables
 /// it reads, the file of settings.
 pub(super) fn settings_of(name: &str, file: &Path) -> String {
-    let beside = ["/etc/kedge", "/etc/default", "/etc/sysconfig"].map(|dir| Path::new(dir).join(name));
+    let beside = [layout::CONFIG_DIR, "/etc/default", "/etc/sysconfig"].map(|dir| Path::new(dir).join(name));
     let variables = [beside[0].with_extension("env"), beside[1].clone(), beside[2].clone()];
-    let all = std::iter::once(file.to_owned()).chain(variables).chain([PathBuf::from("/etc/kedge/config.yaml")]);
+    let all = std::iter::once(file.to_owned()).chain(variables).chain([PathBuf::from(layout::CONFIG_FILE)]);
     all.filter_map(|path| fs::read_to_string(path).ok()).collect::<Vec<_>>().join("\n")
 }
 
@@ -122,13 +121,14 @@ pub(super) fn serves(settings: &str, data_dir: &Path) -> bool {
     let words: Vec<String> = settings.split_whitespace().map(bare).collect();
     let setting = || words.iter().skip_while(|word| *word != "data-dir:").nth(1).cloned();
     let named = work_dir::named(&words).or_else(|| work_dir::variable(&words).map(|dir| bare(&dir))).or_else(setting);
-    named.map_or(data_dir == Path::new("/var/lib/kedge"), |named| Path::new(&named) == data_dir)
+    named.map_or(data_dir == Path::new(layout::DEFAULT), |named| Path::new(&named) == data_dir)
 }
 
 /// The entries of a data folder that go, but for what `keep` names; of one that others use, too, only ours.
-pub(super) fn parts(data_dir: &Path, keep: &[&str]) -> Vec<PathBuf> {
+pub(super) fn parts(layout: &Layout, keep: &[&str]) -> Vec<PathBuf> {
+    let data_dir = layout.data_dir();
     let entries = fs::read_dir(data_dir).into_iter().flatten().flatten().map(|entry| entry.file_name());
-    let goes = |name: &OsStr| is_of_data_dir(name) && !keep.iter().any(|kept| name == *kept);
+    let goes = |name: &OsStr| Layout::is_part(name) && !keep.iter().any(|kept| name == *kept);
     entries.filter(|name| goes(name)).map(|name| data_dir.join(name)).collect()
 }
 
@@ -141,20 +141,20 @@ mod tests {
     fn a_folder_that_is_not_kedges_is_never_cleaned() {
         let dir = tempfile::tempdir().unwrap();
         for path in ["/", "/var", "/var/lib", "/root", "/home"] {
-            assert!(!may_clean(Path::new(path)).unwrap(), "{path}");
+            assert!(!may_clean(&Layout::new(path)).unwrap(), "{path}");
         }
         assert!(is_of_system(Path::new("/data/ann"), "ann:x:1:1::/data/ann:/bin/sh\n"));
         fs::create_dir(dir.path().join("photos")).unwrap();
-        assert!(!may_clean(dir.path()).unwrap(), "no mark");
+        assert!(!may_clean(&Layout::new(dir.path())).unwrap(), "no mark");
         std::os::unix::fs::symlink("/var", dir.path().join("link")).unwrap();
-        assert!(!may_clean(&dir.path().join("link")).unwrap());
-        assert!(may_clean(&dir.path().join("nothing")).unwrap());
+        assert!(!may_clean(&Layout::new(dir.path().join("link"))).unwrap());
+        assert!(may_clean(&Layout::new(dir.path().join("nothing"))).unwrap());
         // Kedge was started in it: what is kedge's goes, the photos stay.
         fs::create_dir_all(dir.path().join("server/db")).unwrap();
         fs::create_dir(dir.path().join("storage")).unwrap();
-        assert!(may_clean(dir.path()).unwrap());
-        assert_eq!(whose(dir.path()).unwrap(), Some(Owner::Shared));
-        assert_eq!(parts(dir.path(), &["storage"]), [dir.path().join("server")]);
+        assert!(may_clean(&Layout::new(dir.path())).unwrap());
+        assert_eq!(whose(&Layout::new(dir.path())).unwrap(), Some(Owner::Shared));
+        assert_eq!(parts(&Layout::new(dir.path()), &["storage"]), [dir.path().join("server")]);
     }
 
     #[test]
@@ -166,13 +166,13 @@ mod tests {
         }
         owner::mark(&kubelet.join("pods/own"), |_| true).unwrap();
         assert!(
-            matches!(kubelet_part(dir.path()), KubeletPart::Whole(_)),
+            matches!(kubelet_part(&Layout::new(dir.path())), KubeletPart::Whole(_)),
             "nothing but a kubelet's, and kedge used it"
         );
         fs::write(kubelet.join("config.yaml"), "").unwrap();
         let kubelet = fs::canonicalize(kubelet).unwrap();
-        assert_eq!(our_pods(dir.path()), [kubelet.join("pods/own")]);
-        let folders = folders_of_mounts(dir.path(), Path::new("/run/x"));
+        assert_eq!(our_pods(&Layout::new(dir.path())), [kubelet.join("pods/own")]);
+        let folders = folders_of_mounts(&Layout::new(dir.path()));
         assert!(folders.contains(&kubelet.join("pods/own")) && !folders.contains(&kubelet));
     }
 
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_service_is_told_by_its_data_folder() {
-        let default = Path::new("/var/lib/kedge");
+        let default = Path::new(layout::DEFAULT);
         assert!(
             serves("ExecStart=/k server\nKEDGE_DATA_DIR=\"/d\"", Path::new("/d"))
                 && serves("data-dir: '/d'", Path::new("/d"))

@@ -13,14 +13,7 @@ use nix::unistd::Pid;
 use crate::commands::cleanup::UninstallArgs;
 use crate::commands::cleanup::owned::{self, KubeletPart};
 use crate::commands::cleanup::{self, Cleaner, CleanupError, succeeds};
-use crate::process::layout::kubelet_dir;
-
-/// What install.sh made, a line each: KIND NAME PATH.
-pub(super) const RECORD: &str = "/etc/kedge/installed";
-/// The folder of configuration.
-const CONFIG_DIR: &str = "/etc/kedge";
-/// Volumes of the local-path StorageClass.
-const VOLUMES: &str = "storage";
+use base::layout::{CONFIG_DIR, INSTALLED, Layout, VOLUMES};
 
 /// Made for pods, but not in folders of our own.
 const SHARED: [&str; 5] = ["/var/lib/cni", "/var/log/containers", "/var/log/pods", "/run/containerd", "/run/netns"];
@@ -34,10 +27,12 @@ pub(super) struct Installed {
 }
 
 /// Reads the record; without one nothing was installed. Services that run kedge in another data folder are left out.
-pub(super) fn installed(record: &str, data_dir: &Path) -> Vec<Installed> {
+pub(super) fn installed(record: &str, layout: &Layout) -> Vec<Installed> {
     let mut all = parse(&fs::read_to_string(record).unwrap_or_default());
     let is_service = |item: &Installed| ["systemd", "openrc", "sysv"].contains(&item.kind.as_str());
-    all.retain(|item| !is_service(item) || owned::serves(&owned::settings_of(&item.name, &item.path), data_dir));
+    all.retain(|item| {
+        !is_service(item) || owned::serves(&owned::settings_of(&item.name, &item.path), layout.data_dir())
+    });
     all
 }
 
@@ -53,44 +48,45 @@ fn parse(text: &str) -> Vec<Installed> {
 /// Does everything in order, the program itself last: until then this can be run again.
 pub(super) fn run(args: &UninstallArgs, mut cleaner: Cleaner) -> Result<(), CleanupError> {
     cleaner.stop_all()?;
-    let pods = pod_uids(&args.state.data_dir);
+    let pods = pod_uids(&args.state.layout);
     remove_logs(&mut cleaner, &pods);
     remove_cgroups(&mut cleaner, &pods);
     let keep: &[&str] = if args.delete_volumes { &[] } else { &[VOLUMES] };
-    let (data_dir, run_dir) = (cleaner.data_dir.clone(), cleaner.run_dir.clone());
-    remove_folder(&mut cleaner, &run_dir, &[]);
-    remove_folder(&mut cleaner, &crate::process::layout::helm_dir(&data_dir), &[]);
-    match owned::kubelet_part(&data_dir) {
+    let layout = cleaner.layout.clone();
+    let data_dir = layout.data_dir();
+    remove_folder(&mut cleaner, layout.run().path(), &[]);
+    remove_folder(&mut cleaner, &layout.helm_run(), &[]);
+    match owned::kubelet_part(&layout) {
         KubeletPart::Whole(dir) => remove_folder(&mut cleaner, &dir, &[]),
         KubeletPart::Pods(pods) => {
             pods.iter().for_each(|pod| remove_tree(&mut cleaner, pod));
-            let dir = kubelet_dir(&data_dir);
+            let dir = layout.kubelet_in_use();
             if dir.exists() {
                 println!("keep {} (others have files in it)", dir.display());
             }
         }
     }
-    let whose = owned::whose(&data_dir).map_err(|source| CleanupError::Look { what: "data folder", source })?;
+    let whose = owned::whose(&layout).map_err(|source| CleanupError::Look { what: "data folder", source })?;
     match whose {
         Some(Owner::Shared) => {
-            owned::parts(&data_dir, keep).iter().for_each(|part| remove_folder(&mut cleaner, part, &[]));
+            owned::parts(&layout, keep).iter().for_each(|part| remove_folder(&mut cleaner, part, &[]));
             if cleaner.failed == 0 {
                 remove_tree(&mut cleaner, &data_dir.join(base::owner::MARK));
             }
             println!("keep {} (others have files in it)", data_dir.display());
         }
         // Where volumes stay, the mark does: a later run may remove them.
-        Some(Owner::Ours) if data_dir.join(VOLUMES).exists() && keep.contains(&VOLUMES) => {
-            remove_folder(&mut cleaner, &data_dir, &[VOLUMES, base::owner::MARK]);
+        Some(Owner::Ours) if layout.volumes().exists() && keep.contains(&VOLUMES) => {
+            remove_folder(&mut cleaner, data_dir, &[VOLUMES, base::owner::MARK]);
         }
-        Some(Owner::Ours) => remove_folder(&mut cleaner, &data_dir, &[]),
+        Some(Owner::Ours) => remove_folder(&mut cleaner, data_dir, &[]),
         None => {}
     }
     remove_empty_folders(&mut cleaner);
-    if keep.contains(&VOLUMES) && data_dir.join(VOLUMES).exists() {
-        println!("keep {} (volumes; --delete-volumes removes them)", data_dir.join(VOLUMES).display());
+    if keep.contains(&VOLUMES) && layout.volumes().exists() {
+        println!("keep {} (volumes; --delete-volumes removes them)", layout.volumes().display());
     }
-    let made = installed(RECORD, &data_dir);
+    let made = installed(INSTALLED, &layout);
     let late = |item: &&Installed| item.kind == "binary" || item.kind == "script";
     for item in made.iter().filter(|item| !late(item)) {
         remove_item(&mut cleaner, item);
@@ -176,9 +172,9 @@ fn remove_config(cleaner: &mut Cleaner, all: bool) {
 }
 
 /// Pods that kedge's kubelet had on this machine.
-fn pod_uids(data_dir: &Path) -> Vec<String> {
+fn pod_uids(layout: &Layout) -> Vec<String> {
     let names =
-        owned::our_pods(data_dir).into_iter().filter_map(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
+        owned::our_pods(layout).into_iter().filter_map(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
     names.filter(|uid| uid.len() >= 32).collect()
 }
 

@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::chain::Chain;
+use base::layout::{AgentFolder, Layout};
 use base::time::{Clock, Stopwatch};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::ResourceExt as _;
 use kube::api::{Api, DynamicObject, ListParams};
 use serde_json::{Value, json};
+use store::folder::{DiskUse, disk_use};
 
 use super::{Problem, Report};
 use crate::commands::admin::Admin;
@@ -28,32 +30,32 @@ const FSYNC_SLOW: Duration = Duration::from_millis(100);
 const DISK_FREE_PERCENT_MIN: u64 = 10;
 
 /// Looks at everything.
-pub(super) async fn report(data_dir: &Path, kubeconfig: &Path) -> Report {
+pub(super) async fn report(layout: &Layout, kubeconfig: &Path) -> Report {
     let mut report = Report::default();
-    let role = role(data_dir);
-    let pid = find_process(role, data_dir);
+    let role = role(layout);
+    let pid = find_process(role, layout);
     version(&mut report, role, pid);
     if role == "server" {
         cluster(&mut report, kubeconfig, pid).await;
-        store(&mut report, &data_dir.join("server/db"), pid);
+        store(&mut report, &layout.server().db(), pid);
     } else if role == "agent" {
-        membership(&mut report, &data_dir.join("agent"));
+        membership(&mut report, &layout.agent());
     }
-    ends(&mut report, data_dir);
-    disk(&mut report, data_dir);
+    ends(&mut report, layout);
+    disk(&mut report, layout.data_dir());
     report
 }
 
-fn role(data_dir: &Path) -> &'static str {
+fn role(layout: &Layout) -> &'static str {
     match () {
-        () if data_dir.join("server/tls").exists() => "server",
-        () if data_dir.join("agent/membership.json").exists() => "agent",
+        () if layout.server().tls().exists() => "server",
+        () if layout.agent().membership().exists() => "agent",
         () => "nothing",
     }
 }
 
 /// The running kedge of that role whose folder this is: several may run on a machine.
-fn find_process(role: &str, data_dir: &Path) -> Option<u32> {
+fn find_process(role: &str, layout: &Layout) -> Option<u32> {
     let all = fs::read_dir("/proc").ok()?.flatten();
     all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok()).find(|pid| {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -62,14 +64,8 @@ fn find_process(role: &str, data_dir: &Path) -> Option<u32> {
         let name = Path::new(&args[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
         name.starts_with("kedge")
             && args.get(1).is_some_and(|word| word == role)
-            && work_dir::works_in(&args, *pid, data_dir)
+            && work_dir::works_in(&args, *pid, layout)
     })
-}
-
-/// Bytes of the files in a folder.
-fn bytes_in(dir: &Path) -> u64 {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.metadata().ok()).filter(fs::Metadata::is_file).map(|meta| meta.len()).sum()
 }
 
 fn field(pid: u32, file: &str, name: &str) -> Option<u64> {
@@ -195,8 +191,7 @@ async fn addons(report: &mut Report, client: &kube::Client) -> Result<(), kube::
 }
 
 fn store(report: &mut Report, db: &Path, pid: Option<u32>) {
-    let size = |name: &str| fs::metadata(db.join(name)).map_or(0, |meta| meta.len());
-    let (file, log) = (size("state.db") + size("state.db-wal"), bytes_in(&store::journal::dir_in(db)));
+    let DiskUse { database: file, log } = disk_use(db);
     let written = pid.and_then(|pid| field(pid, "io", "write_bytes"));
     let mut lines = vec![format!("{} and {} of log in {}", mib(file), mib(log), db.display())];
     let slowest = slowest_write(db);
@@ -248,15 +243,11 @@ fn slowest_write(dir: &Path) -> std::io::Result<Duration> {
     measured
 }
 
-fn membership(report: &mut Report, dir: &Path) {
-    let servers: Value = fs::read(dir.join("load-balancer.json"))
-        .ok()
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-        .unwrap_or_default();
-    let member: Value = fs::read(dir.join("membership.json"))
-        .ok()
-        .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-        .unwrap_or_default();
+fn membership(report: &mut Report, agent: &AgentFolder) {
+    let servers: Value =
+        fs::read(agent.servers()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+    let member: Value =
+        fs::read(agent.membership()).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
     let name = member["nodeName"].as_str().unwrap_or_default();
     let list: Vec<&str> = servers["servers"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let mut lines = vec![format!("node {name}")];
@@ -273,8 +264,8 @@ fn membership(report: &mut Report, dir: &Path) {
     report.add("membership", lines, json!({ "node": name, "servers": list }));
 }
 
-fn ends(report: &mut Report, data_dir: &Path) {
-    let Ok(found) = certificate::look(data_dir) else { return };
+fn ends(report: &mut Report, layout: &Layout) {
+    let Ok(found) = certificate::look(layout) else { return };
     let now = Clock::system().now();
     let Some(first) = found.iter().min_by_key(|seen| seen.ends) else { return };
     let days = (first.ends.as_second() - now.as_second()) / 86_400;

@@ -50,7 +50,7 @@ impl Problem {
 
 /// Looks, prints; fails if something is wrong, so that scripts can ask.
 pub(crate) fn main(args: &StatusArgs) -> Result<(), StatusError> {
-    let report = life::ask(look::report(&args.state.data_dir, &args.admin.kubeconfig))?;
+    let report = life::ask(look::report(&args.state.layout, &args.admin.kubeconfig))?;
     match args.output {
         Form::Json => println!("{}", report.to_json()),
         Form::Text => print!("{}", report.to_text()),
