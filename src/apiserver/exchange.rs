@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use base::sync::Mutex;
+use base::url::Query;
 use http::header::HeaderValue;
 use schema::catalog::Catalog;
 use wire::{Body, ConnInfo};
@@ -12,7 +13,6 @@ use crate::audit::auditor::Record;
 use crate::capabilities::Capabilities;
 use crate::heavy::Weight;
 use crate::metrics::{Series, verb_label};
-use crate::query::Query;
 
 /// One request on its way.
 pub struct Exchange<'a> {

@@ -2,6 +2,7 @@
 //! of webhooks and kubelets. Nothing may panic, and what is refused is refused with a Status.
 
 use base::fuzz::{self, mutated_text, pick, rounds};
+use base::url::{self, Query};
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method};
 use schema::table::Name;
@@ -9,7 +10,6 @@ use serde_json::{Value, json};
 
 use crate::admission::webhooks::question;
 use crate::custom::conversion;
-use crate::query::{self, Query};
 use crate::stream::{remote_command, rewrite};
 use crate::verbs::{delete, list, page};
 use crate::{cache, info, negotiate, usage};
@@ -48,7 +48,7 @@ fn paths_and_queries_of_any_bytes_are_read_or_refused() {
             "{path:?} is read as the name {:?}",
             asked.name
         );
-        let _any = (query::decode_strictly(&path), rewrite::to_root(&Method::GET, &path, Some(&query)));
+        let _any = (url::decode_strictly(&path), rewrite::to_root(&Method::GET, &path, Some(&query)));
         let _any =
             (list::Moment::parse(&pairs, rng.below(2) == 0).is_ok(), delete::parse_options(&options, &pairs).is_ok());
         let _any = (page::Token::decode(pairs.text("continue")).is_ok(), remote_command::Wanted::from_query(&query));

@@ -5,6 +5,7 @@
 //! is open kedge does before, in four steps; each name stands for the step that does it.
 
 use base::sync::{Mutex, RwLock};
+use base::url::Query;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -16,7 +17,6 @@ use store::Storage;
 use wire::Body;
 
 use crate::crypt::sealed::Seals;
-use crate::query::Query;
 use crate::respond::{self, page_not_found};
 
 /// The store must answer within this.

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use base::url;
+
 use crate::attributes::Attributes;
 use crate::exchange::Exchange;
-use crate::query;
 use crate::status::Status;
 use crate::user::{self, UserInfo};
 
@@ -49,7 +50,7 @@ fn wanted(headers: &http::HeaderMap) -> Result<Option<UserInfo>, Status> {
     wanted.groups = headers.get_all(GROUP).iter().map(|value| said(GROUP, value)).collect::<Result<_, _>>()?;
     for (name, value) in headers {
         if let Some(key) = name.as_str().strip_prefix(EXTRA) {
-            wanted.extra.entry(query::decode(key, false)).or_default().push(said(name.as_str(), value)?);
+            wanted.extra.entry(url::decode(key)).or_default().push(said(name.as_str(), value)?);
         }
     }
     if !wanted.name.is_empty() {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use base::url::{self, Query};
 use http::Method;
 use serde_json::{Value, json};
 
 use crate::attributes::Attributes;
-use crate::query::{self, Query};
 use crate::status::Status;
 
 /// What follows the subresource in the path, e.g. of `pods/x/proxy/a/b`: `a/b`, as it was sent.
@@ -47,7 +47,7 @@ fn place(parts: &[&str]) -> Option<Place> {
 }
 
 fn decoded(path: &str) -> Vec<String> {
-    path.trim_matches('/').split('/').map(|part| query::decode(part, false)).collect()
+    path.trim_matches('/').split('/').map(|part| url::decode(part)).collect()
 }
 
 /// How many segments of a resource's path stand before what follows its subresource. `None`: the path is no resource's.
@@ -67,7 +67,7 @@ pub fn unambiguous(path: &str) -> Result<(), Status> {
     let segments: Vec<&str> = whole.strip_suffix('/').unwrap_or(whole).split('/').collect();
     let end = if segments.get(tail - 1) == Some(&"proxy") { tail } else { segments.len() };
     for segment in segments.iter().take(end) {
-        let decoded = query::decode_strictly(segment).filter(|text| !text.contains(['/', '\0']));
+        let decoded = url::decode_strictly(segment).filter(|text| !text.contains(['/', '\0']));
         if decoded.is_none_or(|text| matches!(text.as_str(), "" | "." | "..")) {
             return Err(Status::bad_request(format!("the path of the request is ambiguous: segment {segment:?}")));
         }

@@ -47,7 +47,6 @@ pub mod objects;
 mod pages;
 pub mod paths;
 pub mod pipeline;
-pub mod query;
 mod registrar;
 pub mod respond;
 pub mod serve;

@@ -1,9 +1,9 @@
 //! Media types: what the client sends and what it wants back.
 
+use base::url::Query;
 use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 
-use crate::query::Query;
 use crate::status::Status;
 
 /// Everything the server reads and writes.

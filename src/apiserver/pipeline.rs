@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::time::Stopwatch;
+use base::url::Query;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::header::{CACHE_CONTROL, HeaderValue, WARNING};
@@ -24,7 +25,6 @@ use crate::capabilities::Capabilities;
 use crate::exchange::{Exchange, is_foreign};
 use crate::heavy::{Beside, Weight};
 use crate::metrics::Verdict;
-use crate::query::Query;
 use crate::status::Status;
 use crate::user::UserInfo;
 use crate::{aggregate, dispatch, held, impersonate, info, paths, respond, warnings};

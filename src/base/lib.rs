@@ -30,6 +30,7 @@ pub mod time;
 pub mod traces;
 pub mod unicast;
 pub mod unshared;
+pub mod url;
 pub mod version;
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use base::url;
+
 /// A URL with its parts as Go's `net/url` gives them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
@@ -50,7 +52,12 @@ impl Url {
             && port.bytes().all(|b| b.is_ascii_digit())
             && escapes_are_whole
             && (!host.starts_with('[') || host.contains(']')))
-        .then(|| Url { scheme, host: host.to_owned(), path: escaped(path), query: query.to_owned() })
+        .then(|| Url {
+            scheme,
+            host: host.to_owned(),
+            path: url::encode(path, url::WRITTEN_PATH),
+            query: query.to_owned(),
+        })
     }
 
     /// The host without its port and brackets.
@@ -73,39 +80,9 @@ impl Url {
     /// The query by name.
     pub fn queries(&self) -> BTreeMap<String, Vec<String>> {
         let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for pair in self.query.split('&').filter(|p| !p.is_empty()) {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            all.entry(decode(key)).or_default().push(decode(value));
+        for (key, value) in url::Query::parse(&self.query).pairs() {
+            all.entry(key.clone()).or_default().push(value.clone());
         }
         all
     }
-}
-
-/// With what may not stand in a path put as its bytes.
-fn escaped(path: &str) -> String {
-    let is_plain = |b: u8| b.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&b);
-    path.bytes().map(|b| if is_plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
-}
-
-fn decode(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let (mut out, mut at) = (Vec::new(), 0);
-    while at < bytes.len() {
-        let hex = text.get(at + 1..at + 3).and_then(|h| u8::from_str_radix(h, 16).ok());
-        match (bytes[at], hex) {
-            (b'%', Some(byte)) => {
-                out.push(byte);
-                at += 3;
-            }
-            (b'+', _) => {
-                out.push(b' ');
-                at += 1;
-            }
-            (byte, _) => {
-                out.push(byte);
-                at += 1;
-            }
-        }
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use base::backoff::Backoff;
 use base::chain::Chain;
 use base::rng::Rng;
+use base::url;
 use bytes::{Buf as _, BytesMut};
 use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
@@ -242,8 +243,7 @@ fn request(source: &Source, since: Option<&str>, lasts: Duration) -> Request<Bod
         None => uri.push_str("&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"),
     }
     if !source.fields.is_empty() {
-        // Field selectors are names, dots and `=`: only the last needs an escape.
-        uri.push_str(&format!("&fieldSelector={}", source.fields.replace('=', "%3D").replace(',', "%2C")));
+        uri.push_str(&format!("&fieldSelector={}", url::encode(&source.fields, url::COMPONENT)));
     }
     let mut request = Request::new(Body::empty());
     // A path out of the table of kinds always parses; should one not, the server's 404 names it.

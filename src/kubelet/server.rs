@@ -9,6 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base::chain::Chain;
 use base::task::Group;
+use base::url::Query;
 use http::{Method, Request, Response, StatusCode, header};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
@@ -44,51 +45,19 @@ impl From<Error> for Refusal {
     }
 }
 
-/// A query with repeated keys, decoded.
-pub(crate) struct Query(Vec<(String, String)>);
-
-impl Query {
-    pub(crate) fn parse(text: &str) -> Query {
-        let decode = |part: &str| percent_decode(&part.replace('+', " "));
-        Query(
-            text.split('&')
-                .filter(|p| !p.is_empty())
-                .map(|p| p.split_once('=').unwrap_or((p, "")))
-                .map(|(k, v)| (decode(k), decode(v)))
-                .collect(),
-        )
-    }
-
-    fn get(&self, key: &str) -> Option<&str> {
-        self.0.iter().find(|(k, _)| k == key).map(|(_, v)| v.as_str()).filter(|v| !v.is_empty())
-    }
-
-    pub(crate) fn on(&self, key: &str) -> bool {
-        matches!(self.get(key), Some("true" | "1"))
-    }
-
-    pub(crate) fn all(&self, key: &str) -> Vec<String> {
-        self.0.iter().filter(|(k, _)| k == key).map(|(_, v)| v.clone()).collect()
-    }
-
-    pub(crate) fn number<T: std::str::FromStr>(&self, key: &str) -> Result<Option<T>, Refusal> {
-        let bad = |text: &str| Refusal(StatusCode::BAD_REQUEST, format!("{key}: {text:?} is not a number"));
-        self.get(key).map(|text| text.parse().map_err(|_| bad(text))).transpose()
-    }
+/// A value that is given and not empty.
+fn given<'a>(query: &'a Query, key: &str) -> Option<&'a str> {
+    query.get(key).filter(|value| !value.is_empty())
 }
 
-fn percent_decode(text: &str) -> String {
-    let bytes = text.as_bytes();
-    let (mut out, mut at) = (Vec::with_capacity(bytes.len()), 0);
-    while at < bytes.len() {
-        let hex = (bytes[at] == b'%')
-            .then(|| text.get(at + 1..at + 3))
-            .flatten()
-            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        out.push(hex.unwrap_or(bytes[at]));
-        at += if hex.is_some() { 3 } else { 1 };
-    }
-    String::from_utf8_lossy(&out).into_owned()
+fn is_on(query: &Query, key: &str) -> bool {
+    matches!(query.get(key), Some("true" | "1"))
+}
+
+/// Errors: 400 for what is no number.
+pub(crate) fn number<T: std::str::FromStr>(query: &Query, key: &str) -> Result<Option<T>, Refusal> {
+    let bad = |text: &str| Refusal(StatusCode::BAD_REQUEST, format!("{key}: {text:?} is not a number"));
+    given(query, key).map(|text| text.parse().map_err(|_| bad(text))).transpose()
 }
 
 impl Server {
@@ -110,14 +79,17 @@ impl Server {
             ["pods" | "runningpods"] => Ok(as_json(
                 &json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self.handle.pods()}),
             )),
-            ["stats", "summary"] => Ok(as_json(&self.handle.summary(query.on("only_cpu_and_memory")).await?)),
+            ["stats", "summary"] => Ok(as_json(&self.handle.summary(is_on(&query, "only_cpu_and_memory")).await?)),
             ["metrics"] => self.metrics("").await,
             ["metrics", page] => self.metrics(page).await,
             ["configz"] => Ok(as_json(&self.handle.configz())),
             ["logs", rest @ ..] => Ok(files::serve(Path::new("/var/log"), rest, path.ends_with('/')).await),
             ["containerLogs", ns, pod, container] => self.logs(ns, pod, container, &query).await,
             ["exec", ns, pod, container] | ["exec", ns, pod, _, container] => {
-                let url = self.handle.exec_url(ns, pod, container, streams(&query, query.all("command"))).await?;
+                let url = self
+                    .handle
+                    .exec_url(ns, pod, container, streams(&query, query.all("command").map(str::to_owned).collect()))
+                    .await?;
                 self.stream(req, &url).await
             }
             ["attach", ns, pod, container] | ["attach", ns, pod, _, container] => {
@@ -125,13 +97,12 @@ impl Server {
                 self.stream(req, &url).await
             }
             ["portForward", ns, pod] | ["portForward", ns, pod, _] => {
-                let ports =
-                    query.all("port").iter().flat_map(|p| p.split(',')).filter_map(|p| p.parse().ok()).collect();
+                let ports = query.all("port").flat_map(|p| p.split(',')).filter_map(|p| p.parse().ok()).collect();
                 let url = self.handle.port_forward_url(ns, pod, ports).await?;
                 self.stream(req, &url).await
             }
             ["run", ns, pod, container] if req.method() == Method::POST => {
-                let command = query.get("cmd").unwrap_or_default().split(' ').map(str::to_owned).collect();
+                let command = query.text("cmd").split(' ').map(str::to_owned).collect();
                 let (_, stdout, stderr) = self.handle.run(ns, pod, container, command).await?;
                 Ok(Response::new(body::full([stdout, stderr].concat())))
             }
@@ -149,16 +120,16 @@ impl Server {
     }
 
     async fn logs(&self, ns: &str, pod: &str, container: &str, query: &Query) -> Result<Response<Body>, Refusal> {
-        let since_time = query.get("sinceTime").map(str::parse).transpose();
+        let since_time = given(query, "sinceTime").map(str::parse).transpose();
         let options = LogOptions {
-            follow: query.on("follow"),
-            previous: query.on("previous"),
-            timestamps: query.on("timestamps"),
-            tail_lines: query.number("tailLines")?,
-            since_seconds: query.number("sinceSeconds")?,
+            follow: is_on(query, "follow"),
+            previous: is_on(query, "previous"),
+            timestamps: is_on(query, "timestamps"),
+            tail_lines: number(query, "tailLines")?,
+            since_seconds: number(query, "sinceSeconds")?,
             since_time: since_time.map_err(|err| Refusal(StatusCode::BAD_REQUEST, format!("sinceTime: {err}")))?,
-            limit_bytes: query.number("limitBytes")?,
-            stream: query.get("stream").filter(|s| *s != "All").map(str::to_owned),
+            limit_bytes: number(query, "limitBytes")?,
+            stream: given(query, "stream").filter(|s| *s != "All").map(str::to_owned),
         };
         let lines = self.handle.logs(ns, pod, container, options).await?;
         let mut answer = Response::new(body::stream(lines));
@@ -291,13 +262,13 @@ fn access(method: &Method, path: &str) -> (&'static str, Vec<&'static str>) {
 
 fn streams(query: &Query, command: Vec<String>) -> StreamOptions {
     // The kubelet's own names, then those of the API.
-    let on = |own: &str, api: &str| query.on(own) || query.on(api);
+    let on = |own: &str, api: &str| is_on(query, own) || is_on(query, api);
     StreamOptions {
         command,
         stdin: on("input", "stdin"),
         stdout: on("output", "stdout"),
         stderr: on("error", "stderr"),
-        tty: query.on("tty"),
+        tty: is_on(query, "tty"),
     }
 }
 
@@ -332,10 +303,10 @@ mod tests {
     #[test]
     fn a_query_keeps_repeated_and_escaped_values() {
         let query = Query::parse("command=sh&command=-c&command=echo%20a%2Bb&stdin=1&empty=");
-        assert_eq!(query.all("command"), ["sh", "-c", "echo a+b"]);
-        assert!(query.on("stdin"));
-        assert_eq!(query.get("empty"), None);
-        assert!(Query::parse("tailLines=x").number::<u64>("tailLines").is_err());
+        assert_eq!(query.all("command").collect::<Vec<_>>(), ["sh", "-c", "echo a+b"]);
+        assert!(is_on(&query, "stdin"));
+        assert_eq!(given(&query, "empty"), None);
+        assert!(number::<u64>(&Query::parse("tailLines=x"), "tailLines").is_err());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::url;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
@@ -51,23 +52,15 @@ pub fn says_who(user: &UserInfo) -> Option<HeaderMap> {
     said.extend((!user.uid.is_empty()).then(|| ("x-remote-uid".to_owned(), &user.uid)));
     said.extend(user.groups.iter().map(|group| ("x-remote-group".to_owned(), group)));
     for (key, values) in &user.extra {
-        said.extend(values.iter().map(|value| (format!("x-remote-extra-{}", escaped(key)), value)));
+        said.extend(
+            values.iter().map(|value| (format!("x-remote-extra-{}", url::encode(key, url::HEADER_NAME)), value)),
+        );
     }
     let mut headers = HeaderMap::new();
     for (name, value) in said {
         headers.try_append(HeaderName::try_from(name).ok()?, HeaderValue::from_bytes(value.as_bytes()).ok()?).ok()?;
     }
     Some(headers)
-}
-
-/// A key of `extra` as a header's name: what is no token character, and the percent sign, is percent-encoded.
-fn escaped(key: &str) -> String {
-    let mut out = String::new();
-    for byte in key.bytes() {
-        let plain = byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte);
-        if plain { out.push(char::from(byte)) } else { out.push_str(&format!("%{byte:02x}")) }
-    }
-    out
 }
 
 /// Who the server is to those behind it: its front-proxy certificate.

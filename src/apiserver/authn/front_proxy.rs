@@ -1,12 +1,12 @@
 //! Front proxies: a certificate of the request-header authority may say in headers for whom it speaks.
 
 use base::time::Clock;
+use base::url;
 use http::request::Parts;
 use pki::bundle::Bundle;
 use pki::identity;
 
 use super::AuthnError;
-use crate::query;
 use crate::user::UserInfo;
 
 const USER: &str = "x-remote-user";
@@ -58,7 +58,7 @@ fn named(headers: &http::HeaderMap) -> Result<Option<UserInfo>, AuthnError> {
     user.groups = headers.get_all(GROUP).iter().map(|value| said(GROUP, value)).collect::<Result<_, _>>()?;
     for (header, value) in headers {
         if let Some(key) = header.as_str().strip_prefix(EXTRA) {
-            user.extra.entry(query::decode(key, false)).or_default().push(said(header.as_str(), value)?);
+            user.extra.entry(url::decode(key)).or_default().push(said(header.as_str(), value)?);
         }
     }
     Ok(Some(user).filter(|user| !user.name.is_empty()))

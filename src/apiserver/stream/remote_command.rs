@@ -8,6 +8,7 @@ use std::io;
 
 use base::chain::Chain;
 use base::task::Group;
+use base::url::Query;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -44,9 +45,10 @@ pub struct Wanted {
 impl Wanted {
     /// Reads the query of an exec or attach request, in the kubelet's names or in the API's.
     pub fn from_query(query: &str) -> Wanted {
+        let query = Query::parse(query);
         let on = |kubelets: &str, apis: &str| {
-            let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-            pairs.any(|(key, value)| (key == kubelets || key == apis) && matches!(value, "true" | "1"))
+            let asks = |key: &str| query.all(key).any(|value| matches!(value, "true" | "1"));
+            asks(kubelets) || asks(apis)
         };
         let tty = on("tty", "tty");
         Wanted {

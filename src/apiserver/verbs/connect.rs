@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use base::unicast;
+use base::url;
 use http::{Request, Response};
 use model::meta;
 use serde_json::{Value, json};
@@ -211,7 +212,7 @@ async fn log_target(call: &Call<'_, '_>) -> Result<Target, Status> {
         .pairs()
         .iter()
         .filter(|(k, _)| passed.contains(&k.as_str()))
-        .map(|(k, v)| format!("{k}={}", escape(v)))
+        .map(|(k, v)| format!("{k}={}", url::encode(v, url::COMPONENT)))
         .collect();
     let path = format!("/containerLogs/{}/{name}/{container}?{}", call.namespace(), pairs.join("&"));
     Ok(Target::Kubelet { node, path_and_query: path })
@@ -224,7 +225,8 @@ async fn stream_target(call: &Call<'_, '_>, what: &str) -> Result<Target, Status
         return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
     };
     if what == "portforward" {
-        let ports: Vec<String> = call.x.query.all("ports").map(|p| format!("port={}", escape(p))).collect();
+        let ports: Vec<String> =
+            call.x.query.all("ports").map(|p| format!("port={}", url::encode(p, url::COMPONENT))).collect();
         let path = format!("/portForward/{}/{name}?{}", call.namespace(), ports.join("&"));
         return Ok(Target::Kubelet { node, path_and_query: path });
     }
@@ -235,7 +237,7 @@ async fn stream_target(call: &Call<'_, '_>, what: &str) -> Result<Target, Status
             pairs.push(format!("{kubelets}=1"));
         }
     }
-    pairs.extend(call.x.query.all("command").map(|c| format!("command={}", escape(c))));
+    pairs.extend(call.x.query.all("command").map(|c| format!("command={}", url::encode(c, url::COMPONENT))));
     let path = format!("/{what}/{}/{name}/{container}?{}", call.namespace(), pairs.join("&"));
     Ok(Target::Kubelet { node, path_and_query: path })
 }
@@ -367,19 +369,6 @@ fn proxyable(host: &str) -> Result<(), Status> {
     if unicast::is_global(host.parse::<IpAddr>().map_err(|_| refused())?) { Ok(()) } else { Err(refused()) }
 }
 
-/// Percent-encodes a value of a query.
-fn escape(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -430,11 +419,6 @@ mod tests {
         for refused in ["ftp:p:80", "HTTP:p:80", "::", "http::80", "a:b:c:d", ":80"] {
             assert_eq!(split(refused).unwrap_err().message, format!("invalid pod request {refused:?}"));
         }
-    }
-
-    #[test]
-    fn queries_survive_escaping() {
-        assert_eq!(crate::query::decode(&escape("a b&c=ü%"), true), "a b&c=ü%");
     }
 
     #[tokio::test]

@@ -1,5 +1,6 @@
 //! `delete`: an object goes, now or when its finalizers and its grace period allow.
 
+use base::url::Query;
 use http::{Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use model::{grace, meta};
@@ -116,7 +117,7 @@ pub async fn options(call: &mut Call<'_, '_>) -> Result<Options, Status> {
 }
 
 /// Reads DeleteOptions from an object and the query.
-pub fn parse_options(body: &Value, query: &crate::query::Query) -> Result<Options, Status> {
+pub fn parse_options(body: &Value, query: &Query) -> Result<Options, Status> {
     let text = |v: &Value| v.as_str().map(str::to_owned);
     let in_body = body["dryRun"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let orphan =

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use base::limits::CACHE_FILL_PAGE_KEYS;
+use base::url::Query;
 use http::Response;
 use model::labels::Selector;
 use schema::fields::FieldSelector;
@@ -21,7 +22,6 @@ use crate::cache::{Cache, Kind};
 use crate::custom::selection::Selection;
 use crate::heavy::Weight;
 use crate::held;
-use crate::query::Query;
 use crate::status::Status;
 
 /// Asking one object whether it is wanted costs about as much as reading so many bytes.

@@ -288,7 +288,7 @@ mod tests {
     // security-3 F15: the sum panicked.
     #[test]
     fn a_watch_may_be_asked_for_as_many_seconds_as_there_are() {
-        let asked = crate::query::Query::parse("timeoutSeconds=9223372036854775807").number("timeoutSeconds").unwrap();
+        let asked = base::url::Query::parse("timeoutSeconds=9223372036854775807").number("timeoutSeconds").unwrap();
         for secs in [u64::try_from(asked).unwrap(), u64::MAX] {
             assert!(ends_after(Duration::from_secs(secs)) > Instant::now());
         }

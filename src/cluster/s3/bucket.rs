@@ -12,6 +12,7 @@ use base::files::FileError;
 use base::rng::Rng;
 use base::task::{Fatal, Group};
 use base::time::Clock;
+use base::url;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, ETAG, HOST, PROXY_AUTHORIZATION};
 use http::{Method, Request, Response, StatusCode};
@@ -354,9 +355,9 @@ impl Bucket {
             Payload::Part { file, offset, len } => (hash(file, *offset, *len).await?, *len),
         };
         let key = ask.object.map(|name| self.key(name)).unwrap_or_default();
-        let path = format!("{}{}", self.root, sign::encode_path(&key));
+        let path = format!("{}{}", self.root, url::encode(&key, url::PATH));
         let query: Vec<String> =
-            ask.query.iter().map(|(name, value)| format!("{name}={}", sign::encode_query(value))).collect();
+            ask.query.iter().map(|(name, value)| format!("{name}={}", url::encode(value, url::COMPONENT))).collect();
         let query = query.join("&");
         let Settings { region, keys, proxy, .. } = &self.settings;
         let signed = Signed {

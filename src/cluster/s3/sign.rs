@@ -26,7 +26,7 @@ pub struct Signed<'a> {
     pub method: &'a str,
     /// The Host header.
     pub host: &'a str,
-    /// Path as it is sent, see [`encode_path`].
+    /// Path as it is sent: encoded, see `base::url::PATH`.
     pub path: &'a str,
     /// Query as it is sent: encoded, in order of names, `a=1&b=`.
     pub query: &'a str,
@@ -39,29 +39,6 @@ pub struct Signed<'a> {
 /// SHA-256 in hexadecimal.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex::encode(digest::digest(&digest::SHA256, bytes).as_ref())
-}
-
-/// An object's key as a path is sent: all but letters, digits, `-_.~` and slashes as `%XX`.
-pub fn encode_path(key: &str) -> String {
-    encode(key, "-_.~/")
-}
-
-/// A name or value of a query as it is sent.
-pub fn encode_query(text: &str) -> String {
-    encode(text, "-_.~")
-}
-
-fn encode(text: &str, plain: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        let c = char::from(byte);
-        if c.is_ascii_alphanumeric() || plain.contains(c) {
-            out.push(c);
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    out
 }
 
 /// The headers to send beside `Host`.
@@ -107,6 +84,8 @@ fn hmac_of(key: &[u8], text: &str) -> hmac::Tag {
 
 #[cfg(test)]
 mod tests {
+    use base::url;
+
     use super::*;
 
     fn check(query: &str, signature: &str) {
@@ -144,7 +123,7 @@ mod tests {
 
     #[test]
     fn names_are_sent_in_the_way_that_is_signed() {
-        assert_eq!(encode_path("a b/ä~.zst"), "a%20b/%C3%A4~.zst");
-        assert_eq!(encode_query("a/b="), "a%2Fb%3D");
+        assert_eq!(url::encode("a b/ä~.zst", url::PATH), "a%20b/%C3%A4~.zst");
+        assert_eq!(url::encode("a/b=", url::COMPONENT), "a%2Fb%3D");
     }
 }

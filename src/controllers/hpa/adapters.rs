@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use base::url;
 use jiff::SignedDuration;
 use k8s_openapi::api::autoscaling::v2::CrossVersionObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -124,17 +125,7 @@ fn text_of(selector: &LabelSelector) -> Result<String, String> {
 /// Percent-encoded, so that what somebody wrote into an autoscaler stays one part of the path or one value of the
 /// query.
 fn encoded(text: &str) -> String {
-    use std::fmt::Write as _;
-    let mut out = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
-            out.push(char::from(byte));
-        } else {
-            // Writing to a String does not fail.
-            let _infallible = write!(out, "%{byte:02X}");
-        }
-    }
-    out
+    url::encode(text, url::COMPONENT)
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base::confined::Dir;
 use base::confined::deadline::within;
+use base::url;
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
 use rustix::fs::FileType;
@@ -30,7 +31,7 @@ fn plain(code: StatusCode, text: &str) -> Response<Body> {
 /// one. Pods write there, too: links are followed as upstream's file server does, but none that leads out, and nothing
 /// but regular files is read.
 pub(super) async fn serve(root: &Path, parts: &[&str], slash: bool) -> Response<Body> {
-    let parts: Vec<String> = parts.iter().map(|p| super::percent_decode(p)).filter(|p| !p.is_empty()).collect();
+    let parts: Vec<String> = parts.iter().map(|p| url::decode(p)).filter(|p| !p.is_empty()).collect();
     if parts.iter().any(|p| p == ".." || p.contains('/')) {
         return plain(StatusCode::BAD_REQUEST, "invalid URL path");
     }
