@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use base::time::Stopwatch;
-use model::labels::Selector;
-use model::meta;
+use model::budget::{self, Asker};
+use model::pod::Pod;
+use model::{meta, phase};
+use serde::Deserialize as _;
 use serde_json::{Value, json};
 
 use crate::kinds;
@@ -72,12 +74,12 @@ async fn leave_now(
 async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) -> Result<Leave, Status> {
     let server = call.x.server;
     let pod = server.objects.read(&call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?.value();
-    let phase = pod["status"]["phase"].as_str().unwrap_or_default();
-    let idle = || Leave::Idle(meta::resource_version(&pod).to_owned());
-    if matches!(phase, "Succeeded" | "Failed") || meta::deletion_timestamp(&pod).is_some() {
+    let pod = Pod::deserialize(&pod).map_err(Status::internal)?;
+    let idle = || Leave::Idle(pod.metadata.resource_version.clone().unwrap_or_default());
+    if phase::is_terminal(phase::phase(&pod)) || pod.metadata.deletion_timestamp.is_some() {
         return Ok(Leave::Over);
     }
-    if phase == "Pending" {
+    if phase::phase(&pod) == "Pending" {
         return Ok(idle());
     }
     let Some(budgets) = kinds::stored("policy", "poddisruptionbudgets") else { return Ok(Leave::Given) };
@@ -85,9 +87,14 @@ async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) 
     let (began, mut again) = (Stopwatch::start(), Again::new(&server.objects.rng));
     while began.elapsed() < CHARGE_WITHIN {
         server.objects.cache.wait_for_now().await?;
-        let covering: Vec<_> =
-            kind.snapshot(Some(namespace)).whole()?.items.into_iter().filter(|b| covers(&b.value(), &pod)).collect();
-        let budget = match covering.as_slice() {
+        let mut covering = Vec::new();
+        for stored in kind.snapshot(Some(namespace)).whole()?.items {
+            let budget = budget::read(&stored.value()).map_err(Status::internal)?;
+            if budget::covers(&budget, &pod.metadata, Asker::Eviction) {
+                covering.push((stored, budget));
+            }
+        }
+        let (stored, budget) = match covering.as_slice() {
             [] => return Ok(Leave::Given),
             [one] => one,
             _ => {
@@ -98,12 +105,12 @@ async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) 
                 ));
             }
         };
-        let mut value = budget.value();
-        if unhealthy_may_go(&value, &pod) {
+        let mut value = stored.value();
+        if budget::lets_unhealthy_go(budget, &pod) {
             return Ok(idle());
         }
         charge(&mut value, name, &base::time::rfc3339_secs(server.objects.clock.now()))?;
-        if dry_run || server.objects.put(&budgets, namespace, budget.name(), &mut value, budget.rv).await?.is_some() {
+        if dry_run || server.objects.put(&budgets, namespace, stored.name(), &mut value, stored.rv).await?.is_some() {
             return Ok(Leave::Given);
         }
         again.pause().await;
@@ -148,25 +155,6 @@ async fn announce(
         }
         again.pause().await;
     }
-}
-
-fn covers(budget: &Value, pod: &Value) -> bool {
-    Selector::from_label_selector(budget["spec"].get("selector")).is_ok_and(|s| s.matches_object(pod))
-}
-
-fn is_ready(pod: &Value) -> bool {
-    let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-    conditions.into_iter().any(|c| c["type"] == "Ready" && c["status"] == "True")
-}
-
-/// A pod that serves nobody is no disruption: always, or when the healthy ones suffice.
-fn unhealthy_may_go(budget: &Value, pod: &Value) -> bool {
-    if is_ready(pod) {
-        return false;
-    }
-    let status = |field: &str| budget["status"][field].as_i64().unwrap_or(0);
-    budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
-        || (status("currentHealthy") >= status("desiredHealthy") && status("desiredHealthy") > 0)
 }
 
 fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {

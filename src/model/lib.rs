@@ -1,6 +1,7 @@
 //! This room knows what Kubernetes objects mean: quantities, names, labels, selectors; over typed objects and over JSON
 //! alike.
 
+pub mod budget;
 pub mod grace;
 pub mod labels;
 pub mod meta;

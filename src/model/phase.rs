@@ -10,9 +10,19 @@ pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
 }
 
+/// Whether a pod in this phase has come to its end: none of its containers will start again.
+pub fn is_terminal(phase: &str) -> bool {
+    matches!(phase, "Succeeded" | "Failed")
+}
+
+/// Whether the pod has come to its end.
+pub fn has_ended(pod: &Pod) -> bool {
+    is_terminal(phase(pod))
+}
+
 /// Neither ended nor being deleted.
 pub fn is_active(pod: &Pod) -> bool {
-    !matches!(phase(pod), "Succeeded" | "Failed") && pod.metadata.deletion_timestamp.is_none()
+    !has_ended(pod) && pod.metadata.deletion_timestamp.is_none()
 }
 
 /// Since when the pod is ready; `None` if it is not.

@@ -2,60 +2,73 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
+use k8s_openapi::api::core::v1::{Affinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// Whether a selector picks these labels. An empty selector picks everything, as upstream's `LabelSelectorAsSelector`
-/// has it.
-pub fn selects(selector: &LabelSelector, labels: Option<&BTreeMap<String, String>>) -> bool {
+use crate::labels::requirement::Operator;
+
+type Labels = BTreeMap<String, String>;
+
+/// Whether a selector picks these labels. An empty selector picks everything. One that cannot be read, as upstream's
+/// `LabelSelectorAsSelector` would find, picks nothing.
+pub fn selects(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
     let actual = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
-    selector.match_labels.iter().flatten().all(|(key, value)| actual(key) == Some(value.as_str()))
+    selector.match_labels.as_ref().is_none_or(|wanted| includes(wanted, labels))
         && selector.match_expressions.iter().flatten().all(|r| {
-            let values = r.values.as_deref().unwrap_or_default();
-            let listed = actual(&r.key).is_some_and(|actual| values.iter().any(|v| v == actual));
-            match r.operator.as_str() {
-                "In" => listed,
-                "NotIn" => !listed,
-                "Exists" => actual(&r.key).is_some(),
-                "DoesNotExist" => actual(&r.key).is_none(),
-                _ => false,
-            }
+            let operator = Operator::of_label_selector(&r.operator);
+            operator.is_some_and(|operator| operator.holds(actual(&r.key), texts(r.values.as_deref())))
         })
+}
+
+/// Whether the labels have all that are `wanted`, each with its value: a Service's selector, a pod's `nodeSelector`.
+pub fn includes(wanted: &Labels, labels: Option<&Labels>) -> bool {
+    let actual = |key: &str| labels.and_then(|labels| labels.get(key)).map(String::as_str);
+    wanted.iter().all(|(key, value)| Operator::Equals.holds(actual(key), std::iter::once(value.as_str())))
+}
+
+/// Whether a selector asks for nothing, so that it picks everything.
+pub fn is_empty(selector: &LabelSelector) -> bool {
+    selector.match_labels.as_ref().is_none_or(BTreeMap::is_empty)
+        && selector.match_expressions.as_ref().is_none_or(Vec::is_empty)
+}
+
+fn texts(values: Option<&[String]>) -> impl ExactSizeIterator<Item = &str> {
+    values.unwrap_or_default().iter().map(String::as_str)
 }
 
 /// Whether one requirement of a node selector holds for the value that a node has.
 fn requirement_holds(requirement: &NodeSelectorRequirement, actual: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let listed = || actual.is_some_and(|actual| values.iter().any(|v| v == actual));
-    let compare = |holds: fn(i64, i64) -> bool| {
-        let numbers = actual.and_then(|a| a.parse().ok()).zip(values.first().and_then(|v| v.parse().ok()));
-        numbers.is_some_and(|(actual, wanted)| holds(actual, wanted))
-    };
-    match requirement.operator.as_str() {
-        "In" => listed(),
-        "NotIn" => !listed(),
-        "Exists" => actual.is_some(),
-        "DoesNotExist" => actual.is_none(),
-        "Gt" => compare(|actual, wanted| actual > wanted),
-        "Lt" => compare(|actual, wanted| actual < wanted),
-        _ => false,
-    }
+    let operator = Operator::of_node_selector(&requirement.operator);
+    operator.is_some_and(|operator| operator.holds(actual, texts(requirement.values.as_deref())))
 }
 
 /// Whether a node selector picks the node of this name and with these labels. Without terms, and by empty ones, it
 /// picks none.
-pub fn picks_node(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, String>) -> bool {
+pub fn picks_node(selector: &NodeSelector, name: &str, labels: &Labels) -> bool {
     selector.node_selector_terms.iter().any(|term| term_picks_node(term, name, labels))
 }
 
 /// Whether all requirements of one term hold; an empty term picks no node.
-pub fn term_picks_node(term: &NodeSelectorTerm, name: &str, labels: &BTreeMap<String, String>) -> bool {
+pub fn term_picks_node(term: &NodeSelectorTerm, name: &str, labels: &Labels) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
     let field = |key: &str| (key == "metadata.name").then_some(name);
     !(expressions.is_empty() && fields.is_empty())
         && expressions.iter().all(|r| requirement_holds(r, labels.get(&r.key).map(String::as_str)))
         && fields.iter().all(|r| requirement_holds(r, field(&r.key)))
+}
+
+/// Whether a pod's required node affinity, if it has any, lets it be on the node.
+pub fn affinity_allows(affinity: Option<&Affinity>, name: &str, labels: &Labels) -> bool {
+    let of_nodes = affinity.and_then(|affinity| affinity.node_affinity.as_ref());
+    let required = of_nodes.and_then(|nodes| nodes.required_during_scheduling_ignored_during_execution.as_ref());
+    required.is_none_or(|selector| picks_node(selector, name, labels))
+}
+
+/// Whether a volume can be reached from the node.
+pub fn reaches(volume: &PersistentVolume, name: &str, labels: &Labels) -> bool {
+    let required = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref()?.required.as_ref());
+    required.is_none_or(|selector| picks_node(selector, name, labels))
 }
 
 #[cfg(test)]

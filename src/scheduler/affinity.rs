@@ -1,8 +1,8 @@
-//! Node selector terms of a node in a snapshot, and label selectors that may be absent.
+//! Node selectors and affinity over a node in a snapshot, and label selectors that may be absent.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorTerm};
+use k8s_openapi::api::core::v1::{Affinity, NodeSelectorTerm, PersistentVolume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use model::selectors;
 
@@ -14,9 +14,14 @@ fn labels(node: &NodeState) -> &BTreeMap<String, String> {
     node.node.metadata.labels.as_ref().unwrap_or(&NO_LABELS)
 }
 
-/// Whether any term matches; a selector without terms matches nothing.
-pub fn node_selector_matches(selector: &NodeSelector, node: &NodeState) -> bool {
-    selectors::picks_node(selector, node.name(), labels(node))
+/// Whether a pod's required node affinity, if it has any, lets it be on the node.
+pub fn is_allowed(affinity: Option<&Affinity>, node: &NodeState) -> bool {
+    selectors::affinity_allows(affinity, node.name(), labels(node))
+}
+
+/// Whether a volume can be reached from the node.
+pub fn is_reached(volume: &PersistentVolume, node: &NodeState) -> bool {
+    selectors::reaches(volume, node.name(), labels(node))
 }
 
 /// Whether all requirements of one term hold; an empty term matches nothing.

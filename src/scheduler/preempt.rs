@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use model::budget::{self, Asker};
 use model::pod::Pod;
 
-use crate::affinity;
 use crate::filters::{self, Candidate, Reasons};
 use crate::snapshot::{NodeState, Snapshot};
 
@@ -137,27 +137,13 @@ fn split_by_budgets(pods: Vec<Arc<Pod>>, budgets: &[Arc<PodDisruptionBudget>]) -
                     .disrupted_pods
                     .is_some_and(|gone| pod.metadata.name.as_ref().is_some_and(|name| gone.contains_key(name)))
             };
-            if covers(budget, pod) && !leaving(budget) {
+            if budget::covers(budget, &pod.metadata, Asker::Preemption) && !leaving(budget) {
                 *allowed -= 1;
                 breaks |= *allowed < 0;
             }
         }
         breaks
     })
-}
-
-/// Whether the budget speaks of the pod; here an empty selector, or a pod without labels, is no match, as upstream has
-/// it.
-fn covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
-    let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    let empty = |s: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector| {
-        s.match_labels.as_ref().is_none_or(|l| l.is_empty())
-            && s.match_expressions.as_ref().is_none_or(|e| e.is_empty())
-    };
-    budget.metadata.namespace == pod.metadata.namespace
-        && pod.metadata.labels.as_ref().is_some_and(|labels| !labels.is_empty())
-        && selector.is_some_and(|s| !empty(s))
-        && affinity::label_selector_matches(selector, pod.metadata.labels.as_ref())
 }
 
 /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`, sorted as upstream sorts: as text,

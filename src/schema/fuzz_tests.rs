@@ -213,7 +213,7 @@ fn selectors_and_quantities_are_read_or_refused() {
         if let Ok(quantity) = Quantity::from_value(&json!(text)) {
             let _any = (quantity.to_string(), quantity.value(), quantity.milli_value());
         }
-        let _any = Selector::from_label_selector(Some(&any_value(&rng, 3)));
+        let _any = Selector::from_json(Some(&any_value(&rng, 3)));
     }
 }
 

@@ -3,7 +3,8 @@
 //!
 //! One [`Matcher`] is made per webhook, policy or binding and kept; [`Matcher::matches`] then reads no JSON but labels.
 
-use model::labels::{Selector, SelectorError};
+use model::labels::Selector;
+use model::labels::error::SelectorError;
 use model::meta;
 use schema::catalog::Catalog;
 use schema::table::Gvk;
@@ -132,7 +133,7 @@ impl Matcher {
         // An absent selector means everything here; elsewhere it means nothing.
         let selector = |field: &str| match from.get(field) {
             None | Some(Value::Null) => Ok(Selector::everything()),
-            some => Selector::from_label_selector(some),
+            some => Selector::from_json(some),
         };
         let rules_of = |field: &str| schema::read::list(from, field).iter().map(Rule::of).collect();
         Ok(Matcher {

@@ -21,7 +21,7 @@ pub fn plan(lookup: &dyn Lookup) -> Vec<Write> {
         let mut known = BTreeSet::new();
         for selector in selectors {
             // A selector that cannot be read gathers nothing: upstream's controller stops at it as well.
-            let Ok(selector) = Selector::from_label_selector(Some(selector)) else { continue };
+            let Ok(selector) = Selector::from_json(Some(selector)) else { continue };
             for source in
                 roles.iter().filter(|source| meta::name(source) != meta::name(role) && selector.matches_object(source))
             {

@@ -109,8 +109,8 @@ fn suits(spec: &PodSpec, node: &Node) -> (bool, bool) {
     let name = node.name_any();
     let labels = node.labels();
     let fits = spec.node_name.as_deref().is_none_or(|wanted| wanted.is_empty() || wanted == name)
-        && spec.node_selector.iter().flatten().all(|(k, v)| labels.get(k) == Some(v))
-        && affinity_allows(spec, &name, labels);
+        && spec.node_selector.as_ref().is_none_or(|wanted| selectors::includes(wanted, Some(labels)))
+        && selectors::affinity_allows(spec.affinity.as_ref(), &name, labels);
     let tolerations = tolerations(spec);
     let refused = |effects: &[&str]| {
         let taints = node.spec.iter().flat_map(|s| s.taints.iter().flatten());
@@ -119,12 +119,6 @@ fn suits(spec: &PodSpec, node: &Node) -> (bool, bool) {
             .any(|taint| !tolerations.iter().any(|t| tolerates(t, taint)))
     };
     (fits && !refused(&["NoSchedule", "NoExecute"]), fits && !refused(&["NoExecute"]))
-}
-
-fn affinity_allows(spec: &PodSpec, name: &str, labels: &BTreeMap<String, String>) -> bool {
-    let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
-    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    required.is_none_or(|selector| selectors::picks_node(selector, name, labels))
 }
 
 /// The node a pod runs on, or is bound to by its affinity before the scheduler has seen it.

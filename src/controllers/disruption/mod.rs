@@ -15,8 +15,8 @@ use client::queue::Queue;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use kube::ResourceExt as _;
 use kube::api::{Api, Patch, PatchParams, PostParams};
+use model::budget::{self, Asker};
 use model::pod::Pod;
-use model::selectors;
 use serde_json::json;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
@@ -64,8 +64,7 @@ pub(crate) fn start(context: &Context) {
 }
 
 fn covers(budget: &PodDisruptionBudget, pod: &Pod) -> bool {
-    let selector = budget.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-    selector.is_some_and(|selector| selectors::selects(selector, pod.metadata.labels.as_ref()))
+    budget::covers(budget, &pod.metadata, Asker::Controller)
 }
 
 fn covering(pod: &Pod, budgets: &Informer<PodDisruptionBudget>) -> Vec<Key> {

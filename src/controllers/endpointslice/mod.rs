@@ -100,7 +100,7 @@ fn node_concerns(change: &Change<Node>, services: &Informer<Service>, pods: &Inf
 fn selecting(pod: &Pod, services: &Informer<Service>) -> Vec<Key> {
     let selects = |service: &Arc<Service>| {
         let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref()).filter(|s| !s.is_empty());
-        selector.is_some_and(|selector| selector.iter().all(|(k, v)| pod.labels().get(k) == Some(v)))
+        selector.is_some_and(|selector| selectors::includes(selector, pod.metadata.labels.as_ref()))
     };
     let all = services.list_in(&pod.namespace().unwrap_or_default());
     all.iter().filter(|service| selects(service)).map(|service| Key::of(&**service)).collect()
@@ -141,15 +141,11 @@ impl Reconcile for Controller {
         if spec.type_.as_deref() == Some("ExternalName") || service.metadata.deletion_timestamp.is_some() {
             return Ok(Next::Wait);
         }
-        let selector = k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector {
-            match_labels: Some(selector),
-            match_expressions: None,
-        };
         let selected: Vec<Arc<Pod>> = self
             .pods
             .list_in(&key.namespace)
             .into_iter()
-            .filter(|pod| selectors::selects(&selector, pod.metadata.labels.as_ref()))
+            .filter(|pod| selectors::includes(&selector, pod.metadata.labels.as_ref()))
             .collect();
         self.write_slices(&service, &selected).await?;
         self.write_endpoints(&service, &selected).await?;

@@ -9,6 +9,7 @@ use base::url;
 use jiff::SignedDuration;
 use k8s_openapi::api::autoscaling::v2::CrossVersionObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use model::labels::Selector;
 use model::quantity::Quantity;
 use serde_json::Value;
 
@@ -105,21 +106,9 @@ fn with_selectors(path: &str, labels: Option<String>, of: Option<&LabelSelector>
     Ok(if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) })
 }
 
-/// A selector as a query has it: `app=web,tier in (a,b),!old`.
+/// A selector as a query has it: `app=web,!old,tier in (a,b)`.
 fn text_of(selector: &LabelSelector) -> Result<String, String> {
-    let mut parts: Vec<String> =
-        selector.match_labels.iter().flatten().map(|(key, value)| format!("{key}={value}")).collect();
-    for requirement in selector.match_expressions.iter().flatten() {
-        let values = || requirement.values.as_deref().unwrap_or_default().join(",");
-        parts.push(match requirement.operator.as_str() {
-            "In" => format!("{} in ({})", requirement.key, values()),
-            "NotIn" => format!("{} notin ({})", requirement.key, values()),
-            "Exists" => requirement.key.clone(),
-            "DoesNotExist" => format!("!{}", requirement.key),
-            other => return Err(format!("{other:?} is not a valid label selector operator")),
-        });
-    }
-    Ok(parts.join(","))
+    Selector::from_label_selector(Some(selector)).map(|of| of.to_string()).map_err(|err| err.to_string())
 }
 
 /// Percent-encoded, so that what somebody wrote into an autoscaler stays one part of the path or one value of the
@@ -142,7 +131,7 @@ mod tests {
         let query = with_selectors("/p", Some("app=web".to_owned()), Some(&of)).unwrap();
         assert_eq!(
             query,
-            "/p?labelSelector=app%3Dweb&metricLabelSelector=verb%3DGET%2Ccode%20in%20%28200%2C201%29%2C%21old"
+            "/p?labelSelector=app%3Dweb&metricLabelSelector=code%20in%20%28200%2C201%29%2C%21old%2Cverb%3DGET"
         );
         assert_eq!(encoded("../../secrets?x"), "..%2F..%2Fsecrets%3Fx");
     }

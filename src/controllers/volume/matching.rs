@@ -11,6 +11,5 @@ pub(super) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 /// Whether a volume can be reached from a node.
 pub(super) fn reaches(volume: &PersistentVolume, node: &Node) -> bool {
-    let required = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
-    required.is_none_or(|selector| selectors::picks_node(selector, &node.name_any(), node.labels()))
+    selectors::reaches(volume, &node.name_any(), node.labels())
 }

@@ -242,15 +242,8 @@ pub(crate) fn requests(pod: &Pod, name: &str) -> i64 {
 }
 
 fn selected(host: &Host<'_>, spec: &PodSpec) -> bool {
-    if !spec.node_selector.iter().flatten().all(|(key, value)| host.labels.get(key) == Some(value)) {
-        return false;
-    }
-    let required = spec
-        .affinity
-        .as_ref()
-        .and_then(|a| a.node_affinity.as_ref())
-        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    required.is_none_or(|selector| selectors::picks_node(selector, host.name, &host.labels))
+    spec.node_selector.as_ref().is_none_or(|wanted| selectors::includes(wanted, Some(&host.labels)))
+        && selectors::affinity_allows(spec.affinity.as_ref(), host.name, &host.labels)
 }
 
 /// Port, protocol and address of each port that is published on the host.

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::{Operator, Requirement, new_requirement};
+use super::error::SelectorError;
+use super::requirement::{Operator, Requirement, invalid_for};
 use crate::names::qualified_name_errors;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +44,10 @@ fn lex(text: &str) -> Vec<Token> {
     }
 }
 
+fn unexpected(found: &Token, wanted: &'static str) -> SelectorError {
+    SelectorError::Unexpected { found: found.literal().to_owned(), wanted }
+}
+
 /// Reads tokens one after the other.
 pub(super) struct Parser {
     tokens: Vec<Token>,
@@ -66,57 +71,50 @@ impl Parser {
     }
 
     /// The whole text, or upstream's complaint.
-    pub(super) fn selector(&mut self) -> Result<Vec<Requirement>, String> {
+    pub(super) fn selector(&mut self) -> Result<Vec<Requirement>, SelectorError> {
         let mut requirements = Vec::new();
         loop {
             match self.peek() {
                 Token::Word(_) | Token::Symbol("!") => {
-                    requirements.push(self.requirement().map_err(|e| format!("unable to parse requirement: {e}"))?);
+                    requirements.push(self.requirement().map_err(|e| SelectorError::Requirement(Box::new(e)))?);
                     match self.next() {
                         Token::End => return Ok(requirements),
                         Token::Symbol(",") => match self.peek() {
                             Token::Word(_) | Token::Symbol("!") => {}
-                            other => {
-                                return Err(format!("found '{}', expected: identifier after ','", other.literal()));
-                            }
+                            other => return Err(unexpected(&other, "identifier after ','")),
                         },
-                        other => return Err(format!("found '{}', expected: ',' or 'end of string'", other.literal())),
+                        other => return Err(unexpected(&other, "',' or 'end of string'")),
                     }
                 }
                 Token::End => return Ok(requirements),
-                other => {
-                    return Err(format!("found '{}', expected: !, identifier, or 'end of string'", other.literal()));
-                }
+                other => return Err(unexpected(&other, "!, identifier, or 'end of string'")),
             }
         }
     }
 
-    fn requirement(&mut self) -> Result<Requirement, String> {
+    fn requirement(&mut self) -> Result<Requirement, SelectorError> {
         let mut token = self.next();
         let negated = token == Token::Symbol("!");
         if negated {
             token = self.next();
         }
-        let Token::Word(key) = token else { return Err(format!("found '{}', expected: identifier", token.literal())) };
-        let errors = qualified_name_errors(&key);
-        if !errors.is_empty() {
-            return Err(format!("<nil>: Invalid value: {key:?}: {}", errors.join("; ")));
-        }
+        let Token::Word(key) = token else { return Err(unexpected(&token, "identifier")) };
+        invalid_for("<nil>", &key, &qualified_name_errors(&key))?;
         if negated {
-            return new_requirement(&key, Operator::DoesNotExist, BTreeSet::new());
+            return Requirement::checked(&key, Operator::DoesNotExist, BTreeSet::new());
         }
         if matches!(self.peek(), Token::End | Token::Symbol(",")) {
-            return new_requirement(&key, Operator::Exists, BTreeSet::new());
+            return Requirement::checked(&key, Operator::Exists, BTreeSet::new());
         }
         let operator = self.operator()?;
         let values = match operator {
             Operator::In | Operator::NotIn => self.values()?,
             _ => BTreeSet::from([self.exact_value()?]),
         };
-        new_requirement(&key, operator, values)
+        Requirement::checked(&key, operator, values)
     }
 
-    fn operator(&mut self) -> Result<Operator, String> {
+    fn operator(&mut self) -> Result<Operator, SelectorError> {
         let token = self.next();
         Ok(match token.literal() {
             "in" => Operator::In,
@@ -126,24 +124,24 @@ impl Parser {
             "!=" => Operator::NotEquals,
             ">" => Operator::GreaterThan,
             "<" => Operator::LessThan,
-            other => return Err(format!("found '{other}', expected: in, notin, =, ==, !=, gt, lt")),
+            _ => return Err(unexpected(&token, "in, notin, =, ==, !=, gt, lt")),
         })
     }
 
-    fn exact_value(&mut self) -> Result<String, String> {
+    fn exact_value(&mut self) -> Result<String, SelectorError> {
         if matches!(self.peek(), Token::End | Token::Symbol(",")) {
             return Ok(String::new());
         }
         match self.next() {
             Token::Word(w) => Ok(w),
-            other => Err(format!("found '{}', expected: identifier", other.literal())),
+            other => Err(unexpected(&other, "identifier")),
         }
     }
 
-    fn values(&mut self) -> Result<BTreeSet<String>, String> {
+    fn values(&mut self) -> Result<BTreeSet<String>, SelectorError> {
         let open = self.next();
         if open != Token::Symbol("(") {
-            return Err(format!("found '{}' expected: '('", open.literal()));
+            return Err(SelectorError::NoBracket(open.literal().to_owned()));
         }
         match self.peek() {
             Token::Word(_) | Token::Symbol(",") => {}
@@ -151,7 +149,7 @@ impl Parser {
                 self.next();
                 return Ok(BTreeSet::new());
             }
-            other => return Err(format!("found '{}', expected: ',', ')' or identifier", other.literal())),
+            other => return Err(unexpected(&other, "',', ')' or identifier")),
         }
         let mut values = BTreeSet::new();
         // An empty place between commas or brackets is the empty value: `a in (,x)`.
@@ -164,12 +162,12 @@ impl Parser {
                 Token::Symbol("," | ")") => {
                     values.insert(String::new());
                 }
-                other => return Err(format!("found '{}', expected: ',', or identifier", other.literal())),
+                other => return Err(unexpected(&other, "',', or identifier")),
             }
             match self.next() {
                 Token::Symbol(",") => {}
                 Token::Symbol(")") => return Ok(values),
-                other => return Err(format!("found '{}', expected: ',' or ')'", other.literal())),
+                other => return Err(unexpected(&other, "',' or ')'")),
             }
         }
     }

@@ -93,9 +93,7 @@ pub fn missing_labels<'p>(
 
 /// Whether the pod's required node affinity takes the node.
 pub fn is_by_affinity(candidate: &Candidate<'_>, node: &NodeState) -> bool {
-    let affinity = candidate.spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
-    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    required.is_none_or(|selector| affinity::node_selector_matches(selector, node))
+    affinity::is_allowed(candidate.spec.affinity.as_deref(), node)
 }
 
 fn node_affinity(candidate: &Candidate<'_>, node: &NodeState, _: &Snapshot) -> Reasons {

@@ -86,7 +86,7 @@ pub fn place(candidate: &Candidate<'_>, node: &NodeState, snapshot: &Snapshot) -
     let mut waiting = Vec::new();
     for claim in claim_names(candidate).filter_map(|name| snapshot.claims.get(&(namespace(candidate), name))) {
         match (snapshot.volumes.get(volume_of(claim)), delayed_class(claim, snapshot)) {
-            (Some(volume), _) if !reaches(volume, node) => {
+            (Some(volume), _) if !affinity::is_reached(volume, node) => {
                 return Err(vec!["node(s) didn't match PersistentVolume's node affinity".to_owned()]);
             }
             (None, _) if !volume_of(claim).is_empty() => {
@@ -149,9 +149,13 @@ fn there_is(
         |volume: &PersistentVolume| placement.bind.iter().any(|(_, other)| other.metadata.name == volume.metadata.name);
     if let Some(own) = volumes::find_named(claim, snapshot.volumes.values()) {
         // It was kept for this claim, and is somewhere else.
-        return if reaches(own, node) { Ok(Some(Arc::clone(own))) } else { Err(vec![NO_VOLUME.to_owned()]) };
+        return if affinity::is_reached(own, node) {
+            Ok(Some(Arc::clone(own)))
+        } else {
+            Err(vec![NO_VOLUME.to_owned()])
+        };
     }
-    let near = |volume: &PersistentVolume| !given(volume) && reaches(volume, node);
+    let near = |volume: &PersistentVolume| !given(volume) && affinity::is_reached(volume, node);
     Ok(volumes::find_free(claim, snapshot.volumes.values(), near).cloned())
 }
 
@@ -175,11 +179,6 @@ fn can_be_made(
         return Err(vec!["node(s) did not have enough free storage".to_owned()]);
     }
     Ok(())
-}
-
-fn reaches(volume: &PersistentVolume, node: &NodeState) -> bool {
-    let required = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref()).and_then(|a| a.required.as_ref());
-    required.is_none_or(|selector| affinity::node_selector_matches(selector, node))
 }
 
 /// Whether a claim that one pod at a time may use is in use, on whatever node.

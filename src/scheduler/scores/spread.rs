@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::TopologySpreadConstraint;
+use model::owners;
 use model::pod::Pod;
+use model::selectors::includes;
 
 use crate::filters::{self, Candidate, spread};
 use crate::snapshot::{NodeState, Snapshot};
@@ -59,18 +61,13 @@ impl Kin<'_> {
     fn has(&self, pod: &Pod) -> bool {
         match self {
             Kin::Controller(uid) => controller(pod).is_some_and(|(_, other)| other == *uid),
-            Kin::Services(selectors) => selectors.iter().all(|selector| picks(selector, pod)),
+            Kin::Services(selectors) => selectors.iter().all(|wanted| includes(wanted, pod.metadata.labels.as_ref())),
         }
     }
 }
 
 fn controller(pod: &Pod) -> Option<(&str, &str)> {
-    let owners = pod.metadata.owner_references.as_deref().unwrap_or_default();
-    owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| (owner.kind.as_str(), owner.uid.as_str()))
-}
-
-fn picks(selector: &BTreeMap<String, String>, pod: &Pod) -> bool {
-    selector.iter().all(|(key, value)| pod.metadata.labels.as_ref().and_then(|labels| labels.get(key)) == Some(value))
+    owners::controller_of(&pod.metadata).map(|owner| (owner.kind.as_str(), owner.uid.as_str()))
 }
 
 /// Spec: upstream's `helper.DefaultSelector`. The pods of one set have the labels of its template, and so the same
@@ -84,8 +81,8 @@ fn kin<'a>(candidate: &Candidate<'a>, snapshot: &'a Snapshot) -> Option<Kin<'a>>
     let ours =
         snapshot.services.iter().filter(|service| service.metadata.namespace == candidate.pod.metadata.namespace);
     let selectors = ours.filter_map(|service| service.spec.as_ref()?.selector.as_ref());
-    let selectors: Vec<_> =
-        selectors.filter(|selector| !selector.is_empty() && picks(selector, candidate.pod)).collect();
+    let labels = candidate.pod.metadata.labels.as_ref();
+    let selectors: Vec<_> = selectors.filter(|wanted| !wanted.is_empty() && includes(wanted, labels)).collect();
     (!selectors.is_empty()).then_some(Kin::Services(selectors))
 }
 

@@ -115,7 +115,7 @@ pub(super) fn workload_selector(spec: &Value, kind: &str, errors: &mut Errors) {
         errors.push(FieldError::invalid("spec.selector", selector.clone(), message));
         return;
     }
-    if Selector::from_label_selector(Some(selector)).is_err() || !well_formed(selector) {
+    if Selector::from_json(Some(selector)).is_err() || !well_formed(selector) {
         match kind {
             "daemonset" => {}
             "statefulset" => errors.push(FieldError::invalid("spec.selector", selector.clone(), "")),
@@ -146,7 +146,7 @@ fn mismatch(spec: &Value, errors: &mut Errors) {
 /// `selector` must match the labels of `template`.
 pub(super) fn selector_matches_template(spec: &Value, selector: &Value, errors: &mut Errors) {
     let labels = read::map(spec, "template.metadata.labels");
-    if Selector::from_label_selector(Some(selector)).is_ok_and(|s| !s.matches(labels)) {
+    if Selector::from_json(Some(selector)).is_ok_and(|s| !s.matches(labels)) {
         mismatch(spec, errors);
     }
 }

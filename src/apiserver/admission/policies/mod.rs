@@ -199,7 +199,7 @@ async fn parameters(policy: &Policy, binding: &Binding, review: &Review<'_>) -> 
     let found: Vec<Arc<Value>> = match read::some_text(param_ref, "name").filter(|n| !n.is_empty()) {
         Some(name) => review.lookup.get(&stored.group, &stored.plural, namespace, name).into_iter().collect(),
         None => {
-            let selector = Selector::from_label_selector(param_ref.get("selector")).map_err(|e| e.to_string())?;
+            let selector = Selector::from_json(param_ref.get("selector")).map_err(|e| e.to_string())?;
             let all = review.lookup.list(&stored.group, &stored.plural, (!namespace.is_empty()).then_some(namespace));
             all.into_iter().filter(|o| selector.matches_object(o)).collect()
         }
