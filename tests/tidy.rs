@@ -6,10 +6,18 @@
 mod deny;
 #[path = "tidy/floors.rs"]
 mod floors;
+#[path = "tidy/language.rs"]
+mod language;
 #[path = "tidy/layout.rs"]
 mod layout;
+#[path = "tidy/promises.rs"]
+mod promises;
+#[path = "tidy/signatures.rs"]
+mod signatures;
 #[path = "tidy/unused.rs"]
 mod unused;
+#[path = "tidy/width.rs"]
+mod width;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -274,6 +282,16 @@ fn read(path: &str) -> String {
 
 fn is_test(path: &str) -> bool {
     path.starts_with("tests/") || path.ends_with("tests.rs")
+}
+
+/// The room or folder that a file belongs to: `src/NAME`, `tests`, `docs` and so on; the root's own files are `.`.
+fn room_of(path: &str) -> String {
+    let mut parts = path.split('/');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some("src"), Some(room), Some(_)) => format!("src/{room}"),
+        (Some(dir), Some(_), _) => dir.to_owned(),
+        _ => ".".to_owned(),
+    }
 }
 
 /// Fails with one line per finding.

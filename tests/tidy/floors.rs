@@ -126,7 +126,7 @@ fn note(
     }
 }
 
-fn is_of_tests(attrs: &[syn::Attribute]) -> bool {
+pub(crate) fn is_of_tests(attrs: &[syn::Attribute]) -> bool {
     attrs.iter().any(|attr| {
         attr.path().is_ident("test") || attr.path().is_ident("cfg") && words_of(&attr.meta).contains("test")
     })

@@ -1,0 +1,59 @@
+//! Promises of ARCHITECTURE.md, "Absent on purpose", that the files themselves show.
+
+use crate::{files_below, is_test, none, read};
+
+/// Places of unsafe code: the one of the program, and the disk of tests.
+const UNSAFE: [&str; 2] = ["src/base/sys.rs", "src/store/faults/vfs.rs"];
+
+/// Its channel carries nothing: its end is what is heard.
+const NOTHING_IS_SENT: &str = "src/base/program.rs";
+
+/// Rooms that are handed time and chance, so that a simulator can run them.
+const HANDED_TIME: [&str; 2] = ["src/controllers/", "src/scheduler/"];
+
+/// Code of a file without the tests at its end.
+fn code(path: &str) -> String {
+    let text = read(path);
+    text.split("\nmod tests {").next().unwrap_or_default().to_owned()
+}
+
+/// Each shipped Rust file below `dirs` that has one of `words`, with the word.
+fn having(dirs: &[&str], words: &[&str]) -> Vec<String> {
+    let files = dirs.iter().flat_map(|dir| files_below(dir)).filter(|path| path.ends_with(".rs") && !is_test(path));
+    let mut found = Vec::new();
+    for path in files {
+        let code = code(&path);
+        found.extend(words.iter().filter(|word| code.contains(**word)).map(|word| format!("{path}: {word}")));
+    }
+    found
+}
+
+#[test]
+fn unsafe_code_stands_in_one_file() {
+    let mut found = having(&["src"], &["allow(unsafe_code", "    unsafe_code,"]);
+    found.retain(|finding| UNSAFE.iter().all(|path| !finding.starts_with(path)));
+    none("files that allow unsafe code: base::sys is the place, or a crate that has done it", &found);
+    assert!(read("src/store/lib.rs").contains("#[cfg(test)]\nmod faults;"), "the disk of tests is in tests alone");
+}
+
+#[test]
+fn controllers_and_scheduler_are_handed_time_and_chance() {
+    let found = having(&HANDED_TIME, &["Clock::system()", "Rng::from_os()"]);
+    none("a room that makes its own clock or seed: take it from the context", &found);
+}
+
+#[test]
+fn queues_have_a_bound() {
+    // clippy bans tokio's; the standard library's has no bound by default.
+    let mut found = having(&["src"], &["std::sync::mpsc", "unbounded_channel"]);
+    found.retain(|finding| !finding.starts_with(NOTHING_IS_SENT));
+    none("channels without a bound: use tokio's with a constant that says what happens when it is full", &found);
+}
+
+#[test]
+fn the_serving_path_has_no_typed_structs() {
+    for room in ["schema", "apiserver", "store", "wire"] {
+        let manifest = read(&format!("src/{room}/Cargo.toml"));
+        assert!(!manifest.contains("k8s-openapi"), "{room} imports k8s-openapi: objects are data there");
+    }
+}
