@@ -5,7 +5,6 @@ use std::sync::Arc;
 use base::task::Group;
 
 use crate::access::Access;
-use crate::admission::Virtual;
 use crate::admission::run::Admission;
 use crate::aggregate::aggregation::Aggregation;
 use crate::audit::auditor::Auditor;
@@ -20,6 +19,7 @@ use crate::objects::Objects;
 use crate::pages::Pages;
 use crate::services::allocator::Allocator;
 use crate::usage::meter::Meter;
+use crate::virtuals::Virtual;
 
 /// A resource that computes its answers: group, plural, and who answers.
 pub type VirtualRow = (&'static str, &'static str, Arc<dyn Virtual>);

@@ -10,7 +10,7 @@ use schema::validate::error::FieldError;
 use serde_json::Value;
 
 use crate::negotiate::Format;
-use crate::status::{Cause, Status};
+use crate::status::{self, Status};
 
 /// The row in which a built-in resource is stored, by group and plural.
 pub fn stored(group: &str, plural: &str) -> Option<Arc<Resource>> {
@@ -100,7 +100,7 @@ pub fn decode_patched(
     let strictness = strictness_of(strictness)?;
     let copy = patched.clone();
     let refused = |err: schema::decode::DecodeError| {
-        invalid("", "", "", vec![FieldError::invalid("patch", shown(&copy), err.to_string())])
+        status::invalid("", "", "", vec![FieldError::invalid("patch", shown(&copy), err.to_string())])
     };
     let decoded = schema::decode::conform_resource(patched, resource, strictness).map_err(&refused)?;
     let mut value = decoded.value;
@@ -141,12 +141,5 @@ pub fn verdict(resource: &Resource, name: &str, errors: Vec<FieldError>) -> Resu
     if errors.is_empty() {
         return Ok(());
     }
-    Err(invalid(&resource.group, &resource.kind, name, errors))
-}
-
-/// 422 from the engine's field errors.
-pub fn invalid(group: &str, kind: &str, name: &str, errors: Vec<FieldError>) -> Status {
-    let cause =
-        |e: &FieldError| Cause { reason: e.kind.reason().to_owned(), message: e.body(), field: e.field.clone() };
-    Status::invalid(group, kind, name, errors.iter().map(cause).collect())
+    Err(status::invalid(&resource.group, &resource.kind, name, errors))
 }

@@ -59,6 +59,7 @@ pub mod usage;
 pub mod user;
 pub mod verbs;
 pub mod version;
+pub mod virtuals;
 mod warnings;
 pub mod webhook;
 

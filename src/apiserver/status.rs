@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use schema::validate::error::FieldError;
 use serde_json::{Map, Value, json};
 
 /// One cause of a status, e.g. one invalid field.
@@ -97,7 +98,7 @@ impl Status {
 
     /// 422 about an option of the request: `ListOptions.meta.k8s.io "" is invalid: limit: …`.
     pub fn options(kind: &str, error: schema::validate::error::FieldError) -> Status {
-        crate::kinds::invalid("meta.k8s.io", kind, "", vec![error])
+        invalid("meta.k8s.io", kind, "", vec![error])
     }
 
     /// 404 for a path that no resource answers.
@@ -367,6 +368,13 @@ impl Cause {
         }
         Value::Object(out)
     }
+}
+
+/// 422 from the engine's field errors.
+pub fn invalid(group: &str, kind: &str, name: &str, errors: Vec<FieldError>) -> Status {
+    let cause =
+        |e: &FieldError| Cause { reason: e.kind.reason().to_owned(), message: e.body(), field: e.field.clone() };
+    Status::invalid(group, kind, name, errors.iter().map(cause).collect())
 }
 
 #[cfg(test)]

@@ -135,10 +135,3 @@ pub trait Plugin: Send + Sync + 'static {
 
 #[cfg(test)]
 mod tests;
-
-/// A virtual resource: a `create` that computes an answer and stores nothing (TokenReview, SubjectAccessReview, …).
-#[async_trait]
-pub trait Virtual: Send + Sync + 'static {
-    /// Answers the posted object (decoded, with defaults); what is returned is sent with 201.
-    async fn create(&self, attributes: &Attributes, object: Value) -> Result<Value, Status>;
-}

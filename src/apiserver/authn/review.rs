@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use serde_json::{Value, json};
 
 use super::chain::Chain;
-use crate::admission::Virtual;
 use crate::attributes::Attributes;
 use crate::status::Status;
+use crate::virtuals::Virtual;
 
 /// Answers `TokenReview`.
 pub struct TokenReview(pub Arc<Chain>);

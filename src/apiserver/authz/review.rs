@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::rbac::Rbac;
 use super::{Authorizer, Decision};
-use crate::admission::Virtual;
 use crate::attributes::Attributes;
 use crate::status::{Cause, Status};
 use crate::user::UserInfo;
+use crate::virtuals::Virtual;
 
 const GROUP: &str = "authorization.k8s.io";
 

@@ -13,8 +13,8 @@ use super::addresses::{cidr_family, cluster_ips, nth_address, protocol};
 use super::allocator::Allocator;
 use super::ledger::Taken;
 use super::{families, ranges};
+use crate::keys;
 use crate::status::Status;
-use crate::{keys, kinds};
 
 /// Addresses below this offset are left for services that ask for one, as upstream's static band.
 const STATIC_BAND_MAX: u128 = 256;
@@ -46,10 +46,10 @@ pub(super) fn complete(allocator: &Allocator, service: &mut Value, old: Option<&
         // What may not change is judged once the families are known, too.
         let wrong = schema::validate::service_addresses(service, None);
         if !wrong.is_empty() {
-            return Err(kinds::invalid("", "Service", &name, wrong));
+            return Err(crate::status::invalid("", "Service", &name, wrong));
         }
         families::complete(service, old, &allocator.service_cidrs.iter().map(cidr_family).collect::<Vec<_>>())
-            .map_err(|wrong| kinds::invalid("", "Service", &name, wrong))?;
+            .map_err(|wrong| crate::status::invalid("", "Service", &name, wrong))?;
         give_ips(allocator, service, old, taken, &mut errors);
     }
     if matches!(kind.as_str(), "NodePort" | "LoadBalancer")
@@ -61,7 +61,7 @@ pub(super) fn complete(allocator: &Allocator, service: &mut Value, old: Option<&
         clear_ports(service, old);
     }
     health_port(allocator, service, old, taken, &mut errors);
-    if errors.is_empty() { Ok(()) } else { Err(kinds::invalid("", "Service", &name, errors)) }
+    if errors.is_empty() { Ok(()) } else { Err(crate::status::invalid("", "Service", &name, errors)) }
 }
 
 /// The port at which outside load balancers ask a node for endpoints: only services that prefer local ones have it.

@@ -72,7 +72,7 @@ fn not_negative(name: &str, replicas: i64) -> Result<(), Status> {
         json!(replicas),
         "must be greater than or equal to 0",
     );
-    Err(kinds::invalid("autoscaling", "Scale", name, vec![error]))
+    Err(crate::status::invalid("autoscaling", "Scale", name, vec![error]))
 }
 
 /// Server-side apply of a Scale: who applies it owns the number in the workload, by way of `scale`.

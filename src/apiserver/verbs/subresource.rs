@@ -117,7 +117,7 @@ async fn bind(call: &mut Call<'_, '_>, mut binding: Value) -> Result<Response<Bo
         } else {
             schema::validate::error::FieldError::not_supported(field, json!(target), &["Node", "<empty>"])
         };
-        return Err(kinds::invalid("", "Binding", &name, vec![error]));
+        return Err(crate::status::invalid("", "Binding", &name, vec![error]));
     }
     let manager = managers::named(call)?;
     let now = base::time::rfc3339_secs(call.x.server.objects.clock.now());

@@ -12,7 +12,6 @@ use super::GROUP;
 use crate::admission::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
 use crate::authz::{Authorizer, Decision};
-use crate::kinds;
 use crate::status::Status;
 use crate::user::GROUP_MASTERS;
 
@@ -71,7 +70,7 @@ impl Plugin for PolicyParameters {
             return Ok(());
         }
         let fault = FieldError::forbidden(format!("spec.{field}"), format!("user {:?} {why}", a.user.name));
-        Err(kinds::invalid(GROUP, kind, &a.name, vec![fault]))
+        Err(crate::status::invalid(GROUP, kind, &a.name, vec![fault]))
     }
 }
 
