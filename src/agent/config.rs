@@ -1,4 +1,4 @@
-//! What an agent is told: node, network, runtime, registries.
+//! Settings of an agent: node, network, runtime, registries.
 
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use crate::agent::images::SystemImages;
 use crate::flags::roles::NodeArgs;
 
-/// What the node's half is told.
+/// Settings of the node's half.
 pub(crate) struct AgentConfig {
     pub(crate) layout: Layout,
     pub(crate) node_name: String,
@@ -45,7 +45,7 @@ pub(crate) struct AgentConfig {
     pub(crate) images: Option<SystemImages>,
 }
 
-/// What was chosen about the pod network.
+/// Choices about the pod network.
 #[derive(Clone, Debug)]
 pub(crate) struct NetworkChoice {
     pub(crate) backend: network::Backend,
@@ -56,7 +56,7 @@ pub(crate) struct NetworkChoice {
     pub(crate) services: bool,
 }
 
-/// What was chosen about the container runtime.
+/// Choices about the container runtime.
 #[derive(Clone, Debug)]
 pub(crate) struct RuntimeFlags {
     /// One that runs already.
@@ -77,7 +77,7 @@ impl RuntimeFlags {
     }
 }
 
-/// What was chosen about registries.
+/// Choices about registries.
 #[derive(Clone, Debug)]
 pub(crate) struct RegistryChoice {
     pub(crate) file: PathBuf,
@@ -95,7 +95,7 @@ impl RegistryChoice {
 }
 
 impl NetworkChoice {
-    /// What the cluster's settings say, and the interface that this machine was told.
+    /// The cluster's settings, and the interface that this machine was told.
     pub(crate) fn of(options: &std::collections::BTreeMap<String, String>, interface: Option<String>) -> NetworkChoice {
         let is_on = |flag: &str| options.get(flag).is_some_and(|value| value == "true");
         NetworkChoice {

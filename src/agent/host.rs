@@ -1,4 +1,4 @@
-//! What this machine is: its name, its address, its real resolvers.
+//! This machine: its name, its address, its real resolvers.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -26,7 +26,7 @@ const TAR_BLOCK: usize = 512;
 const PROGRAM_HEADERS: u64 = 4096;
 /// Further roles that the images can run.
 const ROLES: [&str; 1] = ["local-path"];
-/// What is read of the binary at a time.
+/// Bytes of the binary that are read at a time.
 const CHUNK: usize = 256 * 1024;
 
 /// Why the system images could not be made or imported.
@@ -97,7 +97,7 @@ impl SystemImages {
         Ok(SystemImages { layer: Layer { binary, binary_len, head, tail }, names: Names { pause, dns } })
     }
 
-    /// What they are called.
+    /// The images' names.
     pub(crate) fn names(&self) -> Names {
         self.names.clone()
     }
@@ -242,7 +242,7 @@ fn append(archive: &mut Vec<u8>, name: &str, content: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// What fills an entry's last block.
+/// Padding that fills an entry's last block.
 fn padding(len: u64) -> Vec<u8> {
     let block = TAR_BLOCK as u64;
     vec![0; usize::try_from(len.next_multiple_of(block) - len).unwrap_or_default()]

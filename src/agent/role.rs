@@ -310,7 +310,7 @@ fn client_of(plan: &Plan, node: &NodeFiles, cert: &Arc<pki::certstore::CertStore
     Ok(Clients::new(move |_| transport::tls(authority.clone(), tls.clone(), Credential::Certificate)).for_user(""))
 }
 
-/// What servers may reach on this node: its kubelet, and its pods, those on the host's network at the ports that they
+/// Addresses that servers may reach here: the kubelet, and pods, those on the host's network at the ports that they
 /// name.
 pub(crate) struct NodeReach {
     pub(crate) name: String,
@@ -431,7 +431,7 @@ async fn agent_config(
     })
 }
 
-/// What keeping the membership takes.
+/// Parts that keep the membership.
 struct Renewal {
     joiner: Joiner,
     balancer: Arc<Balancer>,

@@ -28,7 +28,7 @@ const CONFINED: ResolveFlags =
 /// Links on one way, as the kernel.
 const LINKS_MAX: usize = 40;
 
-/// What an entry is, without following a link.
+/// Metadata of an entry, without following a link.
 #[derive(Clone, Copy, Debug)]
 pub struct Meta {
     /// File, folder, link, FIFO, ….
@@ -65,7 +65,7 @@ impl Meta {
         self.kind == FileType::Symlink
     }
 
-    /// What an open descriptor is.
+    /// Metadata of an open descriptor.
     pub fn of_fd(fd: impl AsFd) -> io::Result<Meta> {
         Ok(Meta::of(&rustix::fs::fstat(fd)?))
     }
@@ -367,7 +367,7 @@ impl Dir {
         }
     }
 
-    /// What is there, without following a link and without opening it.
+    /// Metadata of an entry, without following a link and without opening it.
     pub fn meta(&self, path: &Path) -> io::Result<Meta> {
         if path.as_os_str().is_empty() {
             return Ok(Meta::of(&rustix::fs::fstat(&self.fd)?));

@@ -11,7 +11,7 @@ use crate::confined::Dir;
 #[derive(Debug, thiserror::Error)]
 #[error("{doing} {path}", path = path.display())]
 pub struct FileError {
-    /// What was tried, e.g. `cannot write`.
+    /// The attempt, e.g. `cannot write`.
     pub doing: &'static str,
     /// Where.
     pub path: PathBuf,

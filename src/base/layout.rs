@@ -24,25 +24,25 @@ pub const REGISTRIES: &str = "/etc/kedge/registries.yaml";
 /// The record of what install.sh made.
 pub const INSTALLED: &str = "/etc/kedge/installed";
 
-/// What lies in the kubelet's folder.
+/// Entries of the kubelet's folder.
 pub const KUBELET_PARTS: [&str; 6] =
     ["pods", "plugins", "plugins_registry", "device-plugins", "pod-resources", "seccomp"];
 
 /// Volumes of the local-path StorageClass, in the data folder.
 pub const VOLUMES: &str = "storage";
 
-/// What lies in the data folder.
+/// Entries of the data folder.
 const DATA_PARTS: [&str; 5] = [SERVER, AGENT, "data", "node", VOLUMES];
 const SERVER: &str = "server";
 const AGENT: &str = "agent";
-/// What a restore or a reset has put aside, with a time behind it.
+/// State that a restore or a reset has put aside, with a time behind it.
 const SERVER_BEFORE: &str = "server-old-";
 
 /// Where the only kubelet of a machine has its folder: drivers of volumes and device plugins look for it there.
 const KUBELET: &str = "/var/lib/kubelet";
 /// Where the only kubelet of a machine has the logs of its pods.
 const POD_LOGS: &str = "/var/log/pods";
-/// What makes a machine itself, outside of the data folder: a new installation finds it again.
+/// The machine's identity, outside of the data folder: a new installation finds it again.
 const IDENTITY: &str = "/etc/kedge/node";
 /// Sockets and running state.
 const RUN: &str = "/run/kedge";
@@ -363,7 +363,7 @@ impl AgentFolder {
         aside(&self.0, at_secs)
     }
 
-    /// What the node knows of its cluster.
+    /// The node's knowledge of its cluster.
     #[must_use]
     pub fn membership(&self) -> PathBuf {
         self.0.join("membership.json")

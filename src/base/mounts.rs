@@ -14,7 +14,7 @@ pub struct Mount {
     pub point: PathBuf,
 }
 
-/// What is mounted now, in the order of the table, a stacked point as often as it is mounted.
+/// The mounts of now, in the order of the table, a stacked point as often as it is mounted.
 ///
 /// Errors: the table cannot be read.
 pub fn read() -> io::Result<Vec<Mount>> {

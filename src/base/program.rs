@@ -31,7 +31,7 @@ pub fn output(command: &mut Command, input: &[u8], limit: Duration) -> io::Resul
     Err(io::Error::new(io::ErrorKind::TimedOut, text))
 }
 
-/// What the program says until it ends; `None` if it is late. It is not reaped here, so that its number stays its own.
+/// The program's output until it ends; `None` if it is late. It is not reaped here, so that its number stays its own.
 fn said(child: &mut Child, input: &[u8], limit: Duration) -> io::Result<Option<(Vec<u8>, Vec<u8>)>> {
     let number = number(child).ok_or(io::ErrorKind::InvalidData)?;
     let (ended, ends) = mpsc::channel::<()>();

@@ -17,7 +17,7 @@ impl<T> Mutex<T> {
         Mutex(sync::Mutex::new(value))
     }
 
-    /// What it guarded, when nobody shares it any more.
+    /// The guarded value, when nobody shares it any more.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
@@ -29,7 +29,7 @@ impl<T: ?Sized> Mutex<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What it guards, without locking: the borrow shows that nobody else has it.
+    /// The guarded value, without locking: the borrow shows that nobody else has it.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }

@@ -19,7 +19,7 @@ use crate::limits;
 pub struct Fatal {
     /// Name of the task, with its group's path.
     pub task: String,
-    /// What happened to it.
+    /// How it ended.
     pub how: &'static str,
 }
 
@@ -142,7 +142,7 @@ impl Group {
         });
     }
 
-    /// What a task holds for the groups above its own to wait for it.
+    /// Tokens that a task holds, for the groups above its own to wait for it.
     fn awaited(&self) -> Vec<TaskTrackerToken> {
         self.above.iter().map(TaskTracker::token).collect()
     }

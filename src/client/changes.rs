@@ -74,7 +74,7 @@ impl<K> Subscriber<K> {
     }
 }
 
-/// Who is told of changes.
+/// Subscribers, which are told of changes.
 pub(crate) struct Subscribers<K>(Mutex<Vec<Weak<Subscriber<K>>>>);
 
 impl<K> Default for Subscribers<K> {

@@ -46,7 +46,7 @@ impl std::fmt::Display for Key {
     }
 }
 
-/// What happened to an object, after the cache shows it.
+/// A change of an object, told after the cache shows it.
 #[derive(Clone, Debug)]
 pub enum Change<K> {
     /// It is new.

@@ -39,7 +39,7 @@ const ERROR_BODY_MAX: usize = 64 << 10;
 /// Of this process's watches.
 static OUTAGE: Outage = Outage::none();
 
-/// Who keeps what the watch brings.
+/// A keeper of what the watch brings.
 pub trait Sink: Send + Sync {
     /// A new list begins; objects until [`Sink::listed`] belong to it.
     fn begin(&self);
@@ -51,7 +51,7 @@ pub trait Sink: Send + Sync {
     fn listed(&self);
 }
 
-/// What to watch.
+/// The resource to watch.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     /// Plural name, for messages.
@@ -177,7 +177,7 @@ struct Frame<'f> {
     object: &'f RawValue,
 }
 
-/// What a BOOKMARK and an ERROR say.
+/// Contents of a BOOKMARK and of an ERROR.
 #[derive(Deserialize)]
 struct Mark {
     #[serde(default)]

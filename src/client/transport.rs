@@ -74,7 +74,7 @@ impl Service<Request<kube::client::Body>> for Counted {
     }
 }
 
-/// What proves who we are on a TLS connection, beside a client certificate in the TLS configuration.
+/// Proof of who we are on a TLS connection, beside a client certificate in the TLS configuration.
 #[derive(Clone, Debug)]
 pub enum Credential {
     /// The client certificate alone.

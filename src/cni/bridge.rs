@@ -150,7 +150,7 @@ pub(crate) async fn check(request: &Request) -> Result<(), CniError> {
     Ok(())
 }
 
-/// What lies on the two sides of the cable.
+/// The two ends of the cable.
 struct Ends<'a> {
     host: &'a Net,
     container: &'a Net,

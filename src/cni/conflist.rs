@@ -4,7 +4,7 @@ use base::ports;
 use ipnet::IpNet;
 use serde_json::{Value, json};
 
-/// What differs between nodes.
+/// Settings that differ between nodes.
 #[derive(Clone, Debug)]
 pub struct Conflist {
     /// The node's `spec.podCIDRs`, IPv4 first.

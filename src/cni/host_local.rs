@@ -85,7 +85,7 @@ struct Range {
     gateway: IpAddr,
 }
 
-/// Who holds an address.
+/// The holder of an address.
 #[derive(Debug, PartialEq)]
 struct Owner<'a> {
     container: &'a str,

@@ -31,7 +31,7 @@ pub(crate) struct Net {
     _group: Group,
 }
 
-/// What we ask of a link.
+/// The fields of a link that we ask for.
 #[derive(Clone, Debug)]
 pub(crate) struct Link {
     pub(crate) index: u32,

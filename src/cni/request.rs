@@ -1,4 +1,4 @@
-//! What the runtime asks for: environment variables and the network configuration on stdin, checked.
+//! The runtime's request: environment variables and the network configuration on stdin, checked.
 
 use std::path::PathBuf;
 
@@ -148,7 +148,7 @@ impl Request {
             .map_err(|err| CniError::config(format!("cannot parse the network configuration: {err}")))
     }
 
-    /// What the plugins before this one in the list have done.
+    /// The result of the plugins before this one in the list.
     pub(crate) fn prev_result(&self) -> Result<Option<NetResult>, CniError> {
         match self.config.get("prevResult") {
             None | Some(Value::Null) => Ok(None),

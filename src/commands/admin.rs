@@ -22,7 +22,7 @@ pub(crate) enum AdminError {
     Pki(#[from] PkiError),
 }
 
-/// What a kubeconfig's current context holds.
+/// Contents of a kubeconfig's current context.
 pub(crate) struct Admin {
     /// PEM.
     pub(crate) ca: String,

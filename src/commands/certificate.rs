@@ -52,7 +52,7 @@ enum Form {
     Json,
 }
 
-/// What k3s calls services.
+/// Groups of certificates, which k3s calls services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Service {
     Admin,

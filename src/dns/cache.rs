@@ -76,7 +76,7 @@ struct Entry {
     expires: Instant,
 }
 
-/// What an answer is to the cache.
+/// Kind of an answer, as the cache sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Success,

@@ -123,7 +123,7 @@ pub(crate) fn understand(blocks: &[ServerBlock], place: &Place<'_>) -> Parsed<Ve
     blocks.iter().map(|block| understand_block(block, place)).collect()
 }
 
-/// What a Corefile means depends on.
+/// Surroundings on which the meaning of a Corefile depends.
 pub(crate) struct Place<'a> {
     /// Name of the Corefile, for errors.
     pub(crate) file: &'a str,

@@ -17,7 +17,7 @@ pub struct CorefileError {
     pub file: String,
     /// The line in it, from 1.
     pub line: usize,
-    /// What is wrong, and what would be right.
+    /// The fault, and the remedy.
     pub what: String,
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn parse_part(
     (parsed, imports.seen)
 }
 
-/// What goes on while imports are replaced.
+/// State of the replacement of imports.
 struct Imports<'a> {
     env: Env<'a>,
     wanted: &'a dyn Fn(&Path) -> bool,

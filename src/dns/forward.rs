@@ -25,7 +25,7 @@ use crate::question::{Answer, Question, Transport};
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// All resolvers' time for one question, as CoreDNS's.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
-/// What we take in one datagram.
+/// Bytes that we take in one datagram.
 const UDP_BYTES_MAX: usize = 4096;
 /// A socket asks one question after the other for this long: its random port is half of the protection against forged
 /// answers.

@@ -36,7 +36,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// After the start, until what only starting needs is given back.
 const SETTLED: Duration = Duration::from_secs(8);
 
-/// What the arguments ask for.
+/// The task that the arguments ask for.
 pub(crate) enum Options {
     Say(String),
     Run(Run),
@@ -74,7 +74,7 @@ impl Options {
     }
 }
 
-/// What outlives a change of the Corefile.
+/// Parts that outlive a change of the Corefile.
 struct Process {
     group: Group,
     rng: Rng,
@@ -205,7 +205,7 @@ fn env(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// What one Corefile started.
+/// Tasks that one Corefile started.
 struct Running {
     group: Group,
     sites: Vec<Arc<Site>>,

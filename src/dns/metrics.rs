@@ -25,7 +25,7 @@ struct Histogram {
     n: u64,
 }
 
-/// What one question was.
+/// One question, as it is counted.
 pub(crate) struct Served<'a> {
     pub(crate) server: &'a str,
     pub(crate) zone: &'a str,

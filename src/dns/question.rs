@@ -45,7 +45,7 @@ impl Question {
     }
 }
 
-/// What a plugin says.
+/// A plugin's answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) code: ResponseCode,
@@ -54,7 +54,7 @@ pub(crate) struct Answer {
     pub(crate) answers: Vec<Record>,
     pub(crate) authorities: Vec<Record>,
     pub(crate) additionals: Vec<Record>,
-    /// Who said it, for metrics.
+    /// The plugin that said it, for metrics.
     pub(crate) plugin: &'static str,
 }
 

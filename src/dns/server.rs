@@ -52,7 +52,7 @@ const UNREAD_OF_CONNECTION_MAX: usize = 128 * 1024;
 const UNREAD_MAX: usize = 48 * 1024 * 1024;
 /// A record takes at least this much: a pointer to its name, type, class, time to live, length.
 const RECORD_BYTES_MIN: usize = 12;
-/// What fits through every network without fragments; larger promises of clients are not believed.
+/// Bytes that fit through every network without fragments; larger promises of clients are not believed.
 const UDP_BYTES_MAX: u16 = 1232;
 const CNAME_DEPTH_MAX: usize = 8;
 /// A probe of ours that comes back more often than this goes in a circle.
@@ -332,7 +332,7 @@ impl Server {
     }
 }
 
-/// What is to be logged and counted about one question.
+/// Facts about one question, to be logged and counted.
 struct Noted<'a> {
     request: &'a Message,
     answer: &'a Answer,

@@ -54,7 +54,7 @@ const SRV_MAX: usize = 2048;
 /// Endpoints × ports that are looked at for one answer: a Service has as many of each as somebody writes.
 const PAIRS_MAX: usize = 16_384;
 
-/// What of a name is asked for.
+/// The part of a name that is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// Anything but SRV records.
@@ -85,7 +85,7 @@ pub(crate) struct Index {
     pods: BTreeSet<(String, IpAddr)>,
 }
 
-/// What a name has, before the type that was asked for picks.
+/// Records of a name, before the type that was asked for picks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Found {
     pub(crate) addresses: Vec<IpAddr>,

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::flags::refused;
 
-/// What a setting looks like on the command line.
+/// Form of a setting on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlagKind {
     /// Takes no value.

@@ -1,4 +1,4 @@
-//! Who owns whom: controller references, and the claim of pods by selector.
+//! Ownership: controller references, and the claim of pods by selector.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use k8s_openapi::{Metadata, Resource};

@@ -1,4 +1,4 @@
-//! What several controllers ask about a pod.
+//! The phase of a pod, as several controllers ask for it.
 
 use crate::pod::Pod;
 use jiff::Timestamp;

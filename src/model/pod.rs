@@ -34,10 +34,10 @@ const ANNOTATIONS: [&str; 8] = [
 pub struct Pod {
     /// Without managedFields, and without the annotations that nobody reads.
     pub metadata: ObjectMeta,
-    /// What it should be.
+    /// Its wanted state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec: Option<PodSpec>,
-    /// What it is.
+    /// Its observed state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<PodStatus>,
 }
@@ -181,7 +181,7 @@ pub struct Container {
     pub restart_policy: Option<String>,
 }
 
-/// What a container or a pod asks for.
+/// Resources that a container or a pod asks for.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ResourceRequirements {

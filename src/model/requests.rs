@@ -178,7 +178,7 @@ pub fn of_spec(spec: &v1::PodSpec) -> Amounts {
     need
 }
 
-/// What pods on this node may use together.
+/// Amounts that pods on this node may use together.
 pub fn allocatable(node: &Node) -> Amounts {
     amounts(
         node.status.iter().flat_map(|s| s.allocatable.iter().flatten()).map(|(name, amount)| (name.as_str(), amount)),

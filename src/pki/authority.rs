@@ -41,7 +41,7 @@ pub struct Issued {
     pub key_pem: String,
 }
 
-/// What an authority made at `now` calls itself.
+/// Common name of an authority that is made at `now`.
 pub(crate) fn common_name(name: &str, now: Timestamp) -> String {
     format!("{name}@{}", now.as_second())
 }

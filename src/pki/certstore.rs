@@ -80,7 +80,7 @@ impl CertStore {
         Ok(CertStore::new(Pair::from_pem(&read(cert)?, &read(key)?).map_err(|err| err.in_file(cert))?))
     }
 
-    /// What is shown now.
+    /// The pair that is shown now.
     pub fn current(&self) -> Arc<Pair> {
         self.current.load_full()
     }

@@ -27,7 +27,7 @@ pub enum Profile {
     KubeletServing,
 }
 
-/// What a request asks for.
+/// Contents of a certificate request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     /// CN.

@@ -1,4 +1,4 @@
-//! What can go wrong with keys, certificates and tokens.
+//! Errors of keys, certificates and tokens.
 
 use std::path::PathBuf;
 
@@ -13,17 +13,17 @@ pub enum PkiError {
     Unusable {
         /// The file.
         path: PathBuf,
-        /// What it should hold, e.g. `certificate`.
+        /// The wanted content, e.g. `certificate`.
         what: &'static str,
-        /// What is wrong, and the remedy where one is known.
+        /// The fault, and the remedy where one is known.
         why: String,
     },
     /// Text that should hold a certificate or key does not.
     #[error("no usable {what}: {why}")]
     Malformed {
-        /// What it should be.
+        /// The wanted kind.
         what: &'static str,
-        /// What is wrong with it.
+        /// The fault.
         why: String,
     },
     /// A certificate could not be made.

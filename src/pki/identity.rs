@@ -16,7 +16,7 @@ use crate::error::PkiError;
 /// OID of the subject attribute that carries a user's uid (Kubernetes' own arc).
 const UID_OID: &str = "1.3.6.1.4.1.57683.2";
 
-/// What a certificate says about its holder.
+/// The holder of a certificate, as it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// CN: the user's name.
@@ -33,7 +33,7 @@ pub struct Identity {
     pub subject: Vec<u8>,
     /// SHA-256 of the whole certificate, lower-case hex: upstream's credential id after `X509SHA256=`.
     pub sha256_hex: String,
-    /// What it may be used for: `ServerAuth`, `ClientAuth`, `CertSign`.
+    /// Its usages: `ServerAuth`, `ClientAuth`, `CertSign`.
     pub usages: Vec<&'static str>,
     /// Whether it is an authority's.
     pub is_ca: bool,

@@ -7,7 +7,7 @@ use rcgen::SanType;
 
 use crate::server::Options;
 
-/// What a certificate may be used for.
+/// Usage of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
     /// To prove a client.
@@ -91,9 +91,9 @@ impl Ca {
 /// The leaves of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Leaf {
-    /// What port 6443 shows.
+    /// Shown on port 6443.
     ServingApiserver,
-    /// What port 10250 shows.
+    /// Shown on port 10250.
     ServingKubelet,
     /// The person with the kubeconfig: `system:admin` of `system:masters`.
     ClientAdmin,
@@ -115,7 +115,7 @@ pub enum Leaf {
     EtcdServer,
     /// Clients of the etcd face.
     EtcdClient,
-    /// What members of the store show each other, at both ends.
+    /// Shown by members of the store to each other, at both ends.
     EtcdPeer,
 }
 
@@ -159,7 +159,7 @@ impl Leaf {
         }
     }
 
-    /// Who signs it.
+    /// The authority that signs it.
     pub fn ca(self) -> Ca {
         match self {
             Leaf::ServingApiserver | Leaf::ServingKubelet => Ca::Server,
@@ -170,7 +170,7 @@ impl Leaf {
         }
     }
 
-    /// Who it says it is.
+    /// The subject that it names.
     pub fn spec(self, options: &Options) -> LeafSpec {
         let client = |common_name: &str, organization: Option<&str>| LeafSpec {
             common_name: common_name.to_owned(),

@@ -15,7 +15,7 @@ use crate::error::PkiError;
 /// A P-256 key pair that belongs to one machine.
 pub struct NodeKey(KeyPair);
 
-/// What the file holds.
+/// Contents of the file.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     /// The machine on which the key was made: a copied disk shows itself by another one.

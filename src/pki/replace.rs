@@ -26,7 +26,7 @@ use crate::leaf::Ca;
 use crate::pem;
 use crate::seal::AmongServers;
 
-/// What the sealed set is bound to.
+/// Context to which the sealed set is bound.
 const CONTEXT: &str = "kedge authorities";
 
 /// The files of all authorities: certificates and key of each by its stem.

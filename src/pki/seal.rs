@@ -59,7 +59,7 @@ impl Cipher {
         bytes == 32 || (self != Cipher::Secretbox && matches!(bytes, 16 | 24))
     }
 
-    /// What a value sealed with this key starts with.
+    /// Prefix of a value that is sealed with this key.
     pub fn prefix(self, key: &str) -> String {
         format!("k8s:enc:{}:v1:{key}:", self.name())
     }

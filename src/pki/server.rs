@@ -22,7 +22,7 @@ use crate::identity::{self, Identity};
 use crate::jwt::{Signer, Verifier};
 use crate::leaf::{Ca, Leaf, LeafSpec};
 
-/// What the certificates depend on.
+/// Settings on which the certificates depend.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Wall time.
@@ -83,7 +83,7 @@ impl Pki {
         Ok(pki)
     }
 
-    /// What the certificates were made for.
+    /// Settings for which the certificates were made.
     pub fn options(&self) -> &Options {
         &self.options
     }
@@ -111,7 +111,7 @@ impl Pki {
         &self.leaves[&leaf]
     }
 
-    /// What clients must trust to talk to this server.
+    /// Authorities that clients must trust to talk to this server.
     pub fn server_bundle(&self) -> Result<Bundle, PkiError> {
         Bundle::from_pem(self.authority(Ca::Server).bundle())
     }

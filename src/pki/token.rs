@@ -15,12 +15,12 @@ use crate::{pem, seal};
 const FULL_PREFIX: &str = "K10";
 const HASH_HEX: usize = 64;
 
-/// What a joining machine was given.
+/// The token that a joining machine was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinToken {
     /// SHA-256 that `/cacerts` must have, hex; without one the first answer is trusted.
     pub ca_hash: Option<String>,
-    /// Who joins, and the proof.
+    /// The one that joins, and the proof.
     pub credential: Credential,
 }
 

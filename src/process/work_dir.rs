@@ -8,7 +8,7 @@ use base::layout::{DEFAULT, Layout};
 /// The variables that name a data folder; the first that is set counts.
 const VARIABLES: [&str; 2] = ["KEDGE_DATA_DIR=", "K3S_DATA_DIR="];
 
-/// What a process tells of itself.
+/// A process's word about itself.
 struct Told<'a> {
     /// Its command line, the program first.
     args: &'a [String],

@@ -23,7 +23,7 @@ pub const NODE_EXPAND_VOLUME: &str = "/csi.v1.Node/NodeExpandVolume";
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Empty {}
 
-/// Who a driver is on this node.
+/// A driver's identity on this node.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NodeInfo {
     /// The node's name as the driver knows it.
@@ -45,7 +45,7 @@ pub struct Topology {
     pub segments: HashMap<String, String>,
 }
 
-/// What a driver's node service can do.
+/// Capabilities of a driver's node service.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct NodeCapabilities {
     /// One each.
@@ -108,7 +108,7 @@ pub struct MountVolume {
     pub volume_mount_group: String,
 }
 
-/// Who may use a volume.
+/// Access to a volume.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AccessMode {
     /// One of the numbers of [`access`].
@@ -136,7 +136,7 @@ pub struct StageRequest {
     /// The volume.
     #[prost(string, tag = "1")]
     pub volume_id: String,
-    /// What attaching it gave.
+    /// Answer of its attachment.
     #[prost(map = "string, string", tag = "2")]
     pub publish_context: HashMap<String, String>,
     /// Where to.
@@ -148,7 +148,7 @@ pub struct StageRequest {
     /// From a Secret.
     #[prost(map = "string, string", tag = "5")]
     pub secrets: HashMap<String, String>,
-    /// What making it gave.
+    /// Answer of its creation.
     #[prost(map = "string, string", tag = "6")]
     pub volume_context: HashMap<String, String>,
 }
@@ -170,7 +170,7 @@ pub struct PublishRequest {
     /// The volume.
     #[prost(string, tag = "1")]
     pub volume_id: String,
-    /// What attaching it gave.
+    /// Answer of its attachment.
     #[prost(map = "string, string", tag = "2")]
     pub publish_context: HashMap<String, String>,
     /// Where it was staged.

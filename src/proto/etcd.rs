@@ -23,7 +23,7 @@ pub struct KeyValue {
     pub lease: i64,
 }
 
-/// What happened to a key.
+/// Kind of a change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 #[allow(missing_docs, reason = "the protocol's own names")]
@@ -44,7 +44,7 @@ pub struct Event {
     pub prev_kv: Option<KeyValue>,
 }
 
-/// Who answered, and when.
+/// The member that answered, and its revision.
 #[derive(Clone, PartialEq, Message)]
 #[allow(missing_docs, reason = "the protocol's own names")]
 pub struct ResponseHeader {
@@ -112,7 +112,7 @@ pub struct RangeRequest {
     pub max_create_revision: i64,
 }
 
-/// What was read.
+/// Keys that were read.
 #[derive(Clone, PartialEq, Message)]
 #[allow(missing_docs, reason = "the protocol's own names")]
 pub struct RangeResponse {
@@ -205,7 +205,7 @@ pub enum CompareResult {
     NotEqual = 3,
 }
 
-/// What is compared.
+/// The field that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
 #[allow(missing_docs, reason = "the protocol's own names")]

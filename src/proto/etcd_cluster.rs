@@ -153,7 +153,7 @@ pub mod response_op {
     }
 }
 
-/// What a condition compares with.
+/// The operand of a condition.
 pub mod compare {
     /// One of them.
     #[derive(Clone, PartialEq, super::Oneof)]
@@ -172,7 +172,7 @@ pub mod compare {
     }
 }
 
-/// What a client says on a stream of watches.
+/// Requests of a client on a stream of watches.
 pub mod watch_request {
     /// One of them.
     #[derive(Clone, PartialEq, super::Oneof)]

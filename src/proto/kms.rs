@@ -45,7 +45,7 @@ pub struct DecryptRequest {
     pub annotations: HashMap<String, Vec<u8>>,
 }
 
-/// What was encrypted.
+/// The plain text.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DecryptResponse {
     /// The plain bytes.
@@ -73,7 +73,7 @@ pub struct EncryptResponse {
     /// With which key.
     #[prost(string, tag = "2")]
     pub key_id: String,
-    /// What the plugin wants to see again.
+    /// Annotations that the plugin wants to see again.
     #[prost(map = "string, bytes", tag = "3")]
     pub annotations: HashMap<String, Vec<u8>>,
 }

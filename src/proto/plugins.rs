@@ -29,7 +29,7 @@ pub const GET: &str = "/v1.PodResourcesLister/Get";
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Empty {}
 
-/// Who a plugin is.
+/// A plugin's identity.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PluginInfo {
     /// `CSIPlugin`, `DevicePlugin`, `DRAPlugin`.
@@ -46,7 +46,7 @@ pub struct PluginInfo {
     pub supported_versions: Vec<String>,
 }
 
-/// What became of a registration.
+/// Outcome of a registration.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RegistrationStatus {
     /// It is in.
@@ -57,7 +57,7 @@ pub struct RegistrationStatus {
     pub error: String,
 }
 
-/// What a device plugin wants.
+/// Options of a device plugin.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct DevicePluginOptions {
     /// A call before each start of a container.
@@ -80,7 +80,7 @@ pub struct RegisterRequest {
     /// e.g. `vendor.example/gpu`.
     #[prost(string, tag = "3")]
     pub resource_name: String,
-    /// What it wants.
+    /// Its options.
     #[prost(message, optional, tag = "4")]
     pub options: Option<DevicePluginOptions>,
 }
@@ -169,7 +169,7 @@ pub struct AllocateRequest {
     pub container_requests: Vec<DeviceIds>,
 }
 
-/// What containers need to use theirs.
+/// Allocations of containers, in their order.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct AllocateResponse {
     /// One each.
@@ -177,7 +177,7 @@ pub struct AllocateResponse {
     pub container_responses: Vec<ContainerAllocation>,
 }
 
-/// What one container needs.
+/// Allocation of one container.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerAllocation {
     /// Variables.
@@ -260,7 +260,7 @@ pub struct PodsResponse {
     pub pod_resources: Vec<PodResources>,
 }
 
-/// What a pod has.
+/// Resources of a pod.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct PodResources {
     /// Its name.
@@ -274,7 +274,7 @@ pub struct PodResources {
     pub containers: Vec<ContainerResources>,
 }
 
-/// What a container has.
+/// Resources of a container.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerResources {
     /// Its name.

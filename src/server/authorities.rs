@@ -106,14 +106,14 @@ fn keep(server: &ServerFolder, using: &str, secret: &Secret) -> Result<(), Autho
     Ok(())
 }
 
-/// What a Secret carries to this server.
+/// The authorities that a Secret carries to this server.
 pub(crate) fn opened(server: &ServerFolder, secret: &Secret) -> Result<Replacement, AuthoritiesError> {
     let key = service_key(server)?;
     let sealed = secret.data.as_ref().and_then(|data| data.get(FIELD)).ok_or(AuthoritiesError::NoField)?;
     Replacement::open(&sealed.0, &key).ok_or(AuthoritiesError::ForeignSeal)
 }
 
-/// What servers alone have, and seal with.
+/// The key that servers alone have, and seal with.
 pub(crate) fn service_key(server: &ServerFolder) -> Result<String, AuthoritiesError> {
     let path = pki::folder::service_key(&server.tls());
     std::fs::read_to_string(&path).map_err(|why| AuthoritiesError::ServiceKey { path, why })

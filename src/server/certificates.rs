@@ -58,7 +58,7 @@ impl Kubeconfig {
     }
 }
 
-/// What keeping a server's certificates takes.
+/// Parts that keep a server's certificates.
 pub(crate) struct Keeper {
     pub(crate) pki: Arc<Pki>,
     /// `server/tls`.

@@ -24,7 +24,7 @@ use crate::server::error::ServerError;
 /// Where Secrets live in the store.
 const SECRETS: &str = "/registry/core/secrets/";
 
-/// What the flags say of encryption.
+/// The flags of encryption.
 pub(crate) struct Wanted<'a> {
     pub(crate) arguments: &'a Arguments,
     /// How a first key seals.

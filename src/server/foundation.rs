@@ -33,7 +33,7 @@ pub(super) struct Groups {
     pub(super) port: Group,
 }
 
-/// What everything else stands on: certificates, the port, the store.
+/// The foundation of all other parts: certificates, the port, the store.
 pub(super) struct Base {
     pub(super) pki: Arc<Pki>,
     pub(super) passwords: Passwords,

@@ -59,7 +59,7 @@ pub(crate) enum JoinError {
     Pki(#[from] PkiError),
 }
 
-/// What joining takes.
+/// Parts of joining.
 pub(crate) struct Plan<'a> {
     /// `--server`.
     pub(crate) url: Option<&'a str>,
@@ -72,11 +72,11 @@ pub(crate) struct Plan<'a> {
     pub(crate) address: String,
     /// Whether the store is somebody else's: then there is nothing to become a member of.
     pub(crate) external: bool,
-    /// What must be the same on all servers.
+    /// Flags that must be the same on all servers.
     pub(crate) flags: BTreeMap<String, String>,
 }
 
-/// What this server is when its store is opened.
+/// State of this server when its store is opened.
 pub(crate) enum Place {
     /// A cluster of its own, or a member already.
     Settled,
@@ -208,7 +208,7 @@ impl Plan<'_> {
 }
 
 impl Place {
-    /// What an empty folder becomes.
+    /// The birth of an empty folder.
     pub(crate) fn birth(&self) -> Birth {
         match self {
             Place::Settled => Birth::First,

@@ -172,7 +172,7 @@ fn link(path: &Path, target: &OsStr) -> Result<(), FileError> {
     std::os::unix::fs::symlink(target, path).map_err(FileError::at("cannot link", path))
 }
 
-/// What the supervisor is made from.
+/// Parts of the supervisor.
 pub(crate) struct Parts<'a> {
     pub(crate) pki: &'a Arc<Pki>,
     pub(crate) credentials: Credentials,

@@ -165,7 +165,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     Ok(())
 }
 
-/// What renews this server's certificates.
+/// The task that renews this server's certificates.
 fn keeper(
     plan: &Plan,
     pki: &Arc<Pki>,
@@ -185,7 +185,7 @@ fn keeper(
     }
 }
 
-/// What takes join tokens over that are rotated.
+/// The task that takes over join tokens when they are rotated.
 fn follower(plan: &Plan, base: &Base, credentials: Credentials, client: kube::Client) -> rotation::Follower {
     rotation::Follower {
         credentials,

@@ -136,7 +136,7 @@ impl Plan {
         !self.args.disable.iter().any(|name| name == component)
     }
 
-    /// What nodes that join are told of the cluster.
+    /// Settings of the cluster, for nodes that join.
     pub(super) fn settings(&self) -> Settings {
         Settings {
             cluster_cidrs: self.ranges.cluster.iter().map(IpNet::to_string).collect(),

@@ -42,16 +42,16 @@ pub(crate) struct Rotated {
     pub(crate) at_ms: i64,
 }
 
-/// What a Secret of that name holds.
+/// Contents of a Secret of that name.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Held {
-    /// What a server sealed.
+    /// Sealed by a server.
     Sealed(Rotated),
-    /// What an earlier kedge wrote, or anybody else.
+    /// Written by an earlier kedge, or by anybody else.
     Open(Passwords),
 }
 
-/// What seals the passwords of a server.
+/// The seal of a server's passwords.
 pub(crate) fn seal(server: &ServerFolder) -> Result<AmongServers, FileError> {
     let path = pki::folder::service_key(&server.tls());
     let key = std::fs::read_to_string(&path).map_err(FileError::at("cannot read", &path))?;
@@ -95,9 +95,9 @@ impl Rotated {
     }
 }
 
-/// What following the Secret takes.
+/// Parts that follow the Secret.
 pub(crate) struct Follower {
-    /// What joining machines are judged by.
+    /// Credentials by which joining machines are judged.
     pub(crate) credentials: Credentials,
     /// Holds the files with the tokens.
     pub(crate) server_folder: ServerFolder,

@@ -1,4 +1,4 @@
-//! What controllers sign, with the cluster's own keys.
+//! Signatures of controllers, with the cluster's own keys.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -29,7 +29,7 @@ const SAVED: base::metrics::Metric = base::metrics::Metric {
 /// The longest sleep before a look at the clock, which may have been set.
 pub(crate) const LOOK: Duration = Duration::from_secs(1800);
 
-/// What a server takes snapshots by.
+/// Settings of a server's snapshots.
 pub(crate) struct Plan {
     schedule: Schedule,
     places: Places,

@@ -31,7 +31,7 @@ const SAME_MOUNT: ResolveFlags = CONFINED.union(ResolveFlags::NO_XDEV);
 pub struct Found<'a> {
     parent: BorrowedFd<'a>,
     name: &'a CStr,
-    /// What it was when it was found.
+    /// Its metadata when it was found.
     pub meta: Meta,
 }
 
@@ -161,7 +161,7 @@ fn next_folder(
     Ok(None)
 }
 
-/// What was left, and why.
+/// Entries that were left, and why.
 #[derive(Debug, Default)]
 pub struct Left(pub Vec<(PathBuf, String)>);
 

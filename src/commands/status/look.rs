@@ -1,4 +1,4 @@
-//! What `kedge status` looks at: processes, files, the disk, and the API if it answers.
+//! Facts of `kedge status`: processes, files, the disk, and the API if it answers.
 
 use std::fs;
 use std::io::Write as _;

@@ -1,4 +1,4 @@
-//! What `kedge why` reads: the object, its events, and what belongs to it.
+//! Reads of `kedge why`: the object, its events, and what belongs to it.
 
 use std::path::Path;
 

@@ -7,9 +7,9 @@ use serde_json::Value;
 pub(super) struct Finding {
     /// Of what it is true: `pod web-0, container app`.
     pub(super) about: String,
-    /// What is so.
+    /// The fact.
     pub(super) what: String,
-    /// What a person can do; empty where nothing is to be done but wait.
+    /// The remedy; empty where nothing is to be done but wait.
     pub(super) remedy: String,
 }
 
@@ -265,7 +265,7 @@ pub(super) fn workload(about: &str, object: &Value, events: &[Value]) -> Vec<Fin
     found
 }
 
-/// What to do when the API refuses a pod.
+/// The remedy where the API refuses a pod.
 fn refusal(message: &str) -> &'static str {
     match message {
         m if m.contains("exceeded quota") => "raise the ResourceQuota of the namespace, or ask for less",

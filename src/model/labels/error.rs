@@ -1,14 +1,14 @@
 //! Why a selector cannot be read, in upstream's words.
 
-/// What is wrong with a selector.
+/// Errors of a selector.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SelectorError {
     /// The text goes on with something else than the syntax allows.
     #[error("found '{found}', expected: {wanted}")]
     Unexpected {
-        /// What stands there, empty at the end.
+        /// The text that stands there, empty at the end.
         found: String,
-        /// What might stand there.
+        /// The texts that might stand there.
         wanted: &'static str,
     },
     /// Values in brackets begin with something else; upstream's text has no comma here.
@@ -21,7 +21,7 @@ pub enum SelectorError {
         field: String,
         /// The value as Go prints it.
         value: String,
-        /// What a value has to be.
+        /// The rule that a value breaks.
         why: String,
     },
     /// A `LabelSelector` with an operator that there is not.
