@@ -7,7 +7,6 @@ pub use crate::etcd_cluster::*;
 
 /// A key as it stood.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct KeyValue {
     #[prost(bytes = "bytes", tag = "1")]
     pub key: ::prost::bytes::Bytes,
@@ -26,7 +25,6 @@ pub struct KeyValue {
 /// Kind of a change of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub enum EventType {
     Put = 0,
     Delete = 1,
@@ -34,7 +32,6 @@ pub enum EventType {
 
 /// A change of a key.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct Event {
     #[prost(enumeration = "EventType", tag = "1")]
     pub r#type: i32,
@@ -46,7 +43,6 @@ pub struct Event {
 
 /// The member that answered, and its revision.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct ResponseHeader {
     #[prost(uint64, tag = "1")]
     pub cluster_id: u64,
@@ -61,7 +57,6 @@ pub struct ResponseHeader {
 /// How keys are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub enum SortOrder {
     None = 0,
     Ascend = 1,
@@ -71,7 +66,6 @@ pub enum SortOrder {
 /// By what keys are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub enum SortTarget {
     Key = 0,
     Version = 1,
@@ -82,7 +76,6 @@ pub enum SortTarget {
 
 /// Reads keys.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct RangeRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub key: ::prost::bytes::Bytes,
@@ -114,7 +107,6 @@ pub struct RangeRequest {
 
 /// Keys that were read.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct RangeResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
@@ -128,7 +120,6 @@ pub struct RangeResponse {
 
 /// Writes a key.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct PutRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub key: ::prost::bytes::Bytes,
@@ -146,7 +137,6 @@ pub struct PutRequest {
 
 /// Answer to it.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct PutResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
@@ -156,7 +146,6 @@ pub struct PutResponse {
 
 /// Deletes keys.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct DeleteRangeRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub key: ::prost::bytes::Bytes,
@@ -168,7 +157,6 @@ pub struct DeleteRangeRequest {
 
 /// Answer to it.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct DeleteRangeResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
@@ -180,7 +168,6 @@ pub struct DeleteRangeResponse {
 
 /// A step of a transaction.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct RequestOp {
     #[prost(oneof = "request_op::Request", tags = "1, 2, 3, 4")]
     pub request: Option<request_op::Request>,
@@ -188,7 +175,6 @@ pub struct RequestOp {
 
 /// Answer to a step.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct ResponseOp {
     #[prost(oneof = "response_op::Response", tags = "1, 2, 3, 4")]
     pub response: Option<response_op::Response>,
@@ -197,7 +183,6 @@ pub struct ResponseOp {
 /// How is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub enum CompareResult {
     Equal = 0,
     Greater = 1,
@@ -208,7 +193,6 @@ pub enum CompareResult {
 /// The field that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Enumeration)]
 #[repr(i32)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub enum CompareTarget {
     Version = 0,
     Create = 1,
@@ -219,7 +203,6 @@ pub enum CompareTarget {
 
 /// A condition.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct Compare {
     #[prost(enumeration = "CompareResult", tag = "1")]
     pub result: i32,
@@ -235,7 +218,6 @@ pub struct Compare {
 
 /// Steps under conditions.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct TxnRequest {
     #[prost(message, repeated, tag = "1")]
     pub compare: Vec<Compare>,
@@ -247,7 +229,6 @@ pub struct TxnRequest {
 
 /// Answer to it.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct TxnResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
@@ -259,7 +240,6 @@ pub struct TxnResponse {
 
 /// Forgets old versions.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct CompactionRequest {
     #[prost(int64, tag = "1")]
     pub revision: i64,
@@ -269,7 +249,6 @@ pub struct CompactionRequest {
 
 /// Answer of calls that have no more to say.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct HeaderOnly {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
@@ -281,7 +260,6 @@ pub struct Empty {}
 
 /// Asks for a fingerprint.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct HashKvRequest {
     #[prost(int64, tag = "1")]
     pub revision: i64,
@@ -289,7 +267,6 @@ pub struct HashKvRequest {
 
 /// Answer to it.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct HashKvResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
@@ -301,7 +278,6 @@ pub struct HashKvResponse {
 
 /// The fingerprint of the whole backend.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct HashResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
@@ -311,7 +287,6 @@ pub struct HashResponse {
 
 /// A piece of the database.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct SnapshotResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
@@ -323,7 +298,6 @@ pub struct SnapshotResponse {
 
 /// Opens or ends a watch.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct WatchRequest {
     #[prost(oneof = "watch_request::Request", tags = "1, 2, 3")]
     pub request: Option<watch_request::Request>,
@@ -331,7 +305,6 @@ pub struct WatchRequest {
 
 /// Opens one.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct WatchCreateRequest {
     #[prost(bytes = "bytes", tag = "1")]
     pub key: ::prost::bytes::Bytes,
@@ -353,7 +326,6 @@ pub struct WatchCreateRequest {
 
 /// Ends one.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct WatchCancelRequest {
     #[prost(int64, tag = "1")]
     pub watch_id: i64,
@@ -361,7 +333,6 @@ pub struct WatchCancelRequest {
 
 /// Events of a watch.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct WatchResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
@@ -383,7 +354,6 @@ pub struct WatchResponse {
 
 /// A lease as etcd's database keeps it (package `leasepb`).
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct StoredLease {
     #[prost(int64, tag = "1")]
     pub id: i64,
@@ -395,7 +365,6 @@ pub struct StoredLease {
 
 /// Makes a lease.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct LeaseGrantRequest {
     #[prost(int64, tag = "1")]
     pub ttl: i64,
@@ -405,7 +374,6 @@ pub struct LeaseGrantRequest {
 
 /// Answer to it.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct LeaseGrantResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
@@ -419,7 +387,6 @@ pub struct LeaseGrantResponse {
 
 /// Names a lease: to revoke it or to keep it alive.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct LeaseIdRequest {
     #[prost(int64, tag = "1")]
     pub id: i64,
@@ -427,7 +394,6 @@ pub struct LeaseIdRequest {
 
 /// Answer to a keep-alive.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct LeaseKeepAliveResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
@@ -439,7 +405,6 @@ pub struct LeaseKeepAliveResponse {
 
 /// Asks for what is left of a lease.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct LeaseTimeToLiveRequest {
     #[prost(int64, tag = "1")]
     pub id: i64,
@@ -449,7 +414,6 @@ pub struct LeaseTimeToLiveRequest {
 
 /// Answer to it.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct LeaseTimeToLiveResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
@@ -465,7 +429,6 @@ pub struct LeaseTimeToLiveResponse {
 
 /// A lease.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct LeaseStatus {
     #[prost(int64, tag = "1")]
     pub id: i64,
@@ -473,7 +436,6 @@ pub struct LeaseStatus {
 
 /// All leases.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct LeaseLeasesResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,

@@ -9,7 +9,6 @@ use crate::etcd::{
 
 /// A member.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct Member {
     #[prost(uint64, tag = "1")]
     pub id: u64,
@@ -25,7 +24,6 @@ pub struct Member {
 
 /// Takes in a member.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct MemberAddRequest {
     #[prost(string, repeated, tag = "1")]
     pub peer_urls: Vec<String>,
@@ -35,7 +33,6 @@ pub struct MemberAddRequest {
 
 /// Names a member: to remove or promote it, or to make it the leader.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct MemberIdRequest {
     #[prost(uint64, tag = "1")]
     pub id: u64,
@@ -43,7 +40,6 @@ pub struct MemberIdRequest {
 
 /// Moves a member.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct MemberUpdateRequest {
     #[prost(uint64, tag = "1")]
     pub id: u64,
@@ -53,7 +49,6 @@ pub struct MemberUpdateRequest {
 
 /// The members after a change, or as they are.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct MembersResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
@@ -63,7 +58,6 @@ pub struct MembersResponse {
 
 /// Asks for alarms.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct AlarmRequest {
     #[prost(int32, tag = "1")]
     pub action: i32,
@@ -75,7 +69,6 @@ pub struct AlarmRequest {
 
 /// An alarm.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct AlarmMember {
     #[prost(uint64, tag = "1")]
     pub member_id: u64,
@@ -85,7 +78,6 @@ pub struct AlarmMember {
 
 /// The alarms.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct AlarmResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
@@ -95,7 +87,6 @@ pub struct AlarmResponse {
 
 /// How a member is.
 #[derive(Clone, PartialEq, Message)]
-#[allow(missing_docs, reason = "the protocol's own names")]
 pub struct StatusResponse {
     #[prost(message, optional, tag = "1")]
     pub header: Option<ResponseHeader>,
@@ -123,7 +114,6 @@ pub struct StatusResponse {
 pub mod request_op {
     /// One of them.
     #[derive(Clone, PartialEq, super::Oneof)]
-    #[allow(missing_docs, reason = "the protocol's own names")]
     pub enum Request {
         #[prost(message, tag = "1")]
         Range(super::RangeRequest),
@@ -140,7 +130,6 @@ pub mod request_op {
 pub mod response_op {
     /// One of them.
     #[derive(Clone, PartialEq, super::Oneof)]
-    #[allow(missing_docs, reason = "the protocol's own names")]
     pub enum Response {
         #[prost(message, tag = "1")]
         Range(super::RangeResponse),
@@ -157,7 +146,6 @@ pub mod response_op {
 pub mod compare {
     /// One of them.
     #[derive(Clone, PartialEq, super::Oneof)]
-    #[allow(missing_docs, reason = "the protocol's own names")]
     pub enum TargetUnion {
         #[prost(int64, tag = "4")]
         Version(i64),
@@ -176,7 +164,6 @@ pub mod compare {
 pub mod watch_request {
     /// One of them.
     #[derive(Clone, PartialEq, super::Oneof)]
-    #[allow(missing_docs, reason = "the protocol's own names")]
     pub enum Request {
         #[prost(message, tag = "1")]
         Create(super::WatchCreateRequest),

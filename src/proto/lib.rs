@@ -8,3 +8,6 @@ pub mod etcd;
 mod etcd_cluster;
 pub mod kms;
 pub mod plugins;
+
+#[cfg(test)]
+mod tests;
