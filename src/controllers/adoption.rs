@@ -18,7 +18,7 @@ use crate::driver::{self, Error};
 pub(crate) struct Adoption<'a, O> {
     pub(crate) owner: &'a O,
     pub(crate) selector: &'a LabelSelector,
-    /// What an adopted object gets beside its owner, and a released one loses.
+    /// The finalizer that an adopted object gets beside its owner, and a released one loses.
     pub(crate) finalizer: Option<&'static str>,
 }
 

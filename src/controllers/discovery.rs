@@ -11,7 +11,7 @@ pub(crate) struct Kind {
     pub(crate) resource: ApiResource,
     /// Whether its objects live in namespaces.
     pub(crate) namespaced: bool,
-    /// What can be done with it: `list`, `deletecollection`, …
+    /// Its verbs: `list`, `deletecollection`, …
     capabilities: ApiCapabilities,
 }
 

@@ -16,7 +16,7 @@ use tracing::{debug, warn};
 /// Keys that one controller works on at once.
 const WORKERS: usize = 5;
 
-/// What a reconciler reports.
+/// Errors of a reconciler.
 #[allow(clippy::error_impl_error, reason = "one Error per room")]
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -49,7 +49,7 @@ impl Error {
     }
 }
 
-/// What is to be done after a reconciler went well.
+/// The step after a reconciler went well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Nothing until something changes.
@@ -66,7 +66,7 @@ pub(crate) trait Reconcile: Send + Sync + 'static {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error>;
 }
 
-/// What every controller is built from.
+/// Dependencies of every controller.
 #[derive(Clone)]
 pub(crate) struct Context {
     clients: Clients,

@@ -17,7 +17,7 @@ use crate::{
     statefulset, volume,
 };
 
-/// What controllers must be told.
+/// Configuration of the controllers.
 #[derive(Clone)]
 pub struct Config {
     /// Address ranges of pods, at most one a family; each node gets a slice of each.
@@ -30,7 +30,7 @@ pub struct Config {
     pub balancer_reserved_ports: Option<Vec<u16>>,
     /// Signs certificates and tokens.
     pub signer: Arc<dyn Signer>,
-    /// What flags chose.
+    /// Settings that flags chose.
     pub settings: Settings,
     /// Tells the time to all of them.
     pub clock: Clock,

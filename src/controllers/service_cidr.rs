@@ -141,7 +141,7 @@ impl Reconcile for Controller {
     }
 }
 
-/// What is left of the grace of one that is on its way out.
+/// The rest of the grace of one that is on its way out.
 fn left(since: Timestamp, now: Timestamp) -> Option<Duration> {
     let end = since.checked_add(SignedDuration::try_from(GRACE).ok()?).ok()?;
     Duration::try_from(end.duration_since(now)).ok().filter(|left| !left.is_zero())

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// A year: the longest life that the signers give.
 const SIGNING_LIFE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// What may be chosen.
+/// Settings that may be chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// `node-monitor-grace-period`: silence of this length makes a node unreachable.

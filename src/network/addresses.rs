@@ -11,7 +11,7 @@ use crate::overlay::kernel::{ADDRESSES, Events, Kernel};
 /// Changes come in bursts: an address goes, another comes, then its routes.
 const GATHER: Duration = Duration::from_millis(300);
 
-/// What the kernel says of addresses.
+/// News of the kernel about addresses.
 pub struct News(Events);
 
 impl News {

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::family::Family;
 
-/// What this room must know of its node and cluster.
+/// Configuration of this room: its node and its cluster.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Name of this node, to tell its own endpoints from others.

@@ -67,7 +67,7 @@ pub enum NetworkError {
     /// A file, socket or process.
     #[error("{doing}")]
     Io {
-        /// What was tried.
+        /// The attempt.
         doing: &'static str,
         /// Why not.
         source: io::Error,

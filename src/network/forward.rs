@@ -119,7 +119,7 @@ fn missing(rules: &str, cidrs: &[&IpNet]) -> Vec<(&'static str, IpNet)> {
     wanted.filter(|rule| !have.contains(rule)).collect()
 }
 
-/// What the program says; `None` if it is not installed, or refuses.
+/// The program's output; `None` if it is not installed, or refuses.
 async fn iptables(program: &str, args: &[&str]) -> Result<Option<String>, NetworkError> {
     let mut command = Command::new(program);
     command.args(["-w", LOCK_SECS]).args(args).stdin(Stdio::null()).kill_on_drop(true);

@@ -1,4 +1,4 @@
-//! What the node's kernel must be set to before it forwards pods' packets.
+//! Settings of the node's kernel before it forwards pods' packets.
 
 use std::collections::BTreeSet;
 use std::fs;

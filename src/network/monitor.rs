@@ -29,12 +29,12 @@ const NFT_MSG_NEWGEN: u16 = 15;
 const NFTA_TABLE_NAME: u16 = 1;
 /// Changes come in bursts, and whoever flushes goes on to write.
 const GATHER: Duration = Duration::from_millis(200);
-/// What a burst may hold until some of it is lost; then the tables themselves are looked at.
+/// Bytes that a burst may hold until some of it is lost; then the tables themselves are looked at.
 const RECEIVE_BYTES: usize = 4 * 1024 * 1024;
 /// Between two tries to listen.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// What somebody else did to tables.
+/// Changes of tables by somebody else.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct News {
     /// Tables that were changed.
@@ -159,7 +159,7 @@ fn open() -> io::Result<TokioSocket> {
     Ok(socket)
 }
 
-/// What a datagram says of others' changes.
+/// News of a datagram about others' changes.
 fn heard(bytes: &[u8], is_ours: impl Fn(u32) -> bool) -> News {
     let mut news = News::default();
     for message in messages(bytes) {

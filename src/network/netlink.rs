@@ -9,7 +9,7 @@ pub(crate) struct Message<'a> {
     pub(crate) kind: u16,
     /// The netlink port of whoever it is about.
     pub(crate) port: u32,
-    /// What follows the header.
+    /// The message behind the header.
     pub(crate) body: &'a [u8],
 }
 

@@ -48,7 +48,7 @@ const REQUESTS_BACKLOG: usize = 64;
 /// Whoever waits for a pod's policies: they are in force, or cannot be, in words.
 type Done = oneshot::Sender<Result<(), String>>;
 
-/// What the plugin asks for.
+/// Request of the plugin.
 pub(crate) enum Request {
     /// These addresses are a new sandbox's: answer when its policies are in force.
     Add { sandbox: String, claim: Claim, done: Done },
@@ -132,7 +132,7 @@ impl Cluster {
     }
 }
 
-/// What is in the kernel.
+/// Rules that are in the kernel.
 enum Applied {
     /// To be written whole.
     Unknown,
@@ -156,7 +156,7 @@ struct Enforcer {
     heavy: Heavy,
     /// New pods that may be under a policy.
     waiting: Vec<(PodRef, Done)>,
-    /// What others do to our table.
+    /// Changes of our table by others.
     foreign: Watched,
 }
 
@@ -329,7 +329,7 @@ impl Enforcer {
         None
     }
 
-    /// What the objects say; `None` where there are no policies.
+    /// The world as the objects say; `None` where there are no policies.
     fn look(&mut self) -> Option<World> {
         let policies = self.policies.list();
         remember(self.walls.note(policies.iter().filter_map(|policy| policy.metadata.namespace.clone()).collect()));

@@ -140,7 +140,7 @@ async fn moved(changes: &mut Changes<Node>, nodes: &Informer<Node>, place: &Plac
     }
 }
 
-/// What is in force in the kernel; `None` for a family that must be written whole.
+/// Rules in force in the kernel; `None` for a family that must be written whole.
 pub(crate) struct Proxy {
     config: Config,
     applied: BTreeMap<Family, Option<Parts>>,
@@ -150,7 +150,7 @@ pub(crate) struct Proxy {
     exposed: BTreeSet<Key>,
     listeners: Listeners,
     reserved: Reserved,
-    /// What nft did not take, by Service: left out until it says something else.
+    /// Parts that nft did not take, by Service: left out until it says something else.
     refused: BTreeMap<(Family, Key), Part>,
 }
 
@@ -162,7 +162,7 @@ impl Proxy {
         Proxy { config, applied: families, checked, exposed, listeners, reserved, refused: BTreeMap::new() }
     }
 
-    /// What is in the kernel is not what was put there.
+    /// Forgets what is in force: the kernel does not hold what was put there.
     fn distrust(&mut self) {
         self.applied.values_mut().for_each(|parts| *parts = None);
     }

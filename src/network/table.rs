@@ -33,7 +33,7 @@ impl Table {
     }
 }
 
-/// What a table holds.
+/// Contents of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ruleset {
     /// Sets and maps by name.
@@ -44,7 +44,7 @@ pub(crate) struct Ruleset {
     pub(crate) elements: BTreeMap<String, BTreeMap<String, String>>,
 }
 
-/// What a set is, in nft's words.
+/// Kind of a set, in nft's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SetKind {
     Map(String),
@@ -73,7 +73,7 @@ pub(crate) fn remove(table: Table) -> String {
     format!("add table {f} {t}\ndelete table {f} {t}\n")
 }
 
-/// What leads from `old` to `new`. Sets and chains come first, then rules and elements, which refer to them.
+/// The commands that lead from `old` to `new`. Sets and chains come first, then rules and elements, which name them.
 pub(crate) fn update(table: Table, old: &Ruleset, new: &Ruleset) -> Script {
     let Table { family: f, name: t } = table;
     let (mut change, mut sweep) = (String::new(), String::new());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use client::informer::Key;
 use kube::{Resource, ResourceExt as _};
 
-/// What was written, by key, with the version that it replaced.
+/// Objects that were written, by key, with the version that each replaced.
 pub(crate) struct Assumed<K>(BTreeMap<Key, (Option<String>, Arc<K>)>);
 
 impl<K> Default for Assumed<K> {

@@ -22,7 +22,7 @@ pub enum Room {
     Of(Preemption),
 }
 
-/// What one cycle decided.
+/// Decision of one cycle.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
     /// Bind the pod to this node.
@@ -34,7 +34,7 @@ pub enum Decision {
     Unschedulable {
         /// Upstream's `FitError` text.
         message: String,
-        /// What would make room for it.
+        /// The preemption that would make room for it.
         room: Room,
     },
 }

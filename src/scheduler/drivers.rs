@@ -14,7 +14,7 @@ use crate::snapshot::Drivers;
 /// Provisioners that have no driver.
 const WITHOUT: [&str; 2] = ["kubernetes.io/no-provisioner", "rancher.io/local-path"];
 
-/// What is followed.
+/// The informers that are followed.
 pub(crate) struct Followed {
     nodes: Informer<CSINode>,
     drivers: Informer<CSIDriver>,

@@ -14,7 +14,7 @@ use model::pod::Pod;
 use crate::filters::{self, Candidate, Reasons};
 use crate::snapshot::{NodeState, Snapshot};
 
-/// Who has to go, and from where.
+/// Pods that have to go, and their node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Preemption {
     /// The node that will have room.
@@ -158,7 +158,7 @@ fn started(pod: &Pod) -> Option<jiff::Timestamp> {
     pod.status.as_ref()?.start_time.as_ref().map(|time| time.0)
 }
 
-/// What a preemption costs, the less the better: budgets broken, highest priority, sum of priorities, pods, and how
+/// Cost of a preemption, the less the better: budgets broken, highest priority, sum of priorities, pods, and how
 /// long they ran.
 type Cost = (usize, i32, i64, usize, Reverse<Option<jiff::Timestamp>>);
 

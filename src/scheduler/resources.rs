@@ -1,4 +1,4 @@
-//! What pods count for when nodes are compared.
+//! Amounts for which pods count when nodes are compared.
 
 use model::pod::Pod;
 use model::requests::{self, Amounts, of_pod};

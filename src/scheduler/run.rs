@@ -75,7 +75,7 @@ struct Scheduler {
     clock: Clock,
 }
 
-/// What the scheduler runs with.
+/// Dependencies of the scheduler.
 pub struct Deps {
     /// Writes as the scheduler's user (`system:kube-scheduler`).
     pub client: kube::Client,
@@ -479,7 +479,7 @@ impl Scheduler {
     }
 }
 
-/// What becomes of the node that is kept for a pod.
+/// Fate of the node that is kept for a pod.
 enum Nomination {
     To(String),
     Stays,

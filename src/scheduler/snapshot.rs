@@ -18,11 +18,11 @@ pub struct NodeState {
     pub node: Arc<Node>,
     /// Pods bound to it, or assumed to be.
     pub pods: Vec<Arc<Pod>>,
-    /// What those pods asked for.
+    /// Amounts that those pods asked for.
     pub used: Amounts,
     /// The same with upstream's stand-ins, for scores.
     pub used_for_score: Amounts,
-    /// What all pods together may ask for.
+    /// Amounts that all pods together may ask for.
     pub allocatable: Amounts,
 }
 
@@ -57,14 +57,14 @@ impl NodeState {
     }
 }
 
-/// What is known of drivers; empty while no volume is a driver's.
+/// Facts of drivers; empty while no volume is a driver's.
 #[derive(Clone, Debug, Default)]
 pub struct Drivers {
     /// By name of the node.
     pub nodes: BTreeMap<String, Arc<CSINode>>,
     /// By name.
     pub drivers: BTreeMap<String, Arc<CSIDriver>>,
-    /// What drivers say that they have left.
+    /// Capacity that drivers say they have left.
     pub capacities: Vec<Arc<CSIStorageCapacity>>,
 }
 
@@ -81,7 +81,7 @@ pub struct Snapshot {
     pub volumes: BTreeMap<String, Arc<PersistentVolume>>,
     /// Storage classes by name.
     pub classes: BTreeMap<String, Arc<StorageClass>>,
-    /// What is known of drivers of volumes.
+    /// Facts of drivers of volumes.
     pub csi: Drivers,
     /// Services, whose pods are spread.
     pub services: Vec<Arc<Service>>,

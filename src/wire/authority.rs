@@ -52,7 +52,7 @@ pub struct Dashed<S> {
     ready: BytesMut,
 }
 
-/// What comes next.
+/// The part that comes next.
 #[derive(Debug)]
 enum Part {
     Preface,

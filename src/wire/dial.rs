@@ -48,7 +48,7 @@ pub enum DialError {
     Ended {
         /// host:port or the socket's path.
         to: String,
-        /// What ended it, as far as it is known.
+        /// The cause of its end, as far as it is known.
         why: Arc<str>,
     },
 }

@@ -222,7 +222,7 @@ pub(crate) struct Answer {
 struct Inner {
     /// `None`: the reader has lost it.
     body: Option<Body>,
-    /// What is left of a chunk.
+    /// The rest of a chunk.
     rest: Bytes,
     is_copied: bool,
     /// Bytes until the end, where the answer says how many they are.

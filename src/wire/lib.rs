@@ -37,7 +37,7 @@ use rustls::pki_types::CertificateDer;
 
 pub use body::Body;
 
-/// What is known of a connection before its first request.
+/// Facts of a connection before its first request.
 pub struct ConnInfo {
     /// The other end.
     pub peer: SocketAddr,
@@ -45,7 +45,7 @@ pub struct ConnInfo {
     pub local: SocketAddr,
     /// The client's certificate chain, verified against the server's client CAs; empty without one.
     pub client_certs: Vec<CertificateDer<'static>>,
-    /// Who the caller is, when the caller is a part of this process. The apiserver knows its type.
+    /// The caller, when it is a part of this process. The apiserver knows its type.
     pub identity: Option<Arc<dyn Any + Send + Sync>>,
     /// Its place among the listener's connections; without one nobody counts it.
     pub seat: Option<Arc<seats::Seat>>,

@@ -26,7 +26,7 @@ pub(crate) struct Limits {
     pub(crate) stranger_age_max: Duration,
 }
 
-/// What a listener has unless it says otherwise: 2048 strangers hold about 100 MB at the worst.
+/// Limits of a listener that says nothing else: 2048 strangers hold about 100 MB at the worst.
 pub(crate) const LIMITS: Limits = Limits {
     strangers_per_peer_max: 256,
     strangers_max: 2048,

@@ -58,11 +58,11 @@ pub struct Server {
 /// A second face of a TLS port, for clients that name it in ALPN: certificates, authorities and handler of its own.
 #[derive(Clone)]
 pub struct Protocol {
-    /// What clients name.
+    /// The protocol's name, as clients give it.
     pub alpn: &'static [u8],
     /// Its side of TLS.
     pub tls: Arc<rustls::ServerConfig>,
-    /// What answers.
+    /// The handler that answers.
     pub handler: Arc<dyn Handler>,
     /// Where its connections live.
     pub group: Group,

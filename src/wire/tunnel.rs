@@ -23,7 +23,7 @@ use crate::body::{self, Body};
 use crate::dial::{Dial, Stream};
 use crate::upgrade;
 
-/// What an upgrade to a tunnel is called.
+/// The name of an upgrade to a tunnel.
 pub const PROTOCOL: &str = "kedge-tunnel";
 /// The header that says why a dial failed.
 const REASON: &str = "kedge-reason";

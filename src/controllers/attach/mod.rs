@@ -32,7 +32,7 @@ const UNMOUNT_WAIT: Duration = Duration::from_secs(6 * 60);
 const START_RETRY: Duration = Duration::from_secs(5);
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// What was told and since when something is waited for; lost with the process, and then begun anew.
+/// Words that were told, and since when something is waited for; lost with the process, and then begun anew.
 #[derive(Default)]
 struct Memory {
     /// Attachments that wait for the kubelet.
@@ -131,7 +131,7 @@ fn begin(context: &Context) {
     });
 }
 
-/// What concerns which node.
+/// Feeds the queue with the nodes that a change concerns.
 fn feed(context: &Context, attacher: &Attacher, queue: &Arc<Queue<Key>>) {
     context.feed(&attacher.pods, queue, |change| match change {
         Change::Modified { old, new }

@@ -46,7 +46,7 @@ pub(super) struct Attachment {
     pub(super) is_leaving: bool,
 }
 
-/// What is known of the node.
+/// Facts of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeView {
     pub(super) name: String,
@@ -54,16 +54,16 @@ pub(super) struct NodeView {
     pub(super) is_ready: bool,
     /// Somebody has said that the machine is off.
     pub(super) is_out_of_service: bool,
-    /// What the kubelet says that it uses.
+    /// Volumes that the kubelet says it uses.
     pub(super) in_use: BTreeSet<String>,
-    /// What we have told it to be attached.
+    /// Volumes that we have told it to be attached.
     pub(super) attached: BTreeSet<String>,
 }
 
-/// What to do.
+/// Work to do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// What the node is to be told.
+    /// Volumes that the node is to be told.
     pub(super) attached: BTreeSet<String>,
     /// Volumes that it is told of for the first time.
     pub(super) fresh: Vec<String>,

@@ -1,4 +1,4 @@
-//! What becomes of a CertificateSigningRequest. Pure.
+//! Fate of a CertificateSigningRequest. Pure.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};

@@ -20,7 +20,7 @@ const MISSED_MAX: i64 = 100;
 const AFTER_START: Duration = Duration::from_millis(100);
 const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
 
-/// What is said about a CronJob.
+/// An event about a CronJob.
 pub(super) type Told = (Severity, &'static str, String);
 
 /// The next steps.

@@ -20,7 +20,7 @@ pub(super) type Slot = (String, Option<i64>, String);
 pub(super) struct Failures(BTreeMap<Slot, (Instant, Duration)>);
 
 impl Failures {
-    /// What is left of the wait before the failed pod may go.
+    /// The rest of the wait before the failed pod may go.
     pub(super) fn left(&self, slot: &Slot, now: Instant) -> Option<Duration> {
         let (since, wait) = self.0.get(slot)?;
         wait.checked_sub(now.duration_since(*since)).filter(|left| !left.is_zero())

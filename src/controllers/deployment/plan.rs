@@ -1,4 +1,4 @@
-//! What a Deployment does next: a set to make, sets to scale, old sets to forget, and the status. Pure.
+//! The next step of a Deployment: a set to make, sets to scale, old sets to forget, and the status. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What a PodDisruptionBudget allows now. Pure.
+//! Disruptions that a PodDisruptionBudget allows now. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -24,7 +24,7 @@ pub(super) struct Scales {
     replication_controllers: Informer<ReplicationController>,
 }
 
-/// What was found.
+/// The sum that was found.
 pub(super) struct Sum {
     pub(super) wanted: i32,
     /// Pods that no controller looks after.

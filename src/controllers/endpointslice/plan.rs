@@ -23,7 +23,7 @@ pub(super) const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 pub(super) const MANAGER: &str = "endpointslice-controller.k8s.io";
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
-/// What to do about the slices of one Service.
+/// Work to do on the slices of one Service.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     /// Slices to make.
@@ -91,7 +91,7 @@ pub(super) fn is_listed(pod: &Pod) -> bool {
     !matches!(phase::phase(pod), "Succeeded" | "Failed")
 }
 
-/// What an address tells about its pod, in either form.
+/// Facts of an address about its pod, in either form.
 pub(super) struct About {
     pub(super) hostname: Option<String>,
     pub(super) node_name: Option<String>,
@@ -146,7 +146,7 @@ fn endpoint(service: &Service, pod: &Pod, family: &str, nodes: &BTreeMap<String,
     })
 }
 
-/// Who should prefer an endpoint, by the Service's `trafficDistribution`: clients of its own node, or of its own zone.
+/// Clients that should prefer an endpoint, by the Service's `trafficDistribution`: those of its own node, or zone.
 fn hints(service: &Service, ready: bool, node: Option<&str>, zone: Option<&str>) -> Option<EndpointHints> {
     let wish = service.spec.as_ref()?.traffic_distribution.as_deref().filter(|_| ready)?;
     let for_zones = zone.map(|zone| vec![ForZone { name: zone.to_owned() }]);

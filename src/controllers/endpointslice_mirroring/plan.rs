@@ -23,7 +23,7 @@ const SUBSET_ADDRESSES_MAX: usize = 1000;
 /// Endpoints in one slice.
 const SLICE_ENDPOINTS_MAX: usize = 100;
 
-/// What to do about the mirrors of one Endpoints object.
+/// Work to do on the mirrors of one Endpoints object.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) create: Vec<EndpointSlice>,

@@ -15,7 +15,7 @@ use super::Collector;
 use super::graph::{Node, Place, Type};
 use crate::discovery::Kind;
 
-/// What the collector reads of an object.
+/// Fields that the collector reads of an object.
 #[derive(Deserialize)]
 struct Object {
     metadata: Meta,
@@ -97,7 +97,7 @@ impl Sink for Feed {
         Ok(meta.resource_version)
     }
 
-    /// What a new list lacks was deleted while nobody watched.
+    /// An object that a new list lacks was deleted while nobody watched.
     fn listed(&self) {
         let fresh = self.fresh().take().unwrap_or_default();
         let gone: Vec<String> =

@@ -1,4 +1,4 @@
-//! Who depends on whom, over all kinds. Pure: fed by changes, asked what is to be done about one object.
+//! The graph of dependents, over all kinds. Pure: fed by changes, asked what is to be done about one object.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
 pub(super) const ORPHAN: &str = "orphan";
 
-/// What an object is; all objects of a kind share it.
+/// Type of an object; all objects of a kind share it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Type {
     pub(super) api_version: String,
@@ -47,7 +47,7 @@ pub(super) struct Graph {
     dependents: BTreeMap<String, BTreeSet<String>>,
 }
 
-/// What to do about one object.
+/// Verdict on one object.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     /// Nothing.
@@ -130,7 +130,7 @@ impl Graph {
         }
     }
 
-    /// What is to be done about `uid`.
+    /// The verdict on `uid`.
     pub(super) fn judge(&self, uid: &str) -> Verdict {
         let Some(node) = self.nodes.get(uid) else { return Verdict::Keep };
         let dependents = || self.dependents.get(uid).into_iter().flatten();
@@ -171,7 +171,7 @@ fn fits(owner: &Node, reference: &OwnerReference, dependent: &Node) -> bool {
         && owner.place.of.kind == reference.kind
 }
 
-/// What follows for an object once all its owners are judged.
+/// Fate of an object once all its owners are judged.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It has all the owners it names.

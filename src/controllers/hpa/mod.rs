@@ -90,7 +90,7 @@ impl Reconcile for Controller {
     }
 }
 
-/// What a metric is asked about: the pods that `selector` picks, as many as the spec wants and as there are.
+/// Subject of a metric: the pods that `selector` picks, as many as the spec wants and as there are.
 struct About<'a> {
     key: &'a Key,
     selector: &'a str,

@@ -6,10 +6,10 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::autoscaling::v2::{HPAScalingPolicy, HPAScalingRules, HorizontalPodAutoscaler};
 
-/// What an autoscaler remembers of the last minutes; lost with the process, as with upstream.
+/// Memory of an autoscaler of the last minutes; lost with the process, as with upstream.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// What the metrics asked for.
+    /// Replicas that the metrics asked for.
     recommendations: Vec<(Timestamp, i32)>,
     /// Changes of the number of pods.
     changes: Vec<(Timestamp, i32)>,
@@ -47,7 +47,7 @@ impl Memory {
         all.map(|(_, delta)| delta.abs()).sum()
     }
 
-    /// What of `wanted` may be done now, coming from `current`.
+    /// The part of `wanted` that may be done now, coming from `current`.
     pub(super) fn allow(
         &mut self,
         hpa: &HorizontalPodAutoscaler,

@@ -20,7 +20,7 @@ pub(super) struct Reading {
     pub(super) window: SignedDuration,
 }
 
-/// What the metric is held against.
+/// Target that the metric is held against.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
     /// Percent of what the pods request.
@@ -100,7 +100,7 @@ fn request(pod: &Pod, resource: &str, container: Option<&str>) -> Result<f64, St
     Ok(sum as f64)
 }
 
-/// What is asked about.
+/// The question about a metric.
 pub(super) struct Question<'a> {
     pub(super) current: i32,
     pub(super) covered: &'a [Arc<Pod>],
@@ -205,7 +205,7 @@ pub(super) fn count_whole(whole: Whole, used_milli: i64, target: WholeTarget, to
     }
 }
 
-/// What a value for all pods together is held against, in thousandths.
+/// Target of a value for all pods together, in thousandths.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WholeTarget {
     /// As it is.

@@ -1,4 +1,4 @@
-//! What an autoscaler says about itself. Pure.
+//! Status of an autoscaler. Pure.
 
 use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v2::{

@@ -13,7 +13,7 @@ use model::pod::{ContainerStatus, Pod};
 const FIRST_SECS: u64 = 10;
 const MAX_SECS: u64 = 600;
 
-/// What a job's back-off goes by.
+/// Record by which a job backs off.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
     /// Since the last success.
@@ -35,13 +35,13 @@ impl Record {
         record
     }
 
-    /// What is left of the wait; `None` if it is over.
+    /// The rest of the wait; `None` if it is over.
     pub(super) fn left(&self, now: Timestamp) -> Option<Duration> {
         wait_after(self.last_failure?, self.failures, now)
     }
 }
 
-/// What is left of the wait after the `failures`-th failure.
+/// The rest of the wait after the `failures`-th failure.
 pub(super) fn wait_after(last: Timestamp, failures: i32, now: Timestamp) -> Option<Duration> {
     let shift = u32::try_from(failures.checked_sub(1).filter(|n| *n >= 0)?).unwrap_or(0).min(10);
     let wait = (FIRST_SECS << shift).min(MAX_SECS);

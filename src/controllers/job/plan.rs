@@ -1,4 +1,4 @@
-//! What a job needs next: pods to make, pods to give up, and the status that its pods amount to. Pure.
+//! The next step of a job: pods to make, pods to give up, and the status that its pods amount to. Pure.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

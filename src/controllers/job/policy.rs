@@ -10,7 +10,7 @@ use model::pod::{ContainerStatus, Pod};
 
 use super::indexes;
 
-/// What a failure means.
+/// Meaning of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Meaning {
     /// It counts against the limits.

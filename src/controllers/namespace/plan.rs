@@ -1,4 +1,4 @@
-//! What the emptying of a namespace found, in upstream's conditions. Pure.
+//! Findings of the emptying of a namespace, in upstream's conditions. Pure.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use kube::api::ApiResource;
 /// Pods as [`resource_name`] writes them.
 const PODS: &str = "pods.";
 
-/// What one pass over a namespace found.
+/// Findings of one pass over a namespace.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     /// Why the kinds could not be learnt.
     pub(super) discovery: Option<String>,
-    /// What could not be deleted or listed.
+    /// Kinds that could not be deleted or listed.
     pub(super) failures: Vec<String>,
     /// Objects that are still there, by resource.
     pub(super) remaining: BTreeMap<String, usize>,

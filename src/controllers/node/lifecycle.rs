@@ -242,7 +242,7 @@ fn start_eviction(context: &Context, nodes: Informer<Node>, pods: Informer<Pod>)
     });
 }
 
-/// What the pod's status says of its end (upstream's `addConditionAndDeletePod`, 1.36.2).
+/// The condition of the pod's end (upstream's `addConditionAndDeletePod`, 1.36.2).
 fn disruption(pod: &Pod, now: Timestamp) -> serde_json::Value {
     let condition = json!({
         "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",

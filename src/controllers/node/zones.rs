@@ -32,7 +32,7 @@ enum State {
     Full,
 }
 
-/// What becomes of the pods of a node that is not ready.
+/// Fate of the pods of a node that is not ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// They may be driven away from now on.
@@ -123,7 +123,7 @@ impl Pace {
         true
     }
 
-    /// What becomes of the pods of `node`, one of `nodes`; `fresh` if it would get the taint only now, which takes the
+    /// Fate of the pods of `node`, one of `nodes`; `fresh` if it would get the taint only now, which takes the
     /// zone's turn.
     pub(super) fn judge(
         &mut self,

@@ -129,7 +129,7 @@ enum Standing {
     Gone,
 }
 
-/// What keeps a pod from ending by itself, in upstream's words.
+/// The reason that keeps a pod from ending by itself, in upstream's words.
 fn reason(pod: &Pod, node: Standing) -> Option<&'static str> {
     match (node_of(pod).is_empty(), node, pod.metadata.deletion_timestamp.is_some()) {
         (true, _, true) => Some("PodGC: unscheduled and terminating"),

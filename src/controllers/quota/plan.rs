@@ -1,4 +1,4 @@
-//! What a ResourceQuota's status should say. Pure.
+//! Status of a ResourceQuota. Pure.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub(super) fn uses_the_same(old: &Pod, new: &Pod) -> bool {
         && pending_reason(old) == pending_reason(new)
 }
 
-/// What containers hold that differs from their spec.
+/// Resources that containers hold beside those of their spec.
 fn held(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
     fn all(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
         status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten())

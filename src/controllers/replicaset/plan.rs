@@ -12,7 +12,7 @@ use model::phase;
 /// At most this many pods are made or given up in one go (upstream's `BurstReplicas`).
 const BURST: usize = 500;
 
-/// What to do about the number of pods.
+/// Work to do on the number of pods.
 #[derive(Debug)]
 pub(super) enum Action {
     /// As it should be.

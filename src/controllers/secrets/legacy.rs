@@ -63,7 +63,7 @@ pub(super) fn start(context: &Context, life: Duration) {
     });
 }
 
-/// What is done with a token that nobody uses.
+/// The step for a token that nobody uses.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Keep,
@@ -75,9 +75,9 @@ enum Step {
 /// The limits of one look.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// What was made at this time or later stays.
+    /// Tokens that were made at this time or later stay.
     made: Timestamp,
-    /// What was used, or marked, on this day or later stays.
+    /// Tokens that were used, or marked, on this day or later stay.
     used: Date,
 }
 

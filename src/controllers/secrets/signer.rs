@@ -22,7 +22,7 @@ use crate::signer::Signer;
 const NAME: &str = "bootstrap-signer";
 const NAMESPACE: &str = "kube-public";
 const CLUSTER_INFO: &str = "cluster-info";
-/// What is signed.
+/// The content that is signed.
 const CONTENT: &str = "kubeconfig";
 /// A signature's key, before the token's id.
 const SIGNATURE: &str = "jws-kubeconfig-";

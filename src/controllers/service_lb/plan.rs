@@ -22,7 +22,7 @@ const ENABLE: &str = "svccontroller.k3s.cattle.io/enablelb";
 const POOL: &str = "svccontroller.k3s.cattle.io/lbpool";
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-/// What the choice depends on beside the Services themselves.
+/// Facts on which the choice depends beside the Services themselves.
 pub(super) struct Cluster<'a> {
     pub(super) nodes: &'a [Arc<Node>],
     pub(super) slices: &'a [Arc<EndpointSlice>],
@@ -36,7 +36,7 @@ pub(super) struct Cluster<'a> {
 /// A protocol and a port.
 type Port = (String, i32);
 
-/// What one Service gets.
+/// Outcome for one Service.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Outcome {
     pub(super) ips: Vec<String>,
@@ -62,7 +62,7 @@ pub(super) fn is_local(service: &Service) -> bool {
     wants(service) && service.spec.as_ref().and_then(|s| s.external_traffic_policy.as_deref()) == Some("Local")
 }
 
-/// What of a node matters.
+/// Facts of a node that matter.
 pub(super) fn node_facts(node: &Node) -> (bool, BTreeMap<String, String>, [Vec<IpAddr>; 2]) {
     (is_ready(node), node.labels().clone(), [EXTERNAL, INTERNAL].map(|kind| addresses(node, kind).collect()))
 }
@@ -141,7 +141,7 @@ fn node_ports(services: &[Arc<Service>]) -> BTreeMap<Port, Key> {
     services.iter().flat_map(of).collect()
 }
 
-/// What every LoadBalancer Service gets.
+/// Outcomes for every LoadBalancer Service.
 pub(super) fn assign(services: &[Arc<Service>], cluster: &Cluster<'_>) -> BTreeMap<Key, Outcome> {
     let mut wanting: Vec<&Arc<Service>> = services.iter().filter(|service| wants(service)).collect();
     // One that is served already goes on; among the others the older comes first.

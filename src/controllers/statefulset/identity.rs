@@ -1,4 +1,4 @@
-//! Who a pod of a StatefulSet is: its name, its labels, its claims. Pure.
+//! Identity of a pod of a StatefulSet: its name, its labels, its claims. Pure.
 
 use std::collections::BTreeMap;
 
@@ -113,7 +113,7 @@ pub(super) fn claims(set: &StatefulSet, ordinal: i32) -> Vec<(String, Persistent
         .collect()
 }
 
-/// What becomes of claims when the set goes, and when it shrinks.
+/// Fate of claims when the set goes, and when it shrinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Retention {
     pub(super) delete_with_set: bool,
@@ -131,7 +131,7 @@ impl Retention {
     }
 }
 
-/// What the retention policy says about a claim that exists.
+/// Owners of a claim that exists, by the retention policy.
 #[derive(Debug, PartialEq)]
 pub(super) enum Owners {
     /// They are as they should be.

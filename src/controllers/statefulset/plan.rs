@@ -42,7 +42,7 @@ pub(super) struct Plan {
     pub(super) look_again_secs: Option<u64>,
 }
 
-/// What the plan looks at.
+/// Facts that the plan looks at.
 pub(super) struct View<'a> {
     pub(super) set: &'a StatefulSet,
     pub(super) current: &'a ControllerRevision,

@@ -1,4 +1,4 @@
-//! What the overlay wants of the kernel, from Node objects alone.
+//! The overlay's plan for the kernel, from Node objects alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ const SUBNET_MANAGER: &str = "flannel.alpha.coreos.com/kube-subnet-manager";
 pub(crate) const VNI: u32 = 1;
 /// Outer Ethernet, IP, UDP and VXLAN headers (14 + 20 + 8 + 8), with IPv4 and IPv6 outside.
 const VXLAN_BYTES: (u32, u32) = (50, 70);
-/// What IPv6 needs at least.
+/// Least MTU of IPv6.
 const MTU_MIN: u32 = 1280;
 
 /// An Ethernet address.
@@ -82,7 +82,7 @@ impl Mine {
     }
 }
 
-/// What must be in the kernel.
+/// Links, routes and neighbours that must be in the kernel.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Plan {
     /// Pod ranges of other nodes and the gateway to each: its tunnel's end, or the node itself.
@@ -91,7 +91,7 @@ pub(crate) struct Plan {
     pub(crate) neighbours: BTreeMap<IpAddr, Mac>,
     /// Which machine has which tunnel end.
     pub(crate) machines: BTreeMap<Mac, IpAddr>,
-    /// What keeps peers from being reached, in words for the administrator.
+    /// Troubles that keep peers from being reached, in words for the administrator.
     pub(crate) troubles: Vec<String>,
 }
 

@@ -37,7 +37,7 @@ const TRIES: u32 = 3;
 /// Bytes of script of a namespace that is never why.
 const LIGHT: usize = 2 << 10;
 
-/// What is known of a namespace that was too much.
+/// Record of a namespace that was too much.
 #[derive(Debug)]
 struct Blame {
     /// Its weight then.

@@ -9,7 +9,7 @@ use kube::core::{Selector, SelectorExt as _};
 use crate::policy::model::{Facts, Labels, Peer, Policy, Port, Rule, World};
 use crate::table::Ruleset;
 
-/// What rules were made of, as far as other pods' changes can matter to it.
+/// Parts of which rules were made, as far as other pods' changes can matter to them.
 #[derive(Debug, Default)]
 pub(crate) struct Interest {
     node: String,

@@ -1,4 +1,4 @@
-//! What policies say and what they are about, taken out of the API objects: the pure form that rules are made from.
+//! Policies and the pods that they are about, taken out of the API objects: the pure form that rules are made from.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -64,7 +64,7 @@ pub(crate) struct Pod {
     pub(crate) standing: Standing,
 }
 
-/// What is known of a pod.
+/// Standing of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// There is an object.
@@ -86,7 +86,7 @@ pub(crate) struct Policy {
     pub(crate) egress: Option<Vec<Rule>>,
 }
 
-/// What is let through: any of the peers on any of the ports; an empty list means all.
+/// A rule of traffic that is let through: any of the peers on any of the ports; an empty list means all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rule {
     pub(crate) peers: Vec<Peer>,
@@ -187,7 +187,7 @@ pub(super) fn members(pods: &[Arc<Facts>], claims: &Claims, node: &str) -> (Vec<
 }
 
 impl Facts {
-    /// What the object says; `None` for a pod on the host's network.
+    /// Facts of the object; `None` for a pod on the host's network.
     pub(crate) fn of(pod: &ApiPod) -> Option<Facts> {
         let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref());
         if spec.host_network == Some(true) {

@@ -32,7 +32,7 @@ use crate::table::{Ruleset, SetKind, Table};
 /// Our table.
 pub(crate) const TABLE: Table = Table { family: "inet", name: base::traces::POLICY_TABLE };
 
-/// What IPv6 needs to find its neighbours.
+/// Traffic that IPv6 needs to find its neighbours.
 const NEIGHBOURS: &str = "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert, nd-router-solicit, nd-router-advert }";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +139,7 @@ struct Render<'a> {
     world: &'a World,
     families: &'a BTreeSet<Family>,
     rules: Ruleset,
-    /// What each name stands for.
+    /// Meaning of each name.
     keys: BTreeMap<String, String>,
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::service::rules::{Answering, ServiceRules, UdpTarget};
 
-/// What conntrack must forget. Many destinations share what answers them: a Service may have thousands of either.
+/// Flows that conntrack must forget. Many destinations share what answers them: a Service may have thousands of either.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stale {
     /// To this destination, answered by one of these endpoints, which are gone.

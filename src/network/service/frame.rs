@@ -12,7 +12,7 @@ const MASQUERADE_BIT: u32 = 0x4000;
 pub(crate) const LOOPBACK_DEST: &str = "iif != \"lo\" ip daddr 127.0.0.0/8 drop";
 const LOOPBACK_SOURCE: &str = "iif != \"lo\" ip saddr 127.0.0.0/8 drop";
 
-/// What is there without any Service.
+/// The rules without any Service.
 pub(crate) fn frame(site: &Site) -> Ruleset {
     let f = site.family.name();
     let mut rules = sets(site);
@@ -97,7 +97,7 @@ struct Guards {
     system: String,
     /// Those of other nodes.
     nodes: String,
-    /// What this machine listens on.
+    /// Ports that this machine listens on.
     listeners: [String; 2],
 }
 

@@ -58,7 +58,7 @@ struct State {
     local: BTreeMap<u16, LocalEndpoints>,
 }
 
-/// What the proxy reports and the servers answer from.
+/// Health that the proxy reports and the servers answer from.
 #[derive(Clone)]
 pub(crate) struct Health {
     state: Arc<Mutex<State>>,

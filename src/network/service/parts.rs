@@ -1,4 +1,4 @@
-//! What is in force, by Service, and what a change of few among many comes to: work for the few, not for the many.
+//! Parts in force, by Service, and the work of a change of few among many: work for the few, not for the many.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -18,7 +18,7 @@ pub(crate) struct Parts {
     claims: HashMap<u64, u32>,
 }
 
-/// What a change touches, as it was and as it is to be.
+/// Parts that a change touches, as they were and as they are to be.
 #[derive(Debug, Default)]
 pub(crate) struct Delta {
     pub(crate) before: ServiceRules,

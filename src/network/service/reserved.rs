@@ -31,7 +31,7 @@ pub(crate) struct Reserved {
 }
 
 impl Reserved {
-    /// What `config` says, and what the objects say now.
+    /// Reserved addresses and ports of `config`, and of the objects now.
     pub(crate) fn of(config: &Config, nodes: &[Arc<Node>], services: &Services) -> Reserved {
         let slices = services.slices(&Key::new("default", "kubernetes"));
         Reserved {

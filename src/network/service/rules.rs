@@ -47,7 +47,7 @@ const CHAIN_ID_BYTES_MAX: usize = 96;
 /// Entries of one affinity set; when it is full, further clients are balanced anew each time.
 const AFFINITY_CLIENTS_MAX: u32 = 65_535;
 
-/// What of the node's configuration the rules depend on, for one family.
+/// The node's configuration on which the rules depend, for one family.
 #[derive(Clone, Debug)]
 pub(crate) struct Site {
     pub(crate) family: Family,
@@ -55,13 +55,13 @@ pub(crate) struct Site {
     pub(crate) cluster_cidrs: Vec<IpNet>,
     /// Whether pods that leave the cluster get the node's address.
     pub(crate) masquerade_pods: bool,
-    /// What the machine itself listens on.
+    /// Ports that the machine itself listens on.
     pub(crate) listeners: Listeners,
-    /// What is the system's on every node.
+    /// Addresses and ports of the system on every node.
     pub(crate) reserved: Reserved,
 }
 
-/// What several Services of one family come to.
+/// Rules of several Services of one family.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ServiceRules {
     /// Content of the table.
@@ -70,7 +70,7 @@ pub(crate) struct ServiceRules {
     pub(crate) udp: BTreeMap<UdpTarget, Arc<Answering>>,
 }
 
-/// Who answers a UDP destination.
+/// Endpoints that answer a UDP destination.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Answering {
     /// New clients are sent there.
@@ -79,7 +79,7 @@ pub(crate) struct Answering {
     pub(crate) serving: BTreeSet<SocketAddr>,
 }
 
-/// What one Service comes to in one family. Lists, not maps: most Services have one or two of each, and there may be
+/// Rules of one Service in one family. Lists, not maps: most Services have one or two of each, and there may be
 /// ten thousand.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Part {
@@ -214,7 +214,7 @@ pub(crate) fn part(site: &Site, ports: &[ServicePort]) -> Part {
 struct PortRules<'a> {
     site: &'a Site,
     port: &'a ServicePort,
-    /// What the port's chains have in common.
+    /// The name that the port's chains have in common.
     id: String,
     usable: Usable<'a>,
     /// How many external addresses and balancers' addresses, each, are served.

@@ -1,4 +1,4 @@
-//! What the proxy needs of Services and EndpointSlices, taken out of the API objects and checked.
+//! Snapshot of Services and EndpointSlices for the proxy, taken out of the API objects and checked.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

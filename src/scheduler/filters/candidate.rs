@@ -12,7 +12,7 @@ pub struct Candidate<'a> {
     pub pod: &'a Pod,
     /// Its spec.
     pub spec: &'a PodSpec,
-    /// What it needs.
+    /// Its needs.
     pub need: Amounts,
 }
 

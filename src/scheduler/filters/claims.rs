@@ -52,7 +52,7 @@ pub(super) fn filter(candidate: &Candidate<'_>, _: &NodeState, _: &Snapshot) -> 
     because(any(candidate, Stage::Named), "cannot allocate all claims")
 }
 
-/// What upstream's DynamicResources says after all nodes were refused, before the words about preemption.
+/// Words of upstream's DynamicResources after all nodes were refused, before the words about preemption.
 pub(crate) fn after_filters(candidate: &Candidate<'_>) -> &'static str {
     let looked_at = any(candidate, Stage::Named) && !any(candidate, Stage::NotMade);
     if looked_at { "still not schedulable" } else { "no new claims to deallocate" }

@@ -46,7 +46,7 @@ pub fn reasons_against(candidate: &Candidate<'_>, node: &NodeState, snapshot: &S
         .unwrap_or_default()
 }
 
-/// What makes a pod unschedulable on every node alike, e.g. a claim that does not exist.
+/// The reason that makes a pod unschedulable on every node alike, e.g. a claim that does not exist.
 pub fn reason_against_all(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Option<String> {
     volumes::prefilter(candidate, snapshot).or_else(|| claims::prefilter(candidate))
 }
@@ -111,13 +111,13 @@ pub(crate) fn is_wanted(candidate: &Candidate<'_>, node: &NodeState, snapshot: &
 pub struct Shortfall {
     /// `pods`, `cpu`, …
     pub resource: String,
-    /// What the pod needs: of CPU thousandths, else whole units.
+    /// The pod's need: of CPU thousandths, else whole units.
     pub need: i64,
-    /// What the node has left.
+    /// The node's rest.
     pub free: i64,
 }
 
-/// What the node has too little of: room for one pod more, then CPU and memory first, as upstream names them, and the
+/// Resources that the node lacks: room for one pod more, then CPU and memory first, as upstream names them, and the
 /// rest by name.
 pub fn shortfalls(candidate: &Candidate<'_>, node: &NodeState) -> Vec<Shortfall> {
     let allocatable = |name: &str| node.allocatable.get(name).copied().unwrap_or(0);

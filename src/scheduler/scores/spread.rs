@@ -46,7 +46,7 @@ fn scaled(raw: &[f64], counted: &[bool]) -> Vec<i64> {
     raw.iter().zip(counted).map(|(raw, counted)| if *counted { whole(scaled(*raw)) } else { 0 }).collect()
 }
 
-/// What is wished for pods that say nothing (upstream's `systemDefaultConstraints`, 1.36.2): label and maxSkew.
+/// Constraints of pods that say nothing (upstream's `systemDefaultConstraints`, 1.36.2): label and maxSkew.
 const BY_DEFAULT: [(&str, i64); 2] = [("kubernetes.io/hostname", 3), ("topology.kubernetes.io/zone", 5)];
 
 /// Which pods are spread with a pod that does not say so itself.
