@@ -1,4 +1,4 @@
-//! Who asks, and may they: authentication and authorization as handlers use them.
+//! Authentication and authorization, as handlers use them.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use crate::status::Status;
 
 /// The guards of the server's doors.
 pub struct Access {
-    /// Who asks?
+    /// Authentication.
     pub(crate) authenticator: Arc<dyn Authenticator>,
     /// May they?
     pub(crate) authorizer: Arc<dyn Authorizer>,
-    /// What may be asked without credentials.
+    /// Paths that are open without credentials.
     pub(crate) anonymous: Anonymous,
     /// Counts what is decided.
     pub(crate) metrics: Arc<Metrics>,

@@ -12,14 +12,14 @@ use crate::admission::configuration::AdmissionConfiguration;
 use crate::admission::names;
 use crate::arguments::absent::{FIXED, NOT_HERE};
 
-/// What the arguments say, beyond the defaults.
+/// Arguments, beyond the defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Arguments {
     /// `token-auth-file`
     pub token_auth_file: Option<PathBuf>,
     /// `anonymous-auth`; `None`: only health may be asked without credentials.
     pub anonymous_auth: Option<bool>,
-    /// What is in `client-ca-file`: authorities that vouch for users besides our own; empty: none.
+    /// Contents of `client-ca-file`: authorities that vouch for users besides our own; empty: none.
     pub client_ca_pem: String,
     /// `oidc-*`
     pub oidc: Oidc,
@@ -49,7 +49,7 @@ pub struct Arguments {
     pub accounts: Accounts,
     /// `enable-admission-plugins` and `disable-admission-plugins`
     pub plugins: (Vec<String>, Vec<String>),
-    /// What `admission-control-config-file` says.
+    /// Contents of `admission-control-config-file`.
     pub admission: AdmissionConfiguration,
     /// `audit-*`
     pub audit: Audit,
@@ -95,7 +95,7 @@ pub struct Oidc {
     pub issuer_url: String,
     /// `oidc-client-id`
     pub client_id: String,
-    /// What is in `oidc-ca-file`; empty: the system's authorities.
+    /// Contents of `oidc-ca-file`; empty: the system's authorities.
     pub ca_pem: String,
     /// `oidc-username-claim`
     pub username_claim: String,

@@ -1,4 +1,4 @@
-//! What is asked: the facts of a request on which authorization and admission decide.
+//! Attributes of a request: the facts of a request on which authorization and admission decide.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::user::UserInfo;
 /// One request, as upstream's `authorizer.Attributes`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// Who asks (after impersonation).
+    /// The user, after impersonation.
     pub user: Arc<UserInfo>,
     /// `get list watch create update patch delete deletecollection proxy connect…`, or the lower-case HTTP method
     /// for a path that is no resource.

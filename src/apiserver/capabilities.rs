@@ -1,4 +1,4 @@
-//! What the server can do, part by part: a handler takes the parts that it uses.
+//! The capabilities of the server, part by part: a handler takes the parts that it uses.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub struct Capabilities {
     pub(crate) config: Config,
     /// Stored objects.
     pub(crate) objects: Arc<Objects>,
-    /// Who asks, and may they?
+    /// Authentication and authorization.
     pub(crate) access: Access,
     /// The plugins that change and judge.
     pub(crate) admission: Admission,
@@ -44,7 +44,7 @@ pub struct Capabilities {
     pub(crate) held: Arc<wire::held::Accounts>,
     /// Discovery and OpenAPI.
     pub(crate) pages: Arc<Pages>,
-    /// What nodes and pods use.
+    /// Measures of what nodes and pods use.
     pub(crate) usage: Meter,
     pub(crate) health: Arc<Health>,
     /// Service-account tokens.

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use crate::arguments::Arguments;
 use crate::version::Build;
 
-/// What a person or the role decides.
+/// Configuration, by a person or the role.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where clients reach this server now: the address of the `kubernetes` service's endpoint.
@@ -31,7 +31,7 @@ pub struct Config {
     pub serve_usage: bool,
     /// Where the program comes from, for `/version`.
     pub build: Build,
-    /// What else stands on the page of metrics.
+    /// More families of the page of metrics.
     pub more_metrics: MoreMetrics,
     /// Upstream's flags.
     pub arguments: Arguments,

@@ -67,7 +67,7 @@ pub(crate) async fn begin(endpoint: &Endpoint) -> Result<u64, Status> {
     Ok(id)
 }
 
-/// What a server says of itself: where it answers, and which keys it encrypts with.
+/// A server's word about itself: where it answers, and which keys it encrypts with.
 fn noted(endpoint: &Endpoint) -> Bytes {
     let hash = endpoint.seals.as_ref().map(|seals| seals.state().hash());
     Bytes::from(json!({ "port": endpoint.port, "encryption": hash }).to_string())

@@ -20,7 +20,7 @@ const DISRUPTED_PODS_MAX: usize = 2000;
 /// rest.
 const CHARGE_WITHIN: Duration = Duration::from_secs(10);
 
-/// What lets a pod go.
+/// The reason that lets a pod go.
 #[derive(Debug, PartialEq)]
 pub enum Leave {
     /// Its budget was charged, or it has none.

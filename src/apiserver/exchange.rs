@@ -16,7 +16,7 @@ use crate::metrics::{Series, verb_label};
 
 /// One request on its way.
 pub struct Exchange<'a> {
-    /// What the server can do for it.
+    /// Capabilities of the server.
     pub server: &'a Capabilities,
     /// Every resource as it was served when the request came in.
     pub catalog: Arc<Catalog>,
@@ -28,7 +28,7 @@ pub struct Exchange<'a> {
     pub conn: Arc<ConnInfo>,
     /// The URL's query.
     pub query: Query,
-    /// What is asked; the user is filled in by authentication.
+    /// Attributes of the request; the user is filled in by authentication.
     pub attributes: Attributes,
     /// Texts for `Warning` headers.
     pub warnings: Vec<String>,
@@ -44,7 +44,7 @@ pub struct Exchange<'a> {
     pub held: Option<Arc<wire::held::Hold>>,
     /// Whether it is heavy.
     pub weight: Weight,
-    /// What flow control said about it.
+    /// Verdict of flow control.
     pub admitted: Option<crate::flow::controller::Admitted>,
 }
 
@@ -54,7 +54,7 @@ impl Exchange<'_> {
         self.body.get_mut().take()
     }
 
-    /// What a request is counted under.
+    /// Series under which a request is counted.
     pub fn series(&self, found: bool) -> Series {
         let a = &self.attributes;
         let scope = match (a.is_resource, a.name.is_empty() && a.verb != "create", a.namespace.is_empty()) {

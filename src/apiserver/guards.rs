@@ -38,9 +38,9 @@ use crate::webhook::client::{Identity, Webhooks};
 use crate::webhook::kubeconfig::Remote;
 use crate::{aggregate, authn, authz};
 
-/// Who guards the server; made by the role from `authn`, `authz` and `admission`.
+/// Guards of the server; made by the role from `authn`, `authz` and `admission`.
 pub struct Guards {
-    /// Who asks?
+    /// Authentication.
     pub authenticator: Arc<dyn Authenticator>,
     /// May they?
     pub authorizer: Arc<dyn Authorizer>,
@@ -54,15 +54,15 @@ pub struct Guards {
     pub auditor: Option<Arc<Auditor>>,
     /// Encryption at rest, where it is configured.
     pub encryption: Option<Encryption>,
-    /// What may be asked without credentials.
+    /// Paths that are open without credentials.
     pub anonymous: Anonymous,
     /// Old tokens of service accounts that were used.
     pub legacy_uses: Arc<Uses>,
-    /// Who this server is to those whose APIs it aggregates.
+    /// This server's identity to those whose APIs it aggregates.
     pub front_proxy: Identity,
 }
 
-/// What upstream's flags add, its files read.
+/// Settings that upstream's flags add, their files read.
 #[derive(Default)]
 struct Settings {
     arguments: Arguments,
@@ -75,7 +75,7 @@ struct Settings {
     image_policy: Option<(ImagePolicy, Remote)>,
 }
 
-/// What guards are made from; [`Parts::new`] takes the keys out of a [`Pki`], so that what follows cannot fail.
+/// Parts of the guards; [`Parts::new`] takes the keys out of a [`Pki`], so that what follows cannot fail.
 pub struct Parts {
     client_ca: Bundle,
     request_header_ca: Bundle,

@@ -126,7 +126,7 @@ pub fn paths() -> impl Iterator<Item = String> {
     PAGES.into_iter().flat_map(move |page| std::iter::once(format!("/{page}")).chain(checks(page)))
 }
 
-/// What the checks look at.
+/// Facts that the checks look at.
 struct Facts {
     /// The store answers, with a majority of its members.
     store: bool,

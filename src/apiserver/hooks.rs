@@ -1,4 +1,4 @@
-//! What single resources need beyond the table: data, read by the verbs.
+//! Needs of single resources beyond the table: data, read by the verbs.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

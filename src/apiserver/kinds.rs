@@ -1,4 +1,4 @@
-//! What this room asks of `schema`'s table and engine, with answers as [`Status`].
+//! Questions to `schema`'s table and engine, with answers as [`Status`].
 
 use std::sync::Arc;
 

@@ -74,13 +74,13 @@ pub struct Mark {
 pub struct Since {
     /// Where to go on from; `None`: all objects have to be read the next time, too.
     pub mark: Option<Mark>,
-    /// What to make of what is known.
+    /// Changes of what is known.
     pub news: News,
     /// In the order of the names.
     pub named: Vec<Option<Arc<Entry>>>,
 }
 
-/// What has become of objects.
+/// Changes of objects.
 pub enum News {
     /// Forget what is known: these are all.
     All(Vec<Arc<Entry>>),

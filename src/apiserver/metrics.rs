@@ -55,7 +55,7 @@ pub fn stored(operation: &str, took: Duration) {
     base::metrics::count(STORED_TOTAL, &labels, 1);
 }
 
-/// What a request is counted under.
+/// Series under which a request is counted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Series {
     /// As upstream labels it: `POST` for a create, `LIST` for a list.

@@ -23,7 +23,7 @@ pub enum Format {
     Protobuf,
 }
 
-/// What the object is turned into before it is written.
+/// Form of the object when it is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transform {
     /// Nothing.

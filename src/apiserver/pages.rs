@@ -52,12 +52,12 @@ pub(crate) enum Name {
     },
 }
 
-/// What documents are made of: they are as good as it is.
+/// Origin of documents: they are as good as it is.
 #[derive(Clone)]
 pub(crate) struct Origin {
-    /// What this server serves.
+    /// Kinds that this server serves.
     pub(crate) catalog: Arc<Catalog>,
-    /// What others serve.
+    /// Groups that others serve.
     pub(crate) known: Arc<Known>,
 }
 

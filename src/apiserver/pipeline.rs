@@ -44,7 +44,7 @@ const AUDITED_BYTES_MAX: usize = 1 << 30;
 
 type Stage = for<'x, 'a> fn(&'x mut Exchange<'a>) -> BoxFuture<'x, Result<(), Status>>;
 
-/// What every request passes, in this order.
+/// Stages of every request, in this order.
 const STAGES: &[(&str, Stage)] = &[
     ("authentication", |x| authenticate(x).boxed()),
     ("audit", |x| begin_audit(x).boxed()),

@@ -113,7 +113,7 @@ fn spacious<E>(value: &Value, write: impl Fn(&mut Bounded, &Value) -> Result<(),
     Some(bounded.bytes)
 }
 
-/// What cannot be protobuf.
+/// Refusal of an object that cannot be protobuf.
 pub fn unencodable(why: &schema::protobuf::ProtobufError, headers: &HeaderMap) -> Response<Body> {
     let failure = match why {
         schema::protobuf::ProtobufError::NoTags(_) => Status::new(406, "NotAcceptable", why.to_string()),

@@ -17,7 +17,7 @@ pub struct Cause {
     pub field: String,
 }
 
-/// What a [`Status`] holds.
+/// Fields of a [`Status`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Body {
     /// HTTP code.

@@ -19,7 +19,7 @@ pub const MIRROR: &str = "kubernetes.io/config.mirror";
 enum Author {
     /// The kubelet of the node that the pod is bound to.
     OwnKubelet,
-    /// Whoever creates the object.
+    /// The creator of the object.
     Creator,
 }
 

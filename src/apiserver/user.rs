@@ -1,4 +1,4 @@
-//! Who asks: the result of authentication, as upstream's `user.Info`.
+//! The user of a request: the result of authentication, as upstream's `user.Info`.
 
 use std::collections::BTreeMap;
 

@@ -26,7 +26,7 @@ impl Default for Build {
     }
 }
 
-/// What `/version` says.
+/// The answer of `/version`.
 pub fn version(build: &Build) -> Value {
     json!({
         "major": MAJOR, "minor": MINOR, "emulationMajor": MAJOR, "emulationMinor": MINOR, "minCompatibilityMajor": MAJOR, "minCompatibilityMinor": "35",

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// What one review knows about its rounds.
+/// Memory of one review about its rounds.
 #[derive(Debug, Default)]
 pub struct Again {
     second: bool,
@@ -20,7 +20,7 @@ pub struct Again {
     pub policies: Asked,
 }
 
-/// Who was asked, among webhooks or among policies.
+/// The webhooks, or the policies, that were asked.
 #[derive(Debug, Default)]
 pub struct Asked {
     /// Asked, and not since something changed.

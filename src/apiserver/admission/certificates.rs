@@ -1,4 +1,4 @@
-//! Who may approve and sign certificate signing requests, and for whom nobody may ask.
+//! The rights to approve and sign certificate signing requests, and the subjects that nobody may ask for.
 
 use std::sync::Arc;
 

@@ -59,7 +59,7 @@ struct Entry {
 
 #[derive(Debug, Default)]
 struct Ledger {
-    /// What this server wrote last into the key, as far as it knows that nobody else did since.
+    /// The token that this server wrote last into the key, as far as it knows that nobody else did since.
     token: Option<Bytes>,
     entries: Vec<Entry>,
     n_made: u64,
@@ -91,7 +91,7 @@ fn group_of(namespace: &str) -> usize {
     namespace.bytes().fold(0usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(usize::from(byte))) % GROUPS
 }
 
-/// What must hold of the key when the object is stored.
+/// Condition on the key when the object is stored.
 #[derive(Clone, Debug)]
 enum Condition {
     /// It still has this server's token.

@@ -15,7 +15,7 @@ use super::strict::known;
 
 const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.k8s.io/v1alpha1"];
 
-/// What the file says of the plugins that can be configured.
+/// Configuration of the plugins that the file can configure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdmissionConfiguration {
     /// `PodSecurity`

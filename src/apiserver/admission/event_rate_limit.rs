@@ -81,7 +81,7 @@ impl Limit {
     }
 }
 
-/// What is left to whom.
+/// Rest of one client's events.
 struct Bucket {
     tokens: f64,
     at: Instant,

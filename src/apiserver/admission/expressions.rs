@@ -1,4 +1,4 @@
-//! What CEL expressions of admission see of a request.
+//! The request, as CEL expressions of admission see it.
 
 use std::sync::Arc;
 

@@ -129,7 +129,7 @@ fn fill(pod: &mut Value, range: &Value) {
     }
 }
 
-/// What all containers ask for together; of init containers, which run one by one, the greatest.
+/// Sum of the requests of all containers; of init containers, which run one by one, the greatest.
 fn sum(pod: &Value, field: &str) -> Value {
     let mut total: std::collections::BTreeMap<String, Quantity> = Default::default();
     let amounts = |container: &Value| -> Vec<(String, Quantity)> {

@@ -104,7 +104,7 @@ fn has(list: &[String], wanted: &str) -> bool {
     list.iter().any(|x| x == "*" || x == wanted)
 }
 
-/// What a webhook, a policy or a binding says about the requests it wants.
+/// Rules of a webhook, a policy or a binding about the requests it wants.
 #[derive(Clone, Debug)]
 pub struct Matcher {
     rules: Vec<Rule>,

@@ -56,7 +56,7 @@ use crate::attributes::Attributes;
 use crate::lookup::{InVersion, Lookup};
 use crate::status::Status;
 
-/// What happens to the object.
+/// Operation on the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// A new object (or a create of a subresource such as `pods/binding`, `pods/eviction`, `serviceaccounts/token`).
@@ -71,7 +71,7 @@ pub enum Operation {
 
 /// One object on its way to the store.
 pub struct Review<'a> {
-    /// What happens.
+    /// The operation.
     pub operation: Operation,
     /// Of the request. `namespace` and `name` are those of the object (a generated name is filled in already).
     pub attributes: &'a Attributes,
@@ -93,7 +93,7 @@ pub struct Review<'a> {
     pub warnings: &'a mut Vec<String>,
     /// Rounds of mutation.
     pub again: again::Again,
-    /// What a quota charged: it goes into the transaction that stores the object.
+    /// The charge of a quota: it goes into the transaction that stores the object.
     pub charge: OnceLock<charges::Charge>,
 }
 

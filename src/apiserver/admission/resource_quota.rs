@@ -29,7 +29,7 @@ pub struct ResourceQuota {
     /// Let in and on its way to the store: requests side by side, on one server or on several, must not each take the
     /// last place.
     charges: Charges,
-    /// What is stored, as far as it was asked for.
+    /// Sums of stored objects, as far as they were asked for.
     tallies: Tallies,
 }
 
@@ -98,7 +98,7 @@ struct Excess<'a> {
     limit: Quantity,
 }
 
-/// What the request asks for beyond what its object has already.
+/// Usage that the request asks for beyond that of its stored object.
 fn asked(review: &Review<'_>, quota: &Value, now: Timestamp) -> Usage {
     let a = review.attributes;
     let mut asked = quota::usage_of(&a.group, &a.resource, review.object, now);
@@ -131,7 +131,7 @@ fn complete(review: &Review<'_>, quota: &Value) -> Result<(), Status> {
     Err(review.forbidden(&format!("failed quota: {}: must specify {}", meta::name(quota), lacking.join("; "))))
 }
 
-/// What the request asks for of what a quota watches.
+/// Usage of the request that a quota watches.
 fn concerned(review: &Review<'_>, quota: &Value, now: Timestamp) -> Usage {
     let watched = watched(quota);
     asked(review, quota, now).into_iter().filter(|(name, _)| watched.contains(&name)).collect()

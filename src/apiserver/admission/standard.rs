@@ -43,7 +43,7 @@ use crate::authz::escalation::Escalation;
 use crate::objects::Objects;
 use crate::webhook::kubeconfig::Remote;
 
-/// What [`plugins`] are made from.
+/// Dependencies of [`plugins`].
 pub struct Parts<'a> {
     /// Where plugins write.
     pub objects: Arc<Objects>,
@@ -51,7 +51,7 @@ pub struct Parts<'a> {
     pub escalation: Escalation,
     /// The way to webhooks.
     pub outside: Outside,
-    /// What flags say.
+    /// The flags.
     pub arguments: &'a Arguments,
     /// The backend of `ImagePolicyWebhook`, where one is configured.
     pub image_policy: Option<(ImagePolicy, Remote)>,

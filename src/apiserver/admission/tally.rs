@@ -1,4 +1,4 @@
-//! What the objects of a namespace use of its quotas, kept from one request to the next.
+//! Usage of a namespace's quotas by its objects, kept from one request to the next.
 //!
 //! A request reads only what has changed since the one before: what was, is taken off, and what is, comes on top. All
 //! objects are read when a tally begins, and again when the cache does not remember all changes since.
@@ -33,7 +33,7 @@ pub struct Counted<'a> {
 }
 
 impl Counted<'_> {
-    /// What an object uses, if the quota looks at it.
+    /// Usage of an object, if the quota looks at it.
     pub fn usage_of(&self, object: &Value, now: Timestamp) -> Usage {
         let counts = quota::in_scope(self.quota, self.resource, object);
         if counts { quota::usage_of(self.group, self.resource, object, now) } else { Usage::new() }
@@ -124,7 +124,7 @@ impl Tallies {
         Arc::clone(tally)
     }
 
-    /// What the stored objects use at `now`, and those of them that have one of these names.
+    /// Usage of the stored objects at `now`, and those of them that have one of these names.
     ///
     /// Errors: `TimedOut` if the cache does not hold all objects now.
     pub fn used(

@@ -9,9 +9,9 @@ use crate::lookup::Lookup;
 
 /// Which APIs others answer, and how they are asked.
 pub struct Aggregation {
-    /// Who answers which group.
+    /// The APIServices, by group and version.
     pub(crate) registry: Registry,
-    /// What the others say about themselves.
+    /// Discovery and OpenAPI of the others.
     pub(crate) documents: Documents,
     pub(crate) caller: Arc<Caller>,
 }

@@ -29,7 +29,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 const GATHER: Duration = Duration::from_millis(200);
 const TRIES: usize = 5;
 
-/// What a check found: status, reason, message.
+/// Finding of a check: status, reason, message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     ok: bool,

@@ -15,7 +15,7 @@ use crate::webhook::client::{CallError, Identity, Webhooks};
 /// Calls servers behind this one.
 pub struct Caller {
     pub(super) webhooks: Arc<Webhooks>,
-    /// Who this server is to them.
+    /// This server's identity, to them.
     identity: Identity,
 }
 
@@ -25,7 +25,7 @@ impl Caller {
         Caller { webhooks, identity }
     }
 
-    /// Who this server is to the one that answers for `service`, and whom it trusts there.
+    /// This server's identity to the one that answers for `service`, and the trust in it.
     pub(super) fn identity_to(&self, service: &ApiService) -> Identity {
         Identity { insecure: service.insecure, ..self.identity.clone() }
     }
@@ -63,7 +63,7 @@ pub fn says_who(user: &UserInfo) -> Option<HeaderMap> {
     Some(headers)
 }
 
-/// Who the server is to those behind it: its front-proxy certificate.
+/// The identity of the server to those behind it: its front-proxy certificate.
 pub fn identity(certificate: Arc<pki::certstore::CertStore>) -> Identity {
     Identity { certificate: Some(certificate), ..Identity::default() }
 }

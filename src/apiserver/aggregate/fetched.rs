@@ -23,17 +23,17 @@ const ANSWER: Duration = Duration::from_secs(5);
 /// Backends that are asked side by side.
 const ASKED_AT_ONCE: usize = 16;
 
-/// What others say about what they serve.
+/// Documents of others about what they serve.
 pub struct Documents {
     caller: Arc<Caller>,
     shelf: Shelf,
 }
 
-/// What others said, by APIService and path.
+/// Documents that were fetched, by APIService and path.
 #[derive(Default)]
 struct Shelf(Mutex<HashMap<String, Kept>>);
 
-/// What a backend said when it was asked.
+/// A backend's answer, as it was kept.
 struct Kept {
     at: Instant,
     /// The one before, if it gave nothing.
@@ -90,7 +90,7 @@ impl Documents {
         ask_all(known.remote.values().map(get).collect()).await
     }
 
-    /// What a backend says now; nothing if it does not answer, or no JSON.
+    /// A backend's document as it is now; nothing if it does not answer, or no JSON.
     async fn ask(&self, service: &ApiService, endpoint: &Endpoint, path: &str) -> Option<Arc<Value>> {
         let to = Endpoint { path: path.to_owned(), ..endpoint.clone() };
         let answer = self.caller.get(&to, service, ANSWER).await.ok()?;

@@ -31,7 +31,7 @@ const GROUPS: [(&str, i64); 23] = [
     ("apiregistration.k8s.io", 20000),
 ];
 
-/// What says who keeps such an APIService.
+/// The label of the one that keeps such an APIService.
 pub const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 
 /// The APIServices of everything in the catalog, built in and custom.

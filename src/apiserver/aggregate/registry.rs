@@ -161,7 +161,7 @@ impl Registry {
         known.1.clone()
     }
 
-    /// Who answers a path below `/apis`, if it is not this server.
+    /// The APIService of a path below `/apis`, if it is not this server's.
     pub fn backend(&self, path: &str) -> Option<Arc<ApiService>> {
         let rest = path.strip_prefix("/apis/")?;
         let mut parts = rest.splitn(3, '/');

@@ -71,7 +71,7 @@ pub struct Auditor {
     dropped: AtomicU64,
 }
 
-/// What one request has shown so far.
+/// Record of one request so far.
 pub struct Record {
     verdict: Verdict,
     received: Timestamp,

@@ -59,7 +59,7 @@ impl Stage {
     }
 }
 
-/// What a policy says about one request.
+/// Verdict of a policy on one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// How much.

@@ -66,7 +66,7 @@ impl Trail {
         }
     }
 
-    /// What was sent.
+    /// The object that was sent.
     pub fn sent(&self) -> Option<Value> {
         self.notes().sent.clone()
     }

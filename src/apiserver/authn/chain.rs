@@ -20,7 +20,7 @@ use super::{Authenticator, AuthnError};
 use crate::lookup::Lookup;
 use crate::user::{GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED, UserInfo};
 
-/// What the chain needs to know.
+/// Configuration of the chain.
 pub struct Config {
     /// Wall time.
     pub clock: Clock,
@@ -98,7 +98,7 @@ impl Chain {
         &self.audiences
     }
 
-    /// Who a bearer token is, for one of `audiences`.
+    /// The user of a bearer token, for one of `audiences`.
     pub async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, AuthnError> {
         let mut errors: Vec<String> = Vec::new();
         for authenticator in &self.tokens {
@@ -152,7 +152,7 @@ impl Chain {
         found.map(|found| Some(found.user)).ok_or_else(|| AuthnError("invalid bearer token".to_owned()))
     }
 
-    /// Who the `Authorization` header says it is.
+    /// The user of the `Authorization` header.
     async fn header(&self, parts: &Parts) -> Result<Option<UserInfo>, AuthnError> {
         let Some(header) = parts.headers.get(http::header::AUTHORIZATION) else {
             return match websocket_token(parts) {

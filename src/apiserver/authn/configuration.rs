@@ -16,17 +16,17 @@ const ISSUERS_MAX: usize = 64;
 /// Every algorithm that a structured configuration takes.
 const ALGORITHMS: [&str; 8] = ["RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "PS384", "PS512"];
 
-/// What a request without credentials may ask for.
+/// Paths that are open to a request without credentials.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Anonymous {
-    /// What is open to everybody: health.
+    /// Those that are open to everybody: health.
     #[default]
     Health,
-    /// Whatever the authorizer allows.
+    /// All that the authorizer allows.
     Any,
     /// Nothing.
     Nothing,
-    /// What the authorizer allows, on these paths.
+    /// These, as far as the authorizer allows.
     Paths(Vec<String>),
 }
 
@@ -230,7 +230,7 @@ fn user_rules(one: &Value, path: &str) -> Result<Vec<(Program, String)>, String>
     read::list(one, "userValidationRules").iter().enumerate().map(rule).collect()
 }
 
-/// What a mapping makes, and whether a prefix goes before it.
+/// Target of a mapping, and whether a prefix goes before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Name,

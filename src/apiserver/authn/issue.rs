@@ -29,7 +29,7 @@ pub struct Issuer {
     pub verifier: Verifier,
     /// `https://kubernetes.default.svc.<domain>`.
     pub issuer: String,
-    /// What a token lives at most, whatever is asked for.
+    /// Seconds that a token lives at most, for any request.
     pub life_secs_max: Option<i64>,
     /// Whether a pod's default token is good for longer than it asks.
     pub stretches: bool,
@@ -43,7 +43,7 @@ pub struct Issuer {
     pub rng: Rng,
 }
 
-/// What a token is bound to besides its service account.
+/// Object to which a token is bound besides its service account.
 struct Bound {
     claim: &'static str,
     name: String,

@@ -42,7 +42,7 @@ pub struct Settings {
     pub audiences: Vec<String>,
     /// Algorithms that are taken.
     pub signing_algs: Vec<String>,
-    /// What claims must say.
+    /// Rules for claims.
     pub rules: Vec<Rule>,
     /// The name.
     pub username: Mapping,
@@ -56,7 +56,7 @@ pub struct Settings {
     pub user_rules: Vec<(Program, String)>,
 }
 
-/// What one claim must say.
+/// Rule for one claim.
 #[derive(Clone, Debug)]
 pub enum Rule {
     /// A claim has this value.
@@ -78,7 +78,7 @@ pub enum Mapping {
 }
 
 impl Settings {
-    /// What the `oidc-*` flags say.
+    /// The issuer of the `oidc-*` flags.
     pub fn of_flags(flags: &Flags) -> Settings {
         let claim = &flags.username_claim;
         // Upstream: names from other claims than email carry the issuer, unless somebody chose.
@@ -105,7 +105,7 @@ impl Settings {
         }
     }
 
-    /// Who a token's claims speak of.
+    /// The user of a token's claims.
     fn user(&self, claims: &Value, now: i64) -> Result<UserInfo, String> {
         if !texts(&claims["aud"]).iter().any(|a| self.audiences.contains(a)) {
             return Err(format!(

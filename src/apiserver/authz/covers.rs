@@ -14,7 +14,7 @@ const STEPS_MAX: usize = 4_000_000;
 /// So many verbs of so many resources are named among what is missing; who lacks more is told so.
 const NAMED_MAX: usize = 2000;
 
-/// What somebody lacks.
+/// Rights that somebody lacks.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Missing {
     /// Rules of one resource (or path) each, sorted by how they print.
@@ -30,7 +30,7 @@ pub struct Missing {
 )]
 pub struct TooMany;
 
-/// What of `wanted` the owner of `held` does not have.
+/// Rights of `wanted` that the owner of `held` does not have.
 ///
 /// A combination is had if one held rule covers it whole, as upstream's `ruleCovers` has it: `*` stands for every verb,
 /// group, resource or path, and is a name like any other in `resourceNames`.
@@ -92,7 +92,7 @@ fn classes(words: &[String], matching: impl Fn(&str) -> Bits) -> Vec<Class<'_>> 
     found
 }
 
-/// What is missing so far: verbs by rules of one thing each that have none yet.
+/// Rights that are missing so far: verbs by rules of one thing each that have none yet.
 #[derive(Default)]
 struct Found {
     rules: BTreeMap<Rule, BTreeSet<String>>,

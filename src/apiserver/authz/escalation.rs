@@ -11,10 +11,10 @@ use crate::attributes::Attributes;
 use crate::status::Status;
 use crate::user::{GROUP_MASTERS, UserInfo};
 
-/// What the checks ask.
+/// Dependencies of the checks.
 #[derive(Clone)]
 pub struct Escalation {
-    /// Who holds what.
+    /// The roles that users hold.
     pub rbac: Arc<Rbac>,
     /// Whether the user may `escalate` or `bind` explicitly.
     pub authorizer: Arc<dyn Authorizer>,

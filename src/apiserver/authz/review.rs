@@ -30,7 +30,7 @@ pub enum Kind {
 pub struct AccessReview {
     /// Which.
     pub kind: Kind,
-    /// Who is asked.
+    /// The authorizer that is asked.
     pub authorizer: Arc<dyn Authorizer>,
 }
 
@@ -151,7 +151,7 @@ fn status_of(decision: Decision) -> Value {
 
 /// Answers `SelfSubjectRulesReview`: everything that the one who asks may do in a namespace.
 pub struct RulesReview {
-    /// Who holds what.
+    /// The roles that users hold.
     pub rbac: Arc<Rbac>,
 }
 

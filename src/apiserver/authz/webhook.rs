@@ -51,7 +51,7 @@ impl Webhook {
         Webhook { settings, webhooks, known: Mutex::default() }
     }
 
-    /// What a question that got no answer means.
+    /// Decision of a question that got no answer.
     fn unanswered(&self) -> Decision {
         match self.settings.denies_on_failure {
             true => Decision::Deny { reason: String::new() },

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::entry::Entry;
 use super::filter::Filter;
 
-/// What a watcher is told.
+/// Type of an event, as a watcher is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
     /// The object is new to the watcher.
@@ -62,7 +62,7 @@ impl Change {
         2 * object + CHANGE_BYTES
     }
 
-    /// What the change means for a watcher with this filter; nothing if it never sees the object.
+    /// Type of the change for a watcher with this filter; nothing if it never sees the object.
     pub fn seen_through(&self, filter: &Filter) -> Option<EventType> {
         let before = self.before.as_ref().is_some_and(|e| filter.matches(e));
         let after = self.after.as_ref().is_some_and(|e| filter.matches(e));

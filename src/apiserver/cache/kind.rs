@@ -17,7 +17,7 @@ use super::filter::Filter;
 use crate::keys;
 use crate::lookup::News;
 
-/// What a watcher's channel carries.
+/// Item of a watcher's channel.
 pub type Delivery = (EventType, Arc<Change>);
 
 /// One resource.

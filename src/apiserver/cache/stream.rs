@@ -42,15 +42,15 @@ pub struct Options {
     pub initial_end: Option<u64>,
     /// When the watch ends.
     pub deadline: Instant,
-    /// What comes before `encode`.
+    /// The conversion that comes before `encode`.
     pub convert: Option<Convert>,
-    /// What of the selector is judged on converted objects.
+    /// Terms of the selector that are judged on converted objects.
     pub selection: Option<Selection>,
     /// `None`: the form as it is.
     pub encode: Option<Encode>,
     /// Where its first objects count until they are sent.
     pub hold: Option<Arc<wire::held::Hold>>,
-    /// What an event looks like on the wire.
+    /// Framing of an event on the wire.
     pub framing: Framing,
 }
 

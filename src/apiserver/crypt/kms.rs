@@ -45,7 +45,7 @@ const SEED_BYTES: usize = 32;
 const OF_KEY: i32 = 0;
 const OF_SEED: i32 = 1;
 
-/// What the configuration says of a plugin.
+/// Configuration of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Stands in the prefix of what it guards.
@@ -76,7 +76,7 @@ pub struct Envelope {
     seeds: Mutex<HashMap<[u8; 32], Arc<Secret<Vec<u8>>>>>,
 }
 
-/// What a call goes over.
+/// Connection of a call.
 #[derive(Clone)]
 struct Way(Http2);
 
@@ -128,7 +128,7 @@ impl Envelope {
         &self.settings.name
     }
 
-    /// What values that it guards begin with.
+    /// Prefix of values that it guards.
     pub fn prefix(&self) -> String {
         format!("k8s:enc:kms:v2:{}:", self.settings.name)
     }

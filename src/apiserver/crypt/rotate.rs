@@ -41,7 +41,7 @@ pub struct Encryption {
     pub turn: tokio::sync::Mutex<()>,
 }
 
-/// What `kedge secrets-encrypt` asks for.
+/// Change that `kedge secrets-encrypt` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Write sealed from now on, and what is there anew.
@@ -194,7 +194,7 @@ fn others(hashes: &BTreeMap<String, String>, hash: &str) -> Vec<String> {
     hashes.iter().filter(|(_, theirs)| *theirs != hash).map(|(server, _)| server.clone()).collect()
 }
 
-/// What a change consists of.
+/// Step of a change.
 enum Step {
     /// All servers get a configuration.
     Share(Config, &'static str),

@@ -19,7 +19,7 @@ use super::kms::Envelope;
 use super::shared::{KEY, Share, State};
 use crate::keys;
 
-/// What every sealed value starts with.
+/// Prefix of every sealed value.
 const MARK: &[u8] = b"k8s:enc:";
 
 /// Tries to write by the newest configuration, which changes rarely.
@@ -54,7 +54,7 @@ impl Seals {
         self.plugins.iter().find(|plugin| plugin.name() == name).map(Arc::as_ref)
     }
 
-    /// What holds now.
+    /// The state of now.
     pub fn state(&self) -> Arc<State> {
         Arc::clone(&self.now.borrow())
     }

@@ -21,7 +21,7 @@ pub const KEY: &str = "/registry/kedge-encryption";
 /// The stage in which nothing is going on.
 pub const START: &str = "start";
 
-/// What holds now.
+/// The state of now.
 #[derive(Clone)]
 pub struct State {
     /// The keys.

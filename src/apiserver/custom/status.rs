@@ -1,4 +1,4 @@
-//! What the server says about a definition: which names it got, and whether it is served. Pure.
+//! Status of a definition: which names it got, and whether it is served. Pure.
 
 use std::collections::BTreeSet;
 

@@ -82,7 +82,7 @@ impl FlowSchema {
         self.rules.iter().any(|rule| rule.matches(a))
     }
 
-    /// What tells the flows of the schema apart.
+    /// The distinguisher of the schema's flows.
     pub fn flow<'a>(&self, a: &'a Attributes) -> &'a str {
         match self.by {
             By::Nobody => "",

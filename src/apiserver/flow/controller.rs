@@ -35,7 +35,7 @@ pub struct Flow {
 /// Objects that a list reads for one seat (apiserver `flowcontrol/request/config.go`, 1.36.2).
 const OBJECTS_A_SEAT: u64 = 100;
 
-/// What was decided about a request, and by which objects.
+/// Decision about a request, and the objects that made it.
 pub struct Admitted {
     /// Uid of its FlowSchema.
     pub schema_uid: String,

@@ -16,7 +16,7 @@ pub const WAIT_MAX: Duration = Duration::from_secs(15);
 /// No request takes more seats than these, however much it reads (apiserver `flowcontrol/request/config.go`, 1.36.2).
 const WIDTH_MAX: u64 = 10;
 
-/// What a level's configuration says.
+/// Configuration of a level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Everybody is let in.
@@ -104,7 +104,7 @@ struct State {
 }
 
 impl State {
-    /// What it never lends.
+    /// Seats that it never lends.
     fn kept(&self) -> u64 {
         match &self.kind {
             Kind::Exempt => 0,

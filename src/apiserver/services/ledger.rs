@@ -13,7 +13,7 @@ use crate::cache::entry::Entry;
 /// A service's local key.
 type Key = Box<str>;
 
-/// What all services hold, as of one state of their cache.
+/// Addresses and ports of all services, as of one state of their cache.
 #[derive(Debug, Default)]
 pub struct Ledger {
     /// Up to this revision, if anything was read yet.
@@ -95,7 +95,7 @@ impl Ledger {
     }
 }
 
-/// What services hold, but for one.
+/// Addresses and ports of all services but one.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken<'l> {
     ledger: &'l Ledger,

@@ -4,7 +4,7 @@
 /// A longer start tag passes as it is.
 const TAG_BYTES_MAX: usize = 8 * 1024;
 
-/// What the next byte belongs to.
+/// Part to which the next byte belongs.
 #[derive(Clone, Copy, Debug, Default)]
 enum At {
     #[default]

@@ -42,13 +42,13 @@ const LINKS: [(&str, &[&str]); 25] = [
     ("video", &["poster", "src"]),
 ];
 
-/// What must be known to lead links back.
+/// Facts by which links are led back.
 pub struct Way {
     /// Path of the API server up to `/proxy`.
     prefix: String,
     /// `host:port` of the server behind.
     behind: String,
-    /// What the client called this server.
+    /// Host by which the client called this server.
     asked: String,
 }
 
@@ -170,9 +170,9 @@ struct Led {
     /// Opens what comes, if it is packed.
     opening: Option<gzip::Opening>,
     page: Page,
-    /// What came and is not opened yet.
+    /// Bytes that came and are not opened yet.
     came: Bytes,
-    /// What is opened and not led back yet.
+    /// Text that is opened and not led back yet.
     html: Bytes,
     progress: Progress,
 }

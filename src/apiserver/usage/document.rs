@@ -1,4 +1,4 @@
-//! What the group says of itself: its list of resources and its OpenAPI.
+//! Documents of the group: its list of resources and its OpenAPI.
 
 use serde_json::{Value, json};
 

@@ -33,7 +33,7 @@ pub struct Pair {
     last: Look,
 }
 
-/// What something uses.
+/// Usage of something.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Use {
     /// Nanoseconds of CPU per second.
@@ -53,12 +53,12 @@ impl Pair {
         self.last.at.duration_since(self.before.at)
     }
 
-    /// What the machine uses.
+    /// Usage of the machine.
     pub fn node(&self) -> Option<Use> {
         self.rate(Some(&self.before.page.node), &self.last.page.node)
     }
 
-    /// What the containers of a pod use, by name.
+    /// Usage of a pod's containers, by name.
     ///
     /// A container that began between the looks is measured from its start; one that began just now is not there yet.
     pub fn containers(&self, namespace: &str, pod: &str) -> Vec<(String, Use)> {

@@ -1,4 +1,4 @@
-//! What nodes and pods use, asked of their kubelets when somebody wants to know.
+//! Usage of nodes and pods, asked of their kubelets when somebody wants to know.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct Meter {
     objects: Arc<Objects>,
     /// Reaches kubelets.
     connector: Arc<dyn Connector>,
-    /// What kubelets said when they were asked last.
+    /// Answers of kubelets, when they were asked last.
     histories: Histories,
 }
 

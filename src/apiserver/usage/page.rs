@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// What one thing has used: CPU since it began, memory now.
+/// Counters of one thing: CPU since it began, memory now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Nanoseconds of CPU.

@@ -111,7 +111,7 @@ async fn admit(call: &mut Call<'_, '_>) -> Result<(), Status> {
     server.admission.both(&mut review).await
 }
 
-/// What the query asks for, as the object that admission judges: `PodAttachOptions` and its kin.
+/// Options of the query, as the object that admission judges: `PodAttachOptions` and its kin.
 fn options(call: &Call<'_, '_>) -> Value {
     let Some(sub) = &call.sub else { return Value::Null };
     let mut object = json!({ "apiVersion": sub.kind.api_version(), "kind": sub.kind.kind });

@@ -125,7 +125,7 @@ pub async fn store(
     }
 }
 
-/// What a create wants beside the object.
+/// Wishes of a create beside the object.
 struct Wish<'w> {
     /// The manager of what was sent.
     creator: Option<&'w str>,
@@ -134,7 +134,7 @@ struct Wish<'w> {
     dry_run: bool,
 }
 
-/// What came of one try with one name.
+/// Outcome of one try with one name.
 enum Attempt {
     Stored,
     /// The name is taken.

@@ -22,7 +22,7 @@ use crate::status::Status;
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// What the client wants of a delete.
+/// Options of a delete.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// `gracePeriodSeconds`
@@ -240,7 +240,7 @@ async fn admit(
     server.admission.both(&mut review).await
 }
 
-/// What a delete does to an object.
+/// Effect of a delete on an object.
 #[derive(Debug, PartialEq)]
 enum Plan {
     Remove,

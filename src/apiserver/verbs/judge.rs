@@ -22,7 +22,7 @@ pub enum Part {
     Main,
     /// `status` and metadata.
     Status,
-    /// What a special subresource itself takes care of.
+    /// The part that a special subresource takes care of.
     Special,
     /// The server's own change after a judged request (a Binding): the rules for clients' updates do not apply.
     Bound,
@@ -32,7 +32,7 @@ pub enum Part {
 pub struct Change<'c> {
     /// Which half of the object it may change; of a new one, [`Part::Main`].
     pub part: Part,
-    /// What is stored; `None`: the object is new.
+    /// The stored object; `None`: the object is new.
     pub old: Option<&'c Value>,
     /// Whose fields those of a new object are. It owns what it sent, not what admission and strategy add.
     pub creator: Option<&'c str>,
@@ -40,7 +40,7 @@ pub struct Change<'c> {
     pub dry_run: bool,
 }
 
-/// What has to hold when a judged object is stored.
+/// Conditions under which a judged object is stored.
 #[derive(Default)]
 pub struct Judged<'a> {
     /// Addresses were given out.
@@ -207,7 +207,7 @@ fn faults(
     errors
 }
 
-/// What the strategy of the kind makes of what was sent.
+/// Applies the strategy of the kind to what was sent.
 fn prepare(call: &Call<'_, '_>, part: Part, new: &mut Value, old: Option<&Value>) {
     let Some(old) = old else { return schema::strategy::prepare_for_create(&call.stored, new) };
     let now = base::time::rfc3339_secs(call.x.server.objects.clock.now());
@@ -227,7 +227,7 @@ fn prepare(call: &Call<'_, '_>, part: Part, new: &mut Value, old: Option<&Value>
     }
 }
 
-/// What only the server writes stays as it is.
+/// Keeps the fields that the server alone writes.
 fn keep_system_fields(new: &mut Value, old: &Value) {
     // What is said of these and is not so is refused by validation; upstream's `rest.BeforeUpdate` fills in the same.
     if meta::uid(new).is_empty() {

@@ -113,7 +113,7 @@ pub fn filter(resource: &Resource, kind: &Kind, namespace: &str, query: &Query) 
 pub enum Moment {
     /// The newest.
     Now,
-    /// Whatever is there.
+    /// The state that is there.
     Any,
     /// This revision or newer.
     NotOlder(u64),
@@ -191,7 +191,7 @@ fn too_old(token: &Token) -> Status {
     status
 }
 
-/// What a list or a page of it is made of.
+/// Objects of a list, or of a page of it.
 struct Collected {
     entries: Vec<Arc<Entry>>,
     rv: u64,

@@ -40,7 +40,7 @@ pub enum Item {
     Made(Value),
 }
 
-/// What an item becomes.
+/// Form of an item.
 struct Look {
     stored: Arc<Resource>,
     resource: Arc<Resource>,

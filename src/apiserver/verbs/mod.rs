@@ -1,4 +1,4 @@
-//! What a request does to objects: one file per verb, none per kind.
+//! Verbs of requests on objects: one file per verb, none per kind.
 
 pub mod again;
 pub mod apply;

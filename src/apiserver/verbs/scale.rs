@@ -117,7 +117,7 @@ async fn apply(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     present::object(call, StatusCode::OK, scale_view::of(call.resource.definition.as_deref(), &shown))
 }
 
-/// What the client wants: a whole Scale, or a patch of one.
+/// Wish of the client: a whole Scale, or a patch of one.
 enum Wish {
     Whole(Value),
     Merge(Value),

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use crate::negotiate::Output;
 
-/// What stands in a list's metadata.
+/// Metadata of a list.
 pub struct ListMeta {
     /// Revision.
     pub rv: u64,

@@ -78,7 +78,7 @@ impl Endpoint {
         Ok(Endpoint { place: Place::Host { tls, host, port }, path, ca_pem: String::new() })
     }
 
-    /// What the certificate must show.
+    /// The name that the certificate must show.
     pub fn server_name(&self) -> String {
         match &self.place {
             Place::Host { host, .. } => host.clone(),

@@ -57,7 +57,7 @@ pub enum CallError {
     },
 }
 
-/// Who we are to a webhook, beyond trusting it.
+/// Our identity to a webhook, beyond trusting it.
 #[derive(Clone, Default)]
 pub struct Identity {
     /// Certificate to show.

@@ -1,4 +1,4 @@
-//! What the Pod Security Standards ask of a pod, one function a control, with upstream's words for what is wrong.
+//! The controls of the Pod Security Standards, one function a control, with upstream's words for what is wrong.
 
 mod restricted;
 
@@ -80,7 +80,7 @@ const BASELINE: &[Control] = &[
     Control { name: "hostProcess", since: &[(0, host_process)] },
 ];
 
-/// What the restricted level asks for beside the baseline.
+/// Controls of the restricted level beside the baseline.
 const RESTRICTED: &[Control] = &[
     Control {
         name: "allowPrivilegeEscalation != false",

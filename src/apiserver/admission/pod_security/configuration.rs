@@ -17,7 +17,7 @@ const MODES: [&str; 3] = ["enforce", "audit", "warn"];
 /// The configuration, read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodSecurityConfiguration {
-    /// What holds where a namespace says nothing.
+    /// The policy where a namespace says nothing.
     pub(super) defaults: Policy,
     users: Vec<String>,
     runtime_classes: Vec<String>,

@@ -1,4 +1,4 @@
-//! What a namespace asks of its pods, read from its labels: a level and a version of the standards for each mode.
+//! Policy of a namespace for its pods, read from its labels: a level and a version of the standards for each mode.
 
 use std::fmt;
 
@@ -55,14 +55,14 @@ impl fmt::Display for Asked {
     }
 }
 
-/// What is asked in all modes.
+/// Levels of all modes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Policy {
     /// Pods that break it are refused.
     pub(super) enforce: Asked,
     /// It is written to the audit log.
     pub(super) audit: Asked,
-    /// Whoever writes is warned.
+    /// The level whose breach is warned of.
     pub(super) warn: Asked,
 }
 

@@ -35,7 +35,7 @@ const GROUP: &str = "admissionregistration.k8s.io";
 /// A program, or why there is none.
 pub type Compiled = Result<Program, String>;
 
-/// What both sorts of policies say.
+/// Fields of both sorts of policies.
 pub struct Policy {
     name: String,
     matcher: Matcher,
@@ -43,7 +43,7 @@ pub struct Policy {
     variables: Vec<(String, Compiled)>,
     param_kind: Option<(String, String)>,
     ignores_failure: bool,
-    /// What its expressions may use.
+    /// Names that its expressions may use.
     names: Vec<(String, Ty)>,
 }
 

@@ -1,4 +1,4 @@
-//! What the plugins that ask webhooks need.
+//! The way to webhooks, for the plugins that ask them.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use base::rng::Rng;
 
 use crate::webhook::client::Webhooks;
 
-/// What both plugins need.
+/// Dependencies of both plugins.
 #[derive(Clone)]
 pub struct Outside {
     /// The way there.

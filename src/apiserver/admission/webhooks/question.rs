@@ -31,7 +31,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What the client is told; `None` if the webhook's failure is ignored.
+    /// The status for the client; `None` if the webhook's failure is ignored.
     pub fn status(self, hook: &Hook) -> Option<Status> {
         match self {
             Failure::Rejected(status) => Some(status),
