@@ -103,7 +103,7 @@ pub async fn judge<'a>(call: &mut Call<'_, 'a>, change: &Change<'_>, new: &mut V
         (None, Some(creator)) => managers::track(call, creator, None, new).await?,
         (None, None) => {}
     }
-    ask_plugins(call, change, new, Round::Admit).await?;
+    ask_plugins(call, change, &name, new, Round::Admit).await?;
     prepare(call, part, new, old);
     let hooks = hooks::of(&call.stored.group, &call.stored.plural);
     if let (None, Some(sign)) = (old, hooks.requestor) {
@@ -122,20 +122,22 @@ pub async fn judge<'a>(call: &mut Call<'_, 'a>, change: &Change<'_>, new: &mut V
         None
     };
     kinds::verdict(&call.resource, &name, faults(call, part, new, old))?;
-    let charge = ask_plugins(call, change, new, Round::Validate).await?;
+    let charge = ask_plugins(call, change, &name, new, Round::Validate).await?;
     Ok(Judged { turn, charge })
 }
 
-/// One round of admission. Who is asked about a scale is shown scales, as it would be upstream.
+/// One round of admission, about the name under which the object is stored. A plugin that is asked about a scale is
+/// shown scales, as it would be upstream.
 async fn ask_plugins(
     call: &mut Call<'_, '_>,
     change: &Change<'_>,
+    name: &str,
     new: &mut Value,
     round: Round,
 ) -> Result<Option<Charge>, Status> {
     let attributes = match change.old {
         Some(_) => call.x.attributes.clone(),
-        None => attributes_for(&call.x.attributes, meta::name(new), call.namespace()),
+        None => attributes_for(&call.x.attributes, name, call.namespace()),
     };
     let (server, catalog) = (call.x.server, Arc::clone(&call.x.catalog));
     let definition = call.resource.definition.clone();
