@@ -54,6 +54,7 @@ mod server_leases;
 pub mod services;
 pub mod status;
 pub mod stream;
+mod strict;
 pub mod trusted;
 pub mod usage;
 pub mod user;

@@ -11,7 +11,7 @@ use super::image_policy::ImagePolicy;
 use super::pod_node_selector::Selectors;
 use super::pod_security::configuration::PodSecurityConfiguration;
 use super::pod_toleration_restriction::Tolerations;
-use super::strict::known;
+use crate::strict::known;
 
 const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.k8s.io/v1alpha1"];
 

@@ -8,10 +8,10 @@ use schema::read;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::strict::known;
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
 use crate::status::Status;
+use crate::strict::known;
 
 const VERSION: &str = "eventratelimit.admission.k8s.io/v1alpha1";
 const KINDS: [&str; 4] = ["Namespace", "Server", "SourceAndObject", "User"];

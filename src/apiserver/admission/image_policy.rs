@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::strict::known;
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
 use crate::status::Status;
+use crate::strict::known;
 use crate::webhook::client::Webhooks;
 use crate::webhook::kubeconfig::Remote;
 

@@ -39,7 +39,6 @@ pub mod runtime_class;
 pub mod service_account;
 pub mod standard;
 pub mod storage_in_use;
-pub mod strict;
 pub mod taint_nodes;
 pub mod tally;
 pub mod timing;

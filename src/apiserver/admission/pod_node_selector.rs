@@ -7,10 +7,10 @@ use model::meta;
 use schema::read;
 use serde_json::{Value, json};
 
-use super::strict::known;
 use super::{Operation, Plugin, Review};
 use crate::attributes::Attributes;
 use crate::status::Status;
+use crate::strict::known;
 
 const ANNOTATION: &str = "scheduler.alpha.kubernetes.io/node-selector";
 const DEFAULT: &str = "clusterDefaultNodeSelector";

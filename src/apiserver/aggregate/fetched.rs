@@ -127,20 +127,6 @@ mod tests {
 
     use super::*;
 
-    fn service(since: &str) -> ApiService {
-        ApiService {
-            name: "v1.g".into(),
-            group: "g".into(),
-            version: "v1".into(),
-            service: None,
-            computed: false,
-            insecure: false,
-            priority: (1, 1),
-            available: !since.is_empty(),
-            since: since.into(),
-        }
-    }
-
     /// Each answers when all are asked.
     #[tokio::test]
     async fn backends_are_asked_side_by_side_and_keep_their_order() {
@@ -168,24 +154,24 @@ mod tests {
 
     #[test]
     fn one_that_gave_nothing_is_not_asked_at_once_again() {
-        let it = service(MORNING);
+        let it = ApiService::since(MORNING);
         assert!(is_held_back(&it, &it, ANSWER) && !is_held_back(&it, &it, AGAIN));
-        assert!(is_held_back(&it, &service(""), FRESH));
+        assert!(is_held_back(&it, &ApiService::since(""), FRESH));
     }
 
     #[test]
     fn one_that_has_become_available_is_asked_at_once_whatever_it_gave_before() {
-        let now = service(NOON);
+        let now = ApiService::since(NOON);
         let mut trusted = now.clone();
         trusted.insecure = true;
-        for before in [service(""), service(MORNING), trusted] {
+        for before in [ApiService::since(""), ApiService::since(MORNING), trusted] {
             assert!(!is_held_back(&before, &now, Duration::ZERO), "{before:?}");
         }
     }
 
     #[test]
     fn a_failure_that_ends_late_takes_no_document_away() {
-        let (shelf, it) = (Shelf::default(), service(MORNING));
+        let (shelf, it) = (Shelf::default(), ApiService::since(MORNING));
         let keep = |said| shelf.keep("v1.g".into(), &it, said);
         assert_eq!(keep(None), None);
         let said = Some(Arc::new(json!({ "kind": "APIResourceList" })));

@@ -163,23 +163,9 @@ pub fn unavailable(objects: &Objects) -> String {
 mod tests {
     use super::*;
 
-    fn service(since: &str) -> ApiService {
-        ApiService {
-            name: "v1.g".into(),
-            group: "g".into(),
-            version: "v1".into(),
-            service: None,
-            computed: false,
-            insecure: false,
-            priority: (1, 1),
-            available: !since.is_empty(),
-            since: since.into(),
-        }
-    }
-
     #[test]
     fn a_list_of_resources_becomes_the_aggregated_form() {
-        let service = service("2026-01-01T00:00:00Z");
+        let service = ApiService::since("2026-01-01T00:00:00Z");
         let list = json!({ "resources": [
             { "name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": ["get"] },
             { "name": "flunders/status", "singularName": "", "namespaced": true, "kind": "Flunder", "verbs": ["update"] },

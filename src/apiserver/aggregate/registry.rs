@@ -175,6 +175,24 @@ impl Registry {
 }
 
 #[cfg(test)]
+impl ApiService {
+    /// `v1.g`, available since then; empty: it is not.
+    pub(super) fn since(since: &str) -> ApiService {
+        ApiService {
+            name: "v1.g".into(),
+            group: "g".into(),
+            version: "v1".into(),
+            service: None,
+            computed: false,
+            insecure: false,
+            priority: (1, 1),
+            available: !since.is_empty(),
+            since: since.into(),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::authz::fixture::Objects;

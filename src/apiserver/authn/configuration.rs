@@ -8,6 +8,7 @@ use schema::read;
 use serde_json::Value;
 
 use super::jwt::{Mapping, Rule, Settings};
+use crate::strict::known;
 
 /// The versions of the file that are read.
 const VERSIONS: [&str; 3] =
@@ -65,13 +66,6 @@ impl Configuration {
         let anonymous = value.get("anonymous").filter(|a| a.is_object()).map(anonymous).transpose()?;
         Ok(Configuration { issuers, anonymous })
     }
-}
-
-/// What nobody reads here is refused, never ignored.
-fn known(value: &Value, path: &str, fields: &[&str]) -> Result<(), String> {
-    let stray = value.as_object().into_iter().flatten().map(|(k, _)| k).find(|k| !fields.contains(&k.as_str()));
-    let joint = if path.is_empty() { "" } else { "." };
-    stray.map_or(Ok(()), |k| Err(format!("strict decoding error: unknown field \"{path}{joint}{k}\"")))
 }
 
 fn anonymous(value: &Value) -> Result<Anonymous, String> {

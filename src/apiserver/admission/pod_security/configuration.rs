@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::checks::Level;
 use super::policy::{Asked, Policy, Version};
-use crate::admission::strict::known;
+use crate::strict::known;
 
 const VERSIONS: [&str; 3] = [
     "pod-security.admission.config.k8s.io/v1",
