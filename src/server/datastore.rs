@@ -20,7 +20,7 @@ use pki::leaf::{Ca, Leaf};
 use pki::server::Pki;
 use store::Storage;
 use store::bounds::Bounds;
-use store::etcd::Face;
+use store::etcd::Service;
 use store::etcd::client::Endpoint;
 use store::external::External;
 use store::member::{Birth, Network};
@@ -231,7 +231,7 @@ pub(crate) async fn serve_etcd(
 ) -> Result<(), DatastoreError> {
     let addr = SocketAddr::from((Ipv4Addr::LOCALHOST, ETCD_PORT));
     let face: Arc<dyn wire::Handler> =
-        Arc::new(Face::new(Arc::clone(store), rng.clone(), &format!("https://{addr}"), group));
+        Arc::new(Service::new(Arc::clone(store), rng.clone(), &format!("https://{addr}"), group));
     let socket = server.etcd_socket();
     match wire::serve::UnixServer::bind(&socket, Arc::clone(&face)) {
         Ok(server) => server.start(group),

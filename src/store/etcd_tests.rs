@@ -9,7 +9,7 @@ use base::task::Group;
 use tokio::process::Command;
 
 use crate::bounds::Bounds;
-use crate::etcd::Face;
+use crate::etcd::Service;
 use crate::etcd::client::Endpoint;
 use crate::external::External;
 use crate::member::Birth;
@@ -25,7 +25,7 @@ async fn face(dir: &Path) -> (Arc<Store>, Group, String) {
     let config =
         Config { dir: dir.join("db"), birth: Birth::First, network: None, rng: Rng::from_os(), bounds: Bounds::TESTS };
     let store = Store::open(config, &group).await.unwrap();
-    let face = Face::new(store.clone(), Rng::from_os(), "https://127.0.0.1:2379", &group);
+    let face = Service::new(store.clone(), Rng::from_os(), "https://127.0.0.1:2379", &group);
     let socket = dir.join("etcd.sock");
     wire::serve::UnixServer::bind(&socket, Arc::new(face)).unwrap().start(&group);
     (store, group, dir.display().to_string())
@@ -107,7 +107,7 @@ async fn upkeep_does_what_it_says() {
         bounds: Bounds::TESTS,
     };
     let store = Store::open_on(disk.clone(), config, &group).await.unwrap();
-    let inner = Face::new(store.clone(), Rng::from_os(), "https://127.0.0.1:2379", &group).0;
+    let inner = Service::new(store.clone(), Rng::from_os(), "https://127.0.0.1:2379", &group).0;
     let put = |key: String| Txn {
         success: vec![Op::Put { key: key.into(), value: vec![7; 20_000].into(), lease: 0, prev_kv: false }],
         ..Txn::default()

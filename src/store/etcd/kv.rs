@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proto::etcd as pb;
 use tonic::Status;
 
-use super::Inner;
+use super::context::Context;
 use super::convert::{self, key_value, signed, unsigned};
 use crate::{
     Compare, CompareOp, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revision, Storage as _, Txn, TxnReply,
@@ -19,10 +19,10 @@ fn failed(err: crate::error::Error) -> Status {
 }
 
 /// Reads keys.
-pub async fn range(inner: Arc<Inner>, request: pb::RangeRequest) -> Result<pb::RangeResponse, Status> {
-    let reply = inner.store.range(convert::range(&request)?).await.map_err(failed)?;
+pub async fn range(context: Arc<Context>, request: pb::RangeRequest) -> Result<pb::RangeResponse, Status> {
+    let reply = context.store.range(convert::range(&request)?).await.map_err(failed)?;
     let revision = reply.revision;
-    Ok(pb::RangeResponse { header: inner.header(Some(revision)), ..worked_over(&request, reply) })
+    Ok(pb::RangeResponse { header: context.header(Some(revision)), ..worked_over(&request, reply) })
 }
 
 /// Sifts, orders and cuts what was read, as asked.
@@ -63,7 +63,7 @@ fn order(request: &pb::RangeRequest, kvs: &mut [KeyValue]) {
 }
 
 /// Writes a key.
-pub async fn put(inner: Arc<Inner>, request: pb::PutRequest) -> Result<pb::PutResponse, Status> {
+pub async fn put(context: Arc<Context>, request: pb::PutRequest) -> Result<pb::PutResponse, Status> {
     if request.ignore_value && !request.value.is_empty() {
         return Err(Status::invalid_argument("etcdserver: value is provided"));
     }
@@ -71,29 +71,29 @@ pub async fn put(inner: Arc<Inner>, request: pb::PutRequest) -> Result<pb::PutRe
         return Err(Status::invalid_argument("etcdserver: lease is provided"));
     }
     let reply = if request.ignore_value || request.ignore_lease {
-        keep(&inner, &request).await?
+        keep(&context, &request).await?
     } else {
-        inner.store.txn(Txn { success: vec![convert::put(&request)?], ..Txn::default() }).await.map_err(failed)?
+        context.store.txn(Txn { success: vec![convert::put(&request)?], ..Txn::default() }).await.map_err(failed)?
     };
     let revision = reply.revision;
     let prev_kv = match reply.replies.into_iter().next() {
         Some(OpReply::Put { prev }) => prev.map(key_value),
         _ => None,
     };
-    Ok(pb::PutResponse { header: inner.header(Some(revision)), prev_kv })
+    Ok(pb::PutResponse { header: context.header(Some(revision)), prev_kv })
 }
 
 /// A put that keeps the value or the lease which the key has.
-async fn keep(inner: &Inner, request: &pb::PutRequest) -> Result<TxnReply, Status> {
+async fn keep(context: &Context, request: &pb::PutRequest) -> Result<TxnReply, Status> {
     for _ in 0..KEEP_TRIES {
         let read = RangeRequest { key: request.key.clone(), ..RangeRequest::default() };
-        let now = inner.store.range(read).await.map_err(failed)?.kvs.into_iter().next();
+        let now = context.store.range(read).await.map_err(failed)?.kvs.into_iter().next();
         let now = now.ok_or_else(|| Status::invalid_argument("etcdserver: key not found"))?;
         let value = if request.ignore_value { now.value } else { request.value.clone() };
         let lease = if request.ignore_lease { now.lease } else { unsigned(request.lease) };
         let put = Op::Put { key: now.key.clone(), value, lease, prev_kv: request.prev_kv };
         let unchanged = Compare::ModRevision { key: now.key, op: CompareOp::Equal, revision: now.mod_revision };
-        let reply = inner
+        let reply = context
             .store
             .txn(Txn { compare: vec![unchanged], success: vec![put], ..Txn::default() })
             .await
@@ -106,10 +106,10 @@ async fn keep(inner: &Inner, request: &pb::PutRequest) -> Result<TxnReply, Statu
 }
 
 /// Deletes keys.
-pub async fn delete(inner: Arc<Inner>, request: pb::DeleteRangeRequest) -> Result<pb::DeleteRangeResponse, Status> {
+pub async fn delete(context: Arc<Context>, request: pb::DeleteRangeRequest) -> Result<pb::DeleteRangeResponse, Status> {
     let reply =
-        inner.store.txn(Txn { success: vec![convert::delete(&request)?], ..Txn::default() }).await.map_err(failed)?;
-    let header = inner.header(Some(reply.revision));
+        context.store.txn(Txn { success: vec![convert::delete(&request)?], ..Txn::default() }).await.map_err(failed)?;
+    let header = context.header(Some(reply.revision));
     match reply.replies.into_iter().next() {
         Some(OpReply::Delete { deleted, prev }) => Ok(pb::DeleteRangeResponse {
             header,
@@ -121,23 +121,23 @@ pub async fn delete(inner: Arc<Inner>, request: pb::DeleteRangeRequest) -> Resul
 }
 
 /// Runs a transaction. One that only reads is a read.
-pub async fn txn(inner: Arc<Inner>, request: pb::TxnRequest) -> Result<pb::TxnResponse, Status> {
-    let reply = inner.store.txn(convert::txn(&request)?).await.map_err(failed)?;
-    Ok(answer(&inner, &request, reply))
+pub async fn txn(context: Arc<Context>, request: pb::TxnRequest) -> Result<pb::TxnResponse, Status> {
+    let reply = context.store.txn(convert::txn(&request)?).await.map_err(failed)?;
+    Ok(answer(&context, &request, reply))
 }
 
-fn answer(inner: &Inner, request: &pb::TxnRequest, reply: TxnReply) -> pb::TxnResponse {
+fn answer(context: &Context, request: &pb::TxnRequest, reply: TxnReply) -> pb::TxnResponse {
     use pb::request_op::Request;
     use pb::response_op::Response;
-    let header = inner.header(Some(reply.revision));
+    let header = context.header(Some(reply.revision));
     let steps = if reply.succeeded { &request.success } else { &request.failure };
     let response = |(step, reply): (&pb::RequestOp, OpReply)| {
         let response = match (&step.request, reply) {
             (Some(Request::Range(request)), OpReply::Range(reply)) => Response::Range(pb::RangeResponse {
-                header: inner.header(Some(reply.revision)),
+                header: context.header(Some(reply.revision)),
                 ..worked_over(request, reply)
             }),
-            (Some(Request::Txn(request)), OpReply::Txn(reply)) => Response::Txn(answer(inner, request, *reply)),
+            (Some(Request::Txn(request)), OpReply::Txn(reply)) => Response::Txn(answer(context, request, *reply)),
             (_, OpReply::Put { prev }) => {
                 Response::Put(pb::PutResponse { header: header.clone(), prev_kv: prev.map(key_value) })
             }
@@ -156,7 +156,7 @@ fn answer(inner: &Inner, request: &pb::TxnRequest, reply: TxnReply) -> pb::TxnRe
 }
 
 /// Forgets old versions.
-pub async fn compact(inner: Arc<Inner>, request: pb::CompactionRequest) -> Result<pb::HeaderOnly, Status> {
-    inner.store.compact(Revision(unsigned(request.revision))).await.map_err(failed)?;
-    Ok(pb::HeaderOnly { header: inner.header(None) })
+pub async fn compact(context: Arc<Context>, request: pb::CompactionRequest) -> Result<pb::HeaderOnly, Status> {
+    context.store.compact(Revision(unsigned(request.revision))).await.map_err(failed)?;
+    Ok(pb::HeaderOnly { header: context.header(None) })
 }

@@ -13,7 +13,7 @@ use tonic::server::Grpc;
 use tonic_prost::ProstCodec;
 use wire::Body;
 
-use super::Inner;
+use super::context::Context;
 use super::convert::{self, signed, unsigned};
 use crate::error::Error;
 
@@ -25,54 +25,54 @@ fn failed(err: Error) -> Status {
 }
 
 /// Makes a lease; draws its id if the caller gave none.
-pub async fn grant(inner: Arc<Inner>, request: pb::LeaseGrantRequest) -> Result<pb::LeaseGrantResponse, Status> {
+pub async fn grant(context: Arc<Context>, request: pb::LeaseGrantRequest) -> Result<pb::LeaseGrantResponse, Status> {
     if request.ttl > TTL_SECS_MAX {
         return Err(Status::out_of_range("etcdserver: too large lease TTL"));
     }
     let ttl = request.ttl.max(1);
-    let id = if request.id == 0 { inner.rng.below(u64::MAX >> 1) + 1 } else { unsigned(request.id) };
-    inner.store.lease_grant(id, unsigned(ttl)).await.map_err(failed)?;
-    Ok(pb::LeaseGrantResponse { header: inner.header(None), id: signed(id), ttl, error: String::new() })
+    let id = if request.id == 0 { context.rng.below(u64::MAX >> 1) + 1 } else { unsigned(request.id) };
+    context.store.lease_grant(id, unsigned(ttl)).await.map_err(failed)?;
+    Ok(pb::LeaseGrantResponse { header: context.header(None), id: signed(id), ttl, error: String::new() })
 }
 
 /// Ends a lease.
-pub async fn revoke(inner: Arc<Inner>, request: pb::LeaseIdRequest) -> Result<pb::HeaderOnly, Status> {
-    let reply = inner.store.lease_revoke(unsigned(request.id)).await.map_err(failed)?;
-    Ok(pb::HeaderOnly { header: inner.header(Some(reply.revision)) })
+pub async fn revoke(context: Arc<Context>, request: pb::LeaseIdRequest) -> Result<pb::HeaderOnly, Status> {
+    let reply = context.store.lease_revoke(unsigned(request.id)).await.map_err(failed)?;
+    Ok(pb::HeaderOnly { header: context.header(Some(reply.revision)) })
 }
 
 /// Says what is left of a lease; -1 if there is none of that id.
 pub async fn time_to_live(
-    inner: Arc<Inner>,
+    context: Arc<Context>,
     request: pb::LeaseTimeToLiveRequest,
 ) -> Result<pb::LeaseTimeToLiveResponse, Status> {
     let id = unsigned(request.id);
-    let ttl = match inner.store.lease_left(id).await {
+    let ttl = match context.store.lease_left(id).await {
         Ok(left) => left,
         Err(Error::LeaseNotFound { .. }) => -1,
         Err(err) => return Err(failed(err)),
     };
     let granted =
-        inner.store.leases().into_iter().find(|(lease, _)| *lease == id).map_or(0, |(_, granted)| signed(granted));
-    let keys = if request.keys { inner.store.lease_keys(id).unwrap_or_default() } else { Vec::new() };
-    Ok(pb::LeaseTimeToLiveResponse { header: inner.header(None), id: request.id, ttl, granted_ttl: granted, keys })
+        context.store.leases().into_iter().find(|(lease, _)| *lease == id).map_or(0, |(_, granted)| signed(granted));
+    let keys = if request.keys { context.store.lease_keys(id).unwrap_or_default() } else { Vec::new() };
+    Ok(pb::LeaseTimeToLiveResponse { header: context.header(None), id: request.id, ttl, granted_ttl: granted, keys })
 }
 
 /// Lists the leases.
-pub async fn leases(inner: Arc<Inner>, _request: pb::Empty) -> Result<pb::LeaseLeasesResponse, Status> {
-    let leases = inner.store.leases().into_iter().map(|(id, _)| pb::LeaseStatus { id: signed(id) }).collect();
-    Ok(pb::LeaseLeasesResponse { header: inner.header(None), leases })
+pub async fn leases(context: Arc<Context>, _request: pb::Empty) -> Result<pb::LeaseLeasesResponse, Status> {
+    let leases = context.store.leases().into_iter().map(|(id, _)| pb::LeaseStatus { id: signed(id) }).collect();
+    Ok(pb::LeaseLeasesResponse { header: context.header(None), leases })
 }
 
 /// Answers each keep-alive of a stream; a lease that is gone is answered with a life of 0.
-pub async fn keep_alive(inner: Arc<Inner>, req: Request<Body>) -> Response<Body> {
+pub async fn keep_alive(context: Arc<Context>, req: Request<Body>) -> Response<Body> {
     let service = tower::service_fn(move |req: tonic::Request<tonic::Streaming<pb::LeaseIdRequest>>| {
-        let inner = Arc::clone(&inner);
+        let context = Arc::clone(&context);
         async move {
             // Full means that the client does not read: its keep-alives wait.
             let (tx, rx) = mpsc::channel(limits::STORE_ETCD_STREAM);
-            let group = inner.group.clone();
-            group.spawn_short("keep-alive", answer_all(inner, req.into_inner(), tx));
+            let group = context.group.clone();
+            group.spawn_short("keep-alive", answer_all(context, req.into_inner(), tx));
             Ok(tonic::Response::new(ReceiverStream::new(rx)))
         }
     });
@@ -81,18 +81,18 @@ pub async fn keep_alive(inner: Arc<Inner>, req: Request<Body>) -> Response<Body>
 }
 
 async fn answer_all(
-    inner: Arc<Inner>,
+    context: Arc<Context>,
     mut requests: tonic::Streaming<pb::LeaseIdRequest>,
     tx: mpsc::Sender<Result<pb::LeaseKeepAliveResponse, Status>>,
 ) {
     while let Some(Ok(request)) = requests.next().await {
-        let answer = match inner.store.lease_keep_alive(unsigned(request.id)).await {
+        let answer = match context.store.lease_keep_alive(unsigned(request.id)).await {
             Ok(ttl) => Ok(signed(ttl)),
             Err(Error::LeaseNotFound { .. }) => Ok(0),
             Err(err) => Err(failed(err)),
         };
         let ends = answer.is_err();
-        let answer = answer.map(|ttl| pb::LeaseKeepAliveResponse { header: inner.header(None), id: request.id, ttl });
+        let answer = answer.map(|ttl| pb::LeaseKeepAliveResponse { header: context.header(None), id: request.id, ttl });
         if tx.send(answer).await.is_err() || ends {
             return;
         }

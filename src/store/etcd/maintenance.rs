@@ -16,8 +16,8 @@ use tonic_prost::ProstCodec;
 use tracing::warn;
 use wire::Body;
 
+use super::context::{Context, VERSION};
 use super::convert::{self, signed};
-use super::{Inner, VERSION};
 use crate::Revision;
 use crate::error::Error;
 
@@ -36,10 +36,10 @@ const NOSPACE: i32 = 1;
 const CORRUPT: i32 = 2;
 
 /// The alarms of this member.
-fn raised(inner: &Inner, asked: i32) -> Vec<pb::AlarmMember> {
-    let space = inner.store.space();
+fn raised(context: &Context, asked: i32) -> Vec<pb::AlarmMember> {
+    let space = context.store.space();
     let raised = [(NOSPACE, space.is_low()), (CORRUPT, space.is_damaged())];
-    let member_id = inner.store.member_id();
+    let member_id = context.store.member_id();
     let wanted = |alarm: i32| asked == NONE || asked == alarm;
     raised
         .into_iter()
@@ -50,37 +50,41 @@ fn raised(inner: &Inner, asked: i32) -> Vec<pb::AlarmMember> {
 
 /// What is wrong with this member. Alarms end by themselves when what they say is over; who asks for their end has it
 /// looked at now.
-pub async fn alarm(inner: Arc<Inner>, request: pb::AlarmRequest) -> Result<pb::AlarmResponse, Status> {
-    let before = raised(&inner, request.alarm);
+pub async fn alarm(context: Arc<Context>, request: pb::AlarmRequest) -> Result<pb::AlarmResponse, Status> {
+    let before = raised(&context, request.alarm);
     let alarms = match request.action {
         GET => before,
         DEACTIVATE => {
             // A disk that is full still is an answer, and not an error of this call.
-            let _full_still = inner.store.look_for_space().await;
-            let after = raised(&inner, request.alarm);
+            let _full_still = context.store.look_for_space().await;
+            let after = raised(&context, request.alarm);
             before.into_iter().filter(|alarm| !after.contains(alarm)).collect()
         }
         _ => return Err(Status::invalid_argument("etcdserver: kedge raises alarms by itself")),
     };
-    Ok(pb::AlarmResponse { header: inner.header(None), alarms })
+    Ok(pb::AlarmResponse { header: context.header(None), alarms })
 }
 
 /// How this member is.
-pub async fn status(inner: Arc<Inner>, _request: pb::Empty) -> Result<pb::StatusResponse, Status> {
-    let status = inner.store.status();
-    let is_learner =
-        inner.store.node().members_seen().iter().any(|member| member.id == inner.store.member_id() && !member.voter);
+pub async fn status(context: Arc<Context>, _request: pb::Empty) -> Result<pb::StatusResponse, Status> {
+    let status = context.store.status();
+    let is_learner = context
+        .store
+        .node()
+        .members_seen()
+        .iter()
+        .any(|member| member.id == context.store.member_id() && !member.voter);
     let mut errors = if status.leader.is_none() { vec!["etcdserver: no leader".to_owned()] } else { Vec::new() };
     // As etcd prints an alarm.
     let name = |alarm: i32| if alarm == NOSPACE { "NOSPACE" } else { "CORRUPT" };
     errors.extend(
-        raised(&inner, NONE)
+        raised(&context, NONE)
             .iter()
             .map(|raised| format!("memberID:{} alarm:{} ", raised.member_id, name(raised.alarm))),
     );
-    let in_use = inner.store.bytes_in_use().await.map_err(failed)?;
+    let in_use = context.store.bytes_in_use().await.map_err(failed)?;
     Ok(pb::StatusResponse {
-        header: inner.header(None),
+        header: context.header(None),
         version: VERSION.to_owned(),
         db_size: signed(status.db_bytes),
         leader: status.leader.unwrap_or(0),
@@ -95,28 +99,28 @@ pub async fn status(inner: Arc<Inner>, _request: pb::Empty) -> Result<pb::Status
 }
 
 /// Writes the database anew without its free pages.
-pub async fn defragment(inner: Arc<Inner>, _request: pb::Empty) -> Result<pb::HeaderOnly, Status> {
-    inner.store.defragment().await.map_err(failed)?;
-    Ok(pb::HeaderOnly { header: inner.header(None) })
+pub async fn defragment(context: Arc<Context>, _request: pb::Empty) -> Result<pb::HeaderOnly, Status> {
+    context.store.defragment().await.map_err(failed)?;
+    Ok(pb::HeaderOnly { header: context.header(None) })
 }
 
-async fn hash_at(inner: &Arc<Inner>, at: Option<Revision>) -> Result<(u64, Revision), Status> {
-    inner.store.hash(at).await.map_err(failed)
+async fn hash_at(context: &Arc<Context>, at: Option<Revision>) -> Result<(u64, Revision), Status> {
+    context.store.hash(at).await.map_err(failed)
 }
 
 /// A fingerprint of the keys and values as they are.
-pub async fn hash(inner: Arc<Inner>, _request: pb::Empty) -> Result<pb::HashResponse, Status> {
-    let (hash, revision) = hash_at(&inner, None).await?;
-    Ok(pb::HashResponse { header: inner.header(Some(revision)), hash: folded(hash) })
+pub async fn hash(context: Arc<Context>, _request: pb::Empty) -> Result<pb::HashResponse, Status> {
+    let (hash, revision) = hash_at(&context, None).await?;
+    Ok(pb::HashResponse { header: context.header(Some(revision)), hash: folded(hash) })
 }
 
 /// The same of the keys as they were at a revision.
-pub async fn hash_kv(inner: Arc<Inner>, request: pb::HashKvRequest) -> Result<pb::HashKvResponse, Status> {
-    let (hash, _) = hash_at(&inner, Some(Revision(convert::unsigned(request.revision)))).await?;
+pub async fn hash_kv(context: Arc<Context>, request: pb::HashKvRequest) -> Result<pb::HashKvResponse, Status> {
+    let (hash, _) = hash_at(&context, Some(Revision(convert::unsigned(request.revision)))).await?;
     Ok(pb::HashKvResponse {
-        header: inner.header(None),
+        header: context.header(None),
         hash: folded(hash),
-        compact_revision: signed(inner.store.floor().0),
+        compact_revision: signed(context.store.floor().0),
     })
 }
 
@@ -126,30 +130,30 @@ fn folded(hash: u64) -> u32 {
 }
 
 /// Hands the leadership over. The store chooses the voter that lacks least; another wish is refused.
-pub async fn move_leader(inner: Arc<Inner>, request: pb::MemberIdRequest) -> Result<pb::HeaderOnly, Status> {
-    let node = inner.store.node();
+pub async fn move_leader(context: Arc<Context>, request: pb::MemberIdRequest) -> Result<pb::HeaderOnly, Status> {
+    let node = context.store.node();
     if node.leader().0 != Some(node.id) {
         return Err(Status::failed_precondition("etcdserver: not leader"));
     }
-    let known = inner.store.members().await.map_err(failed)?;
+    let known = context.store.members().await.map_err(failed)?;
     if !known.iter().any(|member| member.id == request.id && member.voter) {
         return Err(Status::failed_precondition("etcdserver: bad leader transferee"));
     }
     node.hand_over_to(request.id).await.map_err(failed)?;
-    Ok(pb::HeaderOnly { header: inner.header(None) })
+    Ok(pb::HeaderOnly { header: context.header(None) })
 }
 
 /// Streams the store as a database of etcd, and its SHA-256 behind it, as `etcdctl snapshot save` expects.
-pub async fn snapshot(inner: Arc<Inner>, req: Request<Body>) -> Response<Body> {
+pub async fn snapshot(context: Arc<Context>, req: Request<Body>) -> Response<Body> {
     let service = tower::service_fn(move |_req: tonic::Request<pb::Empty>| {
-        let inner = Arc::clone(&inner);
+        let context = Arc::clone(&context);
         async move {
-            let copy = inner.store.etcd_copy().await.map_err(failed)?;
+            let copy = context.store.etcd_copy().await.map_err(failed)?;
             // Full means that the client reads slowly: the file waits.
             let (tx, rx) = mpsc::channel(limits::STORE_ETCD_STREAM);
-            let group = inner.group.clone();
+            let group = context.group.clone();
             group.spawn_short("snapshot", async move {
-                if let Err(err) = stream_file(&inner, &copy, &tx).await {
+                if let Err(err) = stream_file(&context, &copy, &tx).await {
                     warn!(err = %Chain(&err), "snapshot for an etcd client broke off");
                     let _gone = tx.send(Err(Status::unavailable("etcdserver: snapshot broke off"))).await;
                 }
@@ -162,7 +166,7 @@ pub async fn snapshot(inner: Arc<Inner>, req: Request<Body>) -> Response<Body> {
 }
 
 async fn stream_file(
-    inner: &Inner,
+    context: &Context,
     path: &std::path::Path,
     tx: &mpsc::Sender<Result<pb::SnapshotResponse, Status>>,
 ) -> std::io::Result<()> {
@@ -178,7 +182,7 @@ async fn stream_file(
         };
         hash.update(&piece[..n]);
         left = left.saturating_sub(n as u64);
-        let answer = pb::SnapshotResponse { header: inner.header(None), remaining_bytes: left, blob };
+        let answer = pb::SnapshotResponse { header: context.header(None), remaining_bytes: left, blob };
         if tx.send(Ok(answer)).await.is_err() || n == 0 {
             return Ok(());
         }

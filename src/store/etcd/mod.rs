@@ -1,4 +1,4 @@
-//! The etcd v3 face: the store for `etcdctl` and whatever else speaks etcd's protocol, with etcd's codes and texts.
+//! The etcd v3 API: the store for `etcdctl` and whatever else speaks etcd's protocol, with etcd's codes and texts.
 //!
 //! A [`wire::Handler`] over HTTP/2. It trusts its callers: who mounts it lets in only root (unix socket) or holders of
 //! a client certificate of the etcd authority.
@@ -6,6 +6,7 @@
 pub mod bolt;
 pub mod client;
 pub mod cluster;
+pub mod context;
 pub mod convert;
 pub mod export;
 pub mod kv;
@@ -20,55 +21,25 @@ use async_trait::async_trait;
 use base::rng::Rng;
 use base::task::Group;
 use http::{Request, Response};
-use proto::etcd as pb;
 use tonic::Status;
 use tonic::server::Grpc;
 use tonic_prost::ProstCodec;
 use wire::{Body, ConnInfo, Handler};
 
-use crate::Revision;
+use crate::etcd::context::Context;
 use crate::store::Store;
 
 /// Bytes of a request at most: etcd's 1.5 MiB and some room.
 const REQUEST_BYTES_MAX: usize = 2 * 1024 * 1024;
 
-/// The version whose protocol this is; clients look at it to see what they may ask for.
-pub const VERSION: &str = "3.5.21";
-
-/// The face.
+/// etcd's API over a store.
 #[derive(Clone)]
-pub struct Face(pub(crate) Arc<Inner>);
+pub struct Service(pub(crate) Arc<Context>);
 
-/// What its calls work with.
-pub struct Inner {
-    /// The store.
-    pub store: Arc<Store>,
-    /// Draws ids of leases.
-    pub rng: Rng,
-    /// Owns the tasks of watches.
-    pub group: Group,
-    /// What members are told to be reached at.
-    pub client_url: String,
-}
-
-impl Face {
+impl Service {
     /// Over a store; `client_url` is what `member list` shows for this member.
-    pub fn new(store: Arc<Store>, rng: Rng, client_url: &str, group: &Group) -> Face {
-        Face(Arc::new(Inner { store, rng, group: group.child("etcd"), client_url: client_url.to_owned() }))
-    }
-}
-
-impl Inner {
-    /// The header of every answer.
-    pub fn header(&self, revision: Option<Revision>) -> Option<pb::ResponseHeader> {
-        use crate::Storage as _;
-        let revision = revision.unwrap_or_else(|| self.store.current_revision());
-        Some(pb::ResponseHeader {
-            cluster_id: self.store.cluster_id(),
-            member_id: self.store.member_id(),
-            revision: convert::signed(revision.0),
-            raft_term: self.store.node().leader().1,
-        })
+    pub fn new(store: Arc<Store>, rng: Rng, client_url: &str, group: &Group) -> Service {
+        Service(Arc::new(Context { store, rng, group: group.child("etcd"), client_url: client_url.to_owned() }))
     }
 }
 
@@ -88,11 +59,11 @@ where
 }
 
 macro_rules! calls {
-    ($inner:expr, $req:expr, { $($path:literal => $call:path),+ $(,)? }) => {
+    ($context:expr, $req:expr, { $($path:literal => $call:path),+ $(,)? }) => {
         match $req.uri().path() {
             $($path => {
-                let inner = Arc::clone($inner);
-                unary($req, move |message| $call(Arc::clone(&inner), message)).await
+                let context = Arc::clone($context);
+                unary($req, move |message| $call(Arc::clone(&context), message)).await
             })+
             path if path.starts_with("/etcdserverpb.Auth/") => refused(Status::failed_precondition("etcdserver: authentication is not enabled")),
             _ => refused(Status::unimplemented("etcdserver: this call is not served by kedge")),
@@ -105,20 +76,20 @@ fn refused(status: Status) -> Response<Body> {
 }
 
 #[async_trait]
-impl Handler for Face {
+impl Handler for Service {
     async fn handle(&self, req: Request<Body>, conn: Arc<ConnInfo>) -> Response<Body> {
         // Over TCP a certificate of the etcd authority is a must; a unix socket says by its mode who may come.
         if conn.client_certs.is_empty() && conn.identity.is_none() {
             return refused(Status::unauthenticated("etcdserver: a client certificate is needed"));
         }
-        let inner = &self.0;
+        let context = &self.0;
         match req.uri().path() {
-            "/etcdserverpb.Watch/Watch" => return watch::serve(Arc::clone(inner), req).await,
-            "/etcdserverpb.Lease/LeaseKeepAlive" => return lease::keep_alive(Arc::clone(inner), req).await,
-            "/etcdserverpb.Maintenance/Snapshot" => return maintenance::snapshot(Arc::clone(inner), req).await,
+            "/etcdserverpb.Watch/Watch" => return watch::serve(Arc::clone(context), req).await,
+            "/etcdserverpb.Lease/LeaseKeepAlive" => return lease::keep_alive(Arc::clone(context), req).await,
+            "/etcdserverpb.Maintenance/Snapshot" => return maintenance::snapshot(Arc::clone(context), req).await,
             _ => {}
         }
-        calls!(inner, req, {
+        calls!(context, req, {
             "/etcdserverpb.KV/Range" => kv::range,
             "/etcdserverpb.KV/Put" => kv::put,
             "/etcdserverpb.KV/DeleteRange" => kv::delete,

@@ -15,7 +15,7 @@ use tonic::server::Grpc;
 use tonic_prost::ProstCodec;
 use wire::Body;
 
-use super::Inner;
+use super::context::Context;
 use super::convert::{self, signed, unsigned};
 use crate::error::Error;
 use crate::{EventBatch, EventKind, Revision, Storage as _, WatchRequest};
@@ -28,14 +28,14 @@ const PROGRESS_EVERY: std::time::Duration = std::time::Duration::from_secs(600);
 type Answers = mpsc::Sender<Result<pb::WatchResponse, Status>>;
 
 /// Serves one stream of watches.
-pub async fn serve(inner: Arc<Inner>, req: Request<Body>) -> Response<Body> {
+pub async fn serve(context: Arc<Context>, req: Request<Body>) -> Response<Body> {
     let service = tower::service_fn(move |req: tonic::Request<tonic::Streaming<pb::WatchRequest>>| {
-        let inner = Arc::clone(&inner);
+        let context = Arc::clone(&context);
         async move {
             // Full means that the client does not read: the store lets go of its watches when they fall behind.
             let (tx, rx) = mpsc::channel(limits::STORE_ETCD_STREAM);
-            let group = inner.group.clone();
-            group.spawn_short("watch-stream", run(inner, req.into_inner(), tx));
+            let group = context.group.clone();
+            group.spawn_short("watch-stream", run(context, req.into_inner(), tx));
             Ok(tonic::Response::new(ReceiverStream::new(rx)))
         }
     });
@@ -58,7 +58,7 @@ struct Watching {
 }
 
 struct Stream {
-    inner: Arc<Inner>,
+    context: Arc<Context>,
     answers: Answers,
     news: mpsc::Sender<News>,
     watches: BTreeMap<i64, Watching>,
@@ -67,9 +67,9 @@ struct Stream {
     asked: Option<Revision>,
 }
 
-async fn run(inner: Arc<Inner>, mut requests: tonic::Streaming<pb::WatchRequest>, answers: Answers) {
+async fn run(context: Arc<Context>, mut requests: tonic::Streaming<pb::WatchRequest>, answers: Answers) {
     let (news, mut incoming) = mpsc::channel(limits::STORE_ETCD_STREAM);
-    let mut stream = Stream { inner, answers, news, watches: BTreeMap::new(), last_id: NO_WATCH, asked: None };
+    let mut stream = Stream { context, answers, news, watches: BTreeMap::new(), last_id: NO_WATCH, asked: None };
     let mut tick = tokio::time::interval(PROGRESS_EVERY);
     tick.reset();
     loop {
@@ -81,7 +81,7 @@ async fn run(inner: Arc<Inner>, mut requests: tonic::Streaming<pb::WatchRequest>
                 Some(Err(_)) | None => false,
             },
             Some(news) = incoming.recv() => stream.tell(news).await,
-            _ = tick.tick() => stream.inner.store.progress().await.is_ok(),
+            _ = tick.tick() => stream.context.store.progress().await.is_ok(),
             () = stream.answers.closed() => false,
         };
         if !goes_on {
@@ -101,7 +101,7 @@ impl Stream {
             Request::Cancel(cancel) => match self.watches.remove(&cancel.watch_id) {
                 Some(watching) => {
                     watching.group.shutdown().await;
-                    let header = self.inner.header(None);
+                    let header = self.context.header(None);
                     self.answer(pb::WatchResponse {
                         header,
                         watch_id: cancel.watch_id,
@@ -113,10 +113,10 @@ impl Stream {
                 None => true,
             },
             Request::Progress(_) => {
-                let now = self.inner.store.current_revision();
+                let now = self.context.store.current_revision();
                 self.asked = Some(now);
                 // Watches that wait say by an empty batch that nothing up to now is still to come.
-                self.inner.store.progress().await.is_ok() && self.answer_asked().await
+                self.context.store.progress().await.is_ok() && self.answer_asked().await
             }
         }
     }
@@ -124,7 +124,7 @@ impl Stream {
     async fn create(&mut self, create: pb::WatchCreateRequest) -> bool {
         let watch_id = if create.watch_id > 0 { create.watch_id } else { self.last_id.max(NO_WATCH) + 1 };
         if self.watches.contains_key(&watch_id) {
-            let header = self.inner.header(None);
+            let header = self.context.header(None);
             let cancel_reason = "etcdserver: mvcc: duplicate watch ID provided on the WatchStream".to_owned();
             return self
                 .answer(pb::WatchResponse {
@@ -142,9 +142,9 @@ impl Stream {
         let all = create.key.is_empty() || (create.key[..] == [0] && create.range_end[..] == [0]);
         let key = if all { bytes::Bytes::new() } else { create.key };
         let (range_end, start) = (create.range_end, Revision(unsigned(create.start_revision)));
-        let opened = self.inner.store.watch(WatchRequest { key, range_end, start, prev_kv: create.prev_kv }).await;
+        let opened = self.context.store.watch(WatchRequest { key, range_end, start, prev_kv: create.prev_kv }).await;
         let created =
-            pb::WatchResponse { header: self.inner.header(None), watch_id, created: true, ..Default::default() };
+            pb::WatchResponse { header: self.context.header(None), watch_id, created: true, ..Default::default() };
         if !self.answer(created).await {
             return false;
         }
@@ -152,7 +152,7 @@ impl Stream {
             Ok(watch) => watch,
             Err(err) => return self.cancel(watch_id, &err).await,
         };
-        let (group, news) = (self.inner.group.child("watch"), self.news.clone());
+        let (group, news) = (self.context.group.child("watch"), self.news.clone());
         group.spawn_short("watch", async move {
             loop {
                 let batch = watch.next().await;
@@ -163,7 +163,7 @@ impl Stream {
             }
         });
         // A watch from now on has nothing behind it; one from the past is as far as its first revision.
-        let seen = if start.0 == 0 { self.inner.store.current_revision() } else { Revision(start.0 - 1) };
+        let seen = if start.0 == 0 { self.context.store.current_revision() } else { Revision(start.0 - 1) };
         self.watches.insert(
             watch_id,
             Watching { group, filters: create.filters, seen, progress_notify: create.progress_notify },
@@ -182,7 +182,7 @@ impl Stream {
         let wanted = |kind: EventKind| !watching.filters.contains(&(if kind == EventKind::Put { 0 } else { 1 }));
         let events: Vec<_> = batch.events.iter().filter(|event| wanted(event.kind)).map(convert::event).collect();
         let told = !events.is_empty() || (batch.events.is_empty() && watching.progress_notify && self.asked.is_none());
-        let header = self.inner.header(Some(batch.revision));
+        let header = self.context.header(Some(batch.revision));
         if told && !self.answer(pb::WatchResponse { header, watch_id, events, ..Default::default() }).await {
             return false;
         }
@@ -197,7 +197,7 @@ impl Stream {
         };
         self.asked = None;
         self.answer(pb::WatchResponse {
-            header: self.inner.header(Some(asked)),
+            header: self.context.header(Some(asked)),
             watch_id: NO_WATCH,
             ..Default::default()
         })
@@ -208,7 +208,7 @@ impl Stream {
         self.watches.remove(&watch_id);
         let compact_revision = if let Error::Compacted { floor, .. } = why { signed(floor.0) } else { 0 };
         let cancel_reason = convert::status(why).message().to_owned();
-        let header = self.inner.header(None);
+        let header = self.context.header(None);
         self.answer(pb::WatchResponse {
             header,
             watch_id,
