@@ -160,8 +160,8 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
     ),
     ("src/kubelet/devices/mod.rs", &["fs::read_dir(", "fs::remove_file("], "sockets of plugins, names only"),
     ("src/kubelet/kernel.rs", &["fs::read_to_string("], "/proc/sys"),
+    ("src/kubelet/machine.rs", &["fs::read_to_string(", "fs::read_dir("], "/proc and /sys"),
     ("src/kubelet/manager.rs", &["fs::read_dir("], "names in the kubelet's folder of pods"),
-    ("src/kubelet/node.rs", &["fs::read_to_string(", "fs::read_dir("], "/proc and /sys"),
     ("src/kubelet/plugins/mod.rs", &["fs::read_dir("], "sockets of plugins, names only"),
     (
         "src/kubelet/preload.rs",
@@ -170,7 +170,7 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
     ),
     ("src/kubelet/providers.rs", &["fs::read_to_string(", "fs::read_dir("], "configuration of the administrator"),
     ("src/kubelet/register.rs", &["fs::read_to_string("], "/proc, /sys and /etc/os-release"),
-    ("src/kubelet/registries.rs", &["fs::create_dir_all("], "configuration in the data folder"),
+    ("src/kubelet/registries/follow.rs", &["fs::create_dir_all("], "configuration in the data folder"),
     (
         "src/kubelet/registries/hosts.rs",
         &["fs::read_to_string(", "fs::read_dir(", "fs::remove_file(", "fs::remove_dir("],

@@ -142,7 +142,7 @@ fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
         cni_bin_dir: config.layout.cni_plugins(),
         cni_conf_dir: agent.cni_conf(),
         images_dir: managed.then(|| agent.images()),
-        registries: managed.then(|| kubelet::registries::Places {
+        registries: managed.then(|| kubelet::registries::places::Places {
             file: config.registries.file.clone(),
             certs_dir: agent.registries(),
             default_endpoint: config.registries.default_endpoint,

@@ -17,7 +17,7 @@ use tracing::warn;
 
 use self::knob::Knob;
 use crate::error::Error;
-use crate::runtime::CgroupDriver;
+use crate::runtime::driver::CgroupDriver;
 
 const ROOT: &str = "/sys/fs/cgroup";
 /// Smallest weight the kernel takes.
@@ -498,7 +498,7 @@ pub(crate) fn quota(milli: i64) -> i64 {
 /// (pkg/kubelet/qos/policy.go v1.36).
 pub(crate) fn oom_score_adj(pod: &Pod, container: &Container, memory_capacity: i64) -> i64 {
     let spec = pod.spec.clone().unwrap_or_default();
-    let critical = spec.priority.is_some_and(|p| p >= 2_000_000_000) || crate::sources::is_static(pod);
+    let critical = spec.priority.is_some_and(|p| p >= 2_000_000_000) || crate::sources::annotations::is_static(pod);
     if critical && spec.priority_class_name.as_deref() == Some("system-node-critical") {
         return -997;
     }

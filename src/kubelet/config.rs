@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::error::Error;
-use crate::runtime::CgroupDriver;
+use crate::runtime::driver::CgroupDriver;
 use crate::settings::Settings;
 
 /// Which container runtime to use.
@@ -75,7 +75,7 @@ pub struct Config {
     /// CNI network lists.
     pub cni_conf_dir: PathBuf,
     /// Where registries are described; `None` where somebody else runs the runtime.
-    pub registries: Option<crate::registries::Places>,
+    pub registries: Option<crate::registries::places::Places>,
     /// Folder of images to bring in; `None` where somebody else runs the runtime.
     pub images_dir: Option<PathBuf>,
     /// Addresses of the cluster's DNS service.

@@ -19,13 +19,15 @@ use crate::container;
 use crate::disk::By;
 use crate::events::Kind;
 use crate::images;
-use crate::manager::{Pods, requests};
 use crate::node::Node;
+use crate::pods::map::Pods;
+use crate::pods::observed::Seen;
+use crate::pods::observed::State;
+use crate::pods::snapshot::Snapshot;
+use crate::pods::spec::requests;
 use crate::runtime::labels;
 use crate::stats::read::Usage;
 use crate::volumes;
-use crate::worker::Snapshot;
-use crate::worker::observe::{Seen, State};
 
 /// Between two looks, as upstream's housekeeping; the kernel wakes sooner where memory runs short (alarm.rs).
 const PERIOD: Duration = Duration::from_secs(10);
@@ -71,7 +73,7 @@ fn resource_of(signal: &str) -> &'static str {
 fn observe(node: &Node) -> BTreeMap<&'static str, Observation> {
     let mut all = BTreeMap::new();
     let available =
-        u64::try_from(crate::stats::memory_available()).unwrap_or(0).saturating_sub(crate::shelter::held_back());
+        u64::try_from(crate::machine::memory_available()).unwrap_or(0).saturating_sub(crate::shelter::held_back());
     all.insert("memory.available", Observation { available, capacity: unsigned(node.machine.memory) });
     let of_pods = unsigned(node.memory_of_pods());
     if let Some(used) =
@@ -87,7 +89,7 @@ fn observe(node: &Node) -> BTreeMap<&'static str, Observation> {
         all.insert("imagefs.available", Observation { available: disk.available, capacity: disk.capacity });
         all.insert("imagefs.inodesFree", Observation { available: disk.inodes_free, capacity: disk.inodes });
     }
-    if let (Some(max), Some(running)) = (crate::stats::processes_max(), crate::stats::processes_running()) {
+    if let (Some(max), Some(running)) = (crate::machine::processes_max(), crate::machine::processes_running()) {
         all.insert("pid.available", Observation { available: max.saturating_sub(running), capacity: max });
     }
     all
@@ -270,7 +272,8 @@ async fn evict_one(node: &Node, pods: &Pods, signal: &str, seen: &BTreeMap<&'sta
     let resource = resource_of(signal);
     let uses = usage(node, pods, signal).await;
     let critical = |pod: &Pod| {
-        pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= 2_000_000_000) || crate::sources::is_static(pod)
+        pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= 2_000_000_000)
+            || crate::sources::annotations::is_static(pod)
     };
     let rank = |u: &Use| {
         let over = u.bytes - requests(&u.pod, resource);

@@ -1,22 +1,20 @@
 //! What the HTTPS server on 10250 needs of the kubelet: logs, streaming addresses, pods, statistics.
 
-use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use futures_util::Stream;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::container;
 use crate::error::Error;
+use crate::logs::LogStream;
 use crate::logs::{self, LogOptions};
-use crate::manager::Pods;
 use crate::node::Node;
+use crate::pods::map::Pods;
+use crate::pods::observed::Seen;
+use crate::pods::observed::State;
+use crate::pods::snapshot::Snapshot;
 use crate::stats::metrics;
-use crate::worker::Snapshot;
-use crate::worker::observe::{Seen, State};
 
 /// A running kubelet; clones are the same one.
 #[derive(Clone)]
@@ -24,9 +22,6 @@ pub struct Handle {
     node: Arc<Node>,
     pods: Pods,
 }
-
-/// A log as it is read.
-pub type LogStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
 /// How an exec or attach is connected.
 #[derive(Clone, Debug, Default)]

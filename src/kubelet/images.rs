@@ -4,70 +4,21 @@
 mod credentials;
 pub(crate) mod gc;
 mod pulled;
+pub(crate) mod pulls;
 mod turns;
 
-use base::sync::Mutex;
-use std::collections::HashMap;
-use std::path::Path;
 use std::time::Duration;
 
-use base::rng::Rng;
 use base::time::Stopwatch;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use self::pulled::Pulled;
-use self::turns::Turns;
 use crate::events::Kind;
+use crate::images::pulls::Pulls;
 use crate::node::Node;
 use crate::providers::config::repository;
 use crate::runtime::cri::CriError;
-use crate::worker::backoff::Backoffs;
-
-/// Between two looks at all images for the node's status, unless one was pulled.
-const LIST_PERIOD: Duration = Duration::from_secs(60);
-
-/// What is known of pulls: failed ones by pod and image, the ages of images, whose credentials fetched them, and the
-/// turns.
-pub(crate) struct Pulls {
-    failed: Mutex<Backoffs>,
-    ages: Mutex<HashMap<String, gc::Age>>,
-    pulled: Pulled,
-    turns: Turns,
-    /// When all images were listed last.
-    listed: Mutex<Option<Stopwatch>>,
-}
-
-impl Pulls {
-    /// `root_dir` is the kubelet's folder.
-    pub(crate) fn new(root_dir: &Path, parallel: usize, rng: &Rng) -> Pulls {
-        Pulls {
-            failed: Mutex::default(),
-            ages: Mutex::default(),
-            pulled: Pulled::open(root_dir, rng),
-            turns: Turns::new(parallel),
-            listed: Mutex::default(),
-        }
-    }
-}
-
-impl Pulls {
-    /// Whether it is time to list all images again.
-    fn wants_list(&self) -> bool {
-        self.listed.lock().as_ref().is_none_or(|at| at.elapsed() >= LIST_PERIOD)
-    }
-
-    /// All images were listed just now.
-    fn note_list(&self) {
-        *self.listed.lock() = Some(Stopwatch::start());
-    }
-
-    /// There is an image that no list has.
-    fn note_pull(&self) {
-        *self.listed.lock() = None;
-    }
-}
 
 /// Why a container has no image yet: upstream's reason and text for its waiting state.
 #[derive(Clone, Debug)]
@@ -331,6 +282,7 @@ pub(crate) fn forget(pulls: &Pulls, uid: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::rng::Rng;
 
     #[test]
     fn a_moving_tag_is_always_pulled_and_a_digest_is_not() {

@@ -21,8 +21,6 @@ use kube::api::ListParams;
 use kube::{Api, Resource};
 use tracing::debug;
 
-use crate::node::Node;
-
 /// A server that has not answered for so long is away, where there is an older answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// So long after a question without an answer the older answers are given at once.
@@ -38,14 +36,18 @@ struct Answer {
 }
 
 /// The answers.
-#[derive(Default)]
 pub(crate) struct Known {
+    client: kube::Client,
     kept: Mutex<HashMap<Question, Answer>>,
     /// Since the last question that got no answer.
     away: Mutex<Option<Stopwatch>>,
 }
 
 impl Known {
+    pub(crate) fn new(client: kube::Client) -> Known {
+        Known { client, kept: Mutex::default(), away: Mutex::default() }
+    }
+
     /// Asks the server, or answers from memory where it cannot be reached.
     ///
     /// Errors: the server's refusal; that it cannot be reached and was never asked this before.
@@ -112,7 +114,7 @@ impl Known {
     }
 }
 
-impl Node {
+impl Known {
     /// A ConfigMap of the pod's namespace.
     pub(crate) async fn config_map(&self, pod: &Pod, name: &str) -> Result<Option<ConfigMap>, kube::Error> {
         self.named("configmaps", pod, name).await
@@ -126,7 +128,7 @@ impl Node {
     /// A runtime class.
     pub(crate) async fn runtime_class(&self, pod: &Pod, name: &str) -> Result<Option<RuntimeClass>, kube::Error> {
         let api: Api<RuntimeClass> = Api::all(self.client.clone());
-        self.known.ask(("runtimeclasses", String::new(), name.to_owned()), uid_of(pod), api.get_opt(name)).await
+        self.ask(("runtimeclasses", String::new(), name.to_owned()), uid_of(pod), api.get_opt(name)).await
     }
 
     /// The Services of the pod's namespace.
@@ -134,14 +136,14 @@ impl Node {
         let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
         let api: Api<Service> = Api::namespaced(self.client.clone(), ns);
         let listing = async { api.list(&ListParams::default()).await.map(|list| list.items) };
-        self.known.ask(("services", ns.to_owned(), String::new()), uid_of(pod), listing).await
+        self.ask(("services", ns.to_owned(), String::new()), uid_of(pod), listing).await
     }
 
     /// The Service `kubernetes`.
     pub(crate) async fn master_service(&self, pod: &Pod) -> Result<Option<Service>, kube::Error> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), "default");
         let question = ("services", "default".to_owned(), "kubernetes".to_owned());
-        self.known.ask(question, uid_of(pod), api.get_opt("kubernetes")).await
+        self.ask(question, uid_of(pod), api.get_opt("kubernetes")).await
     }
 
     async fn named<K>(&self, kind: &'static str, pod: &Pod, name: &str) -> Result<Option<K>, kube::Error>
@@ -150,7 +152,7 @@ impl Node {
     {
         let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
         let api: Api<K> = Api::namespaced(self.client.clone(), ns);
-        self.known.ask((kind, ns.to_owned(), name.to_owned()), uid_of(pod), api.get_opt(name)).await
+        self.ask((kind, ns.to_owned(), name.to_owned()), uid_of(pod), api.get_opt(name)).await
     }
 }
 
@@ -182,7 +184,10 @@ mod tests {
     // review node.md N6
     #[tokio::test]
     async fn what_the_server_said_counts_while_it_is_away() {
-        let known = Known::default();
+        let silent = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>()
+        });
+        let known = Known::new(kube::Client::new(silent, "default"));
         assert_eq!(answer(&known, "p", Err(refused(503))).await, None, "it never said anything");
         assert_eq!(answer(&known, "p", Ok(1)).await, Some(1));
         assert_eq!(answer(&known, "p", Err(refused(403))).await, None, "a refusal is an answer");

@@ -5,78 +5,49 @@
 //! and node status, and for the server on 10250 a [`Handle`]. It never knows how the API server stores, or how the
 //! network reaches a service.
 
-mod conditions;
-
-pub mod config;
-
-pub mod settings;
-
-mod disk;
-
-pub mod error;
-mod evict;
-// What wakes it.
 mod alarm;
-
-pub mod sources;
-
-mod manager;
-
-mod worker;
-
-mod sandbox;
-
-mod container;
-
-mod images;
-
-pub mod providers;
-
-pub mod registries;
-
-mod preload;
-
-pub mod runtime;
-
-pub mod volumes;
-// Drivers of volumes (CSI).
-mod csi;
-// Plugins of devices.
-mod devices;
-// How drivers of volumes and plugins of devices are found.
-mod plugins;
-
-mod probes;
-
+mod backoffs;
 mod cgroups;
-// What keeps this process and containerd alive when memory is gone.
-mod shelter;
-
-mod hosts;
-// The kernel's settings that --protect-kernel-defaults insists on.
-mod kernel;
-
-mod resolv;
-
-mod status;
-
+mod conditions;
+pub mod config;
+mod container;
+mod csi;
+mod devices;
+mod disk;
+pub mod error;
 mod events;
-
-mod register;
-
-mod stats;
-
-pub mod logs;
-
-mod rotate;
-
+mod evict;
 pub mod handle;
-
-pub mod server;
-
-mod node;
-// What the API server said last, for when it is away.
+mod hosts;
+mod images;
+mod kernel;
 mod known;
+pub mod logs;
+mod machine;
+mod manager;
+mod mount_points;
+mod node;
+mod node_labels;
+mod plugins;
+mod pods;
+mod preload;
+mod probes;
+pub mod providers;
+mod register;
+pub mod registries;
+mod resolv;
+mod rotate;
+pub mod runtime;
+mod sandbox;
+pub mod server;
+pub mod settings;
+mod shelter;
+pub mod sources;
+mod stats;
+mod status;
+mod tokens;
+pub mod volumes;
+mod worker;
 
 #[cfg(test)]
 mod fuzz_tests;
@@ -124,7 +95,7 @@ pub async fn run(
     let cgroups = cgroups::Cgroups::prepare(runtime.cgroup_driver)?;
     let node = Arc::new(Node::new(config, client, runtime, cgroups, &group));
     preload::start(Arc::clone(&node), &group);
-    registries::follow(Arc::clone(&node), &group);
+    registries::follow::follow(Arc::clone(&node), &group);
     let pods = manager::start(Arc::clone(&node), &group).await;
     register::start(Arc::clone(&node), &group);
     plugins::start(Arc::clone(&node), &group);

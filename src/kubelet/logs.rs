@@ -14,7 +14,11 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Semaphore;
 
 use self::watch::{Follower, Watches};
-use crate::handle::LogStream;
+use futures_util::Stream;
+use std::pin::Pin;
+
+/// A log as it is read.
+pub type LogStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;
 
 /// Bytes read from the file at once.
 const CHUNK_BYTES: usize = 64 * 1024;

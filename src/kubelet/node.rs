@@ -1,16 +1,14 @@
-//! What all parts of the kubelet share.
+//! The context that all parts of the kubelet share.
 
 use base::sync::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use base::rng::Rng;
 use base::task::Group;
 use base::time::{Clock, Stopwatch};
 use client::informer::{Informer, Informers};
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node as ApiNode;
 use tokio::sync::mpsc;
 
@@ -18,18 +16,20 @@ use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::container::fields::Surroundings;
 use crate::csi::Csi;
-use crate::devices::Devices;
+use crate::devices::registry::Devices;
 use crate::disk::{Disk, Measures};
 use crate::events::Recorder;
-use crate::images::Pulls;
+use crate::images::pulls::Pulls;
 use crate::known::Known;
 use crate::logs;
-use crate::manager::Host;
-use crate::preload::Ready;
+use crate::machine::Machine;
+use crate::pods::admission::Host;
+use crate::preload::ready::Ready;
+use crate::probes::counts::ProbeCounts;
 use crate::registries::Registries;
 use crate::runtime::Runtime;
-use crate::stats::Rates;
-use crate::stats::metrics::ProbeCounts;
+use crate::stats::rates::Rates;
+use crate::tokens::Tokens;
 use crate::volumes::refs::{Ref, Refs};
 
 /// The shared context; one value for the process.
@@ -75,17 +75,6 @@ pub(crate) struct Node {
     pub(crate) log_watches: logs::watch::Watches,
 }
 
-/// What the machine has.
-#[derive(Clone, Debug)]
-pub(crate) struct Machine {
-    pub(crate) cpus: i64,
-    pub(crate) memory: i64,
-    pub(crate) storage: i64,
-    /// Bytes in huge pages by resource name, e.g. `hugepages-2Mi`.
-    pub(crate) huge: BTreeMap<String, i64>,
-    pub(crate) has_apparmor: bool,
-}
-
 /// No machine keeps more from its pods unless it is told to.
 const SYSTEM_BYTES_MAX: i64 = 256 << 20;
 /// Pods leave an eighth of the machine's processes to the system, and no more than this: without one nobody can end a
@@ -104,7 +93,7 @@ impl Node {
             refs,
             ref_changes: Mutex::new(Some(changes)),
             tokens: Tokens::default(),
-            known: Known::default(),
+            known: Known::new(client.clone()),
             csi: Csi::new(&config.root_dir),
             devices: Devices::new(&config.root_dir),
             pulls: Pulls::new(&config.root_dir, config.settings.parallel_pulls, &Rng::from_os()),
@@ -194,7 +183,7 @@ impl Node {
 
     /// Holds all pods together to what is not set aside for the system.
     pub(crate) fn enforce_allocatable(&self) {
-        let pids_max = crate::stats::processes_max().and_then(|max| i64::try_from(max).ok());
+        let pids_max = crate::machine::processes_max().and_then(|max| i64::try_from(max).ok());
         let pids = pids_max.map(|max| self.left_of("pid", max.saturating_sub((max / 8).min(PIDS_KEPT_MAX))));
         self.cgroups.enforce(self.left_of("cpu", self.machine.cpus * 1000), self.memory_of_pods(), pids);
     }
@@ -231,7 +220,7 @@ impl Node {
         let labels = object
             .as_ref()
             .and_then(|n| n.metadata.labels.clone())
-            .unwrap_or_else(|| crate::register::labels(&self.config));
+            .unwrap_or_else(|| crate::node_labels::labels(&self.config));
         let taints = object.as_ref().and_then(|n| n.spec.as_ref()?.taints.clone()).unwrap_or_default();
         Host {
             name: &self.config.node_name,
@@ -261,96 +250,6 @@ fn newest_uid(shown: Option<&ApiNode>, registered: Option<&str>) -> Option<Strin
     shown.and_then(|object| object.metadata.uid.as_deref()).or(registered).map(str::to_owned)
 }
 
-impl Machine {
-    fn look(config: &Config) -> Machine {
-        let storage = Disk::of(&config.root_dir).map_or(0, |d| d.capacity);
-        Machine {
-            cpus: std::thread::available_parallelism().map_or(1, |n| i64::try_from(n.get()).unwrap_or(1)),
-            memory: crate::stats::memory_of_machine(),
-            storage: i64::try_from(storage).unwrap_or(i64::MAX),
-            huge: huge_pages(),
-            has_apparmor: crate::runtime::containerd::has_apparmor(),
-        }
-    }
-}
-
-/// `/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`.
-fn huge_pages() -> BTreeMap<String, i64> {
-    let mut found = BTreeMap::new();
-    for dir in std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
-        let name = dir.file_name().to_string_lossy().into_owned();
-        let Some(kib) = name.strip_prefix("hugepages-").and_then(|n| n.strip_suffix("kB")?.parse::<i64>().ok()) else {
-            continue;
-        };
-        let pages =
-            std::fs::read_to_string(dir.path().join("nr_hugepages")).ok().and_then(|n| n.trim().parse::<i64>().ok());
-        let size = if kib % (1 << 20) == 0 {
-            format!("{}Gi", kib >> 20)
-        } else if kib % 1024 == 0 {
-            format!("{}Mi", kib >> 10)
-        } else {
-            format!("{kib}Ki")
-        };
-        found.insert(format!("hugepages-{size}"), pages.unwrap_or(0) * kib * 1024);
-    }
-    found
-}
-
-/// Tokens of projected volumes, kept as long as they are good.
-#[derive(Default)]
-pub(crate) struct Tokens(Mutex<HashMap<String, Token>>);
-
-/// A token of a pod's account.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Token {
-    pub(crate) text: String,
-    /// When it was asked for: if the clock was set back behind that, nobody takes it yet.
-    pub(crate) asked_at: Timestamp,
-    /// From when on a fresh one is asked for.
-    pub(crate) refresh_at: Timestamp,
-    /// Until when this one is good, should there be no other.
-    pub(crate) expires: Timestamp,
-}
-
-/// A token that cannot be renewed is asked for again after so long.
-const TOKEN_RETRY: SignedDuration = SignedDuration::from_secs(30);
-/// A token that is good still is not waited for longer than this.
-const TOKEN_PATIENCE: Duration = Duration::from_secs(5);
-
-impl Tokens {
-    /// The token of a volume's file: the one that is there until its time has come, then a fresh one. While that is not
-    /// to be had the old one goes on as long as it is good (upstream's `GetServiceAccountToken`,
-    /// pkg/kubelet/token/token_manager.go v1.36).
-    ///
-    /// Errors: those of `asking`, if there is no token that is good.
-    pub(crate) async fn get(
-        &self,
-        key: String,
-        now: Timestamp,
-        asking: impl Future<Output = Result<Token, String>>,
-    ) -> Result<Token, String> {
-        let kept = self.0.lock().get(&key).filter(|kept| now >= kept.asked_at).cloned();
-        let token = match kept {
-            Some(kept) if now < kept.refresh_at => return Ok(kept),
-            Some(kept) if now < kept.expires => match tokio::time::timeout(TOKEN_PATIENCE, asking).await {
-                Ok(Ok(fresh)) => fresh,
-                Ok(Err(_)) | Err(_) => {
-                    Token { refresh_at: now.checked_add(TOKEN_RETRY).unwrap_or(kept.expires).min(kept.expires), ..kept }
-                }
-            },
-            _ => asking.await?,
-        };
-        self.0.lock().insert(key, token.clone());
-        Ok(token)
-    }
-
-    /// Forgets the tokens of a pod.
-    pub(crate) fn forget(&self, pod_dir: &std::path::Path) {
-        let prefix = pod_dir.display().to_string();
-        self.0.lock().retain(|key, _| !key.starts_with(&prefix));
-    }
-}
-
 /// Bytes that no pod gets where nobody has set any aside: what is kept for kedge and containerd (`shelter.rs`), and
 /// something for the kernel and its services. Where pods may take all memory the kernel finds some cache to drop again
 /// and again, kills nobody, and the machine stands still.
@@ -360,13 +259,13 @@ fn system_needs(machine: i64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use crate::runtime::driver::CgroupDriver;
     use std::path::Path;
 
     use nix::mount::{MsFlags, mount};
 
     use super::*;
     use crate::config::RuntimeChoice;
-    use crate::runtime::CgroupDriver;
     use crate::runtime::cri::Cri;
     use crate::settings::Settings;
 
@@ -439,7 +338,7 @@ mod tests {
             quiet(dir.path(), settings, &group).enforce_allocatable();
             std::fs::read_to_string(hierarchy.join("kubepods/pids.max")).unwrap().trim().parse::<i64>().unwrap()
         };
-        let all = i64::try_from(crate::stats::processes_max().unwrap()).unwrap();
+        let all = i64::try_from(crate::machine::processes_max().unwrap()).unwrap();
         let left = all - (all / 8).min(1024);
         assert!(left < all);
         assert_eq!(held(&[]), left);
@@ -460,27 +359,5 @@ mod tests {
         assert_eq!(newest_uid(Some(&node), Some("first")).as_deref(), Some("second"));
         assert_eq!(newest_uid(None, Some("third")).as_deref(), Some("third"));
         assert_eq!(newest_uid(None, None), None);
-    }
-
-    // review node.md N6
-    #[tokio::test]
-    async fn a_token_is_kept_as_long_as_it_is_good_when_no_other_is_to_be_had() {
-        let at = |secs: i64| Timestamp::from_second(secs).unwrap();
-        let tokens = Tokens::default();
-        let fresh = |text: &str| Token { text: text.to_owned(), asked_at: at(0), refresh_at: at(80), expires: at(100) };
-        let get =
-            async |now: i64, answer: Result<Token, String>| tokens.get("k".to_owned(), at(now), async { answer }).await;
-        let no = || Err("no server".to_owned());
-        assert_eq!(get(0, no()).await, no());
-        assert_eq!(get(0, Ok(fresh("a"))).await, Ok(fresh("a")));
-        assert_eq!(get(79, Ok(fresh("b"))).await, Ok(fresh("a")));
-        assert_eq!(get(80, no()).await.map(|t| (t.text, t.refresh_at)), Ok(("a".to_owned(), at(100))));
-        assert_eq!(get(100, no()).await, no(), "it is good no longer");
-        assert_eq!(get(100, Ok(fresh("b"))).await.map(|t| t.text), Ok("b".to_owned()));
-        assert_eq!(
-            get(-1, Ok(fresh("c"))).await.map(|t| t.text),
-            Ok("c".to_owned()),
-            "the clock was set back: it is of the future"
-        );
     }
 }

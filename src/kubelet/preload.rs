@@ -1,6 +1,8 @@
 //! The folder of images: archives are imported and lists pulled, at start and as they come, and what they bring is
 //! never collected.
 
+pub(crate) mod ready;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
@@ -19,7 +21,6 @@ use base::task::Group;
 use base::time::Stopwatch;
 use k8s_cri::v1 as cri;
 use serde::{Deserialize, Serialize};
-use tokio::sync::watch;
 use tracing::{info, warn};
 
 use crate::error::Error;
@@ -29,8 +30,6 @@ use crate::runtime::catalog;
 
 /// Unpacking some gigabytes onto an SD card takes its time.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(1800);
-/// A pod waits so long for the images that were there at start, then it is on its own.
-const WAIT: Duration = Duration::from_secs(600);
 /// What failed is tried again after this, twice as long each time up to the second.
 const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
 
@@ -44,27 +43,6 @@ struct Brought {
     /// Nanoseconds since 1970.
     changed: i128,
     images: BTreeSet<String>,
-}
-
-/// Whether what was in the folder at start is in containerd.
-pub(crate) struct Ready(watch::Sender<bool>);
-
-impl Default for Ready {
-    fn default() -> Ready {
-        Ready(watch::channel(false).0)
-    }
-}
-
-impl Ready {
-    /// Waits until the folder as it was at start is imported. Returns whether there was anything to wait for.
-    pub(crate) async fn wait(&self) -> bool {
-        let mut ready = self.0.subscribe();
-        if *ready.borrow() {
-            return false;
-        }
-        let _a_pod_is_not_held_for_ever = tokio::time::timeout(WAIT, ready.wait_for(|ready| *ready)).await;
-        true
-    }
 }
 
 /// What a file of the folder is.

@@ -27,6 +27,8 @@ use crate::config::Config;
 use crate::events::Kind;
 use crate::images;
 use crate::node::Node;
+use crate::node_labels::arch;
+use crate::node_labels::labels;
 
 const LEASE_PERIOD: Duration = Duration::from_secs(10);
 const LEASE_SECS: i32 = 40;
@@ -39,30 +41,6 @@ const REPORT_SECS: i64 = 300;
 const IMAGES_MAX: usize = 50;
 /// The Kubernetes version that this node speaks.
 pub(crate) const VERSION: &str = base::version::GIT_VERSION;
-
-/// The labels that the node registers with.
-pub(crate) fn labels(config: &Config) -> BTreeMap<String, String> {
-    let arch = arch().to_owned();
-    let mut labels: BTreeMap<String, String> = [
-        ("kubernetes.io/hostname", config.hostname.clone()),
-        ("kubernetes.io/os", "linux".to_owned()),
-        ("kubernetes.io/arch", arch.clone()),
-        ("beta.kubernetes.io/os", "linux".to_owned()),
-        ("beta.kubernetes.io/arch", arch),
-    ]
-    .map(|(key, value)| (key.to_owned(), value))
-    .into();
-    labels.extend(config.labels.clone());
-    labels
-}
-
-fn arch() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
-}
 
 /// Starts registration and the two loops after it.
 pub(crate) fn start(node: Arc<Node>, group: &Group) {

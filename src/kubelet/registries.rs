@@ -5,34 +5,21 @@
 //! pull. Credentials go with each pull over the CRI and are in no file but that one.
 
 pub(crate) mod file;
+pub(crate) mod follow;
 pub(crate) mod hosts;
+pub mod places;
 
 use base::sync::RwLock;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::chain::Chain;
 use base::files::{create_private_dir, read_if_exists};
-use base::folder::FolderWatch;
-use base::task::Group;
 use k8s_cri::v1 as cri;
-use tracing::{info, warn};
+use tracing::warn;
 
 use self::file::File;
 use crate::error::Error;
-use crate::events::Kind;
-use crate::node::Node;
-
-/// Where registries are described, and where containerd looks.
-#[derive(Clone, Debug)]
-pub struct Places {
-    /// `registries.yaml`.
-    pub file: PathBuf,
-    /// containerd's `certs.d`.
-    pub certs_dir: PathBuf,
-    /// Whether a registry itself is tried after its mirrors.
-    pub default_endpoint: bool,
-}
+use crate::registries::places::Places;
 
 /// What the file says now.
 #[derive(Default)]
@@ -74,36 +61,4 @@ pub(crate) fn prepare(places: &Places) -> Result<(), Error> {
         warn!(path = %places.file.display(), why, "registries are not configured");
     }
     Ok(())
-}
-
-/// Keeps what the file says in force until the group stops.
-pub(crate) fn follow(node: Arc<Node>, group: &Group) {
-    let Some(places) = node.config.registries.clone() else { return };
-    let dir = places.file.parent().unwrap_or(Path::new("/")).to_owned();
-    group.spawn("registries", async move {
-        let watch = std::fs::create_dir_all(&dir).and_then(|()| FolderWatch::flat(&dir));
-        if let Err(err) = &watch {
-            warn!(path = %dir.display(), err = %err, "cannot watch the folder of registries.yaml: changes are seen at the next start");
-        }
-        let mut said = None;
-        loop {
-            match node.registries.load(&places) {
-                Ok(changed) => {
-                    if changed {
-                        info!(path = %places.file.display(), "registries configured");
-                    }
-                    said = None;
-                }
-                Err(why) => {
-                    if said.as_ref() != Some(&why) {
-                        warn!(path = %places.file.display(), why, "registries cannot be configured, what was in force stays so");
-                        let text = format!("{} cannot be used, what was in force stays so: {why}", places.file.display());
-                        node.events.node(&node.config.node_name, Kind::Warning, "InvalidRegistries", text);
-                    }
-                    said = Some(why);
-                }
-            }
-            FolderWatch::changed_if(&watch).await;
-        }
-    });
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::config::Config;
-use crate::sandbox::host_network;
+use crate::pods::spec::host_network;
 
 /// What glibc reads at most.
 const SERVERS_MAX: usize = 3;

@@ -16,8 +16,8 @@ use rustix::fs::FileType;
 use tracing::{debug, warn};
 
 use crate::config::RuntimeChoice;
-use crate::manager::Pods;
 use crate::node::Node;
+use crate::pods::map::Pods;
 
 /// Between two looks, as upstream's `containerLogMonitorInterval`.
 const PERIOD: Duration = Duration::from_secs(10);

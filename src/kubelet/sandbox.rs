@@ -9,36 +9,17 @@ use model::quantity::Quantity;
 use crate::cgroups::{self, Cgroups};
 use crate::config::Config;
 use crate::container::security;
-use crate::manager::requests;
+use crate::pods::spec::host_network;
+use crate::pods::spec::hostname;
+use crate::pods::spec::requests;
 use crate::resolv::Dns;
 use crate::runtime::labels;
-
-/// Whether the pod lives in the host's network.
-pub(crate) fn host_network(pod: &Pod) -> bool {
-    pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false)
-}
 
 /// `<ns>_<name>_<uid>`: the folder of a pod's logs.
 pub(crate) fn log_dir(config: &Config, pod: &Pod) -> std::path::PathBuf {
     let text = |s: &Option<String>| s.clone().unwrap_or_default();
     let meta = &pod.metadata;
     config.log_dir.join(format!("{}_{}_{}", text(&meta.namespace), text(&meta.name), text(&meta.uid)))
-}
-
-/// The pod's host name, and its fully qualified form where the pod has a subdomain.
-pub(crate) fn hostname(pod: &Pod, domain: &str) -> (String, Option<String>) {
-    let spec = pod.spec.clone().unwrap_or_default();
-    if let Some(name) = spec.hostname_override {
-        return (name, None);
-    }
-    let mut host =
-        spec.hostname.filter(|h| !h.is_empty()).unwrap_or_else(|| pod.metadata.name.clone().unwrap_or_default());
-    // A kernel host name has at most 63 bytes; a cut may not leave a dash or a dot at the end.
-    host.truncate(63);
-    let host = host.trim_end_matches(['-', '.']).to_owned();
-    let ns = pod.metadata.namespace.clone().unwrap_or_default();
-    let full = spec.subdomain.filter(|s| !s.is_empty()).map(|sub| format!("{host}.{sub}.{ns}.svc.{domain}"));
-    (host, full)
 }
 
 /// Builds the sandbox of `attempt`.

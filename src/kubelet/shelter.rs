@@ -27,7 +27,7 @@ pub(crate) fn take() {
     let own = own_group(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default());
     let managed = Path::new("/run/systemd/system").exists();
     if is_nobodys(own.as_deref(), managed) {
-        let bytes = kept_of(u64::try_from(crate::stats::memory_of_machine()).unwrap_or(0));
+        let bytes = kept_of(u64::try_from(crate::machine::memory_of_machine()).unwrap_or(0));
         match make(Path::new(ROOT), bytes, std::process::id()) {
             Ok(()) => info!(group = GROUP, bytes, "memory is kept for kedge and containerd"),
             Err(err) => info!(err = %base::chain::Chain(&err), "no memory is kept for kedge and containerd"),

@@ -1,50 +1,25 @@
 //! A pod's status: phase, conditions and container states with upstream's reasons. Pure, but for [`publish`].
 
+pub(crate) mod facts;
 pub(crate) mod phase;
+pub(crate) mod publish;
 pub(crate) mod resources;
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use base::chain::Chain;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
     HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use kube::Api;
-use kube::api::{Patch, PatchParams};
-use tracing::{debug, warn};
 
 use crate::cgroups;
 use crate::container::{self, Role};
 use crate::events::whole_secs;
-use crate::node::Node;
-use crate::sandbox::host_network;
-use crate::worker::observe::{Observed, Seen, State};
-use crate::worker::plan::{self, Health};
-use crate::worker::resize::Resizing;
-
-/// What a status is made of.
-pub(crate) struct Facts<'a> {
-    pub(crate) pod: &'a Pod,
-    pub(crate) observed: &'a Observed,
-    pub(crate) health: &'a BTreeMap<String, Health>,
-    /// Why containers wait: name → reason and text.
-    pub(crate) waiting: &'a BTreeMap<String, (String, String)>,
-    /// Set when the pod as a whole failed: reason and text.
-    pub(crate) failure: Option<&'a (String, String)>,
-    /// The pod was ended and is about to go: it gets a phase that says so, whatever its restart policy.
-    pub(crate) is_terminal: bool,
-    pub(crate) resizing: &'a Resizing,
-    /// The status published before, for times of transition.
-    pub(crate) before: &'a PodStatus,
-    pub(crate) host_ips: Vec<String>,
-    pub(crate) runtime_name: &'a str,
-    /// Whether the runtime makes mounts under a read-only one read-only too.
-    pub(crate) recursive_read_only: bool,
-    pub(crate) now: Timestamp,
-}
+use crate::pods::observed::Seen;
+use crate::pods::observed::State;
+use crate::pods::spec::host_network;
+use crate::status::facts::Facts;
+use crate::worker::plan;
 
 /// The whole status.
 pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
@@ -370,106 +345,13 @@ fn bad(kind: &str, reason: &str, message: &str) -> PodCondition {
     }
 }
 
-/// A status that meets another write is tried again at once this often.
-const CONFLICTS_MAX: u32 = 3;
-/// Conditions that the kubelet takes away again.
-const PASSING: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
-
-/// Whether a status reached the API server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Published {
-    /// With the object's resource version since then.
-    Yes(Option<u64>),
-    /// The pod is not there any more, or another one has its name.
-    Gone,
-    /// Try again.
-    Failed,
-}
-
-/// The patch of a status: what is absent in it is taken away, and so are addresses and passing conditions told before.
-fn change(pod: &Pod, status: &PodStatus, before: Option<&PodStatus>) -> serde_json::Value {
-    let mut body = serde_json::to_value(status).unwrap_or_default();
-    if let Some(fields) = body.as_object_mut() {
-        for absent in ["reason", "message", "podIP", "podIPs"] {
-            fields.entry(absent).or_insert(serde_json::Value::Null);
-        }
-        // A condition that keeps an old text would lie.
-        for condition in fields.get_mut("conditions").and_then(|c| c.as_array_mut()).into_iter().flatten() {
-            for absent in ["reason", "message"] {
-                condition.as_object_mut().map(|c| c.entry(absent).or_insert(serde_json::Value::Null));
-            }
-        }
-    }
-    // Addresses merge by themselves: an old one would stay beside the new (upstream's `preparePatchBytesForPodStatus`
-    // deletes them).
-    for list in ["podIPs", "hostIPs"] {
-        if let Some(addresses) = body.get_mut(list).and_then(|l| l.as_array_mut()) {
-            addresses.insert(0, serde_json::json!({"$patch": "replace"}));
-        }
-    }
-    // Conditions come and go with a resize; a merge alone would keep them.
-    let told = before.into_iter().chain(pod.status.as_ref()).flat_map(|s| s.conditions.iter().flatten());
-    let passing = told.filter(|c| PASSING.contains(&c.type_.as_str())).map(|c| c.type_.clone());
-    let over: BTreeSet<String> =
-        passing.filter(|kind| !status.conditions.iter().flatten().any(|c| c.type_ == *kind)).collect();
-    if let Some(list) = body.get_mut("conditions").and_then(|c| c.as_array_mut()) {
-        list.extend(over.iter().map(|kind| serde_json::json!({"type": kind, "$patch": "delete"})));
-    }
-    body
-}
-
-/// Writes a status to the API. Fields that are absent are taken away.
-pub(crate) async fn publish(node: &Node, pod: &Pod, status: &PodStatus, before: Option<&PodStatus>) -> Published {
-    let api: Api<Pod> = Api::namespaced(node.client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
-    let name = pod.metadata.name.clone().unwrap_or_default();
-    let change = serde_json::json!({"metadata": {"uid": pod.metadata.uid}, "status": change(pod, status, before)});
-    let mut answer = api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(&change)).await;
-    for _ in 0..CONFLICTS_MAX {
-        if !matches!(&answer, Err(kube::Error::Api(status)) if status.code == 409) {
-            break;
-        }
-        answer = api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(&change)).await;
-    }
-    match answer {
-        Ok(now) => Published::Yes(version(&now)),
-        Err(kube::Error::Api(status)) if status.code == 404 => Published::Gone,
-        Err(kube::Error::Api(status)) if status.code == 409 => {
-            debug!(pod = %name, err = %status.message, "conflict on a pod's status");
-            // Either another pod has the name now, or somebody wrote at the same moment: only the object itself can
-            // tell.
-            match api.get_opt(&name).await {
-                Ok(Some(now)) if now.metadata.uid == pod.metadata.uid => Published::Failed,
-                Ok(_) => Published::Gone,
-                Err(_) => Published::Failed,
-            }
-        }
-        Err(err) => {
-            warn!(pod = %name, err = %Chain(&err), "cannot write a pod's status");
-            Published::Failed
-        }
-    }
-}
-
-/// Resource versions of one kind are numbers that can be compared (KEP-5504).
-pub(crate) fn version(pod: &Pod) -> Option<u64> {
-    pod.metadata.resource_version.as_ref()?.parse().ok()
-}
-
-/// Conditions that are the kubelet's to say, though the node controller writes `Ready` of pods on a node that fell
-/// silent.
-const OWN: [&str; 3] = ["Initialized", "ContainersReady", "Ready"];
-
-/// Whether the API shows another phase or other conditions than the kubelet says.
-pub(crate) fn differs(shown: &PodStatus, said: &PodStatus) -> bool {
-    let state = |status: &PodStatus, kind: &str| {
-        status.conditions.iter().flatten().find(|c| c.type_ == kind).map(|c| c.status.clone())
-    };
-    shown.phase != said.phase || OWN.iter().any(|kind| state(shown, kind) != state(said, kind))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pods::observed::Observed;
+    use crate::probes::health::Health;
+    use jiff::Timestamp;
+    use std::collections::BTreeMap;
 
     fn facts<'a>(
         pod: &'a Pod,
@@ -524,7 +406,7 @@ mod tests {
             .unwrap(),
         );
         observed.containers[0].state = state;
-        let sandbox = crate::worker::observe::Sandbox {
+        let sandbox = crate::pods::observed::Sandbox {
             id: "s".to_owned(),
             ready: sandbox_ready,
             attempt: 0,
@@ -577,19 +459,6 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_a_pod_lost_are_not_kept_by_the_merge() {
-        let pod = Pod::default();
-        let status: PodStatus = serde_json::from_value(
-            serde_json::json!({"podIPs": [{"ip": "10.0.0.9"}], "hostIPs": [{"ip": "10.1.0.1"}]}),
-        )
-        .unwrap();
-        let body = change(&pod, &status, None);
-        assert_eq!(body["podIPs"], serde_json::json!([{"$patch": "replace"}, {"ip": "10.0.0.9"}]));
-        assert_eq!(body["hostIPs"], serde_json::json!([{"$patch": "replace"}, {"ip": "10.1.0.1"}]));
-        assert!(change(&pod, &PodStatus::default(), None)["podIPs"].is_null());
-    }
-
-    #[test]
     fn a_gate_without_its_condition_keeps_the_pod_unready() {
         let pod: Pod = serde_json::from_value(
             serde_json::json!({"spec": {"containers": [], "readinessGates": [{"conditionType": "x/y"}]}}),
@@ -599,21 +468,5 @@ mod tests {
             closed_gates(&pod).unwrap(),
             "corresponding condition of pod readiness gate \"x/y\" does not exist."
         );
-    }
-
-    #[test]
-    fn a_ready_that_somebody_else_took_away_differs_and_foreign_conditions_do_not() {
-        let of = |conditions: serde_json::Value| -> PodStatus {
-            serde_json::from_value(serde_json::json!({"phase": "Running", "conditions": conditions})).unwrap()
-        };
-        let said = of(serde_json::json!([{"type": "Ready", "status": "True"}]));
-        assert!(differs(
-            &of(serde_json::json!([{"type": "Ready", "status": "False", "reason": "NodeNotReady"}])),
-            &said
-        ));
-        assert!(!differs(
-            &of(serde_json::json!([{"type": "Ready", "status": "True"}, {"type": "Mine", "status": "False"}])),
-            &said
-        ));
     }
 }

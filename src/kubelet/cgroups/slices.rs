@@ -60,13 +60,13 @@ fn run(args: &[&str], more: &[String]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use crate::runtime::driver::CgroupDriver;
     use std::os::unix::fs::PermissionsExt as _;
 
     use nix::mount::{MsFlags, mount};
 
     use super::super::{Cgroups, ROOT};
     use super::*;
-    use crate::runtime::CgroupDriver;
 
     #[test]
     fn a_pods_slice_names_its_uid_and_no_other_slice_does() {

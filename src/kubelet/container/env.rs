@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVar, Pod, Secret, Service};
 
-use super::ConfigError;
 use super::fields::{self, Surroundings};
+use crate::container::error::ConfigError;
 
 /// The objects that a container's environment refers to, fetched before.
 #[derive(Clone, Debug, Default)]

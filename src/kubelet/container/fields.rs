@@ -3,8 +3,8 @@
 use k8s_openapi::api::core::v1::{Pod, ResourceFieldSelector};
 use model::quantity::Quantity;
 
-use super::ConfigError;
 use crate::cgroups;
+use crate::container::error::ConfigError;
 
 /// What a pod learns of its node.
 #[derive(Clone, Debug, Default)]

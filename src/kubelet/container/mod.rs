@@ -2,56 +2,23 @@
 
 pub(crate) mod env;
 
+pub(crate) mod error;
+
+pub(crate) mod making;
+
 pub(crate) mod fields;
 
 pub(crate) mod security;
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
-use std::path::Path;
 
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
 
 use crate::cgroups;
+use crate::container::error::ConfigError;
+use crate::container::making::Making;
 use crate::runtime::labels;
-
-/// A container that cannot be configured: upstream's reason and text.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{message}")]
-pub(crate) struct ConfigError {
-    /// e.g. `CreateContainerConfigError`.
-    pub(crate) reason: &'static str,
-    /// What is wrong.
-    pub(crate) message: String,
-}
-
-impl ConfigError {
-    pub(crate) fn new(message: impl Into<String>) -> ConfigError {
-        ConfigError { reason: "CreateContainerConfigError", message: message.into() }
-    }
-}
-
-/// All that is known when a container is made.
-pub(crate) struct Making<'a> {
-    pub(crate) pod: &'a Pod,
-    pub(crate) container: &'a Container,
-    pub(crate) attempt: u32,
-    pub(crate) image: &'a cri::Image,
-    pub(crate) envs: Vec<(String, String)>,
-    pub(crate) mounts: Vec<cri::Mount>,
-    pub(crate) termination_file: &'a Path,
-    /// Container whose process namespace is joined, for ephemeral containers.
-    pub(crate) target: Option<String>,
-    pub(crate) memory_capacity: i64,
-    pub(crate) restrict_oom_score_adj: bool,
-    pub(crate) unified: bool,
-    /// The pod's own user namespace.
-    pub(crate) userns: Option<cri::UserNamespace>,
-    /// Block devices of `volumeDevices`.
-    pub(crate) devices: Vec<cri::Device>,
-    pub(crate) seccomp_root: &'a Path,
-}
 
 /// Every container of the pod's spec in the order of its start, with what it is.
 pub(crate) fn all(pod: &Pod) -> Vec<(&Container, Role)> {
@@ -245,12 +212,4 @@ fn hugepages(container: &Container) -> Vec<cri::HugepageLimit> {
             limit: u64::try_from(bytes).unwrap_or(0),
         })
         .collect()
-}
-
-/// `name_namespace(uid)`, upstream's way to name a pod in texts.
-pub(crate) fn pod_text(pod: &Pod) -> String {
-    let mut text = pod.metadata.name.clone().unwrap_or_default();
-    let (ns, uid) = (pod.metadata.namespace.as_deref(), pod.metadata.uid.as_deref());
-    let _never_fails = write!(text, "_{}({})", ns.unwrap_or_default(), uid.unwrap_or_default());
-    text
 }

@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use crate::container::error::ConfigError;
+use crate::container::making::Making;
+use crate::pods::spec::pod_text;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile, SecurityContext};
-
-use super::{ConfigError, Making};
 
 /// Begins the annotation that held a container's AppArmor profile before there was a field: `…/<container>`.
 pub(crate) const APPARMOR_NOTE: &str = "container.apparmor.security.beta.kubernetes.io/";
@@ -167,7 +168,7 @@ fn check_non_root(
     if own.run_as_non_root.or(pod.run_as_non_root) != Some(true) {
         return Ok(());
     }
-    let (pod_text, name) = (super::pod_text(making.pod), &making.container.name);
+    let (pod_text, name) = (pod_text(making.pod), &making.container.name);
     let refuse = |why: String| Err(ConfigError::new(format!("{why} (pod: \"{pod_text}\", container: {name})")));
     match (user, making.image.uid.as_ref(), making.image.username.as_str()) {
         (Some(0), ..) => refuse("container's runAsUser breaks non-root policy".to_owned()),

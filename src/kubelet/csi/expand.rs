@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::Driver;
-use super::mount;
+use super::secrets;
 use super::wanted::Wanted;
 use crate::cgroups;
 use crate::events::Kind;
@@ -77,7 +77,7 @@ async fn ask(
     let secrets = match &wanted.expand_secret {
         Some(r) => {
             let (ns, name) = (r.namespace.as_deref().unwrap_or_default(), r.name.as_deref().unwrap_or_default());
-            mount::secrets(node, ns, name)
+            secrets::secrets(node, ns, name)
                 .await
                 .map_err(|why| format!("fetching NodeExpandSecretRef {ns}/{name} failed: {why}"))?
         }

@@ -16,6 +16,8 @@ pub(crate) mod node;
 
 mod pod_info;
 
+mod secrets;
+
 pub(crate) mod stats;
 
 pub(crate) mod unmount;

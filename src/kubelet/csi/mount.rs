@@ -15,10 +15,12 @@ use proto::csi as pb;
 
 use super::attach::{self, NotYet};
 use super::data::{self, Block, Data};
+use super::secrets::secrets;
 use super::wanted::{self, Wanted};
 use super::{Driver, PLUGIN, expand, pod_info};
 use crate::node::Node;
-use crate::volumes::{self, VolumeError, content};
+use crate::volumes::error::VolumeError;
+use crate::volumes::group;
 
 /// Volumes are looked at again after this: a claim may have grown, a driver may want to be asked again.
 const LOOK_SECS: i64 = 60;
@@ -272,17 +274,9 @@ impl Work<'_> {
         let context = self.pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
         let mismatch_only = context.is_some_and(|c| c.fs_group_change_policy.as_deref() == Some("OnRootMismatch"));
         let root = target.to_owned();
-        let owned = Group::blocking(move || volumes::give(&root, group, mismatch_only))
+        let owned = Group::blocking(move || group::give(&root, group, mismatch_only))
             .await
             .map_err(|err| failed(err.to_string()))?;
         owned.map_err(|err| failed(err.to_string()))
     }
-}
-
-/// A Secret as drivers are given it. Secrets are text.
-pub(super) async fn secrets(node: &Node, ns: &str, name: &str) -> Result<HashMap<String, String>, String> {
-    let found = content::secret(node, ns, name, None).await;
-    let values = found
-        .map_err(|err| format!("{PLUGIN}: failed to find the secret {name} in the namespace {ns} with error: {err}"))?;
-    Ok(values.into_iter().map(|(key, value)| (key, String::from_utf8_lossy(&value).into_owned())).collect())
 }

@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::data;
 use super::wanted::Wanted;
-use crate::node::{Node, Token};
+use crate::node::Node;
+use crate::tokens::Token;
 use crate::volumes::content;
 
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";

@@ -11,8 +11,8 @@ use nix::mount::{MntFlags, umount2};
 use proto::csi as pb;
 
 use super::data::{self, Block, Data, gone_is_fine};
+use crate::mount_points;
 use crate::node::Node;
-use crate::volumes;
 
 /// What hangs on volumes is taken off within this; a share whose server is away holds on.
 const DETACH_LIMIT: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
 
 /// What hangs on a volume is taken off first: the driver could not let it go.
 fn detach_sub_paths(pod: &Path) -> io::Result<()> {
-    for mount in volumes::mounts_under(&pod.join("volume-subpaths"))? {
+    for mount in mount_points::mounts_under(&pod.join("volume-subpaths"))? {
         umount2(&mount, MntFlags::UMOUNT_NOFOLLOW).map_err(io::Error::from)?;
     }
     Ok(())
@@ -69,7 +69,7 @@ async fn unmount(node: &Node, uid: &str, spec: &str) -> Result<(), String> {
     let request = pb::UnpublishRequest { volume_id: data.handle.clone(), target_path: target.display().to_string() };
     let done: Result<pb::Empty, _> = driver.call(pb::NODE_UNPUBLISH_VOLUME, request).await;
     done.map_err(|err| err.to_string())?;
-    if volumes::is_mount_point(&target).map_err(io)? {
+    if mount_points::is_mount_point(&target).map_err(io)? {
         return Err(format!("{} is still mounted", target.display()));
     }
     // The driver should have removed it.
@@ -77,7 +77,7 @@ async fn unmount(node: &Node, uid: &str, spec: &str) -> Result<(), String> {
     if !data.is_ephemeral() && !data::others(root, uid, &data.driver, &data.handle) {
         let staging = data::staging_dir(root, &data.driver, &data.handle);
         unstage(node, &driver, &data.handle, &staging).await?;
-        if volumes::is_mount_point(&staging).map_err(io)? {
+        if mount_points::is_mount_point(&staging).map_err(io)? {
             return Err(format!("{} is still mounted", staging.display()));
         }
         gone_is_fine(fs::remove_dir(&staging)).map_err(io)?;

@@ -8,9 +8,10 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use proto::plugins as pb;
 
 use super::pick::Choice;
-use super::{Devices, Given};
 use crate::cgroups;
 use crate::container::{self, Role};
+use crate::devices::allocations::Given;
+use crate::devices::registry::Devices;
 use crate::plugins::link::Link;
 
 /// A plugin has this long for a call.
@@ -41,8 +42,9 @@ impl Devices {
         let _one_at_a_time = self.turn.lock().await;
         for (container, role) in container::all(pod) {
             for wish in wishes(container, &known) {
-                let have =
-                    self.with(|s| s.gifts.get(&uid).and_then(|p| p.get(&wish.container)?.get(&wish.resource).cloned()));
+                let have = self.with(|s| {
+                    s.allocations.get(&uid).and_then(|p| p.get(&wish.container)?.get(&wish.resource).cloned())
+                });
                 let given = match have {
                     Some(given) if given.ids.len() == wish.n => given,
                     Some(given) => {
@@ -111,7 +113,7 @@ impl Devices {
         let needs = needs.ok_or_else(|| "no containers return in allocation response".to_owned())?;
         let given = Given { ids, needs };
         self.with(|state| {
-            let pod = state.gifts.entry(uid.to_owned()).or_default();
+            let pod = state.allocations.entry(uid.to_owned()).or_default();
             pod.entry(wish.container.clone()).or_default().insert(wish.resource.clone(), given.clone());
         });
         Ok(given)
@@ -121,7 +123,7 @@ impl Devices {
         self.with(|state| {
             let found = state.resources.get(resource)?;
             let of_resource =
-                state.gifts.values().flat_map(|pod| pod.values()).filter_map(|container| container.get(resource));
+                state.allocations.values().flat_map(|pod| pod.values()).filter_map(|container| container.get(resource));
             Some(Plugin {
                 link: found.link.clone()?,
                 options: found.options.clone(),
@@ -134,7 +136,7 @@ impl Devices {
     /// Tells plugins that want to know that a container is about to start.
     pub(crate) async fn before_start(&self, uid: &str, container: &str) -> Result<(), String> {
         let told: Vec<(Option<Link>, Vec<String>, String)> = self.with(|state| {
-            let given = state.gifts.get(uid).and_then(|pod| pod.get(container)).into_iter().flatten();
+            let given = state.allocations.get(uid).and_then(|pod| pod.get(container)).into_iter().flatten();
             let wants = given.filter_map(|(resource, given)| {
                 let plugin = state.resources.get(resource).filter(|r| r.options.pre_start_required)?;
                 Some((plugin.link.clone(), given.ids.iter().cloned().collect(), resource.clone()))

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
+use crate::devices::allocations::Allocations;
+use crate::devices::allocations::Given;
 use base::files::{read_if_exists, write_atomic};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use prost::Message as _;
 use proto::plugins as pb;
 use serde::{Deserialize, Serialize};
-
-use super::{Gifts, Given};
 
 pub(super) const FILE: &str = "kubelet_internal_checkpoint";
 /// Upstream's key of devices that are near no NUMA node.
@@ -20,7 +20,7 @@ const ANYWHERE: i64 = -1;
 /// What is kept.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Kept {
-    pub(super) gifts: Gifts,
+    pub(super) allocations: Allocations,
     pub(super) registered: BTreeMap<String, BTreeSet<String>>,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn read(dir: &Path) -> io::Result<Kept> {
         let bytes = STANDARD.decode(&entry.alloc_resp).map_err(io::Error::other)?;
         let needs = pb::ContainerAllocation::decode(bytes.as_slice()).map_err(io::Error::other)?;
         let given = Given { ids: entry.device_ids.into_values().flatten().collect(), needs };
-        kept.gifts
+        kept.allocations
             .entry(entry.pod_uid)
             .or_default()
             .entry(entry.container_name)
@@ -72,7 +72,7 @@ pub(super) fn read(dir: &Path) -> io::Result<Kept> {
 
 pub(super) fn write(dir: &Path, kept: &Kept) -> io::Result<()> {
     let mut entries = Vec::new();
-    for (pod, containers) in &kept.gifts {
+    for (pod, containers) in &kept.allocations {
         for (container, resources) in containers {
             entries.extend(resources.iter().map(|(resource, given)| Entry {
                 pod_uid: pod.clone(),

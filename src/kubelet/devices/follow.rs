@@ -9,7 +9,7 @@ use base::task::Group;
 use proto::plugins as pb;
 use tracing::info;
 
-use super::Seen;
+use super::registry::Seen;
 use crate::node::Node;
 use crate::plugins::link::Link;
 
@@ -85,7 +85,7 @@ fn begin(node: &Arc<Node>, group: &Group, resource: &str, link: Link, options: p
         }
         info!(resource, err = %ended, "a plugin of devices is gone");
         node.devices.stop(&resource);
-        tokio::time::sleep(super::STOP_GRACE).await;
+        tokio::time::sleep(super::registry::STOP_GRACE).await;
         // If it has not come back, the node has none of it.
         node.devices.tell();
     });

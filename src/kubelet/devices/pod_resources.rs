@@ -5,18 +5,19 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use proto::plugins as pb;
 
-use super::{Devices, Given};
 use crate::container::{self, Role};
+use crate::devices::allocations::Given;
+use crate::devices::registry::Devices;
 
 impl Devices {
     /// What a pod has: every container that runs, with or without devices.
     pub(super) fn of_pod(&self, pod: &Pod) -> pb::PodResources {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        let gifts = self.with(|state| state.gifts.get(&uid).cloned().unwrap_or_default());
+        let allocations = self.with(|state| state.allocations.get(&uid).cloned().unwrap_or_default());
         let running = container::all(pod).into_iter().filter(|(_, role)| *role != Role::Init);
         let containers = running.map(|(c, _)| pb::ContainerResources {
             name: c.name.clone(),
-            devices: gifts.get(&c.name).map(|given| self.spread(given)).unwrap_or_default(),
+            devices: allocations.get(&c.name).map(|given| self.spread(given)).unwrap_or_default(),
         });
         pb::PodResources {
             name: pod.metadata.name.clone().unwrap_or_default(),

@@ -12,8 +12,8 @@ use tonic_prost::ProstCodec;
 use wire::{Body, ConnInfo, Handler};
 
 use super::follow;
-use crate::manager::Pods;
 use crate::node::Node;
+use crate::pods::map::Pods;
 
 /// Bytes of a request at most.
 const REQUEST_BYTES_MAX: usize = 64 * 1024;

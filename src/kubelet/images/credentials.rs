@@ -16,7 +16,7 @@ const TRIES_MAX: usize = 32;
 pub(super) async fn of_pod(node: &Node, pod: &Pod, image: &str) -> Vec<cri::AuthConfig> {
     let mut found = Vec::new();
     for name in pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten()).map(|r| r.name.clone()) {
-        let Ok(Some(secret)) = node.secret(pod, &name).await else { continue };
+        let Ok(Some(secret)) = node.known.secret(pod, &name).await else { continue };
         let data = secret.data.unwrap_or_default();
         let Some(bytes) = data.get(".dockerconfigjson").or_else(|| data.get(".dockercfg")) else { continue };
         let Ok(json) = serde_json::from_slice::<serde_json::Value>(&bytes.0) else { continue };

@@ -13,19 +13,13 @@ use k8s_cri::v1 as cri;
 use tracing::{info, warn};
 
 use crate::events::Kind;
+use crate::images::pulls::Age;
 use crate::node::Node;
 use crate::runtime::catalog;
 use crate::runtime::cri::CriError;
 use crate::volumes::image::parents;
 
 const PERIOD: Duration = Duration::from_secs(300);
-
-/// When an image was first seen, and last in use: on a clock that nobody sets.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Age {
-    found: Stopwatch,
-    used: Option<Stopwatch>,
-}
 
 /// An image that is here.
 #[derive(Clone, Debug)]

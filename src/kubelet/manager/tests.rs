@@ -1,6 +1,12 @@
 //! What the desk knows of its pods, and what it makes of the runtime's lists.
 
 use super::*;
+use crate::pods::desired::Desired;
+use crate::pods::map::Entry;
+use crate::pods::map::Pods;
+use crate::pods::observed::Observed;
+use crate::pods::observed::State;
+use crate::pods::snapshot::Snapshot;
 
 // review node.md E5
 #[test]
@@ -11,7 +17,7 @@ fn only_pods_that_changed_are_looked_at() {
         |state| cri::Container { id: "m-0".to_owned(), labels: labels.clone(), state, ..Default::default() };
     let of = |state: cri::ContainerState| shown(std::slice::from_ref(&sandbox), &[container(state as i32)]);
     let observed = Observed {
-        sandboxes: vec![crate::worker::observe::Sandbox {
+        sandboxes: vec![crate::pods::observed::Sandbox {
             id: "s".to_owned(),
             ready: true,
             attempt: 0,

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
+use crate::probes::dial::joined;
+use crate::probes::verdict::Verdict;
 use tonic::Request;
 use tonic::client::Grpc;
 use tonic::transport::Endpoint;
 use tonic_prost::ProstCodec;
-
-use super::Verdict;
-use super::run::joined;
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct HealthCheckRequest {

@@ -1,63 +1,40 @@
 //! Probes of running containers: one task each, whose verdicts wake the pod's task.
 
+pub(crate) mod counts;
+mod dial;
 mod grpc;
+pub(crate) mod health;
+mod target;
+mod verdict;
 
 pub(crate) mod http;
 
 mod run;
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::rng::Rng;
 use base::task::Group;
-use k8s_openapi::api::core::v1::{Container, Pod, Probe};
+use k8s_openapi::api::core::v1::{Pod, Probe};
 use tokio::sync::watch;
 
 use crate::container::{self, Role};
 use crate::events::Kind;
 use crate::node::Node;
-use crate::worker::Desired;
-use crate::worker::observe::Observed;
-use crate::worker::plan::Health;
+use crate::pods::desired::Desired;
+use crate::pods::observed::Observed;
+use crate::probes::health::Health;
+use crate::probes::health::Shared;
+use crate::probes::target::Target;
+use crate::probes::target::What;
+use crate::probes::verdict::Verdict;
 
 /// A container that is not ready at its first probe is often so a moment later: in the first period it is looked at
 /// again after this long, and twice as long each time. These looks can only find it ready; they count as no failure and
 /// run no program.
 const EARLY_LOOK: Duration = Duration::from_millis(50);
-
-/// Which of the three.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
-    Startup,
-    Liveness,
-    Readiness,
-}
-
-impl What {
-    fn title(self) -> &'static str {
-        match self {
-            What::Startup => "Startup",
-            What::Liveness => "Liveness",
-            What::Readiness => "Readiness",
-        }
-    }
-}
-
-/// The verdict of one try.
-pub(super) enum Verdict {
-    Success,
-    /// Good, but a person should look: the text for the event.
-    Warning(String),
-    /// With the text for the event.
-    Failure(String),
-    /// The probe itself could not be done; counts as neither, as upstream.
-    Error(String),
-}
-
-pub(crate) type Shared = Arc<Mutex<BTreeMap<String, Health>>>;
 
 /// The probes of one pod.
 pub(crate) struct Probes {
@@ -108,7 +85,7 @@ impl Probes {
             {
                 continue;
             }
-            let running = observed.latest(&spec.name).filter(|s| s.state == crate::worker::observe::State::Running);
+            let running = observed.latest(&spec.name).filter(|s| s.state == crate::pods::observed::State::Running);
             let Some(seen) = running else {
                 self.end(&spec.name);
                 continue;
@@ -188,59 +165,6 @@ impl Drop for Probes {
     /// A pod's task that ends in whatever way takes its probes along.
     fn drop(&mut self) {
         self.stop();
-    }
-}
-
-/// What is probed.
-pub(super) struct Target {
-    node: Arc<Node>,
-    pod: Arc<Pod>,
-    container: Container,
-    id: String,
-    ip: String,
-    field: String,
-    health: Shared,
-    wake: watch::Sender<Desired>,
-    started_at: jiff::Timestamp,
-}
-
-impl Target {
-    fn count(&self, what: What, verdict: &Verdict) {
-        let result = match verdict {
-            Verdict::Success | Verdict::Warning(_) => "successful",
-            Verdict::Failure(_) => "failed",
-            Verdict::Error(_) => "unknown",
-        };
-        let meta = &self.pod.metadata;
-        let text = |s: &Option<String>| s.clone().unwrap_or_default();
-        let (ns, name, uid) = (text(&meta.namespace), text(&meta.name), text(&meta.uid));
-        self.node.probe_counts.count([
-            ns,
-            name,
-            uid,
-            self.container.name.clone(),
-            what.title().to_owned(),
-            result.to_owned(),
-        ]);
-    }
-
-    fn health(&self) -> Option<Health> {
-        let map = self.health.lock();
-        map.get(&self.container.name).filter(|h| h.id == self.id).cloned()
-    }
-
-    /// Changes the verdict and wakes the pod's task if it is another one.
-    fn set(&self, change: impl FnOnce(&mut Health)) {
-        let changed = {
-            let mut map = self.health.lock();
-            let Some(health) = map.get_mut(&self.container.name).filter(|h| h.id == self.id) else { return };
-            let before = health.clone();
-            change(health);
-            *health != before
-        };
-        if changed {
-            self.wake.send_modify(|_| {});
-        }
     }
 }
 

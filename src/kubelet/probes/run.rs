@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, Probe};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use k8s_openapi::api::core::v1::Probe;
 use tokio::net::TcpStream;
 
-use super::{Target, Verdict, grpc, http};
+use super::{grpc, http};
+use crate::probes::dial::dial_text;
+use crate::probes::dial::joined;
+use crate::probes::dial::port_of;
+use crate::probes::target::Target;
+use crate::probes::verdict::Verdict;
 
 /// Bytes of a probe's output in an event, as upstream.
 const OUTPUT_BYTES_MAX: usize = 10 * 1024;
@@ -55,48 +59,5 @@ async fn run_exec(target: &Target, command: Vec<String>, timeout: Duration) -> V
             timeout.as_secs()
         )),
         Err(err) => Verdict::Error(err.to_string()),
-    }
-}
-
-/// A port by number or by the name that the container gives it.
-pub(super) fn port_of(port: &IntOrString, container: &Container) -> Option<u16> {
-    let number = match port {
-        IntOrString::Int(number) => *number,
-        IntOrString::String(name) => match name.parse() {
-            Ok(number) => number,
-            Err(_) => container.ports.iter().flatten().find(|p| p.name.as_deref() == Some(name))?.container_port,
-        },
-    };
-    u16::try_from(number).ok().filter(|p| *p > 0)
-}
-
-pub(super) fn joined(host: &str, port: u16) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
-/// Go's words for a failed dial: people and tests search for them.
-pub(super) fn dial_text(host: &str, port: u16, err: &std::io::Error) -> String {
-    let why = match err.kind() {
-        std::io::ErrorKind::ConnectionRefused => "connect: connection refused".to_owned(),
-        std::io::ErrorKind::HostUnreachable => "connect: no route to host".to_owned(),
-        std::io::ErrorKind::NetworkUnreachable => "connect: network is unreachable".to_owned(),
-        std::io::ErrorKind::TimedOut => "i/o timeout".to_owned(),
-        _ => err.to_string(),
-    };
-    format!("dial tcp {}: {why}", joined(host, port))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_named_port_is_found_in_the_container() {
-        let container: Container =
-            serde_json::from_value(serde_json::json!({"name": "c", "ports": [{"name": "web", "containerPort": 8080}]}))
-                .unwrap();
-        assert_eq!(port_of(&IntOrString::String("web".to_owned()), &container), Some(8080));
-        assert_eq!(port_of(&IntOrString::String("none".to_owned()), &container), None);
-        assert_eq!(port_of(&IntOrString::Int(70000), &container), None);
     }
 }

@@ -6,8 +6,8 @@ use std::fs;
 use base::chain::Chain;
 use base::files::{FileError, create_private_dir, read_if_exists, write_atomic};
 
-use super::Places;
 use super::file::{Endpoint, File, Mirror, Tls, own_endpoint};
+use crate::registries::places::Places;
 
 /// The first line of files that are ours to change.
 const MARK: &str = "# Written by kedge from registries.yaml; changes are lost.";

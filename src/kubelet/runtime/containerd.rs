@@ -18,7 +18,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tokio::process::Command;
 use tracing::{info, warn};
 
-use super::CgroupDriver;
 use super::attachments::{self, Places};
 use super::cni_results;
 use super::cri::Cri;
@@ -26,6 +25,8 @@ use super::leftovers::{Containerd, Leftovers};
 use super::settle;
 use crate::config::Config;
 use crate::error::Error;
+use crate::machine::has_apparmor;
+use crate::runtime::driver::CgroupDriver;
 use crate::shelter;
 
 /// containerd must answer by then: an old disk with many containers is slow.
@@ -375,11 +376,6 @@ pub(super) fn cgroup_driver() -> CgroupDriver {
     let unified = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
     let systemd = Path::new("/run/systemd/system").exists();
     if unified && systemd { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs }
-}
-
-pub(crate) fn has_apparmor() -> bool {
-    let enabled = fs::read_to_string("/sys/module/apparmor/parameters/enabled").is_ok_and(|text| text.starts_with('Y'));
-    enabled && Path::new("/sys/kernel/security/apparmor").exists() && Path::new("/sbin/apparmor_parser").exists()
 }
 
 /// Tries a real mount in `root`: some file systems (overlay itself, NFS) cannot be its upper layer.

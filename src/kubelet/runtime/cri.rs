@@ -12,7 +12,7 @@ use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Request, Status, Streaming};
 
-use super::CgroupDriver;
+use super::driver::CgroupDriver;
 use super::labels;
 
 /// Reading state: containerd answers from memory.

@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 
 use super::attachments::{self, Attachment, Places};
 use super::cri::Cri;
-use crate::volumes;
+use crate::pods::folder;
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(300);
@@ -60,7 +60,7 @@ impl Leftovers {
     /// meanwhile is known.
     async fn unknown(&self) -> Option<Vec<Attachment>> {
         let (places, root) = (self.places.clone(), self.root_dir.clone());
-        let has_pod = move |uid: &str| root.join("pods").join(uid).is_dir() && volumes::is_our_pod(&root, uid);
+        let has_pod = move |uid: &str| root.join("pods").join(uid).is_dir() && folder::is_our_pod(&root, uid);
         let read = Group::blocking(move || attachments::recorded(&places, &has_pod));
         let recorded = read.await.ok()?;
         if recorded.is_empty() {

@@ -12,6 +12,8 @@ mod settle;
 
 pub mod cri;
 
+pub mod driver;
+
 pub mod events;
 
 pub(crate) mod tasks;
@@ -27,17 +29,9 @@ use base::task::Group;
 
 use crate::config::{Config, RuntimeChoice};
 use crate::error::Error;
+use crate::runtime::driver::CgroupDriver;
 use crate::shelter;
 use cri::{Cri, CriError};
-
-/// Who makes cgroups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CgroupDriver {
-    /// Slices and scopes made by systemd.
-    Systemd,
-    /// Folders made by runc.
-    Cgroupfs,
-}
 
 /// A running runtime.
 #[derive(Clone)]

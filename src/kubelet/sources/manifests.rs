@@ -15,8 +15,10 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use super::{Change, HASH, SOURCE};
 use crate::node::Node;
+use crate::sources::annotations::HASH;
+use crate::sources::annotations::SOURCE;
+use crate::sources::change::Change;
 
 /// Editors write in several steps; the folder is read when it has been quiet for this long.
 const QUIET: Duration = Duration::from_millis(100);
@@ -168,7 +170,7 @@ mod tests {
         let text = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers: [{name: c, image: i}]\n";
         let pod = parse(text, "N1").unwrap();
         assert_eq!(pod.metadata.name.as_deref(), Some("web-n1"));
-        assert!(super::super::is_static(&pod));
+        assert!(crate::sources::annotations::is_static(&pod));
         assert_ne!(parse(&text.replace("image: i", "image: j"), "N1").unwrap().metadata.uid, pod.metadata.uid);
         assert!(parse("kind: Pod\nmetadata: {name: x}\n", "n").is_err());
     }

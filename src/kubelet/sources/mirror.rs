@@ -10,8 +10,10 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use tracing::{debug, warn};
 
-use super::{HASH, MIRROR, annotation};
 use crate::node::Node;
+use crate::sources::annotations::HASH;
+use crate::sources::annotations::MIRROR;
+use crate::sources::annotations::annotation;
 
 /// Between two looks whether the node is registered.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));

@@ -1,5 +1,7 @@
 //! Where pods come from: the API server (those bound to this node) and the folder of manifests.
 
+pub(crate) mod annotations;
+pub(crate) mod change;
 pub(crate) mod manifests;
 
 pub(crate) mod mirror;
@@ -13,37 +15,11 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
 use crate::node::Node;
-
-const SOURCE: &str = "kubernetes.io/config.source";
-/// Its value for pods of the API.
-const API: &str = "api";
-const MIRROR: &str = "kubernetes.io/config.mirror";
-const HASH: &str = "kubernetes.io/config.hash";
-
-/// What a source says.
-pub(crate) enum Change {
-    /// A pod that should run here, new or changed.
-    Set(Arc<Pod>),
-    /// By uid: its object or file is gone.
-    Gone(String),
-    /// A pod of ours whose object now calls itself the mirror of another: nobody may make a pod's containers nobody's.
-    Ousted(Arc<Pod>),
-    /// The API's picture of a static pod.
-    Mirror(Arc<Pod>),
-    /// That picture was deleted.
-    MirrorGone(Arc<Pod>),
-    /// All that existed at the start was told.
-    Synced,
-}
-
-/// Whether a pod comes from a file.
-pub(crate) fn is_static(pod: &Pod) -> bool {
-    annotation(pod, SOURCE).is_some_and(|source| source != API) && annotation(pod, MIRROR).is_none()
-}
-
-pub(crate) fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
-    pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
-}
+use crate::sources::annotations::API;
+use crate::sources::annotations::MIRROR;
+use crate::sources::annotations::SOURCE;
+use crate::sources::annotations::annotation;
+use crate::sources::change::Change;
 
 /// Starts both sources. Files come first: `Synced` follows when the API has told of all pods and of the node itself.
 pub(crate) fn start(node: &Arc<Node>, tx: mpsc::Sender<Change>, group: &Group) {
@@ -131,6 +107,7 @@ fn of_api(pod: &Arc<Pod>) -> Arc<Pod> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sources::annotations::is_static;
 
     fn pod(name: &str, uid: &str) -> Arc<Pod> {
         serde_json::from_value(serde_json::json!({"metadata": {"name": name, "uid": uid}})).map(Arc::new).unwrap()

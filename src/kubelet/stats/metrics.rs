@@ -1,7 +1,6 @@
 //! The pages that Prometheus and metrics-server read: `/metrics`, `/metrics/cadvisor`, `/metrics/resource`,
 //! `/metrics/probes`.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -10,32 +9,16 @@ use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{PodUse, boot_time, cpu_nanos, look, meminfo, memory_available, name_of};
+use super::{PodUse, boot_time, cpu_nanos, look, name_of};
 use crate::csi;
 use crate::disk::{By, Disk};
-use crate::manager::Pods;
+use crate::machine::{meminfo, memory_available};
 use crate::node::Node;
+use crate::pods::map::Pods;
+use crate::pods::observed::State;
+use crate::pods::snapshot::Snapshot;
 use crate::runtime::cri::CriError;
 use crate::volumes;
-use crate::worker::Snapshot;
-use crate::worker::observe::State;
-
-/// Tries of probes since the start: by pod, container, kind and result.
-#[derive(Default)]
-pub(crate) struct ProbeCounts(Mutex<BTreeMap<ProbeKey, u64>>);
-
-/// Namespace, pod, uid, container, kind, result.
-type ProbeKey = [String; 6];
-
-impl ProbeCounts {
-    pub(crate) fn count(&self, key: ProbeKey) {
-        *self.0.lock().entry(key).or_default() += 1;
-    }
-
-    pub(crate) fn forget(&self, uid: &str) {
-        self.0.lock().retain(|key, _| key[2] != uid);
-    }
-}
 
 /// A page of metrics in Prometheus's text format.
 #[derive(Default)]

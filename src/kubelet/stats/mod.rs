@@ -2,18 +2,17 @@
 
 pub(crate) mod metrics;
 
+pub(crate) mod rates;
 pub(crate) mod read;
 
 mod system;
 
-use base::sync::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use base::time::{Stopwatch, rfc3339_secs};
+use base::time::rfc3339_secs;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
@@ -23,83 +22,14 @@ use self::read::{Interface, Usage};
 use crate::cgroups::Cgroups;
 use crate::csi;
 use crate::disk::{By, Disk};
-use crate::manager::Pods;
+use crate::machine::{meminfo, memory_available, processes_max, processes_running};
 use crate::node::Node;
+use crate::pods::map::Pods;
+use crate::pods::snapshot::Snapshot;
+use crate::pods::spec::host_network;
 use crate::runtime::cri::CriError;
 use crate::runtime::labels;
-use crate::sandbox::host_network;
 use crate::volumes;
-use crate::worker::Snapshot;
-
-/// Rates need two looks that are at least this far apart.
-const RATE_TIME_MIN: Duration = Duration::from_millis(500);
-
-/// CPU counters at an earlier look, by the key of what they count: for rates. Time is measured, not read: the machine's
-/// clock may be set.
-pub(crate) struct Rates {
-    began: Stopwatch,
-    samples: Mutex<HashMap<String, Sample>>,
-}
-
-#[derive(Clone, Copy)]
-struct Sample {
-    at: Duration,
-    nanos: u64,
-    rate: Option<u64>,
-}
-
-impl Default for Rates {
-    fn default() -> Rates {
-        Rates { began: Stopwatch::start(), samples: Mutex::default() }
-    }
-}
-
-impl Rates {
-    /// Nanoseconds of CPU per second since the look before. A question right after another gets the same answer.
-    fn rate(&self, key: &str, nanos: u64) -> Option<u64> {
-        self.rate_at(self.began.elapsed(), key, nanos)
-    }
-
-    fn rate_at(&self, now: Duration, key: &str, nanos: u64) -> Option<u64> {
-        let mut map = self.samples.lock();
-        let before = map.get(key).copied();
-        let passed = before.map_or(Duration::ZERO, |b| now.saturating_sub(b.at));
-        if let Some(before) = before.filter(|_| passed < RATE_TIME_MIN) {
-            return before.rate;
-        }
-        let grown = before.and_then(|b| nanos.checked_sub(b.nanos));
-        let rate = grown
-            .map(|grown| grown.saturating_mul(1000) / u64::try_from(passed.as_millis()).unwrap_or(u64::MAX).max(1));
-        map.insert(key.to_owned(), Sample { at: now, nanos, rate });
-        rate
-    }
-
-    fn keep(&self, wanted: impl Fn(&str) -> bool) {
-        self.samples.lock().retain(|key, _| wanted(key));
-    }
-}
-
-/// `MemAvailable` of the machine in bytes.
-pub(crate) fn memory_available() -> i64 {
-    meminfo("MemAvailable:")
-}
-
-/// `MemTotal` of the machine in bytes, 0 where the kernel does not say.
-pub(crate) fn memory_of_machine() -> i64 {
-    Some(meminfo("MemTotal:")).filter(|bytes| *bytes < i64::MAX).unwrap_or(0)
-}
-
-/// How many processes and threads the machine can have: the less of two settings, on a small machine that of threads,
-/// which goes by its memory. Upstream's `pidlimit` (pkg/kubelet/stats/pidlimit/pidlimit_linux.go v1.36).
-pub(crate) fn processes_max() -> Option<u64> {
-    let of = |file: &str| fs::read_to_string(Path::new("/proc/sys/kernel").join(file)).ok()?.trim().parse().ok();
-    ["pid_max", "threads-max"].into_iter().filter_map(of).min()
-}
-
-/// How many it has.
-pub(crate) fn processes_running() -> Option<u64> {
-    fs::read_to_string("/proc/loadavg").ok()?.split(' ').nth(3)?.split_once('/')?.1.parse().ok()
-}
 
 /// What all pods together use.
 pub(crate) fn of_pods(cgroups: &Cgroups) -> Usage {
@@ -109,14 +39,6 @@ pub(crate) fn of_pods(cgroups: &Cgroups) -> Usage {
 /// What the control groups of the whole machine use; on v2 the root does not say.
 pub(crate) fn of_machine(cgroups: &Cgroups) -> Usage {
     read::group(cgroups.is_unified(), |controller| cgroups.machine_dir(controller))
-}
-
-fn meminfo(field: &str) -> i64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix(field));
-    line.and_then(|l| l.split_whitespace().next())
-        .and_then(|n| n.parse::<i64>().ok())
-        .map_or(i64::MAX, |kib| kib.saturating_mul(1024))
 }
 
 /// How many processes a pod has.
@@ -370,19 +292,4 @@ fn cpu_nanos() -> u64 {
     let fields: Vec<u64> = line.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
     let busy: u64 = fields.iter().enumerate().filter(|(i, _)| *i < 8 && *i != 3 && *i != 4).map(|(_, n)| n).sum();
     busy.saturating_mul(10_000_000)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rate_needs_two_looks_and_a_hurried_one_gets_the_last_answer() {
-        let rates = Rates::default();
-        let rate = |millis: u64, nanos: u64| rates.rate_at(Duration::from_millis(millis), "c", nanos);
-        assert_eq!(rate(0, 0), None);
-        assert_eq!(rate(2000, 1_000_000_000), Some(500_000_000));
-        assert_eq!(rate(2001, 9_000_000_000), Some(500_000_000));
-        assert_eq!(rate(4000, 5), None, "a counter that began anew says nothing");
-    }
 }

@@ -6,9 +6,9 @@
 
 use k8s_openapi::api::core::v1::ContainerStatus;
 
-use super::Facts;
 use crate::container::{self, Role};
-use crate::sources;
+use crate::sources::annotations::is_static;
+use crate::status::facts::Facts;
 use crate::worker::plan;
 
 /// Whether a pod in this phase never runs again.
@@ -19,7 +19,7 @@ pub(crate) fn ends(phase: &str) -> bool {
 /// The phase that the pod's containers and its fate make.
 pub(super) fn goal(facts: &Facts<'_>, init: &[ContainerStatus], main: &[ContainerStatus]) -> &'static str {
     let goal = by_containers(facts, init, main);
-    if !facts.is_terminal || ends(goal) || sources::is_static(facts.pod) {
+    if !facts.is_terminal || ends(goal) || is_static(facts.pod) {
         return goal;
     }
     // It was ended from outside: what would be started again otherwise is over (upstream's `TerminatePod`,

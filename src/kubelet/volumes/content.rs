@@ -12,7 +12,8 @@ use kube::Api;
 
 use super::payload::{File, Files};
 use crate::container::fields::{self, Surroundings};
-use crate::node::{Node, Token};
+use crate::node::Node;
+use crate::tokens::Token;
 
 /// Default life of a projected token, as upstream's default.
 const TOKEN_SECS: i64 = 3600;
@@ -111,7 +112,7 @@ async fn config_map(
     name: &str,
     optional: Option<bool>,
 ) -> Result<BTreeMap<String, Vec<u8>>, String> {
-    let Some(map) = node.config_map(pod, name).await.map_err(|err| err.to_string())? else {
+    let Some(map) = node.known.config_map(pod, name).await.map_err(|err| err.to_string())? else {
         return absent(optional, format!("configmap \"{name}\" not found"));
     };
     let text = map.data.into_iter().flatten().map(|(key, value)| (key, value.into_bytes()));
@@ -124,7 +125,7 @@ async fn secret_of(
     name: &str,
     optional: Option<bool>,
 ) -> Result<BTreeMap<String, Vec<u8>>, String> {
-    values(node.secret(pod, name).await, name, optional)
+    values(node.known.secret(pod, name).await, name, optional)
 }
 
 /// A Secret's values.

@@ -16,7 +16,7 @@ use nix::mount::{MsFlags, mount};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Status};
 
-use super::is_mount_point;
+use crate::mount_points::is_mount_point;
 use crate::node::Node;
 use crate::runtime::cri::channel;
 

@@ -14,8 +14,10 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use super::{DISK_LIMIT, is_mount_point, program};
+use super::{DISK_LIMIT, program};
 use crate::csi::Csi;
+use crate::mount_points::is_mount_point;
+use crate::mount_points::resolved;
 use crate::node::Node;
 
 /// The plugin's name in folders and locks.
@@ -167,7 +169,7 @@ fn base_of(node: &Node) -> PathBuf {
 
 /// Unmounts `place` unless a pod has what is mounted there. Gives whether it did.
 fn release(place: &Path, pods: &Path) -> io::Result<bool> {
-    let pods = super::resolved(pods)?;
+    let pods = resolved(pods)?;
     let table = base::mounts::read()?;
     let own = table.iter().rev().find(|mount| mount.point == place);
     let is_used = |device: &str| {

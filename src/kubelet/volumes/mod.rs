@@ -3,6 +3,12 @@
 
 mod claims;
 
+pub(crate) mod error;
+
+pub(crate) mod group;
+
+pub(crate) mod mounted;
+
 pub(crate) mod content;
 
 mod host_path;
@@ -21,23 +27,25 @@ mod program;
 
 pub(crate) mod refs;
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::confined::deadline::within;
 use base::confined::{Dir, tree};
-use base::owner::{self, Owner};
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec, Volume, VolumeDevice, VolumeMount};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
+use self::mounted::shown;
 use crate::cgroups;
 use crate::container::fields::Surroundings;
 use crate::csi::{self, wanted::Wanted};
+use crate::mount_points::is_mount_point;
+use crate::mount_points::mounts_under;
 use crate::node::Node;
+use crate::pods::folder::mark_pod;
+use crate::volumes::error::VolumeError;
+use crate::volumes::mounted::Mounted;
 
 /// Folders of pods, and volumes of one pod, that are looked through.
 const PODS_MAX: usize = 1 << 16;
@@ -51,85 +59,9 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(3600);
 /// All that a volume holds is given to its group within this; a large one takes long.
 const GROUP_LIMIT: Duration = Duration::from_secs(3600);
 
-/// A volume that cannot be mounted, with upstream's text for the event `FailedMount`.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{phase} failed for volume \"{volume}\" : {why}")]
-pub(crate) struct VolumeError {
-    pub(crate) phase: &'static str,
-    pub(crate) volume: String,
-    pub(crate) why: String,
-    /// Nothing is wrong: the volume is on its way.
-    pub(crate) is_waiting: bool,
-}
-
-impl VolumeError {
-    pub(crate) fn new(phase: &'static str, volume: &str, why: String) -> VolumeError {
-        VolumeError { phase, volume: volume.to_owned(), why, is_waiting: false }
-    }
-
-    /// Somebody else must do something first.
-    pub(crate) fn waiting(volume: &str) -> VolumeError {
-        VolumeError {
-            is_waiting: true,
-            ..VolumeError::new("VerifyControllerAttachedVolume", volume, "volume is not attached yet".to_owned())
-        }
-    }
-
-    /// The reason of its event.
-    pub(crate) fn reason(&self) -> &'static str {
-        if self.phase.starts_with("MapVolume") { "FailedMapVolume" } else { "FailedMount" }
-    }
-}
-
-/// The volumes of one pod as they are mounted.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Mounted {
-    /// Where each volume lies on the host.
-    pub(crate) paths: BTreeMap<String, PathBuf>,
-    /// Volumes that the spec's author made read-only as a whole.
-    pub(crate) read_only: BTreeMap<String, bool>,
-    /// When tokens must be fetched again.
-    pub(crate) refresh_at: Option<Timestamp>,
-    /// The labels and annotations that files of the downward API show.
-    shown: Option<(Texts, Texts)>,
-}
-
-type Texts = BTreeMap<String, String>;
-
-impl Mounted {
-    /// Whether files of the downward API show labels or annotations that the pod no longer has.
-    pub(crate) fn is_outdated(&self, pod: &Pod) -> bool {
-        self.shown.is_some() && self.shown != shown(pod)
-    }
-}
-
-/// What files of the downward API may show of the pod's metadata; `None` if it has no such files.
-fn shown(pod: &Pod) -> Option<(Texts, Texts)> {
-    let projects =
-        |v: &Volume| v.projected.iter().flat_map(|p| p.sources.iter().flatten()).any(|s| s.downward_api.is_some());
-    let mut volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
-    let shows = volumes.any(|v| v.downward_api.is_some() || projects(v));
-    shows.then(|| {
-        (pod.metadata.labels.clone().unwrap_or_default(), pod.metadata.annotations.clone().unwrap_or_default())
-    })
-}
-
 /// `<root>/pods/<uid>`.
 pub(crate) fn pod_dir(node: &Node, uid: &str) -> PathBuf {
     node.config.root_dir.join("pods").join(uid)
-}
-
-/// Marks a pod's folder as one of this kubelet's: another kubelet may have pods in the same place.
-fn mark_pod(root: &Path, uid: &str) -> io::Result<()> {
-    let dir = root.join("pods").join(uid);
-    drop(Dir::open_or_make(&dir, 0o750)?);
-    owner::mark(&dir, |_| true).map(drop)
-}
-
-/// Whether a pod's folder is this kubelet's, to remove when its pod is gone.
-pub(crate) fn is_our_pod(root: &Path, uid: &str) -> bool {
-    let marked = |dir: &Path| owner::of(dir).ok().flatten();
-    marked(root) == Some(Owner::Ours) || marked(&root.join("pods").join(uid)).is_some()
 }
 
 /// The mounts and the devices of each container.
@@ -386,7 +318,7 @@ async fn local_group(
             return Ok(());
         }
         if !is_in_use(&pods, &text)? {
-            give(&root, group, mismatch_only)?;
+            group::give(&root, group, mismatch_only)?;
         }
         note_ready(&mark, &text)
     };
@@ -411,58 +343,6 @@ fn is_in_use(pods: &Path, volume: &str) -> io::Result<bool> {
 fn mount_tmpfs(path: &Path, size: Option<i64>) -> io::Result<()> {
     let options = size.filter(|s| *s > 0).map(|size| format!("size={size}"));
     mount(Some("tmpfs"), path, Some("tmpfs"), MsFlags::empty(), options.as_deref()).map_err(io::Error::from)
-}
-
-/// Whether a folder belongs to the group already as `fsGroup` would make it.
-fn fits(dir: &Dir, group: u32) -> io::Result<bool> {
-    let meta = dir.meta(Path::new(""))?;
-    Ok(meta.gid == group && meta.mode & 0o2770 == 0o2770)
-}
-
-/// Gives a volume to the pod's group; with `mismatch_only` not again if its root shows that this was done.
-pub(crate) fn give(root: &Path, group: u32, mismatch_only: bool) -> io::Result<()> {
-    let dir = Dir::open(root)?;
-    if mismatch_only && fits(&dir, group)? { Ok(()) } else { own_tree(&dir, group) }
-}
-
-/// Gives a tree to a group, as `fsGroup` asks: setgid folders, readable and writable for the group. Another pod may be
-/// at work in it: each entry is held by a descriptor, and no mount in it is touched.
-fn own_tree(dir: &Dir, group: u32) -> io::Result<()> {
-    dir.walk(&mut |found| {
-        found.chown(None, Some(group))?;
-        if found.meta.is_link() {
-            return Ok(());
-        }
-        found.chmod(found.meta.mode | if found.meta.is_dir() { 0o2770 } else { 0o660 })
-    })?;
-    // The root last: that it fits says that all is done.
-    dir.chown(Path::new(""), None, Some(group))?;
-    dir.chmod(Path::new(""), dir.meta(Path::new(""))?.mode | 0o2770)
-}
-
-/// The path as the kernel's table of mounts spells it: with no link in it. Its last part is not looked at: what hangs
-/// there may be a server that does not answer. `None` if its folder is not there.
-fn resolved(path: &Path) -> io::Result<Option<PathBuf>> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(Some(path.to_owned())) };
-    match fs::canonicalize(parent) {
-        Ok(parent) => Ok(Some(parent.join(name))),
-        Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(err) => Err(err),
-    }
-}
-
-/// Mount points at or under `dir`, the deepest first, a stacked one as often as it is mounted.
-pub(crate) fn mounts_under(dir: &Path) -> io::Result<Vec<PathBuf>> {
-    let Some(dir) = resolved(dir)? else { return Ok(Vec::new()) };
-    let all = base::mounts::read()?.into_iter().map(|mount| mount.point);
-    let mut found: Vec<PathBuf> = all.filter(|point| point.starts_with(&dir)).collect();
-    found.sort_by_key(|path| std::cmp::Reverse(path.components().count()));
-    Ok(found)
-}
-
-pub(crate) fn is_mount_point(path: &Path) -> io::Result<bool> {
-    let Some(resolved) = resolved(path)? else { return Ok(false) };
-    Ok(mounts_under(path)?.contains(&resolved))
 }
 
 /// Unmounts and removes everything of a pod. Nothing is removed behind a mount that is left, or comes meanwhile: it
@@ -504,21 +384,7 @@ fn force_shares(dir: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_new_label_outdates_only_pods_that_show_it() {
-        let labelled = |volumes: serde_json::Value, label: &str| -> Pod {
-            let pod = serde_json::json!({"metadata": {"labels": {"a": label}}, "spec": {"containers": [], "volumes": volumes}});
-            serde_json::from_value(pod).unwrap()
-        };
-        let show = serde_json::json!([{"name": "v", "projected": {"sources": [{"downwardAPI": {"items": []}}]}}]);
-        let mounted = Mounted { shown: shown(&labelled(show.clone(), "1")), ..Mounted::default() };
-        assert!(!mounted.is_outdated(&labelled(show.clone(), "1")));
-        assert!(mounted.is_outdated(&labelled(show, "2")));
-        let plain = serde_json::json!([{"name": "v", "emptyDir": {}}]);
-        let mounted = Mounted { shown: shown(&labelled(plain.clone(), "1")), ..Mounted::default() };
-        assert!(!mounted.is_outdated(&labelled(plain, "2")));
-    }
+    use std::fs;
 
     // Seen with upstream's "should not mount / map unused volumes in a pod".
     #[test]
@@ -585,29 +451,8 @@ mod tests {
         let outside = Dir::open(dir.path()).unwrap();
         outside.chmod(Path::new("other"), 0o600).unwrap();
         std::os::unix::fs::symlink(&other, volume.join("sub/link")).unwrap();
-        give(&volume, rustix::process::getgid().as_raw(), false).unwrap();
+        group::give(&volume, rustix::process::getgid().as_raw(), false).unwrap();
         assert_eq!(outside.meta(Path::new("other")).unwrap().mode, 0o600);
         assert_eq!(outside.meta(Path::new("v/sub")).unwrap().mode & 0o2770, 0o2770);
-    }
-
-    // security.md H4: the pods of another kubelet of the machine were tidied away at the start.
-    #[test]
-    fn a_pod_of_another_kubelet_is_let_be() {
-        let root = tempfile::tempdir().unwrap();
-        fs::create_dir_all(root.path().join("pods/foreign")).unwrap();
-        mark_pod(root.path(), "own").unwrap();
-        assert!(is_our_pod(root.path(), "own") && !is_our_pod(root.path(), "foreign"));
-        owner::mark(root.path(), |name| name == "pods").unwrap();
-        assert!(is_our_pod(root.path(), "foreign"), "a folder that is ours alone has no foreign pods");
-    }
-
-    // security.md C4: with a link in the kubelet's path no mount was found, and what was mounted was deleted.
-    #[test]
-    fn a_mount_is_found_through_a_linked_folder() {
-        let dir = tempfile::tempdir().unwrap();
-        std::os::unix::fs::symlink("/", dir.path().join("link")).unwrap();
-        assert!(is_mount_point(&dir.path().join("link/proc")).unwrap());
-        assert!(mounts_under(&dir.path().join("link/proc")).unwrap().contains(&PathBuf::from("/proc")));
-        assert!(!is_mount_point(dir.path()).unwrap());
     }
 }

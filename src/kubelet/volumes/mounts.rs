@@ -12,9 +12,12 @@ use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-use super::{Mounted, is_mount_point, pod_dir};
-use crate::container::{ConfigError, env};
+use super::pod_dir;
+use crate::container::env;
+use crate::container::error::ConfigError;
+use crate::mount_points::is_mount_point;
 use crate::node::Node;
+use crate::volumes::mounted::Mounted;
 
 /// A volume answers within this; a share whose server is away does not.
 const VOLUME_LIMIT: Duration = Duration::from_secs(30);

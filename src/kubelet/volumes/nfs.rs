@@ -7,7 +7,8 @@ use base::confined::Dir;
 use base::task::Group;
 use k8s_openapi::api::core::v1::NFSVolumeSource;
 
-use super::{is_mount_point, program};
+use super::program;
+use crate::mount_points::is_mount_point;
 
 /// A server that does not answer must not hold the pod's task for ever.
 const TIMEOUT: Duration = Duration::from_secs(120);

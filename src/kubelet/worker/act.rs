@@ -14,11 +14,13 @@ use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Container;
 use tracing::{debug, info, warn};
 
-use super::observe::Seen;
 use super::plan::{Command, Grace};
 use super::{Worker, hooks};
-use crate::container::{self, ConfigError, Making, Role, env};
+use crate::container::error::ConfigError;
+use crate::container::making::Making;
+use crate::container::{self, Role, env};
 use crate::events::Kind;
+use crate::pods::observed::Seen;
 use crate::runtime::cri::CriError;
 use crate::volumes::{self, mounts};
 use crate::{devices, hosts, images, logs, resolv, sandbox};
@@ -368,11 +370,11 @@ impl Worker {
             ConfigError::new(format!("failed to fetch what the environment refers to: {}", Chain(&err)))
         };
         for name in maps {
-            let found = node.config_map(pod, &name).await.map_err(failed)?;
+            let found = node.known.config_map(pod, &name).await.map_err(failed)?;
             sources.config_maps.insert(name, found);
         }
         for name in secrets {
-            let found = node.secret(pod, &name).await.map_err(failed)?;
+            let found = node.known.secret(pod, &name).await.map_err(failed)?;
             sources.secrets.insert(name, found);
         }
         if self.is_static() {
@@ -381,10 +383,10 @@ impl Worker {
         }
         let links = self.pod.spec.as_ref().and_then(|s| s.enable_service_links).unwrap_or(true);
         if links {
-            sources.services = node.services(pod).await.map_err(failed)?;
+            sources.services = node.known.services(pod).await.map_err(failed)?;
         }
         if !links || pod.metadata.namespace.as_deref() != Some("default") {
-            sources.services.extend(node.master_service(pod).await.map_err(failed)?);
+            sources.services.extend(node.known.master_service(pod).await.map_err(failed)?);
         }
         Ok(sources)
     }

@@ -19,7 +19,7 @@ impl Worker {
         let spec = self.pod.spec.clone().unwrap_or_default();
         let handler = match spec.runtime_class_name.filter(|name| !name.is_empty()) {
             None => String::new(),
-            Some(name) => match self.node.runtime_class(&self.pod, &name).await {
+            Some(name) => match self.node.known.runtime_class(&self.pod, &name).await {
                 Ok(Some(class)) => class.handler,
                 Ok(None) => return Err(format!("runtimeclass.node.k8s.io \"{name}\" not found")),
                 Err(err) => return Err(format!("failed to lookup RuntimeClass {name}: {err}")),

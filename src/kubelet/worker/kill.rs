@@ -15,10 +15,12 @@ use kube::api::{DeleteParams, Preconditions};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::observe::{Seen, State};
-use super::{Desired, Outcome, Worker, hooks};
+use super::{Outcome, Worker, hooks};
 use crate::container::{self, Role};
 use crate::events::Kind;
+use crate::pods::desired::Desired;
+use crate::pods::observed::Seen;
+use crate::pods::observed::State;
 use crate::runtime::tasks;
 use crate::{csi, images, sandbox, volumes};
 
@@ -249,7 +251,7 @@ impl Worker {
             Ok(()) => {
                 volumes::image::release(&self.node, &self.pod).await;
                 volumes::local::release_unused(&self.node).await;
-                self.mounted = volumes::Mounted::default();
+                self.mounted = volumes::mounted::Mounted::default();
                 true
             }
             Err(err) => {

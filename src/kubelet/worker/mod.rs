@@ -3,8 +3,6 @@
 
 mod act;
 
-pub(crate) mod backoff;
-
 mod hooks;
 
 mod kill;
@@ -22,7 +20,7 @@ mod pauses;
 mod tell;
 
 use base::sync::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,22 +28,29 @@ use base::chain::Chain;
 use base::metrics::Metric;
 use base::time::Stopwatch;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::backoff::Backoffs;
-use self::observe::{Observed, observe};
+use self::observe::observe;
 use self::pauses::{Polls, RETRY, pause};
 use self::plan::{Command, Plan, View};
 use self::tell::Told;
+use crate::backoffs::Backoffs;
 use crate::events::Kind;
-use crate::manager::{Pods, Refusal};
 use crate::node::Node;
+use crate::pods::desired::Desired;
+use crate::pods::map::Pods;
+use crate::pods::map::Refusal;
+use crate::pods::observed::Observed;
+use crate::pods::observed::State;
+use crate::pods::resizing::Resizing;
+use crate::pods::snapshot::Snapshot;
 use crate::probes::Probes;
 use crate::status;
-use crate::volumes::{self, Mounted};
+use crate::volumes;
+use crate::volumes::mounted::Mounted;
 
 /// Between two looks whether a deferred resize fits now.
 const RESIZE_RETRY: SignedDuration = SignedDuration::from_secs(5);
@@ -55,47 +60,6 @@ const REFRESH_RETRY: SignedDuration = SignedDuration::from_secs(10);
 const VOLUME_PATIENCE: Duration = Duration::from_secs(120);
 /// The safety net below all events.
 const RELIST: Duration = Duration::from_secs(300);
-/// Ends that are remembered of one pod.
-const ENDED_MAX: usize = 64;
-
-/// What a pod should be, as its task last heard. Only the latest counts.
-#[derive(Clone)]
-pub(crate) struct Desired {
-    pub(crate) pod: Arc<Pod>,
-    /// The API object is gone, or the manifest file.
-    pub(crate) gone: bool,
-    /// Counts volume refreshes asked for.
-    pub(crate) refresh: u64,
-    /// The containers of which the runtime said last that they ended.
-    pub(crate) ended: VecDeque<String>,
-    /// Why the node throws the pod out: reason and text.
-    pub(crate) evicted: Option<(&'static str, String)>,
-    /// Made from a file: its API object is only a mirror.
-    pub(crate) is_static: bool,
-    /// Its object says now that it is the mirror of another pod: it is ended, and its object deleted after it.
-    pub(crate) is_ousted: bool,
-}
-
-impl Desired {
-    /// A pod as a source told of it.
-    pub(crate) fn new(pod: Arc<Pod>) -> Desired {
-        let is_static = crate::sources::is_static(&pod);
-        Desired { pod, gone: false, refresh: 0, ended: VecDeque::new(), evicted: None, is_static, is_ousted: false }
-    }
-
-    /// The runtime says that a container ended.
-    pub(crate) fn has_ended(&mut self, id: String) {
-        if self.ended.len() == ENDED_MAX {
-            self.ended.pop_front();
-        }
-        self.ended.push_back(id);
-    }
-
-    /// The pod is to be ended and forgotten.
-    pub(crate) fn is_deleted(&self) -> bool {
-        self.gone || self.is_ousted || self.pod.metadata.deletion_timestamp.is_some()
-    }
-}
 
 const START: Metric = Metric {
     name: "kubelet_pod_start_duration_seconds",
@@ -106,21 +70,6 @@ const START_SECS: [f64; 24] = [
     0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 180.0, 240.0, 300.0, 360.0, 480.0,
     600.0, 900.0, 1200.0, 1800.0, 3600.0,
 ];
-
-/// What others may look at.
-#[derive(Clone, Default)]
-pub(crate) struct Snapshot {
-    pub(crate) observed: Observed,
-    pub(crate) status: PodStatus,
-    /// Where its volumes lie.
-    pub(crate) volumes: BTreeMap<String, std::path::PathBuf>,
-    /// It was admitted, or something of it runs: its resources, ports and devices are no other's.
-    pub(crate) holds: bool,
-    /// The pod with the resources that it was granted; nothing before it was admitted.
-    pub(crate) granted: Option<Arc<Pod>>,
-    /// Since when a wish for more resources is deferred.
-    pub(crate) deferred: Option<Timestamp>,
-}
 
 /// A pod's task.
 pub(crate) struct Worker {
@@ -147,7 +96,7 @@ pub(crate) struct Worker {
     wake_at: Option<Timestamp>,
     /// The pod's own user namespace, once its sandbox was made.
     userns: Option<k8s_cri::v1::UserNamespace>,
-    resizing: resize::Resizing,
+    resizing: Resizing,
     /// Rounds in a row that could not start or mount something.
     failures: u32,
     /// Since when the kubelet has known a pod none of whose containers ran before; gone once all have.
@@ -198,7 +147,7 @@ impl Worker {
             looked: false,
             wake_at: None,
             userns: None,
-            resizing: resize::Resizing::default(),
+            resizing: Resizing::default(),
             failures: 0,
             seen: fresh.then(Stopwatch::start),
         }
@@ -298,7 +247,7 @@ impl Worker {
                     return Outcome::Retry;
                 }
                 // One that was to be ended and is still of no known state must not be tried again at once.
-                let unclear = self.observed.containers.iter().any(|c| c.state == observe::State::Unknown);
+                let unclear = self.observed.containers.iter().any(|c| c.state == State::Unknown);
                 if worked && reported && !unclear {
                     // The next round begins with telling what this one did.
                     self.looked = true;
@@ -418,7 +367,7 @@ impl Worker {
             if fresh {
                 let message = format!(
                     "Back-off restarting failed container {name} in pod {}",
-                    crate::container::pod_text(&self.pod)
+                    crate::pods::spec::pod_text(&self.pod)
                 );
                 self.node.events.pod(&self.pod, self.field(name), Kind::Warning, "BackOff", message);
             }
@@ -468,7 +417,7 @@ impl Worker {
     }
 
     /// A volume that is on its way is told of only when it takes long, as upstream.
-    fn tell_unmounted(&mut self, err: &volumes::VolumeError) {
+    fn tell_unmounted(&mut self, err: &volumes::error::VolumeError) {
         if !err.is_waiting {
             self.waits_since = None;
             return self.node.events.pod(&self.pod, None, Kind::Warning, err.reason(), err.to_string());
@@ -536,7 +485,7 @@ impl Worker {
     }
 
     fn ips(&self) -> Vec<String> {
-        if crate::sandbox::host_network(&self.pod) {
+        if crate::pods::spec::host_network(&self.pod) {
             return self.node.config.internal_ips();
         }
         self.observed.sandbox().map(|s| s.ips.clone()).unwrap_or_default()

@@ -4,169 +4,14 @@ use base::confined::Dir;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 
-use k8s_openapi::api::core::v1::{
-    ContainerStateTerminated, ContainerStatus, ContainerUser, LinuxContainerUser, PodStatus,
-};
+use k8s_openapi::api::core::v1::{ContainerUser, LinuxContainerUser};
 
+use crate::pods::observed::Observed;
+use crate::pods::observed::Sandbox;
+use crate::pods::observed::Seen;
+use crate::pods::observed::State;
 use crate::runtime::cri::{Cri, CriError};
 use crate::runtime::labels;
-
-/// A sandbox.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sandbox {
-    pub(crate) id: String,
-    pub(crate) ready: bool,
-    pub(crate) attempt: u32,
-    pub(crate) created_at: i64,
-    pub(crate) ips: Vec<String>,
-}
-
-/// Where a container stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum State {
-    Created,
-    Running,
-    Exited,
-    #[default]
-    Unknown,
-}
-
-/// A container that was made.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Seen {
-    pub(crate) id: String,
-    pub(crate) name: String,
-    pub(crate) sandbox_id: String,
-    pub(crate) attempt: u32,
-    pub(crate) state: State,
-    pub(crate) created_at: Timestamp,
-    pub(crate) started_at: Timestamp,
-    pub(crate) finished_at: Timestamp,
-    pub(crate) exit_code: i32,
-    pub(crate) reason: String,
-    pub(crate) message: String,
-    pub(crate) image: String,
-    pub(crate) image_id: String,
-    pub(crate) hash: String,
-    pub(crate) log_path: String,
-    pub(crate) pre_stop: Option<String>,
-    /// Who its first process is, where the runtime tells.
-    pub(crate) user: Option<ContainerUser>,
-}
-
-/// A pod's sandboxes and containers.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Observed {
-    /// Newest first.
-    pub(crate) sandboxes: Vec<Sandbox>,
-    /// Newest first.
-    pub(crate) containers: Vec<Seen>,
-}
-
-impl Observed {
-    /// In order by their numbers: the clock may have gone back between two of them.
-    fn newest_first(mut sandboxes: Vec<Sandbox>, mut containers: Vec<Seen>) -> Observed {
-        sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
-        containers.sort_by_key(|c| std::cmp::Reverse((c.attempt, c.created_at)));
-        Observed { sandboxes, containers }
-    }
-
-    /// The newest container of a name.
-    pub(crate) fn latest(&self, name: &str) -> Option<&Seen> {
-        self.containers.iter().find(|c| c.name == name)
-    }
-
-    /// The one before it.
-    pub(crate) fn previous(&self, name: &str) -> Option<&Seen> {
-        self.containers.iter().filter(|c| c.name == name).nth(1)
-    }
-
-    /// The sandbox that containers run in now.
-    pub(crate) fn sandbox(&self) -> Option<&Sandbox> {
-        self.sandboxes.first().filter(|s| s.ready)
-    }
-
-    /// Whether anything of the pod may still run: only when this is false are its address, ports and devices free.
-    pub(crate) fn may_run(&self) -> bool {
-        let lives = |c: &Seen| matches!(c.state, State::Running | State::Unknown);
-        self.containers.iter().any(lives) || self.sandboxes.iter().any(|s| s.ready)
-    }
-
-    /// Whether a container or sandbox is there and not ended.
-    pub(crate) fn shows_alive(&self, id: &str) -> bool {
-        self.running().any(|c| c.id == id) || self.sandboxes.iter().any(|s| s.ready && s.id == id)
-    }
-
-    pub(crate) fn running(&self) -> impl Iterator<Item = &Seen> {
-        self.containers.iter().filter(|c| c.state == State::Running)
-    }
-}
-
-/// The exit code of a container that vanished, as upstream.
-const EXIT_UNKNOWN: i32 = 137;
-
-impl Observed {
-    /// Puts addresses of the node's first family first, as upstream: runtimes prefer IPv4.
-    pub(crate) fn order_ips(&mut self, node_ip: Option<&std::net::IpAddr>) {
-        let Some(first) = node_ip else { return };
-        for sandbox in &mut self.sandboxes {
-            sandbox.ips.sort_by_key(|ip| ip.contains(':') != first.is_ipv6());
-        }
-    }
-
-    /// Adds what a status told of containers that the runtime has lost (its data deleted, the pod killed behind our
-    /// back): a pod that ended stays ended, and a restart counts on.
-    pub(crate) fn recall(&mut self, status: &PodStatus) {
-        let lists = [&status.init_container_statuses, &status.container_statuses, &status.ephemeral_container_statuses];
-        for told in lists.into_iter().flat_map(|list| list.iter().flatten()) {
-            if self.latest(&told.name).is_none()
-                && let Some(seen) = lost(told)
-            {
-                self.containers.push(seen);
-            }
-        }
-    }
-}
-
-fn lost(told: &ContainerStatus) -> Option<Seen> {
-    let id = told.container_id.as_deref().and_then(|id| id.split_once("://"))?.1.to_owned();
-    let state = told.state.clone().unwrap_or_default();
-    let last = told.last_state.as_ref().and_then(|s| s.terminated.clone());
-    let unknown = || ContainerStateTerminated {
-        exit_code: EXIT_UNKNOWN,
-        reason: Some("ContainerStatusUnknown".to_owned()),
-        message: Some("The container could not be located when the pod was terminated".to_owned()),
-        started_at: state.running.as_ref().and_then(|r| r.started_at.clone()),
-        ..Default::default()
-    };
-    let ended = match (&state.terminated, &state.running) {
-        (Some(ended), _) => ended.clone(),
-        (None, Some(_)) => unknown(),
-        (None, None) => last?,
-    };
-    let at = |time: &Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::Time>| {
-        time.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0)
-    };
-    Some(Seen {
-        id,
-        name: told.name.clone(),
-        sandbox_id: String::new(),
-        attempt: u32::try_from(told.restart_count).unwrap_or(0),
-        state: State::Exited,
-        created_at: Timestamp::UNIX_EPOCH,
-        started_at: at(&ended.started_at),
-        finished_at: at(&ended.finished_at),
-        exit_code: ended.exit_code,
-        reason: ended.reason.unwrap_or_default(),
-        message: ended.message.unwrap_or_default(),
-        image: told.image.clone(),
-        image_id: told.image_id.clone(),
-        hash: String::new(),
-        log_path: String::new(),
-        pre_stop: None,
-        user: told.user.clone(),
-    })
-}
 
 /// Asks the runtime. Ended containers that `before` knows already are not asked for again: they cannot change.
 pub(crate) async fn observe(cri: &Cri, uid: &str, before: &Observed) -> Result<Observed, CriError> {
@@ -274,6 +119,8 @@ fn termination_message(status: &cri::ContainerStatus) -> String {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::PodStatus;
+
     use super::*;
 
     // review node.md M1: a sandbox whose end was told before the CRI showed it was looked at 5 minutes later

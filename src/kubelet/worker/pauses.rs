@@ -43,11 +43,11 @@ impl Polls {
 
 #[cfg(test)]
 mod tests {
+    use crate::pods::desired::{Desired, ENDED_MAX};
     use std::sync::Arc;
 
     use k8s_openapi::api::core::v1::Pod;
 
-    use super::super::{Desired, ENDED_MAX};
     use super::*;
 
     // review node.md M1

@@ -6,22 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, Pod};
 
-use super::backoff::Backoffs;
-use super::observe::{Observed, Seen, State};
-use crate::container::{self, Role, crash_loop, hash, pod_text};
-
-/// What probes say of a container.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Health {
-    /// The container they speak of.
-    pub(crate) id: String,
-    /// The startup probe passed, or there is none.
-    pub(crate) started: bool,
-    /// The readiness probe passes, or there is none.
-    pub(crate) ready: bool,
-    /// Which probe wants the container killed: `liveness` or `startup`.
-    pub(crate) kill: Option<&'static str>,
-}
+use crate::backoffs::Backoffs;
+use crate::container::{self, Role, crash_loop, hash};
+use crate::pods::observed::Observed;
+use crate::pods::observed::Seen;
+use crate::pods::observed::State;
+use crate::pods::spec::pod_text;
+use crate::probes::health::Health;
 
 /// All that the decision rests on.
 pub(crate) struct View<'a> {
@@ -388,8 +379,8 @@ pub(crate) fn init_failed(pod: &Pod, observed: &Observed) -> bool {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::super::observe::Sandbox;
     use super::*;
+    use crate::pods::observed::Sandbox;
 
     fn at(secs: i64) -> Timestamp {
         Timestamp::from_second(secs).unwrap()

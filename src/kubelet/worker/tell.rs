@@ -9,12 +9,16 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::resize::Resizing;
-use super::{Desired, Snapshot, Worker};
-use crate::manager::Pods;
+use super::Worker;
 use crate::node::Node;
+use crate::pods::desired::Desired;
+use crate::pods::map::Pods;
+use crate::pods::resizing::Resizing;
+use crate::pods::snapshot::Snapshot;
 use crate::probes;
-use crate::status::{self, Facts, Published};
+use crate::status;
+use crate::status::facts::Facts;
+use crate::status::publish::Published;
 
 /// What was told, and what the API server has of it.
 #[derive(Clone, Default)]
@@ -33,7 +37,7 @@ pub(super) struct Telling {
     pods: Pods,
     pod: Arc<Pod>,
     shared: Arc<Mutex<Snapshot>>,
-    health: probes::Shared,
+    health: probes::health::Shared,
     waiting: BTreeMap<String, (String, String)>,
     failure: Option<(String, String)>,
     is_terminal: bool,
@@ -146,7 +150,8 @@ impl Telling {
             self.reached = true;
             return;
         };
-        let published = status::publish(&self.node, &target, &self.told.status, self.told.published.as_ref()).await;
+        let published =
+            status::publish::publish(&self.node, &target, &self.told.status, self.told.published.as_ref()).await;
         self.reached = published != Published::Failed;
         if let Published::Yes(version) = published {
             self.told.version = version;
@@ -158,9 +163,14 @@ impl Telling {
 
     /// Whether somebody wrote over what we said, after we said it.
     fn is_overwritten(&self) -> bool {
-        let mirror = if crate::sources::is_static(&self.pod) { self.pods.api_pod(&self.node, &self.pod) } else { None };
+        let mirror = if crate::sources::annotations::is_static(&self.pod) {
+            self.pods.api_pod(&self.node, &self.pod)
+        } else {
+            None
+        };
         let shown = mirror.as_ref().unwrap_or(&self.pod);
-        let later = matches!((status::version(shown), self.told.version), (Some(shown), Some(ours)) if shown > ours);
-        later && shown.status.as_ref().is_some_and(|shown| status::differs(shown, &self.told.status))
+        let later =
+            matches!((status::publish::version(shown), self.told.version), (Some(shown), Some(ours)) if shown > ours);
+        later && shown.status.as_ref().is_some_and(|shown| status::publish::differs(shown, &self.told.status))
     }
 }

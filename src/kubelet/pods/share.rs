@@ -6,9 +6,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::admit::{Host, requests};
+use super::spec::requests;
 use crate::cgroups;
-use crate::worker::resize::{Grant, grant};
+use crate::pods::admission::Host;
+use crate::pods::resizing::Grant;
+use crate::pods::resizing::grant;
 
 /// The part of one pod that was admitted and has not ended.
 #[derive(Clone, Debug)]

@@ -11,7 +11,7 @@ use model::taints::tolerates;
 use crate::cgroups;
 use crate::container;
 use crate::settings::Settings;
-use crate::sources;
+use crate::sources::annotations::is_static;
 
 /// What a node is to a pod that wants to run on it.
 pub(crate) struct Host<'a> {
@@ -80,7 +80,7 @@ pub(super) fn admit(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Verdict 
     let tolerations = spec.tolerations.as_deref().unwrap_or_default();
     let untolerated =
         host.taints.iter().any(|t| t.effect == "NoExecute" && !tolerations.iter().any(|o| tolerates(o, t)));
-    if untolerated && !sources::is_static(pod) {
+    if untolerated && !is_static(pod) {
         return refuse(
             "TaintToleration",
             "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate",
@@ -100,7 +100,7 @@ pub(super) fn admit(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Verdict 
 
 /// Static pods, and those of the system's priorities.
 fn is_critical(pod: &Pod) -> bool {
-    pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= 2_000_000_000) || sources::is_static(pod)
+    pod.spec.as_ref().and_then(|s| s.priority).is_some_and(|p| p >= 2_000_000_000) || is_static(pod)
 }
 
 /// The pods to end so that a critical one that lacks nothing but room is admitted: of the least class first, and no
@@ -234,11 +234,6 @@ fn resources(host: &Host<'_>, pod: &Pod, live: &[&Pod]) -> Verdict {
         }
     }
     Ok(())
-}
-
-/// What a pod asks for of one resource, CPU in milli-units.
-pub(crate) fn requests(pod: &Pod, name: &str) -> i64 {
-    pod.spec.as_ref().and_then(|spec| requests::of_spec(spec).get(name).copied()).unwrap_or(0)
 }
 
 fn selected(host: &Host<'_>, spec: &PodSpec) -> bool {
@@ -379,6 +374,6 @@ mod tests {
             "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "50m"}}},
                                {"name": "i", "resources": {"requests": {"cpu": "200m"}}}]}}),
         );
-        assert_eq!(requests(&pod, "cpu"), 260);
+        assert_eq!(super::super::spec::requests(&pod, "cpu"), 260);
     }
 }

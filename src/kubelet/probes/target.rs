@@ -1,0 +1,83 @@
+//! The container that a probe asks, and where its verdict goes.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use tokio::sync::watch;
+
+use super::health::Shared;
+use crate::node::Node;
+use crate::pods::desired::Desired;
+use crate::probes::health::Health;
+use crate::probes::verdict::Verdict;
+
+/// Which of the three.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Startup,
+    Liveness,
+    Readiness,
+}
+
+impl What {
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            What::Startup => "Startup",
+            What::Liveness => "Liveness",
+            What::Readiness => "Readiness",
+        }
+    }
+}
+
+/// What is probed.
+pub(crate) struct Target {
+    pub(crate) node: Arc<Node>,
+    pub(crate) pod: Arc<Pod>,
+    pub(crate) container: Container,
+    pub(crate) id: String,
+    pub(crate) ip: String,
+    pub(crate) field: String,
+    pub(crate) health: Shared,
+    pub(crate) wake: watch::Sender<Desired>,
+    pub(crate) started_at: jiff::Timestamp,
+}
+
+impl Target {
+    pub(crate) fn count(&self, what: What, verdict: &Verdict) {
+        let result = match verdict {
+            Verdict::Success | Verdict::Warning(_) => "successful",
+            Verdict::Failure(_) => "failed",
+            Verdict::Error(_) => "unknown",
+        };
+        let meta = &self.pod.metadata;
+        let text = |s: &Option<String>| s.clone().unwrap_or_default();
+        let (ns, name, uid) = (text(&meta.namespace), text(&meta.name), text(&meta.uid));
+        self.node.probe_counts.count([
+            ns,
+            name,
+            uid,
+            self.container.name.clone(),
+            what.title().to_owned(),
+            result.to_owned(),
+        ]);
+    }
+
+    pub(crate) fn health(&self) -> Option<Health> {
+        let map = self.health.lock();
+        map.get(&self.container.name).filter(|h| h.id == self.id).cloned()
+    }
+
+    /// Changes the verdict and wakes the pod's task if it is another one.
+    pub(crate) fn set(&self, change: impl FnOnce(&mut Health)) {
+        let changed = {
+            let mut map = self.health.lock();
+            let Some(health) = map.get_mut(&self.container.name).filter(|h| h.id == self.id) else { return };
+            let before = health.clone();
+            change(health);
+            *health != before
+        };
+        if changed {
+            self.wake.send_modify(|_| {});
+        }
+    }
+}
