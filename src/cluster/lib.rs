@@ -26,6 +26,8 @@ pub mod node_names;
 
 mod turns;
 
+mod checks;
+
 pub mod supervisor;
 
 pub mod node_files;

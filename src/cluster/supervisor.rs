@@ -1,8 +1,6 @@
 //! The server's side of joining: answers on the API's port below `/v1-kedge/`, and `/cacerts` and `/ping` for
 //! everybody.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,29 +12,29 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use ipnet::IpNet;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
 use pki::csr::{self, Profile};
-use pki::leaf::Ca;
+use pki::leaf::{Ca, SUPERVISOR};
 use pki::server::Pki;
 use store::store::Store;
 use tracing::{debug, info};
 use wire::body::CollectError;
 use wire::{Body, ConnInfo, body};
 
+use crate::checks::{Reserved, check_clock, check_flags, check_name, check_serving_names, check_version, check_words};
 use crate::credentials::{Credentials, Shown};
 use crate::identity::{Claim, Identities, Standing};
 use crate::names::ServerNames;
 use crate::protocol::{
-    AUTHORITIES, CACERTS, JOIN, JOIN_BYTES_MAX, JoinRequest, MEMBERS, MINOR, NewMember, PING, PREFIX, RELAY, Role,
-    SIGNATURE, Settings, TUNNEL, Welcome,
+    AUTHORITIES, CACERTS, JOIN, JOIN_BYTES_MAX, JoinRequest, MEMBERS, NewMember, PING, PREFIX, RELAY, Role, SIGNATURE,
+    Settings, TUNNEL, Welcome,
 };
-use crate::refusal::{Differing, Refusal, SKEW_MAX_SECS};
+use crate::refusal::Refusal;
 use crate::secrets::{self, Secrets};
 use crate::tunnel::Tunnels;
 use crate::turns::Turns;
-use crate::{members, node_names, protocol};
+use crate::{members, protocol};
 
 /// A request's body comes within this, or not at all: strangers send it.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,10 +42,6 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 const TUNNEL_TIMEOUT: Duration = Duration::from_secs(10);
 /// A wrong token waits this long for its answer, so that guessing is slow.
 const WRONG_TOKEN_PAUSE: Duration = Duration::from_millis(500);
-
-/// What a machine says of itself: an Ed25519 or ECDSA key in base64 takes about a hundred bytes, a machine id has 32.
-const KEY_BYTES_MAX: usize = 1024;
-const MACHINE_ID_BYTES_MAX: usize = 128;
 
 /// A server without a majority keeps its nodes for so long: an election is shorter.
 const LONELY_PAUSE: Duration = Duration::from_secs(6);
@@ -79,9 +73,6 @@ pub struct Config {
     /// The store that may grow; `None`: it is somebody else's.
     pub store: Option<Arc<Store>>,
 }
-
-/// The user whose certificate servers show each other.
-const SUPERVISOR: &str = "system:kedge-supervisor";
 
 /// Answers machines that join, and nodes that open tunnels.
 pub struct Supervisor {
@@ -466,99 +457,6 @@ pub fn addresses_of(slice: &EndpointSlice) -> Vec<String> {
     all
 }
 
-struct Reserved {
-    names: BTreeSet<String>,
-    ranges: Vec<IpNet>,
-}
-
-fn check_serving_names(node: &str, names: &BTreeSet<String>, reserved: &Reserved) -> Result<(), Refusal> {
-    let refused = |name: &str, why: &str| Refusal::Invalid {
-        why: format!("the kubelet's certificate may not hold {name}: {why}"),
-    };
-    for name in names {
-        match name.parse::<IpAddr>() {
-            Ok(ip) if ip.is_loopback() || ip.is_unspecified() => return Err(refused(name, "it is every machine's")),
-            Ok(ip) if reserved.ranges.iter().any(|range| range.contains(&ip)) => {
-                return Err(refused(name, "it is in the service range"));
-            }
-            Ok(_) if reserved.names.contains(name) => {
-                return Err(refused(name, "it is a server's address; choose another --node-ip"));
-            }
-            Ok(_) => {}
-            Err(_) if name != node => return Err(refused(name, "it is not the node's name")),
-            Err(_) if reserved.names.contains(name) => {
-                return Err(refused(name, "it is a server's name; choose another --node-name"));
-            }
-            Err(_) => {}
-        }
-    }
-    Ok(())
-}
-
-fn check_name(name: &str, domain: &str) -> Result<(), Refusal> {
-    if node_names::is_clusters(name, domain) {
-        return Err(Refusal::Invalid {
-            why: format!(
-                "'{name}' cannot be a node's name: names of Services and pods are like it; choose another --node-name"
-            ),
-        });
-    }
-
-    let good = |label: &str| {
-        let inner = label.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
-        !label.is_empty() && inner && !label.starts_with('-') && !label.ends_with('-')
-    };
-    if name.len() <= 200 && name.split('.').all(good) {
-        return Ok(());
-    }
-    Err(Refusal::Invalid {
-        why: format!(
-            "'{name}' cannot be a node's name: want lower-case letters, digits, '-' and '.'; choose one with --node-name"
-        ),
-    })
-}
-
-/// Both are written down for as long as there is the node.
-fn check_words(asked: &JoinRequest) -> Result<(), Refusal> {
-    if asked.public_key.len() <= KEY_BYTES_MAX && asked.machine_id.len() <= MACHINE_ID_BYTES_MAX {
-        return Ok(());
-    }
-    Err(Refusal::Invalid { why: "its key or its machine id is longer than one can be".to_owned() })
-}
-
-fn check_clock(theirs_ms: i64, ours_ms: i64) -> Result<(), Refusal> {
-    let ahead_secs = (theirs_ms - ours_ms) / 1000;
-    if ahead_secs.abs() > SKEW_MAX_SECS { Err(Refusal::ClockSkew { ahead_secs }) } else { Ok(()) }
-}
-
-fn check_version(asked: &JoinRequest, server: &str) -> Result<(), Refusal> {
-    let fits = version_fits(asked.role, asked.minor);
-    if fits { Ok(()) } else { Err(Refusal::VersionSkew { joining: asked.version.clone(), server: server.to_owned() }) }
-}
-
-fn version_fits(role: Role, minor: u32) -> bool {
-    match role {
-        Role::Agent => minor <= MINOR && minor + 3 >= MINOR,
-        // Servers are upgraded one by one: neighbours meet.
-        Role::Server => minor.abs_diff(MINOR) <= 1,
-    }
-}
-
-fn check_flags(
-    theirs: &std::collections::BTreeMap<String, String>,
-    ours: &std::collections::BTreeMap<String, String>,
-) -> Result<(), Refusal> {
-    let names: BTreeSet<&String> = theirs.keys().chain(ours.keys()).collect();
-    let value =
-        |flags: &std::collections::BTreeMap<String, String>, name: &str| flags.get(name).cloned().unwrap_or_default();
-    let flags: Vec<Differing> = names
-        .into_iter()
-        .filter(|name| value(theirs, name) != value(ours, name))
-        .map(|name| Differing { flag: name.clone(), theirs: value(theirs, name), ours: value(ours, name) })
-        .collect();
-    if flags.is_empty() { Ok(()) } else { Err(Refusal::FlagsDiffer { flags }) }
-}
-
 fn status_of(refusal: &Refusal) -> StatusCode {
     match refusal {
         Refusal::NotReady { .. } | Refusal::Unheard { .. } => StatusCode::SERVICE_UNAVAILABLE,
@@ -585,40 +483,4 @@ fn text(status: StatusCode, why: &'static str) -> Response<Body> {
     let mut answer = Response::new(body::full(why));
     *answer.status_mut() = status;
     answer
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_kubelet_cannot_get_a_servers_names() {
-        let reserved = Reserved {
-            names: ["kubernetes.default.svc", "10.0.0.1", "s1"].map(str::to_owned).into(),
-            ranges: vec!["10.43.0.0/16".parse().unwrap()],
-        };
-        let check = |node: &str, names: &[&str]| {
-            check_serving_names(node, &names.iter().map(|n| (*n).to_owned()).collect(), &reserved)
-        };
-        assert_eq!(check("n1", &["n1", "10.0.0.2"]), Ok(()));
-        for (node, name) in
-            [("n1", "10.0.0.1"), ("n1", "127.0.0.1"), ("n1", "::1"), ("n1", "10.43.0.1"), ("n1", "n2"), ("s1", "s1")]
-        {
-            assert!(check(node, &[name]).is_err(), "{node} {name}");
-        }
-    }
-
-    #[test]
-    fn clocks_versions_and_flags_are_compared() {
-        assert_eq!(check_clock(1_000_000, 1_200_000), Ok(()));
-        assert_eq!(check_clock(1_000_000, 2_000_000), Err(Refusal::ClockSkew { ahead_secs: -1000 }));
-        let flags = |cidr: &str| [("cluster-cidr".to_owned(), cidr.to_owned())].into();
-        assert_eq!(check_flags(&flags("a"), &flags("a")), Ok(()));
-        assert!(
-            matches!(check_flags(&flags("a"), &flags("b")), Err(Refusal::FlagsDiffer { flags }) if flags[0].theirs == "a" && flags[0].ours == "b")
-        );
-        let named = |name: &str| check_name(name, "cluster.local").is_ok();
-        assert!(named("edge-1.lan") && named("host.example.com") && !named("Edge") && !named(""));
-        assert!(!named("vault.prod.svc.cluster.local") && !named("kubernetes.default.svc"));
-    }
 }

@@ -7,6 +7,9 @@ use rcgen::SanType;
 
 use crate::server::Options;
 
+/// The user of a server's own parts: its certificate is shown between servers, and it deploys add-ons.
+pub const SUPERVISOR: &str = "system:kedge-supervisor";
+
 /// Usage of a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Usage {
@@ -187,7 +190,7 @@ impl Leaf {
             Leaf::ClientScheduler => client("system:kube-scheduler", None),
             Leaf::ClientKubelet => client(&format!("system:node:{}", options.node_name), Some("system:nodes")),
             Leaf::ClientKubeProxy => client("system:kube-proxy", None),
-            Leaf::ClientSupervisor => client("system:kedge-supervisor", masters),
+            Leaf::ClientSupervisor => client(SUPERVISOR, masters),
             Leaf::ClientAuthProxy => client("system:auth-proxy", None),
             Leaf::ClientApiserver => client("kube-apiserver", masters),
             Leaf::EtcdServer => LeafSpec {

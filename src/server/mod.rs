@@ -41,7 +41,7 @@ use cluster::names::ServerNames;
 use cluster::relay::Relay;
 use cluster::tunnel::Tunnels;
 use controllers::settings::LocalPath;
-use pki::leaf::{Ca, Leaf};
+use pki::leaf::{Ca, Leaf, SUPERVISOR};
 use pki::server::Pki;
 use tokio::sync::watch;
 use tracing::{error, info};
@@ -108,7 +108,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     let ways = Ways { tunnels: Arc::clone(&tunnels), relay, advertised: advertised.clone() };
     let server = api_server(plan, pki, ways, Arc::clone(&base.storage), &clock, &rng, &groups.serving).await?;
     let clients = users::clients(&server);
-    let supervisor = clients.for_user(users::SUPERVISOR);
+    let supervisor = clients.for_user(SUPERVISOR);
     let credentials = Credentials::new(base.passwords.clone(), supervisor.clone());
     let folder = plan.args.common.state.layout.server();
     let using = authorities::in_use(&folder)?;
@@ -161,7 +161,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
         let serving = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingKubelet)), Some(&pki.user_bundle()?))?;
         agent::build(node_half, serving, node, &informers, workers).await?;
     }
-    keeper(plan, pki, clients.for_user(users::SUPERVISOR), clock, node_ips).start(workers);
+    keeper(plan, pki, clients.for_user(SUPERVISOR), clock, node_ips).start(workers);
     Ok(())
 }
 
@@ -217,13 +217,13 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
     };
     let (clients, informers, store) = (clients.clone(), informers.clone(), base.embedded.clone());
     let (domain, clock, rng) = (plan.args.cluster_domain.clone(), base.clock.clone(), base.rng.clone());
-    let identities = Identities::new(Arc::clone(&base.storage), clients.for_user(users::SUPERVISOR));
+    let identities = Identities::new(Arc::clone(&base.storage), clients.for_user(SUPERVISOR));
     let helm = charts::config(&plan.args, &base.pki, &base.clock, &base.rng, plan.kubeconfig().url);
     let schedules = !plan.args.disable_scheduler;
     let leadership = leader::leadership(base.embedded.as_ref(), &base.storage, &plan.node_name, &base.rng, workers);
     let kept = cluster::addons::keep(
         addon_config(plan, &storage_dir, images),
-        clients.for_user(users::SUPERVISOR),
+        clients.for_user(SUPERVISOR),
         leadership.clone(),
         workers,
     );
@@ -241,7 +241,7 @@ fn lead(plan: &Plan, base: &Base, images: Option<&Names>, clients: &Clients, inf
             };
             scheduler::run::run(deps, leading);
         }
-        let supervisor = clients.for_user(users::SUPERVISOR);
+        let supervisor = clients.for_user(SUPERVISOR);
         if let Some(helm) = helm.clone() {
             cluster::helm::run(helm, supervisor.clone(), &informers, leading);
         }

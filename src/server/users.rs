@@ -7,11 +7,9 @@ use apiserver::ApiServer;
 use apiserver::authn::service_account;
 use apiserver::user::{GROUP_AUTHENTICATED, GROUP_MASTERS, GROUP_NODES, UserInfo};
 use client::transport::{Clients, Transport};
+use pki::leaf::SUPERVISOR;
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt as _};
-
-/// The user that deploys add-ons.
-pub(crate) const SUPERVISOR: &str = "system:kedge-supervisor";
 
 /// The user behind a name, with the groups that its certificate or token would give it.
 fn user(name: &str) -> UserInfo {
