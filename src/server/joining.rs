@@ -25,7 +25,8 @@ use pki::leaf::{Ca, Leaf};
 use pki::node_key::NodeKey;
 use pki::server::Pki;
 use pki::token::JoinToken;
-use store::member::{Birth, Standing, standing};
+use store::member::{Birth, Standing};
+use store::standing::standing;
 use store::store::Store;
 use tracing::{info, warn};
 

@@ -16,10 +16,11 @@ use crate::journal::{self, Journal};
 use crate::member::{Birth, Peer};
 use crate::mvcc::database::{self, Applied, DirLock, set_meta};
 use crate::mvcc::files::{self, Files};
-use crate::mvcc::writer::{Shared, Writer};
-use crate::raft::TypeConfig;
+use crate::mvcc::shared::Shared;
+use crate::mvcc::writer::Writer;
+use crate::pending::Pending;
 use crate::raft::image::{copy_pages, strip};
-use crate::raft::pending::Pending;
+use crate::raft::types::TypeConfig;
 
 /// What a copy holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,8 +96,8 @@ fn no_company(member: u64) -> Shared {
         alone: Arc::default(),
         leases_changed: Arc::default(),
         cluster_id: Arc::default(),
-        ahead: Arc::default(),
-        behind: Arc::default(),
+        applied_index: Arc::default(),
+        memtable: Arc::default(),
         space: Arc::default(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::Revision;
+use crate::kv::Revision;
 
 /// Why the store could not do what was asked.
 #[allow(clippy::error_impl_error, reason = "one Error per room, always written store::error::Error by others")]

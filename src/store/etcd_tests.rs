@@ -9,13 +9,16 @@ use base::task::Group;
 use tokio::process::Command;
 
 use crate::bounds::Bounds;
+use crate::config::Config;
 use crate::etcd::Service;
 use crate::etcd::client::Endpoint;
 use crate::external::External;
+use crate::kv::{EventKind, Revision};
 use crate::member::Birth;
 use crate::net::until;
+use crate::storage::{Storage as _, WatchRequest};
 use crate::store::Store;
-use crate::{Config, EventKind, Op, RangeRequest, Revision, Storage as _, Txn, WatchRequest};
+use crate::txn::{Op, RangeRequest, Txn};
 
 /// From the folder of the socket.
 const SOCKET: &str = "unix://etcd.sock";
@@ -253,7 +256,7 @@ async fn external(url: &str, group: &Group) -> Arc<External> {
 async fn a_real_etcd_goes_on_with_what_etcdctl_saves() {
     let dir = tempfile::tempdir().unwrap();
     let (store, group, dir_name) = face(dir.path()).await;
-    store.lease_grant(7, 3600).await.unwrap();
+    store.lessor().grant(7, 3600).await.unwrap();
     let put =
         |key: String, value: Vec<u8>, lease| Op::Put { key: key.into(), value: value.into(), lease, prev_kv: false };
     let write = |ops| store.txn(Txn { success: ops, ..Txn::default() });

@@ -18,11 +18,10 @@ use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::etcd::client::{Client, Endpoint};
 use crate::etcd::convert::{from_event, from_key_value, signed, unsigned};
-use crate::watch::{Farewell, WatchStream};
-use crate::{
-    Compare, CompareOp, EventBatch, Op, OpReply, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply,
-    WatchRequest,
-};
+use crate::kv::{EventBatch, Revision};
+use crate::storage::{Storage, WatchRequest};
+use crate::txn::{Compare, CompareOp, Op, OpReply, RangeReply, RangeRequest, Txn, TxnReply};
+use crate::watch::{CloseReason, WatchStream};
 
 /// The store on somebody else's etcd.
 pub struct External {
@@ -211,10 +210,10 @@ fn condition(compare: Compare) -> pb::Compare {
 async fn follow(
     mut answers: tonic::Streaming<pb::WatchResponse>,
     tx: mpsc::Sender<EventBatch>,
-    farewell: Farewell,
+    close_reason: CloseReason,
     _open: mpsc::Sender<pb::WatchRequest>,
 ) {
-    let end = |why: Error| *farewell.lock() = Some(why);
+    let end = |why: Error| *close_reason.lock() = Some(why);
     loop {
         let answer = tokio::select! {
             answer = answers.message() => answer,
@@ -247,7 +246,7 @@ fn batches(answer: pb::WatchResponse) -> Vec<EventBatch> {
     if answer.events.is_empty() {
         return vec![EventBatch { revision: Revision(at), events: Arc::new([]) }];
     }
-    let mut batches: Vec<(Revision, Vec<crate::Event>)> = Vec::new();
+    let mut batches: Vec<(Revision, Vec<crate::kv::Event>)> = Vec::new();
     for event in answer.events.into_iter().map(from_event) {
         match batches.last_mut() {
             Some((revision, events)) if *revision == event.kv.mod_revision => events.push(event),
@@ -299,12 +298,12 @@ impl Storage for External {
             return Err(Error::Compacted { asked: request.start, floor: Revision(unsigned(created.compact_revision)) });
         }
         let (tx, rx) = mpsc::channel(limits::STORE_WATCH_BACKLOG_BATCHES);
-        let farewell = Farewell::default();
-        self.group.spawn_short("watch", follow(answers, tx, farewell.clone(), requests.clone()));
+        let close_reason = CloseReason::default();
+        self.group.spawn_short("watch", follow(answers, tx, close_reason.clone(), requests.clone()));
         let mut watches = self.watches.lock();
         watches.retain(|watch| !watch.is_closed());
         watches.push(requests);
-        Ok(WatchStream::live(rx, farewell))
+        Ok(WatchStream::live(rx, close_reason))
     }
 
     async fn progress(&self) -> Result<(), Error> {

@@ -12,8 +12,9 @@ use crate::error::Error;
 use crate::faults::{Fault, FaultyDisk};
 use crate::member::Birth;
 use crate::net::{Net, hashes, until, until_all_vote};
+use crate::storage::Storage as _;
 use crate::store::Store;
-use crate::{Op, RangeRequest, Storage as _, Txn};
+use crate::txn::{Op, RangeRequest, Txn};
 
 /// Disks that fail in one run, one after the other.
 const ROUNDS: u64 = 6;
@@ -146,7 +147,7 @@ async fn a_leader_whose_disk_is_full_lets_the_others_go_on_and_catches_up_when_i
 async fn what_a_full_disk_refused_leaves_no_gap_in_the_log_whatever_happens_then() {
     for seed in 0..20 {
         let dir = tempfile::tempdir().unwrap();
-        let config = || crate::Config {
+        let config = || crate::config::Config {
             dir: dir.path().join("db"),
             birth: Birth::First,
             network: None,

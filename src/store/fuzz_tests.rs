@@ -9,17 +9,18 @@ use base::rng::Rng;
 use prost::Message as _;
 use proto::etcd as pb;
 
+use crate::codec::{decode, encode};
+use crate::command::{Batch, Command, Origin};
 use crate::error::Error;
 use crate::etcd::convert;
 use crate::journal::record;
+use crate::kv::Revision;
 use crate::mvcc::apply;
-use crate::raft::TypeConfig;
-use crate::raft::command::{Batch, Command, Origin};
 use crate::raft::rpc::{
     Append, Ballot, Call, KeepAlive, LeaseLeft, MemberStatus, Poll, Propose, Refusal, Reshape, SnapshotHead, Yield,
-    decode, encode,
 };
-use crate::{Compare, CompareOp, Op, RangeRequest, Revision, Txn};
+use crate::raft::types::TypeConfig;
+use crate::txn::{Compare, CompareOp, Op, RangeRequest, Txn};
 
 const ROUNDS: u64 = 3000;
 

@@ -10,93 +10,96 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::TxnReply;
+use crate::command::Command;
 use crate::error::Error;
-use crate::raft::command::Command;
+use crate::mvcc::apply::Leases;
+use crate::mvcc::shared::Shared;
+use crate::propose::Proposer;
+use crate::raft::node::Node;
 use crate::raft::rpc::{KeepAlive, LeaseLeft};
-use crate::store::Store;
+use crate::txn::TxnReply;
 
 /// After a lease could not be revoked, before the next try.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// When leases end, kept while this member leads.
-#[derive(Debug)]
+/// The leases of a store, and when they end, kept while this member leads.
 pub struct Lessor {
+    node: Arc<Node>,
+    proposer: Proposer,
+    table: Arc<Mutex<Leases>>,
     ends: Mutex<BTreeMap<u64, Instant>>,
-    /// Woken when leases come or go.
-    pub changed: Arc<Notify>,
+    changed: Arc<Notify>,
 }
 
 impl Lessor {
-    /// No leases yet; `changed` is woken when some come or go.
-    pub fn new(changed: Arc<Notify>) -> Lessor {
-        Lessor { ends: Mutex::default(), changed }
+    /// Over the leases in `shared`.
+    pub fn new(node: Arc<Node>, proposer: Proposer, shared: &Shared) -> Lessor {
+        let (table, changed) = (shared.leases.clone(), shared.leases_changed.clone());
+        Lessor { node, proposer, table, ends: Mutex::default(), changed }
     }
 
     fn ends(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Instant>> {
         self.ends.lock()
     }
-}
 
-impl Store {
     /// Makes a lease that lives for `ttl_secs` unless it is kept alive.
     ///
     /// Errors: `LeaseExists`, `TimedOut`.
-    pub async fn lease_grant(&self, id: u64, ttl_secs: u64) -> Result<TxnReply, Error> {
-        self.propose(Command::LeaseGrant { id, ttl_secs }).await
+    pub async fn grant(&self, id: u64, ttl_secs: u64) -> Result<TxnReply, Error> {
+        self.proposer.propose(Command::LeaseGrant { id, ttl_secs }).await
     }
 
     /// Ends a lease and deletes its keys, all at one revision.
     ///
     /// Errors: `LeaseNotFound`, `TimedOut`.
-    pub async fn lease_revoke(&self, id: u64) -> Result<TxnReply, Error> {
-        self.propose(Command::LeaseRevoke { id }).await
+    pub async fn revoke(&self, id: u64) -> Result<TxnReply, Error> {
+        self.proposer.propose(Command::LeaseRevoke { id }).await
     }
 
     /// Gives a lease its whole life again, and says how long that is in seconds.
     ///
     /// Errors: `LeaseNotFound`, `NotLeader` while there is no leader.
-    pub async fn lease_keep_alive(&self, id: u64) -> Result<u64, Error> {
-        match self.node().leader().0 {
-            Some(leader) if leader != self.node().id => {
-                self.node().peers.ask(leader, &KeepAlive(id)).await?.map_err(Error::from)
+    pub async fn keep_alive(&self, id: u64) -> Result<u64, Error> {
+        match self.node.leader().0 {
+            Some(leader) if leader != self.node.id => {
+                self.node.peers.ask(leader, &KeepAlive(id)).await?.map_err(Error::from)
             }
-            _ => self.lease_keep_alive_here(id),
+            _ => self.keep_alive_here(id),
         }
     }
 
     /// What is left of a lease's life in seconds.
     ///
     /// Errors: `LeaseNotFound`, `NotLeader` while there is no leader.
-    pub async fn lease_left(&self, id: u64) -> Result<i64, Error> {
-        match self.node().leader().0 {
-            Some(leader) if leader != self.node().id => {
-                self.node().peers.ask(leader, &LeaseLeft(id)).await?.map_err(Error::from)
+    pub async fn left(&self, id: u64) -> Result<i64, Error> {
+        match self.node.leader().0 {
+            Some(leader) if leader != self.node.id => {
+                self.node.peers.ask(leader, &LeaseLeft(id)).await?.map_err(Error::from)
             }
-            _ => self.lease_left_here(id),
+            _ => self.left_here(id),
         }
     }
 
     /// The same as the leader.
-    pub fn lease_keep_alive_here(&self, id: u64) -> Result<u64, Error> {
+    pub fn keep_alive_here(&self, id: u64) -> Result<u64, Error> {
         let ttl_secs = self.led_lease(id)?;
-        self.lessor().ends().insert(id, Instant::now() + Duration::from_secs(ttl_secs));
+        self.ends().insert(id, Instant::now() + Duration::from_secs(ttl_secs));
         Ok(ttl_secs)
     }
 
     /// The same as the leader.
-    pub fn lease_left_here(&self, id: u64) -> Result<i64, Error> {
+    pub fn left_here(&self, id: u64) -> Result<i64, Error> {
         let ttl_secs = self.led_lease(id)?;
-        let end = self.lessor().ends().get(&id).copied();
+        let end = self.ends().get(&id).copied();
         let left = end.map_or(ttl_secs, |end| end.saturating_duration_since(Instant::now()).as_secs());
         Ok(i64::try_from(left).unwrap_or(i64::MAX))
     }
 
     fn led_lease(&self, id: u64) -> Result<u64, Error> {
-        if self.node().leader().0 != Some(self.node().id) {
+        if self.node.leader().0 != Some(self.node.id) {
             return Err(Error::NotLeader { leader: None });
         }
-        self.leases()
+        self.all()
             .into_iter()
             .find(|(lease, _)| *lease == id)
             .map(|(_, ttl_secs)| ttl_secs)
@@ -106,34 +109,34 @@ impl Store {
     /// The keys that hang on a lease.
     ///
     /// Errors: `LeaseNotFound`.
-    pub fn lease_keys(&self, id: u64) -> Result<Vec<bytes::Bytes>, Error> {
-        let leases = self.lease_table().lock();
+    pub fn keys(&self, id: u64) -> Result<Vec<bytes::Bytes>, Error> {
+        let leases = self.table.lock();
         leases.get(&id).map(|lease| lease.keys.iter().cloned().collect()).ok_or(Error::LeaseNotFound { id })
     }
 
     /// The leases that live: id and whole life in seconds.
-    pub fn leases(&self) -> Vec<(u64, u64)> {
-        self.lease_table().lock().iter().map(|(id, lease)| (*id, lease.ttl_secs)).collect()
+    pub fn all(&self) -> Vec<(u64, u64)> {
+        self.table.lock().iter().map(|(id, lease)| (*id, lease.ttl_secs)).collect()
     }
 }
 
 /// Ends leases whose time is over, for as long as the store lives.
-pub async fn keep_time(store: Arc<Store>) {
+pub async fn keep_time(lessor: Arc<Lessor>) {
     let mut led_term = None;
     loop {
-        let (leader, term) = store.node().leader();
-        if leader != Some(store.node().id) {
+        let (leader, term) = lessor.node.leader();
+        if leader != Some(lessor.node.id) {
             led_term = None;
-            store.lessor().ends().clear();
-            if store.node().leader_changed((leader, term)).await.is_err() {
+            lessor.ends().clear();
+            if lessor.node.leader_changed((leader, term)).await.is_err() {
                 return;
             }
             continue;
         }
         if led_term.replace(term) != Some(term) {
-            store.lessor().ends().clear();
+            lessor.ends().clear();
         }
-        let next = note(&store);
+        let next = note(&lessor);
         let expire = async {
             match next {
                 Some((id, end)) => {
@@ -144,9 +147,9 @@ pub async fn keep_time(store: Arc<Store>) {
             }
         };
         tokio::select! {
-            id = expire => end(&store, id).await,
-            () = store.lessor().changed.notified() => {}
-            changed = store.node().leader_changed((leader, term)) => if changed.is_err() {
+            id = expire => end(&lessor, id).await,
+            () = lessor.changed.notified() => {}
+            changed = lessor.node.leader_changed((leader, term)) => if changed.is_err() {
                 return;
             },
         }
@@ -154,9 +157,9 @@ pub async fn keep_time(store: Arc<Store>) {
 }
 
 /// Gives new leases their end, forgets those that are gone, and says which one ends first.
-fn note(store: &Store) -> Option<(u64, Instant)> {
-    let living: BTreeMap<u64, u64> = store.leases().into_iter().collect();
-    let mut ends = store.lessor().ends();
+fn note(lessor: &Lessor) -> Option<(u64, Instant)> {
+    let living: BTreeMap<u64, u64> = lessor.all().into_iter().collect();
+    let mut ends = lessor.ends();
     ends.retain(|id, _| living.contains_key(id));
     for (id, ttl_secs) in living {
         ends.entry(id).or_insert_with(|| Instant::now() + Duration::from_secs(ttl_secs));
@@ -164,12 +167,12 @@ fn note(store: &Store) -> Option<(u64, Instant)> {
     ends.iter().map(|(id, end)| (*id, *end)).min_by_key(|(_, end)| *end)
 }
 
-async fn end(store: &Store, id: u64) {
-    let over = store.lessor().ends().get(&id).is_some_and(|end| *end <= Instant::now());
+async fn end(lessor: &Lessor, id: u64) {
+    let over = lessor.ends().get(&id).is_some_and(|end| *end <= Instant::now());
     if !over {
         return;
     }
-    match store.lease_revoke(id).await {
+    match lessor.revoke(id).await {
         Ok(_) | Err(Error::LeaseNotFound { .. }) => debug!(id, "lease is over"),
         Err(err) => {
             warn!(id, err = %Chain(&err), "a lease that is over could not be revoked yet");

@@ -11,8 +11,9 @@ use bytes::Bytes;
 
 use crate::member::Birth;
 use crate::net::{Net, hashes, until_all_vote, until_or};
+use crate::storage::Storage as _;
 use crate::store::Store;
-use crate::{Op, RangeRequest, Storage as _, Txn};
+use crate::txn::{Op, RangeRequest, Txn};
 
 const CLIENTS: u64 = 4;
 const CUTS: usize = 3;
@@ -84,7 +85,7 @@ fn how_it_stands(stores: &[(Arc<Store>, Group)]) -> String {
         let node = store.node();
         let data = node.raft.data_metrics();
         let data = data.borrow();
-        let (log, applied, silence) = (data.last_log, data.last_applied, node.vigil.silence());
+        let (log, applied, silence) = (data.last_log, data.last_applied, node.last_contact.silence());
         let vote = node.raft.server_metrics().borrow().vote;
         format!(
             "member {}: {:?}, vote {vote}, log {log:?}, applied {applied:?}, no leader for {silence:?}",

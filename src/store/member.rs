@@ -8,11 +8,6 @@ use std::io;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::disk::{Disk as _, SystemDisk};
-use crate::error::Error;
-use crate::mvcc::database;
-use crate::store::Store;
-
 /// What an empty directory becomes. A directory that holds a store already goes on with what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Birth {
@@ -31,34 +26,6 @@ pub enum Standing {
     Waiting,
     /// A member of a cluster, maybe its only one.
     Member,
-}
-
-/// Looks what the store in `dir` is, without opening it for work.
-///
-/// Errors: `Corrupt`, `Io`.
-pub fn standing(dir: &std::path::Path) -> Result<Standing, Error> {
-    let path = database::path_in(dir);
-    // An empty file is what a start leaves that was cut short.
-    match SystemDisk.len(&path) {
-        Ok(1..) => {}
-        Ok(0) => return Ok(Standing::Empty),
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(Standing::Empty),
-        // Whoever takes a store that cannot be read for none makes a new one in its place.
-        Err(err) => return Err(Error::io("cannot look for the store")(err)),
-    }
-    let conn = database::open_reader(&SystemDisk, &path)?;
-    let has_schema =
-        conn.table_exists(None, "meta").map_err(|err| database::sqlite(&path, "cannot read the database", err))?;
-    if !has_schema {
-        return Ok(Standing::Empty);
-    }
-    let member: Option<u64> = database::meta(&conn, &path, "member")?;
-    let applied = database::applied(&conn, &path, member.unwrap_or(1))?;
-    Ok(match (applied.log, member) {
-        (Some(_), _) => Standing::Member,
-        (None, Some(2..)) => Standing::Waiting,
-        (None, _) => Standing::Empty,
-    })
 }
 
 /// How this member is reached and how it reaches others.
@@ -162,36 +129,4 @@ pub enum Change {
         /// The member.
         id: u64,
     },
-}
-
-impl Store {
-    /// Takes in a member as a learner; it becomes a voter by itself once it is up to date. Any member may be asked.
-    ///
-    /// `id` is what [`Store::member_id`] says over there, where the store was opened with [`Birth::Joining`] and serves
-    /// [`Store::peer_handler`] at `address`. Asked again for a member that is in, it sets the address and the name.
-    /// Errors: `NoNetwork` if this store was opened without one, `MemberUnreachable` if nobody answers at `address`,
-    /// `TimedOut` if the group does not agree in time.
-    pub async fn add_learner(&self, id: u64, name: &str, address: &str) -> Result<(), Error> {
-        self.change(Change::Add { id, peer: Peer { addr: address.to_owned(), name: name.to_owned() } }).await
-    }
-
-    /// Makes a learner a voter now. The leader does it by itself, so this is for people.
-    ///
-    /// Errors: `MemberNotFound`, `NotCaughtUp`, `TimedOut`.
-    pub async fn promote(&self, id: u64) -> Result<(), Error> {
-        self.change(Change::Promote { id }).await
-    }
-
-    /// This member is reached under another address (`host:port`) from now on: the others hear of it by its next calls.
-    pub fn moved(&self, address: &str) {
-        self.node().peers.moved(address);
-    }
-
-    /// Lets a member go. A leader that is let go hands over first.
-    ///
-    /// Errors: `MemberNotFound`, `LastMember`, `TimedOut` if no majority of the members is there to agree: then only
-    /// [`crate::backup::reset`] helps.
-    pub async fn remove(&self, id: u64) -> Result<(), Error> {
-        self.change(Change::Remove { id }).await
-    }
 }

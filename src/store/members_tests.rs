@@ -5,10 +5,12 @@ use std::sync::Arc;
 use base::task::Group;
 use bytes::Bytes;
 
+use crate::kv::Revision;
 use crate::member::Birth;
 use crate::net::{Net, hashes, until, until_all_vote};
+use crate::storage::{Storage as _, WatchRequest};
 use crate::store::Store;
-use crate::{Op, RangeRequest, Revision, Storage as _, Txn, WatchRequest};
+use crate::txn::{Op, RangeRequest, Txn};
 
 fn put(key: &str, value: &str) -> Txn {
     let (key, value) = (Bytes::copy_from_slice(key.as_bytes()), Bytes::copy_from_slice(value.as_bytes()));
@@ -175,7 +177,8 @@ async fn a_follower_that_was_cut_off_does_not_raise_its_term() {
     cluster.net.cut(&format!("m{away}"));
     let term = cut_off.node().leader().1;
     // It misses its leader, and may not be elected.
-    until("it would stand", async || cut_off.node().vigil.silence() > crate::raft::vigil::LEASE * 2).await;
+    until("it would stand", async || cut_off.node().last_contact.silence() > crate::raft::last_contact::LEASE * 2)
+        .await;
     leads.txn(put("/during", "the cut")).await.unwrap();
     assert_eq!(cut_off.node().leader().1, term, "it raised its term while nobody could vote for it");
     cluster.net.heal(&format!("m{away}"));
@@ -228,12 +231,12 @@ async fn leases_are_kept_alive_through_any_member_and_end_on_all() {
     let mut id = 6;
     until("a lease is kept alive for longer than its life", async || {
         id += 1;
-        follower.lease_grant(id, 2).await.unwrap();
+        follower.lessor().grant(id, 2).await.unwrap();
         let op = Op::Put { key: "/leased".into(), value: "v".into(), lease: id, prev_kv: false };
         follower.txn(Txn { success: vec![op], ..Txn::default() }).await.unwrap();
         for _ in 0..4 {
             tokio::time::sleep(std::time::Duration::from_millis(800)).await;
-            match follower.lease_keep_alive(id).await {
+            match follower.lessor().keep_alive(id).await {
                 Ok(secs) => assert_eq!(secs, 2),
                 // This machine was asleep for longer than a lease lives.
                 Err(_) => return false,
@@ -244,7 +247,7 @@ async fn leases_are_kept_alive_through_any_member_and_end_on_all() {
     .await;
     let id = id;
     until("the lease ends", async || read(follower, "/leased").await.is_empty()).await;
-    assert!(follower.lease_keep_alive(id).await.is_err());
+    assert!(follower.lessor().keep_alive(id).await.is_err());
     cluster.end().await;
 }
 

@@ -14,10 +14,11 @@ use base::time::Stopwatch;
 use tokio_util::sync::CancellationToken;
 
 use crate::bounds::Bounds;
+use crate::config::Config;
 use crate::disk::{Disk, SystemDisk};
+use crate::kv::Revision;
 use crate::member::{Birth, Dial, Network};
 use crate::store::Store;
-use crate::{Config, Revision};
 
 /// How long [`until`] waits.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -15,12 +15,14 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use crate::bounds::Bounds;
+use crate::config::Config;
 use crate::disk::{Disk, SystemDisk};
 use crate::error::Error;
 use crate::faults::{Fault, FaultyDisk};
 use crate::member::Birth;
+use crate::storage::Storage as _;
 use crate::store::Store;
-use crate::{Config, RangeRequest, Storage as _, Txn};
+use crate::txn::{RangeRequest, Txn};
 
 /// Writes of one life: they fill several segments of a test.
 const WRITES: u64 = 45;
@@ -68,7 +70,7 @@ async fn open(disk: Arc<dyn Disk>, dir: &Path) -> Result<Open, Error> {
 /// The write that makes revision `n + 2`.
 fn write(n: u64) -> Txn {
     let value = vec![u8::try_from(n % 251).unwrap(); usize::try_from(n * 37 % 3000).unwrap()];
-    let op = |key: String, value: Vec<u8>| crate::Op::Put {
+    let op = |key: String, value: Vec<u8>| crate::txn::Op::Put {
         key: Bytes::from(key),
         value: value.into(),
         lease: 0,
@@ -115,7 +117,9 @@ async fn check(store: &Store, seed: u64) -> Option<u64> {
         } else {
             (0..n_writes).rev().find(|n| kv.key == format!("/k/{}", n % 7)).unwrap()
         };
-        let crate::Op::Put { value, .. } = &write(last).success[usize::from(kv.key == "/n")] else { unreachable!() };
+        let crate::txn::Op::Put { value, .. } = &write(last).success[usize::from(kv.key == "/n")] else {
+            unreachable!()
+        };
         assert_eq!(&kv.value, value, "seed {seed}: {:?}", kv.key);
     }
     assert_eq!(read.kvs.len() as u64, if n_writes == 0 { 0 } else { n_writes.min(7) + 1 }, "seed {seed}");

@@ -12,40 +12,48 @@ use base::chain::Chain;
 use base::files::create_private_dir;
 use base::task::Group;
 use bytes::Bytes;
-use openraft::{LogIdOptionExt as _, Raft, SnapshotPolicy};
+use openraft::{Raft, SnapshotPolicy};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{error, info, warn};
 
+use crate::command::Command;
+use crate::config::Config;
 use crate::disk::{Disk, SystemDisk};
 use crate::error::Error;
 use crate::etcd::export;
+use crate::kv::Revision;
 use crate::lease::{self, Lessor};
 use crate::member::{Birth, Change, Leadership, Member};
 use crate::mvcc::apply::Leases;
 use crate::mvcc::database::{self, DirLock};
 use crate::mvcc::files;
+use crate::mvcc::history::History;
 use crate::mvcc::hub::Hub;
 use crate::mvcc::index::Index;
-use crate::mvcc::past::Past;
+use crate::mvcc::job::Job;
 use crate::mvcc::read::Reader;
+use crate::mvcc::shared::Shared;
 use crate::mvcc::space;
-use crate::mvcc::writer::{JOBS, Job, Shared, Writer, check_command};
-use crate::raft::TypeConfig;
+use crate::mvcc::writer::{JOBS, Writer};
+use crate::pending::{Pending, Proposed};
+use crate::propose::Proposer;
 use crate::raft::batch::{self, Proposal};
-use crate::raft::command::Command;
+use crate::raft::election;
 use crate::raft::grow;
 use crate::raft::image::ImageSource;
+use crate::raft::last_contact::{self, LastContact};
 use crate::raft::log::{Log, Recent};
 use crate::raft::machine::Machine;
 use crate::raft::network::Ways;
 use crate::raft::node::{Gate, Node, Unread};
 use crate::raft::peers::Peers;
-use crate::raft::pending::{Pending, Proposed};
+use crate::raft::report::Reporter;
 use crate::raft::rpc::MemberStatus;
 use crate::raft::serve::Inbox;
-use crate::raft::vigil::{self, Vigil};
+use crate::raft::types::TypeConfig;
+use crate::storage::{Storage, WatchRequest};
+use crate::txn::{RangeReply, RangeRequest, Txn, TxnReply};
 use crate::watch::WatchStream;
-use crate::{Config, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply, WatchRequest};
 
 /// Between signs of life of the leader. A call of a follower's log ends by then too, its fsync included, so a slow card
 /// needs it long.
@@ -59,7 +67,7 @@ const PURGE_ENTRIES: (u64, u64) = (5000, 5000);
 /// Keys that a fingerprint holds in memory at a time, with their values.
 const HASH_KEYS: u64 = 128;
 /// Handing over and the last writes, when the store closes.
-const FAREWELL: Duration = Duration::from_secs(4);
+const DRAIN: Duration = Duration::from_secs(4);
 
 /// The embedded store: a member of a Raft group over a log and one SQLite file.
 pub struct Store {
@@ -69,9 +77,9 @@ pub struct Store {
     reader: Arc<Reader>,
     images: ImageSource,
     node: Arc<Node>,
-    lessor: Lessor,
+    lessor: Arc<Lessor>,
     leadership: watch::Receiver<Leadership>,
-    proposals: mpsc::Sender<Proposal>,
+    proposer: Proposer,
 }
 
 impl std::fmt::Debug for Store {
@@ -106,7 +114,7 @@ impl Store {
                 drop(works);
             })
             .map_err(Error::io("cannot start the writer thread"))?;
-        let log = Log { jobs: jobs.clone(), recent: Recent::default(), ahead: shared.ahead.clone() };
+        let log = Log { jobs: jobs.clone(), recent: Recent::default(), applied_index: shared.applied_index.clone() };
         let reader = Arc::new(Reader::new(disk.clone(), path, &shared));
         let images = ImageSource { reader: reader.clone(), log: log.clone(), member, dir: config.dir.clone() };
         // A member that never applied anything is in no cluster yet, whatever number its file drew.
@@ -115,8 +123,8 @@ impl Store {
         // Of its own, as calls go on while the store closes: a leader hands over.
         let (calls, _reports) = Group::root("store-calls");
         let peers = Arc::new(Peers::new(member, Arc::new(cluster), config.network.clone(), &calls));
-        let vigil = Arc::<Vigil>::default();
-        let ways = Ways { peers: peers.clone(), images: images.clone(), vigil: vigil.clone() };
+        let last_contact = Arc::<LastContact>::default();
+        let ways = Ways { peers: peers.clone(), images: images.clone(), last_contact: last_contact.clone() };
         let raft = start_raft(member, config.birth, log.clone(), ways).await?;
         let node = Node {
             id: member,
@@ -125,7 +133,7 @@ impl Store {
             pending: shared.pending.clone(),
             proposed: Proposed::default(),
             peers,
-            vigil,
+            last_contact,
             alone: shared.alone.clone(),
             gate: Gate::default(),
             unread: Unread::default(),
@@ -140,10 +148,11 @@ impl Store {
         }
         let (proposals, queue) = batch::queue();
         let (tell, leadership) = watch::channel(node.leadership());
-        let lessor = Lessor::new(shared.leases_changed.clone());
+        let proposer = Proposer { queue: proposals, space: shared.space.clone(), dir: config.dir.clone() };
+        let lessor = Arc::new(Lessor::new(node.clone(), proposer.clone(), &shared));
         let store =
-            Arc::new(Store { disk, dir: config.dir, shared, reader, images, node, lessor, leadership, proposals });
-        group.spawn("store-elections", vigil::keep(store.node.clone(), config.rng));
+            Arc::new(Store { disk, dir: config.dir, shared, reader, images, node, lessor, leadership, proposer });
+        group.spawn("store-elections", election::keep(store.node.clone(), config.rng));
         store.clone().start_tasks(queue, tell, group);
         // Its end before the store's is fatal for the process, also if nobody writes: the disk failed.
         group.spawn("store-writer", async move {
@@ -162,7 +171,7 @@ impl Store {
     fn start_tasks(self: Arc<Self>, queue: mpsc::Receiver<Proposal>, tell: watch::Sender<Leadership>, group: &Group) {
         group.spawn("store-batch", batch::run(self.node.clone(), queue));
         group.spawn("store-members", grow::tend(self.node.clone()));
-        group.spawn("store-leases", lease::keep_time(self.clone()));
+        group.spawn("store-leases", lease::keep_time(self.lessor.clone()));
         group.spawn("store-leadership", follow_leadership(self.node.clone(), tell));
         let node = self.node.clone();
         group.spawn("store-announce", async move {
@@ -222,7 +231,7 @@ impl Store {
     /// Answers the other members. To be served over HTTP/2 behind TLS that demands a certificate of the peers'
     /// authority, in a group that stops after the store's: while it closes, the others still talk to it.
     pub fn peer_handler(self: &Arc<Self>) -> Arc<dyn wire::Handler> {
-        Arc::new(Inbox::new(Arc::clone(self)))
+        Arc::new(Inbox::new(Arc::clone(&self.lessor), self.reporter()))
     }
 
     /// Writes the whole store as it stands into one file of etcd's format, which is deleted when the path is dropped.
@@ -275,12 +284,7 @@ impl Store {
 
     /// What this member says of itself.
     pub fn status(&self) -> MemberStatus {
-        let (leader, term) = self.node.leader();
-        let applied = self.node.raft.data_metrics().borrow().last_applied.index().unwrap_or(0);
-        let size = |name: &str| std::fs::metadata(self.dir.join(name)).map_or(0, |meta| meta.len());
-        let db_bytes = size("state.db") + size("state.db-wal");
-        // Whoever wants the fingerprint asks for it: it costs a look at every key.
-        MemberStatus { revision: self.current_revision().0, applied, term, leader, db_bytes, hash: 0 }
+        self.reporter().status()
     }
 
     /// Bytes of the database that hold something: free pages, which are written again, are not counted.
@@ -315,16 +319,13 @@ impl Store {
         &self.node
     }
 
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
+    fn reporter(&self) -> Reporter {
+        Reporter { node: self.node.clone(), hub: self.shared.hub.clone(), dir: self.dir.clone() }
     }
 
-    pub(crate) fn lessor(&self) -> &Lessor {
+    /// The leases.
+    pub fn lessor(&self) -> &Lessor {
         &self.lessor
-    }
-
-    pub(crate) fn lease_table(&self) -> &Mutex<Leases> {
-        &self.shared.leases
     }
 
     pub(crate) async fn change(&self, change: Change) -> Result<(), Error> {
@@ -332,19 +333,13 @@ impl Store {
     }
 
     pub(crate) async fn propose(&self, command: Command) -> Result<TxnReply, Error> {
-        check_command(&command)?;
-        if self.shared.space.is_low() && space::adds(&command) {
-            return Err(Error::NoSpace { path: database::path_in(&self.dir) });
-        }
-        let (waiter, answer) = oneshot::channel();
-        self.proposals.send(Proposal { command, waiter }).await.map_err(|_| Error::Closed)?;
-        answer.await.map_err(|_| Error::Closed)?
+        self.proposer.propose(command).await
     }
 
     async fn close(&self, jobs: mpsc::Sender<Job>, thread: std::thread::JoinHandle<()>, lock: DirLock) {
         self.shared.space.close();
         if !self.shared.alone.load(Ordering::Acquire) && self.node.leader().0 == Some(self.node.id) {
-            match tokio::time::timeout(FAREWELL, self.node.hand_over()).await {
+            match tokio::time::timeout(DRAIN, self.node.hand_over()).await {
                 Ok(Ok(()) | Err(Error::LastMember)) => {}
                 Ok(Err(err)) => warn!(err = %Chain(&err), "leadership not handed over, the others elect"),
                 Err(_) => warn!("leadership not handed over in time, the others elect"),
@@ -387,8 +382,8 @@ fn open_files(disk: &Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
         alone: Arc::<AtomicBool>::default(),
         leases_changed: Arc::default(),
         cluster_id: Arc::<AtomicU64>::default(),
-        ahead: Arc::default(),
-        behind: Arc::default(),
+        applied_index: Arc::default(),
+        memtable: Arc::default(),
         space: Arc::default(),
     };
     let writer = Writer::new(files, shared.clone())?;
@@ -406,14 +401,14 @@ fn remove_copies(dir: &Path) {
 }
 
 async fn start_raft(member: u64, birth: Birth, log: Log, ways: Ways) -> Result<Raft<TypeConfig>, Error> {
-    let lease_millis = u64::try_from(vigil::LEASE.as_millis()).map_err(Error::io("cannot start raft"))?;
+    let lease_millis = u64::try_from(last_contact::LEASE.as_millis()).map_err(Error::io("cannot start raft"))?;
     let config = openraft::Config {
         cluster_name: "kedge".to_owned(),
         // Only with others: `grow::tend` turns it on.
         enable_tick: false,
         heartbeat_interval: HEARTBEAT_MILLIS,
-        // `vigil::keep` calls elections. Raft keeps to a leader for the longer of the two; a call for votes ends after
-        // the shorter.
+        // `election::keep` calls elections. Raft keeps to a leader for the longer of the two; a call for votes ends
+        // after the shorter.
         enable_elect: false,
         election_timeout_min: lease_millis - HEARTBEAT_MILLIS,
         election_timeout_max: lease_millis,
@@ -509,7 +504,7 @@ impl Storage for Store {
         if start.0 == 0 || start.0 > current {
             return Ok(stream);
         }
-        Ok(stream.with_past(Past::new(self.reader.clone(), request, current)))
+        Ok(stream.with_past(Box::new(History::new(self.reader.clone(), request, current))))
     }
 
     async fn progress(&self) -> Result<(), Error> {
@@ -531,10 +526,10 @@ impl Storage for Store {
     }
 
     async fn grant_lease(&self, id: u64, ttl_secs: u64) -> Result<(), Error> {
-        self.lease_grant(id, ttl_secs).await.map(drop)
+        self.lessor.grant(id, ttl_secs).await.map(drop)
     }
 
     async fn keep_lease(&self, id: u64) -> Result<(), Error> {
-        self.lease_keep_alive(id).await.map(drop)
+        self.lessor.keep_alive(id).await.map(drop)
     }
 }

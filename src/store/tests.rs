@@ -9,12 +9,12 @@ use base::task::Group;
 use bytes::Bytes;
 
 use crate::bounds::Bounds;
+use crate::config::Config;
 use crate::error::Error;
+use crate::kv::{EventBatch, EventKind, KeyValue, Revision};
+use crate::storage::{Storage as _, WatchRequest};
 use crate::store::Store;
-use crate::{
-    Compare, CompareOp, Config, EventBatch, EventKind, KeyValue, Op, OpReply, RangeRequest, Revision, Storage as _,
-    Txn, TxnReply, WatchRequest, prefix_end,
-};
+use crate::txn::{Compare, CompareOp, Op, OpReply, RangeRequest, Txn, TxnReply, prefix_end};
 
 async fn open(dir: &Path) -> (Arc<Store>, Group) {
     let (group, _reports) = Group::root("test");
@@ -272,7 +272,7 @@ fn copy_files(from: &Path, to: &Path) {
 async fn what_is_behind_the_database_is_read_watched_and_found_after_a_kill() {
     let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let (store, group) = open(dir.path()).await;
-    store.lease_grant(9, 600).await.unwrap();
+    store.lessor().grant(9, 600).await.unwrap();
     for i in 0..30 {
         store.txn(put("k", &format!("{i}{}", "x".repeat(700)))).await.unwrap();
     }
@@ -283,7 +283,7 @@ async fn what_is_behind_the_database_is_read_watched_and_found_after_a_kill() {
     let (killed, killed_group) = open(copy.path()).await;
     for store in [&store, &killed] {
         assert_eq!(store.current_revision().0, 34);
-        assert_eq!(store.leases(), [(9, 600)]);
+        assert_eq!(store.lessor().all(), [(9, 600)]);
         let reply = store.range(all_at(Some(20))).await.unwrap();
         assert!(reply.kvs.len() == 1 && reply.kvs[0].value.starts_with(b"18x"), "{:?}", reply.kvs[0]);
         let mut past = store.watch(WatchRequest { prev_kv: true, ..watch_all(2) }).await.unwrap();
@@ -332,13 +332,13 @@ async fn a_store_of_the_schema_before_goes_on_with_its_log() {
     let conn = rusqlite::Connection::open(&path).unwrap();
     let applied = crate::mvcc::database::applied(&conn, &path, 1).unwrap().log.unwrap();
     for n in 1..=2 {
-        let origin = crate::raft::command::Origin { term: applied.leader_id.term, ..Default::default() };
-        let commands = std::sync::Arc::new(vec![crate::raft::command::Command::Txn(put(&format!("late{n}"), "2"))]);
-        let entry = openraft::Entry::<crate::raft::TypeConfig> {
+        let origin = crate::command::Origin { term: applied.leader_id.term, ..Default::default() };
+        let commands = std::sync::Arc::new(vec![crate::command::Command::Txn(put(&format!("late{n}"), "2"))]);
+        let entry = openraft::Entry::<crate::raft::types::TypeConfig> {
             log_id: openraft::LogId::new(applied.leader_id, applied.index + n),
-            payload: openraft::EntryPayload::Normal(crate::raft::command::Batch { origin, commands }),
+            payload: openraft::EntryPayload::Normal(crate::command::Batch { origin, commands }),
         };
-        let row = crate::raft::rpc::encode(&entry).unwrap();
+        let row = crate::codec::encode(&entry).unwrap();
         conn.execute("INSERT INTO raft_log VALUES (?, ?)", rusqlite::params![applied.index + n, row]).unwrap();
     }
     crate::mvcc::database::set_meta(&conn, "purged", &Some(applied)).unwrap();
@@ -397,7 +397,7 @@ async fn limits_counts_and_inner_transactions_answer_as_etcd_does() {
 async fn revoking_a_lease_deletes_its_keys_also_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (store, group) = open(dir.path()).await;
-    store.lease_grant(7, 60).await.unwrap();
+    store.lessor().grant(7, 60).await.unwrap();
     let leased = |lease| Txn {
         success: vec![Op::Put { key: "l".into(), value: "v".into(), lease, prev_kv: false }],
         ..Txn::default()
@@ -406,8 +406,8 @@ async fn revoking_a_lease_deletes_its_keys_also_after_a_restart() {
     store.txn(leased(7)).await.unwrap();
     group.shutdown().await;
     let (store, group) = open(dir.path()).await;
-    assert_eq!(store.leases(), [(7, 60)]);
-    assert_eq!(store.lease_revoke(7).await.unwrap().revision.0, 3);
+    assert_eq!(store.lessor().all(), [(7, 60)]);
+    assert_eq!(store.lessor().revoke(7).await.unwrap().revision.0, 3);
     assert_eq!(store.range(all_at(None)).await.unwrap().count, 0);
     group.shutdown().await;
 }
@@ -478,9 +478,9 @@ async fn a_members_status_looks_at_no_key() {
 #[test]
 fn a_store_that_cannot_be_looked_at_is_not_taken_for_none() {
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(crate::member::standing(dir.path()).unwrap(), crate::member::Standing::Empty);
+    assert_eq!(crate::standing::standing(dir.path()).unwrap(), crate::member::Standing::Empty);
     // A name that leads to itself is no file that is missing: it says ELOOP.
     let path = crate::mvcc::database::path_in(dir.path());
     std::os::unix::fs::symlink(&path, &path).unwrap();
-    assert!(matches!(crate::member::standing(dir.path()), Err(Error::Io { .. })));
+    assert!(matches!(crate::standing::standing(dir.path()), Err(Error::Io { .. })));
 }

@@ -4,22 +4,32 @@ use base::sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use tokio::sync::mpsc;
 
 use crate::error::Error;
-use crate::mvcc::past::Past;
-use crate::{EventBatch, Revision};
+use crate::kv::{EventBatch, Revision};
 
 /// Why the hub let go of a watcher, if it said so.
-pub type Farewell = Arc<Mutex<Option<Error>>>;
+pub type CloseReason = Arc<Mutex<Option<Error>>>;
+
+/// The past of a watch, page by page.
+#[async_trait]
+pub trait Pages: std::fmt::Debug + Send {
+    /// The next page, which may be empty; `None` at the end.
+    ///
+    /// Errors: `Compacted` if the past was forgotten while it was read.
+    /// Cancel safety: dropped, it reads the same page again.
+    async fn page(&mut self) -> Result<Option<Vec<EventBatch>>, Error>;
+}
 
 /// A stream of batches in revision order. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct WatchStream {
-    past: Option<Past>,
+    past: Option<Box<dyn Pages>>,
     ready: VecDeque<EventBatch>,
     live: mpsc::Receiver<EventBatch>,
-    farewell: Farewell,
+    close_reason: CloseReason,
     lens: Option<Lens>,
 }
 
@@ -35,12 +45,12 @@ impl std::fmt::Debug for Lens {
 
 impl WatchStream {
     /// A watch that shows only what `live` brings; when its sender is gone, `farewell` or `Closed` is the error.
-    pub fn live(live: mpsc::Receiver<EventBatch>, farewell: Farewell) -> WatchStream {
-        WatchStream { past: None, ready: VecDeque::new(), live, farewell, lens: None }
+    pub fn live(live: mpsc::Receiver<EventBatch>, close_reason: CloseReason) -> WatchStream {
+        WatchStream { past: None, ready: VecDeque::new(), live, close_reason, lens: None }
     }
 
     /// The same with a past to be told first; it ends where `live` begins.
-    pub(crate) fn with_past(mut self, past: Past) -> WatchStream {
+    pub(crate) fn with_past(mut self, past: Box<dyn Pages>) -> WatchStream {
         self.past = Some(past);
         self
     }
@@ -79,7 +89,7 @@ impl WatchStream {
         }
         match self.live.recv().await {
             Some(batch) => Ok(batch),
-            None => Err(self.farewell.lock().clone().unwrap_or(Error::Closed)),
+            None => Err(self.close_reason.lock().clone().unwrap_or(Error::Closed)),
         }
     }
 }

@@ -7,7 +7,7 @@ use base::task::Group;
 use proto::etcd as pb;
 
 use super::convert;
-use crate::Revision;
+use crate::kv::Revision;
 use crate::store::Store;
 
 /// The version whose protocol this is; clients look at it to see what they may ask for.
@@ -28,7 +28,7 @@ pub struct Context {
 impl Context {
     /// The header of every answer.
     pub fn header(&self, revision: Option<Revision>) -> Option<pb::ResponseHeader> {
-        use crate::Storage as _;
+        use crate::storage::Storage as _;
         let revision = revision.unwrap_or_else(|| self.store.current_revision());
         Some(pb::ResponseHeader {
             cluster_id: self.store.cluster_id(),

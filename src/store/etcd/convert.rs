@@ -5,7 +5,8 @@ use proto::etcd as pb;
 use tonic::Status;
 
 use crate::error::Error;
-use crate::{Compare, CompareOp, Event, EventKind, KeyValue, Op, RangeRequest, Revision, Txn};
+use crate::kv::{Event, EventKind, KeyValue, Revision};
+use crate::txn::{Compare, CompareOp, Op, RangeRequest, Txn};
 
 /// A count or revision on the wire.
 pub fn signed(n: u64) -> i64 {

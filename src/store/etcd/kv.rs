@@ -7,9 +7,9 @@ use tonic::Status;
 
 use super::context::Context;
 use super::convert::{self, key_value, signed, unsigned};
-use crate::{
-    Compare, CompareOp, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revision, Storage as _, Txn, TxnReply,
-};
+use crate::kv::{KeyValue, Revision};
+use crate::storage::Storage as _;
+use crate::txn::{Compare, CompareOp, Op, OpReply, RangeReply, RangeRequest, Txn, TxnReply};
 
 /// Tries of a put that keeps the key's value or lease, when others change the key meanwhile.
 const KEEP_TRIES: usize = 16;

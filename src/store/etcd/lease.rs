@@ -31,13 +31,13 @@ pub async fn grant(context: Arc<Context>, request: pb::LeaseGrantRequest) -> Res
     }
     let ttl = request.ttl.max(1);
     let id = if request.id == 0 { context.rng.below(u64::MAX >> 1) + 1 } else { unsigned(request.id) };
-    context.store.lease_grant(id, unsigned(ttl)).await.map_err(failed)?;
+    context.store.lessor().grant(id, unsigned(ttl)).await.map_err(failed)?;
     Ok(pb::LeaseGrantResponse { header: context.header(None), id: signed(id), ttl, error: String::new() })
 }
 
 /// Ends a lease.
 pub async fn revoke(context: Arc<Context>, request: pb::LeaseIdRequest) -> Result<pb::HeaderOnly, Status> {
-    let reply = context.store.lease_revoke(unsigned(request.id)).await.map_err(failed)?;
+    let reply = context.store.lessor().revoke(unsigned(request.id)).await.map_err(failed)?;
     Ok(pb::HeaderOnly { header: context.header(Some(reply.revision)) })
 }
 
@@ -47,20 +47,25 @@ pub async fn time_to_live(
     request: pb::LeaseTimeToLiveRequest,
 ) -> Result<pb::LeaseTimeToLiveResponse, Status> {
     let id = unsigned(request.id);
-    let ttl = match context.store.lease_left(id).await {
+    let ttl = match context.store.lessor().left(id).await {
         Ok(left) => left,
         Err(Error::LeaseNotFound { .. }) => -1,
         Err(err) => return Err(failed(err)),
     };
-    let granted =
-        context.store.leases().into_iter().find(|(lease, _)| *lease == id).map_or(0, |(_, granted)| signed(granted));
-    let keys = if request.keys { context.store.lease_keys(id).unwrap_or_default() } else { Vec::new() };
+    let granted = context
+        .store
+        .lessor()
+        .all()
+        .into_iter()
+        .find(|(lease, _)| *lease == id)
+        .map_or(0, |(_, granted)| signed(granted));
+    let keys = if request.keys { context.store.lessor().keys(id).unwrap_or_default() } else { Vec::new() };
     Ok(pb::LeaseTimeToLiveResponse { header: context.header(None), id: request.id, ttl, granted_ttl: granted, keys })
 }
 
 /// Lists the leases.
 pub async fn leases(context: Arc<Context>, _request: pb::Empty) -> Result<pb::LeaseLeasesResponse, Status> {
-    let leases = context.store.leases().into_iter().map(|(id, _)| pb::LeaseStatus { id: signed(id) }).collect();
+    let leases = context.store.lessor().all().into_iter().map(|(id, _)| pb::LeaseStatus { id: signed(id) }).collect();
     Ok(pb::LeaseLeasesResponse { header: context.header(None), leases })
 }
 
@@ -86,7 +91,7 @@ async fn answer_all(
     tx: mpsc::Sender<Result<pb::LeaseKeepAliveResponse, Status>>,
 ) {
     while let Some(Ok(request)) = requests.next().await {
-        let answer = match context.store.lease_keep_alive(unsigned(request.id)).await {
+        let answer = match context.store.lessor().keep_alive(unsigned(request.id)).await {
             Ok(ttl) => Ok(signed(ttl)),
             Err(Error::LeaseNotFound { .. }) => Ok(0),
             Err(err) => Err(failed(err)),

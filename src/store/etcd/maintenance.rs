@@ -18,8 +18,8 @@ use wire::Body;
 
 use super::context::{Context, VERSION};
 use super::convert::{self, signed};
-use crate::Revision;
 use crate::error::Error;
+use crate::kv::Revision;
 
 /// Bytes of one piece of a snapshot.
 const PIECE_BYTES: usize = 32 * 1024;

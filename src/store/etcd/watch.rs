@@ -18,7 +18,8 @@ use wire::Body;
 use super::context::Context;
 use super::convert::{self, signed, unsigned};
 use crate::error::Error;
-use crate::{EventBatch, EventKind, Revision, Storage as _, WatchRequest};
+use crate::kv::{EventBatch, EventKind, Revision};
+use crate::storage::{Storage as _, WatchRequest};
 
 /// The id in answers that are of no single watch.
 const NO_WATCH: i64 = -1;

@@ -26,7 +26,7 @@ use crate::journal::map::{Map, Place};
 use crate::journal::record::{Head, Mark};
 use crate::journal::recover::{Found, Full};
 use crate::journal::segment::{Buffer, Segment};
-use crate::raft::TypeConfig;
+use crate::raft::types::TypeConfig;
 
 /// Files that are kept to be written again.
 const SPARES_MAX: usize = 2;

@@ -21,9 +21,9 @@ use std::borrow::Cow;
 use openraft::{Entry, LogId};
 use serde::{Deserialize, Serialize};
 
+use crate::codec::{decode, encode};
 use crate::error::Error;
-use crate::raft::TypeConfig;
-use crate::raft::rpc::{decode, encode};
+use crate::raft::types::TypeConfig;
 
 /// Bytes before the body.
 const HEADER_BYTES: usize = 44;
@@ -226,9 +226,9 @@ impl Record<'_> {
         let mut rest = part(&self.body).ok_or_else(cut_short)?.1;
         let mut entries = Vec::new();
         while !rest.is_empty() {
-            let (entry, behind) = part(rest).ok_or_else(cut_short)?;
+            let (entry, memtable) = part(rest).ok_or_else(cut_short)?;
             entries.push(decode(entry)?);
-            rest = behind;
+            rest = memtable;
         }
         Ok(entries)
     }
@@ -284,10 +284,12 @@ mod tests {
     #[test]
     fn a_record_of_which_a_sector_did_not_arrive_is_torn_also_over_one_that_was_torn_there_before() {
         let entry = |n: u8| {
-            let put = crate::Op::Put { key: "k".into(), value: vec![n; 1200].into(), lease: 0, prev_kv: false };
-            let commands =
-                vec![crate::raft::command::Command::Txn(crate::Txn { success: vec![put], ..crate::Txn::default() })];
-            let batch = crate::raft::command::Batch { commands: commands.into(), ..Default::default() };
+            let put = crate::txn::Op::Put { key: "k".into(), value: vec![n; 1200].into(), lease: 0, prev_kv: false };
+            let commands = vec![crate::command::Command::Txn(crate::txn::Txn {
+                success: vec![put],
+                ..crate::txn::Txn::default()
+            })];
+            let batch = crate::command::Batch { commands: commands.into(), ..Default::default() };
             Entry::<TypeConfig> { log_id: log(7), payload: EntryPayload::Normal(batch) }
         };
         let sealed = |n| {

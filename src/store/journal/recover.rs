@@ -107,10 +107,10 @@ impl Found {
             full.last = full.last.max(self.take(disk, dir, segment, at, &record)?);
             (at, self.number) = (at + record.span, number + 1);
         }
-        let behind = |from: usize| {
+        let memtable = |from: usize| {
             record::read(&bytes[from..]).is_some_and(|r| r.mark.segment == segment && r.mark.salt == salt)
         };
-        if let Some(whole) = (at + STEP_BYTES..bytes.len()).step_by(STEP_BYTES).find(|from| behind(*from)) {
+        if let Some(whole) = (at + STEP_BYTES..bytes.len()).step_by(STEP_BYTES).find(|from| memtable(*from)) {
             return Err(corrupt(&path, format!("the record at byte {at} is broken, and one at byte {whole} is whole")));
         }
         if record::is_rotten(bytes.get(at..).unwrap_or_default(), salt, segment) {
@@ -160,7 +160,7 @@ pub fn entries(
     disk: &dyn Disk,
     dir: &Path,
     place: &Place,
-) -> Result<Vec<openraft::Entry<crate::raft::TypeConfig>>, Error> {
+) -> Result<Vec<openraft::Entry<crate::raft::types::TypeConfig>>, Error> {
     let path = path_of(dir, place.segment);
     let mut bytes = vec![0; place.span];
     disk.read_at(&path, &mut bytes, place.at as u64).map_err(unreadable(&path))?;

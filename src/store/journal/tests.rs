@@ -7,8 +7,8 @@ use bytes::Bytes;
 use openraft::{CommittedLeaderId, EntryPayload};
 
 use super::*;
-use crate::raft::command::{Batch, Command};
-use crate::{Op as Step, Txn};
+use crate::command::{Batch, Command};
+use crate::txn::{Op as Step, Txn};
 
 const SALT: u64 = 4711;
 

@@ -7,16 +7,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use rusqlite::Connection;
 
+use crate::command::{Command, Outcome};
 use crate::error::Error;
-use crate::mvcc::behind::{Behind, Row, Unsaved};
+use crate::kv::{Event, EventBatch, KeyValue, Revision};
 use crate::mvcc::database;
+use crate::mvcc::history::event;
 use crate::mvcc::index::{CHANGES_MAX, Index, POSITION_BITS, Version, covers};
-use crate::mvcc::past::event;
+use crate::mvcc::memtable::{Memtable, Row, Unsaved};
 use crate::mvcc::read::select;
-use crate::raft::command::{Command, Outcome};
-use crate::{
-    Compare, CompareOp, Event, EventBatch, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revision, Txn, TxnReply,
-};
+use crate::txn::{Compare, CompareOp, Op, OpReply, RangeReply, RangeRequest, Txn, TxnReply};
 
 /// Steps of one transaction, as etcd's `--max-txn-ops`.
 const TXN_OPS_MAX: usize = 128;
@@ -44,7 +43,7 @@ pub struct Pass<'a> {
     /// Where values are that are not behind.
     pub conn: &'a Connection,
     /// The rows that are not in the database yet.
-    pub behind: &'a Behind,
+    pub memtable: &'a Memtable,
     /// What else is not.
     pub unsaved: &'a mut Unsaved,
     /// The versions.
@@ -65,7 +64,7 @@ pub struct Pass<'a> {
 
 /// Refuses what no state could make valid.
 pub fn check(txn: &Txn) -> Result<(), Error> {
-    let size = bytes_of(txn);
+    let size = txn.bytes();
     if size > TXN_BYTES_MAX {
         return Err(Error::TooLarge { what: "bytes of a transaction", size, max: TXN_BYTES_MAX });
     }
@@ -96,17 +95,6 @@ fn check_branches(txn: &Txn) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Bytes of keys and values that a transaction carries.
-pub fn bytes_of(txn: &Txn) -> usize {
-    let op = |op: &Op| match op {
-        Op::Put { key, value, .. } => key.len() + value.len(),
-        Op::Delete { key, range_end, .. } => key.len() + range_end.len(),
-        Op::Range(range) => range.key.len() + range.range_end.len(),
-        Op::Txn(txn) => bytes_of(txn),
-    };
-    txn.success.iter().chain(&txn.failure).map(op).sum()
 }
 
 /// What stops a pass: a value that cannot be read.
@@ -235,7 +223,7 @@ impl Pass<'_> {
     }
 
     fn value(&self, version: Version) -> Result<Bytes, Broken> {
-        if let Some(value) = self.behind.value(version.id) {
+        if let Some(value) = self.memtable.value(version.id) {
             return Ok(value);
         }
         database::value(self.conn, version.id)?.ok_or(rusqlite::Error::QueryReturnedNoRows)
@@ -273,7 +261,7 @@ impl Pass<'_> {
     fn row(&mut self, key: &Bytes, value: &Bytes, create: u64, version: u64, lease: u64, prev: Option<KeyValue>) {
         let id = (self.revision + 1) << POSITION_BITS | self.events.len() as u64;
         let version = Version { id, create, version, lease };
-        self.behind.push(Row { version, entry: self.entry, key: key.clone(), value: value.clone() });
+        self.memtable.push(Row { version, entry: self.entry, key: key.clone(), value: value.clone() });
         self.unsaved.add(ROW_BYTES + key.len() + value.len());
         self.index.write().push(key, version);
         self.events.push(event(key, version, value.clone(), prev));
@@ -351,5 +339,14 @@ fn ordered(op: CompareOp, ordering: std::cmp::Ordering) -> bool {
         CompareOp::NotEqual => ordering.is_ne(),
         CompareOp::Greater => ordering.is_gt(),
         CompareOp::Less => ordering.is_lt(),
+    }
+}
+
+/// Refuses a command that no state could make valid, before it is proposed.
+pub fn check_command(command: &Command) -> Result<(), Error> {
+    match command {
+        Command::Txn(txn) => check(txn),
+        Command::LeaseGrant { id: 0, .. } => Err(Error::Invalid { why: "lease id 0 means no lease" }),
+        _ => Ok(()),
     }
 }

@@ -9,14 +9,14 @@ use openraft::{Entry, LogId, RaftLogId as _};
 use rusqlite::Connection;
 
 use crate::bounds::Bounds;
+use crate::codec::decode;
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::journal::record::next_index;
 use crate::journal::{self, Journal};
 use crate::member::Birth;
 use crate::mvcc::database::{self, LOG_IN_FILES, SCHEMA_VERSION, set_meta};
-use crate::raft::TypeConfig;
-use crate::raft::rpc::decode;
+use crate::raft::types::TypeConfig;
 
 /// Entries that are taken over in one record.
 const TAKEN_AT_ONCE: usize = 256;

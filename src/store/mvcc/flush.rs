@@ -11,8 +11,8 @@ use tracing::{error, warn};
 
 use crate::error::Error;
 use crate::journal::record::next_index;
-use crate::mvcc::behind::{Row, Unsaved};
 use crate::mvcc::database::{self, Applied, set_meta};
+use crate::mvcc::memtable::{Row, Unsaved};
 use crate::mvcc::space::RESERVE_BYTES;
 use crate::mvcc::writer::Writer;
 
@@ -73,9 +73,9 @@ impl Writer {
         if self.is_broken {
             return Err(Error::Closed);
         }
-        let behind = Arc::clone(&self.shared.behind);
+        let memtable = Arc::clone(&self.shared.memtable);
         let (newest_row, written) = {
-            let rows = behind.rows();
+            let rows = memtable.rows();
             let newest_row = rows.values().next_back().map(|row| row.entry).or(self.newest_row);
             let told_by_row = database::newest(self.saved.log, newest_row, self.member) == self.applied.log;
             // Compaction may take the newest row, so the floor brings `meta` up to date.
@@ -98,7 +98,7 @@ impl Writer {
                     self.saved = self.applied.clone();
                 }
                 (self.newest_row, self.unsaved) = (newest_row, Unsaved::default());
-                behind.clear();
+                memtable.clear();
                 self.after_commit(level)
             }
             Err(err) => {

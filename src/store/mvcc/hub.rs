@@ -8,15 +8,16 @@ use base::limits;
 use tokio::sync::mpsc::{self, error::TrySendError};
 
 use crate::error::Error;
+use crate::kv::{EventBatch, Revision};
 use crate::mvcc::index::covers;
-use crate::watch::{Farewell, WatchStream, progress_mark};
-use crate::{EventBatch, Revision, WatchRequest};
+use crate::storage::WatchRequest;
+use crate::watch::{CloseReason, WatchStream, progress_mark};
 
 #[derive(Debug)]
 struct Watcher {
     request: WatchRequest,
     tx: mpsc::Sender<EventBatch>,
-    farewell: Farewell,
+    close_reason: CloseReason,
 }
 
 #[derive(Debug, Default)]
@@ -63,8 +64,8 @@ impl Hub {
     pub fn register(&self, request: WatchRequest) -> Result<(WatchStream, u64), Error> {
         // Full means the reader is too slow: it is let go and must list again.
         let (tx, rx) = mpsc::channel(limits::STORE_WATCH_BACKLOG_BATCHES);
-        let farewell = Farewell::default();
-        let stream = WatchStream::live(rx, farewell.clone());
+        let close_reason = CloseReason::default();
+        let stream = WatchStream::live(rx, close_reason.clone());
         let mut watchers = self.watchers.lock();
         if watchers.closed {
             return Err(Error::Closed);
@@ -75,7 +76,7 @@ impl Hub {
         self.wanting_prev.store(prev, Ordering::Relaxed);
         watchers.last += 1;
         let id = watchers.last;
-        watchers.all.insert(id, Watcher { request, tx, farewell });
+        watchers.all.insert(id, Watcher { request, tx, close_reason });
         // Under the lock that `publish` holds, so no revision falls between the past and the live part.
         Ok((stream, self.revision()))
     }
@@ -112,7 +113,7 @@ impl Hub {
 
     fn let_all_go(&self, watchers: &mut Watchers, why: &Error) {
         for watcher in std::mem::take(&mut watchers.all).into_values() {
-            *watcher.farewell.lock() = Some(why.clone());
+            *watcher.close_reason.lock() = Some(why.clone());
         }
         self.wanting_prev.store(0, Ordering::Relaxed);
     }
@@ -130,7 +131,7 @@ impl Hub {
             let keep = match watcher.tx.try_send(batch) {
                 Ok(()) => true,
                 Err(TrySendError::Full(_)) => {
-                    *watcher.farewell.lock() = Some(Error::SlowWatcher);
+                    *watcher.close_reason.lock() = Some(Error::SlowWatcher);
                     false
                 }
                 Err(TrySendError::Closed(_)) => false,
@@ -172,7 +173,7 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::{Event, EventKind, KeyValue};
+    use crate::kv::{Event, EventKind, KeyValue};
 
     /// Looks at the current revision at the moment a watcher is woken.
     struct Look {

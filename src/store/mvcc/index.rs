@@ -9,7 +9,7 @@ use std::ops::Bound;
 use bytes::Bytes;
 
 use crate::error::Error;
-use crate::{KeyValue, Revision};
+use crate::kv::{KeyValue, Revision};
 
 /// Bits of a row id that count the changes inside one revision: `id = revision << 20 | position`.
 pub const POSITION_BITS: u32 = 20;

@@ -9,10 +9,10 @@ use rusqlite::backup::Backup;
 
 use crate::error::Error;
 use crate::member::Peer;
-use crate::mvcc::behind::Unsaved;
 use crate::mvcc::database::{self, SCHEMA_VERSION, set_meta};
+use crate::mvcc::history;
 use crate::mvcc::hub::Told;
-use crate::mvcc::past;
+use crate::mvcc::memtable::Unsaved;
 use crate::mvcc::writer::Writer;
 
 impl Writer {
@@ -52,7 +52,7 @@ impl Writer {
         let copied = Backup::new(&source, &mut self.conn).and_then(|copy| copy.step(-1));
         self.conn.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
         copied.map_err(|err| self.broken_by("cannot install a snapshot", err))?;
-        self.shared.behind.clear();
+        self.shared.memtable.clear();
         (self.unsaved, self.is_stuck) = (Unsaved::default(), false);
         let revision = self.load()?;
         self.durable = self.applied_index();
@@ -63,11 +63,14 @@ impl Writer {
     fn tell_missed(&mut self, before: u64, revision: u64) -> Result<(), Error> {
         let floor = self.index.read().floor;
         if before + 1 < floor {
-            self.hub.let_go(&Error::Compacted { asked: crate::Revision(before + 1), floor: crate::Revision(floor) });
+            self.hub.let_go(&Error::Compacted {
+                asked: crate::kv::Revision(before + 1),
+                floor: crate::kv::Revision(floor),
+            });
             self.hub.start_at(revision);
             return Ok(());
         }
-        let all = crate::WatchRequest {
+        let all = crate::storage::WatchRequest {
             key: Bytes::from_static(&[0]),
             range_end: Bytes::from_static(&[0]),
             prev_kv: self.hub.wants_prev(),
@@ -76,11 +79,12 @@ impl Writer {
         let failed = |err| database::sqlite(&self.path, "cannot read the database", err);
         let mut next = before + 1;
         while next <= revision {
-            let page = past::page(&self.conn, (&self.shared.index, &self.shared.behind), &all, next, revision)
+            let page = history::page(&self.conn, (&self.shared.index, &self.shared.memtable), &all, next, revision)
                 .map_err(failed)?;
             let from = std::mem::replace(&mut next, page.1);
             self.hub.publish(Told { batches: page.0, has_prev: all.prev_kv }, next - 1, || {
-                past::everything(&self.conn, (&self.shared.index, &self.shared.behind), from, next - 1).map_err(failed)
+                history::everything(&self.conn, (&self.shared.index, &self.shared.memtable), from, next - 1)
+                    .map_err(failed)
             });
         }
         self.hub.start_at(revision);

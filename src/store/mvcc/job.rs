@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 
 use crate::error::Error;
 use crate::member::Peer;
-use crate::raft::TypeConfig;
+use crate::raft::types::TypeConfig;
 
 /// Where an answer goes.
 pub type Answer<T> = oneshot::Sender<Result<T, Error>>;

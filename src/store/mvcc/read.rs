@@ -12,13 +12,14 @@ use tokio::sync::Semaphore;
 
 use crate::disk::Disk;
 use crate::error::Error;
-use crate::mvcc::behind::Behind;
+use crate::kv::{KeyValue, Revision};
 use crate::mvcc::database;
 use crate::mvcc::hub::Hub;
 use crate::mvcc::index::{Index, Version};
+use crate::mvcc::memtable::Memtable;
+use crate::mvcc::shared::Shared;
 use crate::mvcc::space::Space;
-use crate::mvcc::writer::Shared;
-use crate::{KeyValue, RangeReply, RangeRequest, Revision};
+use crate::txn::{RangeReply, RangeRequest};
 
 /// Connections that read at one time; more readers wait for one.
 const READERS: usize = 4;
@@ -34,7 +35,7 @@ pub struct Reader {
     path: PathBuf,
     index: Arc<RwLock<Index>>,
     hub: Arc<Hub>,
-    behind: Arc<Behind>,
+    memtable: Arc<Memtable>,
     space: Arc<Space>,
     permits: Semaphore,
     idle: Mutex<Vec<Connection>>,
@@ -51,8 +52,17 @@ struct Plan {
 impl Reader {
     /// Reads what the hub has told.
     pub fn new(disk: Arc<dyn Disk>, path: PathBuf, shared: &Shared) -> Reader {
-        let Shared { index, hub, behind, space, .. } = shared.clone();
-        Reader { disk, path, index, hub, behind, space, permits: Semaphore::new(READERS), idle: Mutex::new(Vec::new()) }
+        let Shared { index, hub, memtable, space, .. } = shared.clone();
+        Reader {
+            disk,
+            path,
+            index,
+            hub,
+            memtable,
+            space,
+            permits: Semaphore::new(READERS),
+            idle: Mutex::new(Vec::new()),
+        }
     }
 
     /// Answers a range from this member's state.
@@ -83,12 +93,12 @@ impl Reader {
         if keys_only || plan.rows.is_empty() {
             return Ok(Some(plan.rows.iter().map(|(key, v)| v.with(key, Bytes::new())).collect()));
         }
-        let behind = Arc::clone(&self.behind);
+        let memtable = Arc::clone(&self.memtable);
         self.with_connection(move |conn| {
             let mut kvs = Vec::with_capacity(plan.rows.len());
             for (key, version) in &plan.rows {
                 // A row that is not behind any more is committed, so the database is asked second.
-                let found = behind
+                let found = memtable
                     .value(version.id)
                     .map_or_else(|| database::value(conn, version.id), |value| Ok(Some(value)))?;
                 let Some(value) = found else { return Ok(None) };
@@ -126,8 +136,8 @@ impl Reader {
     }
 
     /// The rows that are not in the database yet.
-    pub fn behind(&self) -> Arc<Behind> {
-        Arc::clone(&self.behind)
+    pub fn memtable(&self) -> Arc<Memtable> {
+        Arc::clone(&self.memtable)
     }
 
     /// Where the floor stands.

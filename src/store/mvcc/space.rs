@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing::error;
 
-use crate::raft::command::Command;
-use crate::{Op, Txn};
+use crate::command::Command;
+use crate::txn::{Op, Txn};
 
 /// Bytes that new values leave free: two segments of the log, what is behind the database, and a WAL of it.
 pub const RESERVE_BYTES: u64 = 16 * 1024 * 1024;
@@ -77,7 +77,7 @@ fn txn_adds(txn: &Txn) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Revision;
+    use crate::kv::Revision;
 
     #[test]
     fn what_leads_out_of_a_full_disk_adds_nothing() {

@@ -4,7 +4,7 @@
 use base::sync::{Mutex, RwLock};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use base::chain::Chain;
 use bytes::Bytes;
@@ -15,26 +15,24 @@ use tokio::sync::mpsc;
 use tracing::{debug, error, warn};
 
 use crate::bounds::Bounds;
+use crate::command::{Command, Origin, Outcome};
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::journal::Journal;
 use crate::journal::record::next_index;
-use crate::mvcc::ahead::Ahead;
-use crate::mvcc::apply::{Lease, Leases, Pass, check};
-use crate::mvcc::behind::{Behind, Unsaved};
+use crate::mvcc::apply::{Lease, Leases, Pass};
 use crate::mvcc::database::{self, Applied, Loaded, meta, set_meta};
 use crate::mvcc::files::Files;
 use crate::mvcc::flush::Level;
+use crate::mvcc::history;
 use crate::mvcc::hub::{Hub, Told};
 use crate::mvcc::index::Index;
-pub use crate::mvcc::job::{Answer, AppliedState, Job};
-use crate::mvcc::past;
-use crate::mvcc::space::Space;
+use crate::mvcc::job::Job;
+use crate::mvcc::memtable::Unsaved;
+use crate::mvcc::shared::Shared;
 use crate::mvcc::wait::{self, Came};
-use crate::raft::TypeConfig;
-use crate::raft::command::{Command, Origin, Outcome};
-use crate::raft::log::weight;
-use crate::raft::pending::Pending;
+use crate::raft::types::TypeConfig;
+use crate::raft::types::weight;
 
 /// Jobs that wait for the thread; openraft sends one at a time, the state machine another.
 pub const JOBS: usize = 16;
@@ -45,31 +43,6 @@ const SLICE_EVERY_JOBS: usize = 16;
 
 /// Bytes of entries, roughly, that are appended or read again together.
 const APPEND_BYTES_MAX: usize = 1024 * 1024;
-
-/// What the thread shares with the rest of the store.
-#[derive(Clone, Debug)]
-pub struct Shared {
-    /// The versions.
-    pub index: Arc<RwLock<Index>>,
-    /// The leases.
-    pub leases: Arc<Mutex<Leases>>,
-    /// The watchers.
-    pub hub: Arc<Hub>,
-    /// The callers that wait.
-    pub pending: Arc<Pending>,
-    /// Whether this member is the only one and applies at once.
-    pub alone: Arc<AtomicBool>,
-    /// Woken when leases come or go.
-    pub leases_changed: Arc<tokio::sync::Notify>,
-    /// The cluster's number; a snapshot brings another to a member that joins.
-    pub cluster_id: Arc<AtomicU64>,
-    /// What openraft need not ask the thread for.
-    pub ahead: Arc<Ahead>,
-    /// What is applied and not in the database yet.
-    pub behind: Arc<Behind>,
-    /// Whether the disk is full.
-    pub space: Arc<Space>,
-}
 
 /// The thread's state.
 pub struct Writer {
@@ -141,7 +114,7 @@ impl Writer {
         writer.hub.start_at(revision);
         writer.check_log()?;
         while writer.is_only() && writer.replay()? {}
-        writer.shared.ahead.note(writer.applied.log);
+        writer.shared.applied_index.note(writer.applied.log);
         writer.judge_alone();
         Ok(writer)
     }
@@ -153,7 +126,7 @@ impl Writer {
         self.newest_row = database::newest_row(&self.conn, &self.path)?;
         self.applied = self.saved.clone();
         self.applied.log = database::newest(self.saved.log, self.newest_row, self.member);
-        self.shared.ahead.note(self.applied.log);
+        self.shared.applied_index.note(self.applied.log);
         *self.leases.lock() = read_leases(&self.conn, &loaded, &self.path)?;
         self.compacting = (loaded.floor > 0).then_some((loaded.floor, None));
         *self.index.write() = loaded;
@@ -303,7 +276,7 @@ impl Writer {
             }
             Job::LogState { reply } => drop(reply.send(Ok(self.log_state()))),
             Job::Applied { reply } => {
-                drop(reply.send(Ok((self.shared.ahead.acknowledged(), self.applied.membership.clone()))))
+                drop(reply.send(Ok((self.shared.applied_index.acknowledged(), self.applied.membership.clone()))))
             }
             Job::KeepLog { reply } => {
                 (self.keep_log, self.alone) = (true, false);
@@ -390,7 +363,7 @@ impl Writer {
         let blank = |entry: &Entry<TypeConfig>| Entry { log_id: entry.log_id, payload: EntryPayload::Blank };
         self.refused.extend(entries.iter().map(blank));
         self.applied.log = entries.last().map(|e| *e.get_log_id());
-        self.shared.ahead.applied(self.applied.log);
+        self.shared.applied_index.applied(self.applied.log);
         Ok(())
     }
 
@@ -432,7 +405,7 @@ impl Writer {
 
     fn apply_committed(&mut self, entries: Vec<Entry<TypeConfig>>) -> Result<(), Error> {
         let next = next_index(self.applied.log);
-        self.shared.ahead.note(entries.last().map(|e| *e.get_log_id()));
+        self.shared.applied_index.note(entries.last().map(|e| *e.get_log_id()));
         let fresh: Vec<_> = entries.into_iter().filter(|e| e.get_log_id().index >= next).collect();
         if fresh.is_empty() {
             return Ok(());
@@ -468,10 +441,10 @@ impl Writer {
             self.fail(entries, &err);
             return Err(err);
         }
-        self.shared.ahead.applied(self.applied.log);
+        self.shared.applied_index.applied(self.applied.log);
         let before = self.hub.revision();
         self.hub.publish(told, revision, || {
-            past::everything(&self.conn, (&self.shared.index, &self.shared.behind), before + 1, revision)
+            history::everything(&self.conn, (&self.shared.index, &self.shared.memtable), before + 1, revision)
                 .map_err(|err| database::sqlite(&self.path, "cannot read the database", err))
         });
         if entries.iter().any(touches_leases) {
@@ -488,7 +461,7 @@ impl Writer {
         let mut leases = self.leases.lock();
         let mut pass = Pass {
             conn: &self.conn,
-            behind: &self.shared.behind,
+            memtable: &self.shared.memtable,
             unsaved: &mut self.unsaved,
             index: &self.index,
             leases: &mut leases,
@@ -560,7 +533,7 @@ impl Writer {
     }
 
     fn delete_rows(&mut self, ids: &[u64]) -> Result<(), Error> {
-        let first_behind = self.shared.behind.rows().keys().next().copied();
+        let first_behind = self.shared.memtable.rows().keys().next().copied();
         // Only what is there can be deleted, and not before the database says up to where it is.
         if self.unsaved.floor.is_some() || first_behind.is_some_and(|first| ids.iter().any(|id| *id >= first)) {
             self.flush(Level::Relaxed)?;
@@ -599,13 +572,4 @@ fn read_leases(conn: &Connection, index: &Index, path: &std::path::Path) -> Resu
         }
     }
     Ok(leases)
-}
-
-/// Refuses a command that no state could make valid, before it is proposed.
-pub fn check_command(command: &Command) -> Result<(), Error> {
-    match command {
-        Command::Txn(txn) => check(txn),
-        Command::LeaseGrant { id: 0, .. } => Err(Error::Invalid { why: "lease id 0 means no lease" }),
-        _ => Ok(()),
-    }
 }

@@ -7,10 +7,10 @@ use base::limits;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
+use crate::command::{Command, Outcome};
 use crate::error::Error;
-use crate::raft::command::{Command, Outcome};
+use crate::pending::PendingBatch;
 use crate::raft::node::Node;
-use crate::raft::pending::Parcel;
 use crate::raft::rpc::Proposed;
 
 /// Commands in one entry at most, so that one entry stays short to apply.
@@ -42,8 +42,8 @@ pub async fn run(node: std::sync::Arc<Node>, mut proposals: mpsc::Receiver<Propo
             let n = fitting(&waiting);
             let (commands, waiters): (Vec<_>, Vec<_>) = waiting.drain(..n).map(|p| (p.command, p.waiter)).unzip();
             seq += 1;
-            let parcel = node.pending.begin(seq, commands, waiters);
-            if carry(&node, parcel).await.is_err() {
+            let pending_batch = node.pending.begin(seq, commands, waiters);
+            if carry(&node, pending_batch).await.is_err() {
                 // Raft has stopped, e.g. because the disk failed: only a new process can find out what is durable.
                 return;
             }
@@ -56,7 +56,7 @@ fn fitting(waiting: &[Proposal]) -> usize {
     let mut bytes = 0;
     let over = |proposal: &Proposal| {
         bytes += match &proposal.command {
-            Command::Txn(txn) => crate::mvcc::apply::bytes_of(txn),
+            Command::Txn(txn) => txn.bytes(),
             _ => 0,
         };
         bytes > BATCH_BYTES_MAX
@@ -77,8 +77,8 @@ enum Attempt {
     Unanswered,
 }
 
-/// Carries one parcel until its callers have an answer. `Err` means that Raft has stopped.
-async fn carry(node: &Node, mut parcel: Parcel) -> Result<(), Error> {
+/// Carries one batch until its callers have an answer. `Err` means that Raft has stopped.
+async fn carry(node: &Node, mut pending_batch: PendingBatch) -> Result<(), Error> {
     let deadline = Instant::now() + node.bounds.write_timeout;
     // The leader and the term in whose log it may be. Until a later term is seen it must go to nobody else.
     let mut sent = None;
@@ -86,8 +86,8 @@ async fn carry(node: &Node, mut parcel: Parcel) -> Result<(), Error> {
         let now = node.leader();
         let attempt = match now {
             _ if sent.is_some_and(|sent| sent != now) => Attempt::Sent,
-            (Some(leader), term) if leader == node.id => propose_here(node, &mut parcel, term).await?,
-            (Some(leader), term) => propose_there(node, &mut parcel, leader, term, deadline).await,
+            (Some(leader), term) if leader == node.id => propose_here(node, &mut pending_batch, term).await?,
+            (Some(leader), term) => propose_there(node, &mut pending_batch, leader, term, deadline).await,
             (None, _) => Attempt::Refused,
         };
         if !matches!(attempt, Attempt::Refused) {
@@ -110,22 +110,22 @@ async fn carry(node: &Node, mut parcel: Parcel) -> Result<(), Error> {
         };
         let news = tokio::select! {
             biased;
-            () = parcel.done() => return Ok(()),
+            () = pending_batch.done() => return Ok(()),
             news = timeout_at(deadline, news) => news.unwrap_or(Err(Error::TimedOut)),
         };
         match news {
-            Ok(()) if parcel.is_done() => return Ok(()),
+            Ok(()) if pending_batch.is_done() => return Ok(()),
             Ok(()) => {}
             Err(err) => {
-                node.pending.fail(&node.pending.batch(&parcel, now.1).origin, &err);
+                node.pending.fail(&node.pending.batch(&pending_batch, now.1).origin, &err);
                 return if matches!(err, Error::TimedOut) { Ok(()) } else { Err(err) };
             }
         }
     }
 }
 
-async fn propose_here(node: &Node, parcel: &mut Parcel, term: u64) -> Result<Attempt, Error> {
-    let batch = node.pending.batch(parcel, term);
+async fn propose_here(node: &Node, pending_batch: &mut PendingBatch, term: u64) -> Result<Attempt, Error> {
+    let batch = node.pending.batch(pending_batch, term);
     let origin = batch.origin;
     let Ok(mut answer) = node.raft.client_write_ff(batch).await else {
         node.pending.fail(&origin, &Error::Closed);
@@ -134,7 +134,7 @@ async fn propose_here(node: &Node, parcel: &mut Parcel, term: u64) -> Result<Att
     tokio::select! {
         biased;
         // The writer answers when the entry is durable and applied; openraft's own answer comes a little later.
-        () = parcel.done() => {
+        () = pending_batch.done() => {
             node.unread.keep(answer);
             Ok(Attempt::Sent)
         }
@@ -151,8 +151,14 @@ async fn propose_here(node: &Node, parcel: &mut Parcel, term: u64) -> Result<Att
     }
 }
 
-async fn propose_there(node: &Node, parcel: &mut Parcel, leader: u64, term: u64, deadline: Instant) -> Attempt {
-    let batch = node.pending.batch(parcel, term);
+async fn propose_there(
+    node: &Node,
+    pending_batch: &mut PendingBatch,
+    leader: u64,
+    term: u64,
+    deadline: Instant,
+) -> Attempt {
+    let batch = node.pending.batch(pending_batch, term);
     let answer = tokio::select! {
         answer = timeout_at(deadline, node.peers.propose(leader, &batch)) => answer,
         // A leader that sleeps answers nobody: another one is known long before the call is given up.

@@ -12,10 +12,10 @@ use tracing::{debug, info, warn};
 
 use crate::error::Error;
 use crate::member::{Change, Peer};
-use crate::mvcc::writer::Job;
-use crate::raft::TypeConfig;
+use crate::mvcc::job::Job;
 use crate::raft::node::Node;
 use crate::raft::rpc::{Stand, Status, Yield};
+use crate::raft::types::TypeConfig;
 
 /// A learner that lacks fewer entries than this is up to date enough to vote.
 const VOTER_LAG_MAX: u64 = 200;

@@ -11,21 +11,14 @@ use rusqlite::Connection;
 use rusqlite::backup::Backup;
 use tokio_util::io::ReaderStream;
 
+use crate::codec::{decode, encode};
 use crate::error::Error;
 use crate::member::Peer;
 use crate::mvcc::database::{self, Applied, COPY_VERSION, set_meta};
 use crate::mvcc::read::Reader;
 use crate::raft::log::Log;
-use crate::raft::network::Ways;
-use crate::raft::peers::Lane;
-use crate::raft::rpc::{SNAPSHOT, SnapshotAnswer, SnapshotHead, decode, encode};
-
-/// A whole database. openraft passes it around and never looks into it.
-#[derive(Debug)]
-pub struct Image {
-    /// One that was received; `None` is the running database, which is copied only when it is sent.
-    pub received: Option<tempfile::TempPath>,
-}
+use crate::raft::peers::{Lane, Peers};
+use crate::raft::rpc::{SNAPSHOT, SnapshotAnswer, SnapshotHead};
 
 /// Where copies are made from.
 #[derive(Clone)]
@@ -92,12 +85,12 @@ pub fn strip(copy: &Path, dir: &Path, member: u64) -> Result<Applied, Error> {
 
 /// Copies the store and streams it to a member. Its answer is Raft's.
 pub async fn send(
-    ways: &Ways,
+    (images, peers): (&ImageSource, &Peers),
     to: u64,
     vote: Vote<u64>,
     known: &SnapshotMeta<u64, Peer>,
 ) -> Result<SnapshotAnswer, Error> {
-    let (path, applied) = ways.images.copy().await?;
+    let (path, applied) = images.copy().await?;
     debug_assert!(applied.log >= known.last_log_id, "the store went back");
     let meta = SnapshotMeta {
         last_log_id: applied.log,
@@ -110,5 +103,5 @@ pub async fn send(
     let length = u32::try_from(head.len()).map_err(Error::io("cannot send a copy of the store"))?;
     let start = stream::iter([Ok(Bytes::copy_from_slice(&length.to_be_bytes())), Ok(Bytes::from(head))]);
     let body = wire::body::stream(start.chain(ReaderStream::with_capacity(file, 64 * 1024)));
-    decode(&ways.peers.post(to, Lane::Bulk, SNAPSHOT, body).await?)
+    decode(&peers.post(to, Lane::Bulk, SNAPSHOT, body).await?)
 }

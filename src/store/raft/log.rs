@@ -8,16 +8,15 @@ use std::sync::Arc;
 
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{
-    AnyError, Entry, EntryPayload, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId as _, RaftLogReader,
-    StorageError, StorageIOError, Vote,
+    AnyError, Entry, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId as _, RaftLogReader, StorageError,
+    StorageIOError, Vote,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Error;
-use crate::mvcc::ahead::Ahead;
-use crate::mvcc::writer::Job;
-use crate::raft::TypeConfig;
-use crate::raft::command::Command;
+use crate::mvcc::applied_index::AppliedIndex;
+use crate::mvcc::job::Job;
+use crate::raft::types::{TypeConfig, weight};
 
 /// Entries that are appended and not yet applied.
 pub type Recent = Arc<Mutex<BTreeMap<u64, Entry<TypeConfig>>>>;
@@ -30,7 +29,7 @@ pub struct Log {
     /// What apply will ask for.
     pub recent: Recent,
     /// What is applied already.
-    pub ahead: Arc<Ahead>,
+    pub applied_index: Arc<AppliedIndex>,
 }
 
 /// A storage error in openraft's words.
@@ -67,13 +66,6 @@ impl Log {
 
 /// Bytes of entries sent to a member in one call: more go into the next one.
 const SEND_BYTES_MAX: usize = 1024 * 1024;
-
-/// About how many bytes an entry carries.
-pub fn weight(entry: &Entry<TypeConfig>) -> usize {
-    let EntryPayload::Normal(batch) = &entry.payload else { return 0 };
-    let bytes = |command: &Command| if let Command::Txn(txn) = command { crate::mvcc::apply::bytes_of(txn) } else { 0 };
-    batch.commands.iter().map(bytes).sum()
-}
 
 impl Log {
     /// The entries `from..to`, cut short after `bytes_max`, but never to none.

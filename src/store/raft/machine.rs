@@ -8,10 +8,10 @@ use openraft::{
 
 use crate::error::Error;
 use crate::member::Peer;
-use crate::mvcc::writer::Job;
-use crate::raft::TypeConfig;
-use crate::raft::image::Image;
+use crate::mvcc::job::Job;
 use crate::raft::log::{Log, storage_error};
+use crate::raft::types::Image;
+use crate::raft::types::TypeConfig;
 
 /// The state machine as openraft sees it.
 #[derive(Clone, Debug)]
@@ -48,7 +48,7 @@ impl RaftStateMachine<TypeConfig> for Machine {
         let entries: Vec<_> = entries.into_iter().collect();
         let n = entries.len();
         let last = entries.last().map(|e| *e.get_log_id());
-        if !last.is_some_and(|last| self.log.ahead.acknowledge(last)) {
+        if !last.is_some_and(|last| self.log.applied_index.acknowledge(last)) {
             self.log.ask(ErrorVerb::Write, |reply| Job::Apply { entries, reply }).await?;
         }
         if let Some(last) = last {

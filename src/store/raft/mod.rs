@@ -4,29 +4,20 @@
 //! entries are applied when Raft says so.
 
 pub mod batch;
-pub mod command;
-pub mod pending;
 
 pub mod node;
 
 pub mod log;
 pub mod machine;
 
+pub mod election;
 pub mod grow;
 pub mod image;
+pub mod last_contact;
 pub mod link;
 pub mod network;
 pub mod peers;
+pub mod report;
 pub mod rpc;
 pub mod serve;
-pub mod vigil;
-
-openraft::declare_raft_types!(
-    /// The types of our Raft group.
-    pub TypeConfig:
-        D = crate::raft::command::Batch,
-        R = (),
-        NodeId = u64,
-        Node = crate::member::Peer,
-        SnapshotData = crate::raft::image::Image,
-);
+pub mod types;

@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::member::Peer;
-use crate::raft::TypeConfig;
 use crate::raft::image::{self, ImageSource};
+use crate::raft::last_contact::LastContact;
 use crate::raft::peers::Peers;
 use crate::raft::rpc::{Append, Ballot};
-use crate::raft::vigil::Vigil;
+use crate::raft::types::TypeConfig;
 
 /// After a member could not be reached, before the next try; heartbeats try anyway.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(250);
@@ -28,7 +28,7 @@ pub struct Ways {
     /// Where snapshots come from.
     pub images: ImageSource,
     /// Who was heard when.
-    pub vigil: Arc<Vigil>,
+    pub last_contact: Arc<LastContact>,
 }
 
 /// The way to one member.
@@ -69,7 +69,7 @@ impl RaftNetwork<TypeConfig> for Way {
         let answer =
             self.ways.peers.call(self.to, &Append(rpc)).await.map_err(|err| failed(&err))?.ok_or_else(silent)?;
         if !matches!(answer, AppendEntriesResponse::HigherVote(_)) {
-            self.ways.vigil.acknowledged(self.to, term, sent);
+            self.ways.last_contact.acknowledged(self.to, term, sent);
         }
         Ok(answer)
     }
@@ -88,7 +88,7 @@ impl RaftNetwork<TypeConfig> for Way {
         cancel: impl Future<Output = ReplicationClosed> + Send + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<u64>, StreamingError<TypeConfig, Fatal<u64>>> {
-        let sent = image::send(&self.ways, self.to, vote, &snapshot.meta);
+        let sent = image::send((&self.ways.images, &self.ways.peers), self.to, vote, &snapshot.meta);
         tokio::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
             answer = sent => match answer {

@@ -11,12 +11,12 @@ use tokio::time::{Instant, timeout_at};
 use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::member::{Change, Leadership, Member};
-use crate::raft::TypeConfig;
+use crate::pending::{Pending, Proposed};
+use crate::raft::last_contact::LastContact;
 use crate::raft::log::Log;
 use crate::raft::peers::Peers;
-use crate::raft::pending::{Pending, Proposed};
 use crate::raft::rpc::{Members, ReadIndex, Reshape};
-use crate::raft::vigil::Vigil;
+use crate::raft::types::TypeConfig;
 
 /// Between tries with a leader that was just found to lead no more.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
@@ -39,7 +39,7 @@ pub struct Node {
     /// The others.
     pub peers: Arc<Peers>,
     /// Who was heard when.
-    pub vigil: Arc<Vigil>,
+    pub last_contact: Arc<LastContact>,
     /// Whether it is the only one, so that it need not ask anybody.
     pub alone: Arc<AtomicBool>,
     /// Rounds of asking, shared by the reads that wait.
@@ -88,7 +88,7 @@ impl Node {
     /// Who leads, and whether this member may act as the leader now.
     pub fn leadership(&self) -> Leadership {
         let (leader, term) = self.leader();
-        let certain = || self.vigil.is_certain(self.id, term, &self.voters());
+        let certain = || self.last_contact.is_certain(self.id, term, &self.voters());
         let is_me = leader == Some(self.id) && (self.alone.load(Ordering::Acquire) || certain());
         Leadership { leader, is_me, term }
     }

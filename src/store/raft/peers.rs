@@ -11,11 +11,12 @@ use bytes::Bytes;
 use tracing::{info, warn};
 use wire::Body;
 
+use crate::codec::{decode, encode};
+use crate::command::Batch;
 use crate::error::Error;
 use crate::member::{Network, Peer};
-use crate::raft::command::Batch;
 use crate::raft::link::Link;
-use crate::raft::rpc::{ADDRESS, CALL_BYTES_MAX, CLUSTER, Call, MEMBER, Propose, Proposed, decode, encode};
+use crate::raft::rpc::{ADDRESS, CALL_BYTES_MAX, CLUSTER, Call, MEMBER, Propose, Proposed};
 
 /// A call that is not Raft's own ends by then.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);

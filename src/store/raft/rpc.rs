@@ -8,13 +8,10 @@ use openraft::{LogId, SnapshotMeta, Vote};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::command::Batch;
 use crate::error::Error;
 use crate::member::{Change, Member, Peer};
-use crate::raft::TypeConfig;
-use crate::raft::command::Batch;
-
-/// The form below.
-const FORM: u8 = 1;
+use crate::raft::types::TypeConfig;
 
 /// Bytes of one call, but for snapshots.
 pub const CALL_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -169,22 +166,5 @@ impl From<Error> for Refusal {
             Error::TimedOut => Refusal::TimedOut,
             other => Refusal::Other(other.to_string()),
         }
-    }
-}
-
-/// The bytes of a call, an answer or a log row.
-pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
-    postcard::to_extend(value, vec![FORM]).map_err(Error::io("cannot encode a message between members"))
-}
-
-/// Reads what [`encode`] wrote.
-pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
-    match bytes.split_first() {
-        Some((&FORM, rest)) => postcard::from_bytes(rest).map_err(Error::io("cannot decode a message between members")),
-        Some((form, _)) => Err(Error::Io {
-            doing: "cannot decode a message between members",
-            why: format!("its form {form} is newer than this kedge"),
-        }),
-        None => Err(Error::Io { doing: "cannot decode a message between members", why: "it is empty".to_owned() }),
     }
 }

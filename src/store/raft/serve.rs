@@ -12,22 +12,27 @@ use tracing::{info, warn};
 use wire::body::{self, Body};
 use wire::{ConnInfo, Handler};
 
+use crate::codec::{decode, encode};
 use crate::error::Error;
-use crate::raft::TypeConfig;
-use crate::raft::image::Image;
+use crate::lease::Lessor;
+use crate::raft::node::Node;
 use crate::raft::peers::collect;
+use crate::raft::report::Reporter;
 use crate::raft::rpc::{
     ADDRESS, Append, Ballot, CLUSTER, Call, KeepAlive, LeaseLeft, MEMBER, Members, Poll, Propose, Proposed, ReadIndex,
-    Refusal, Reshape, SNAPSHOT, SnapshotAnswer, SnapshotHead, Stand, Status, Yield, decode, encode,
+    Refusal, Reshape, SNAPSHOT, SnapshotAnswer, SnapshotHead, Stand, Status, Yield,
 };
-use crate::store::Store;
+use crate::raft::types::Image;
+use crate::raft::types::TypeConfig;
 
 /// Bytes of a snapshot's head at most.
 const HEAD_BYTES_MAX: usize = 1024 * 1024;
 
-/// The handler behind [`Store::peer_handler`].
+/// The handler behind [`crate::store::Store::peer_handler`].
 pub struct Inbox {
-    store: Arc<Store>,
+    node: Arc<Node>,
+    lessor: Arc<Lessor>,
+    reporter: Reporter,
     /// The cluster whose member was turned away last: it calls again and again, and is told of once.
     foreign: AtomicU64,
 }
@@ -60,15 +65,15 @@ fn refuse(status: StatusCode, why: &str) -> Response<Body> {
 }
 
 impl Inbox {
-    /// Answers for a store.
-    pub fn new(store: Arc<Store>) -> Inbox {
-        Inbox { store, foreign: AtomicU64::new(0) }
+    /// Answers for a member.
+    pub fn new(lessor: Arc<Lessor>, reporter: Reporter) -> Inbox {
+        Inbox { node: reporter.node.clone(), lessor, reporter, foreign: AtomicU64::new(0) }
     }
 
     /// Learns where the caller is; turns away one of another cluster.
     fn greet(&self, req: &Request<Body>) -> Result<(), String> {
         let header = |name| req.headers().get(name).and_then(|value| value.to_str().ok());
-        let peers = &self.store.node().peers;
+        let peers = &self.node.peers;
         let theirs: Option<u64> = header(CLUSTER).and_then(|text| text.parse().ok());
         if let (Some(theirs), Some(ours)) = (theirs, peers.cluster())
             && theirs != ours
@@ -93,7 +98,7 @@ impl Inbox {
     /// Whether the caller was a member and is none any more. Only the leader can tell: others may have old news, and a
     /// new member calls nobody before it is in.
     fn let_go(&self, req: &Request<Body>) -> bool {
-        let node = self.store.node();
+        let node = &self.node;
         let caller =
             req.headers().get(MEMBER).and_then(|value| value.to_str().ok()).and_then(|text| text.parse::<u64>().ok());
         let of_this = req.headers().contains_key(CLUSTER);
@@ -107,7 +112,7 @@ impl Inbox {
             return encode(&self.snapshot(body).await?);
         }
         let bytes = collect(body).await.map_err(Error::io("a member's message broke off"))?;
-        let node = self.store.node();
+        let node = &self.node;
         let raft = &node.raft;
         match path {
             Append::PATH => encode(&self.append(decode(&bytes)?).await),
@@ -119,13 +124,11 @@ impl Inbox {
             Yield::PATH => encode(&node.yield_to(decode::<Yield>(&bytes)?.0).await.ok()),
             Stand::PATH => encode(&raft.trigger().elect().await.ok()),
             KeepAlive::PATH => {
-                encode(&self.store.lease_keep_alive_here(decode::<KeepAlive>(&bytes)?.0).map_err(Refusal::from))
+                encode(&self.lessor.keep_alive_here(decode::<KeepAlive>(&bytes)?.0).map_err(Refusal::from))
             }
-            LeaseLeft::PATH => {
-                encode(&self.store.lease_left_here(decode::<LeaseLeft>(&bytes)?.0).map_err(Refusal::from))
-            }
+            LeaseLeft::PATH => encode(&self.lessor.left_here(decode::<LeaseLeft>(&bytes)?.0).map_err(Refusal::from)),
             Members::PATH => encode(&if self.leads() { Ok(node.members_seen()) } else { Err(Refusal::NotLeader) }),
-            Status::PATH => encode(&self.store.status()),
+            Status::PATH => encode(&self.reporter.status()),
             other => Err(Error::Io {
                 doing: "cannot answer a member",
                 why: format!("this kedge does not know the call {other}"),
@@ -134,16 +137,16 @@ impl Inbox {
     }
 
     async fn append(&self, Append(request): Append) -> Option<AppendEntriesResponse<u64>> {
-        let node = self.store.node();
+        let node = &self.node;
         let answer = node.raft.append_entries(request).await.ok()?;
         if !matches!(answer, AppendEntriesResponse::HigherVote(_)) {
-            node.vigil.heard_leader();
+            node.last_contact.heard_leader();
         }
         Some(answer)
     }
 
     fn leads(&self) -> bool {
-        let node = self.store.node();
+        let node = &self.node;
         node.leader().0 == Some(node.id)
     }
 
@@ -151,11 +154,11 @@ impl Inbox {
         if !self.leads() {
             return Err(Error::NotLeader { leader: None });
         }
-        self.store.node().reshape(&change).await
+        self.node.reshape(&change).await
     }
 
     async fn propose(&self, Propose(batch): Propose) -> Proposed {
-        let node = self.store.node();
+        let node = &self.node;
         let (leader, term) = node.leader();
         if leader != Some(node.id) || term != batch.origin.term {
             return Proposed::Refused;
@@ -178,8 +181,8 @@ impl Inbox {
         let (head, file) = self.receive(&mut body).await?;
         info!(n = head.bytes, "snapshot received from the leader");
         let snapshot = Snapshot::<TypeConfig> { meta: head.meta, snapshot: Box::new(Image { received: Some(file) }) };
-        self.store.node().vigil.heard_leader();
-        let installed = self.store.node().raft.install_full_snapshot(head.vote, snapshot).await;
+        self.node.last_contact.heard_leader();
+        let installed = self.node.raft.install_full_snapshot(head.vote, snapshot).await;
         Ok(installed.inspect_err(|err| warn!(err = %err, "snapshot not installed")).ok())
     }
 
@@ -187,7 +190,7 @@ impl Inbox {
         use http_body_util::BodyExt as _;
         let broken = || Error::Io { doing: "cannot receive a snapshot", why: "it broke off".to_owned() };
         let io = |err: std::io::Error| Error::io("cannot store a snapshot")(err);
-        let dir = self.store.dir();
+        let dir = &self.reporter.dir;
         let file = tempfile::Builder::new().prefix("copy-").suffix(".db").tempfile_in(dir).map_err(io)?;
         let (file, path) = file.into_parts();
         let mut file = tokio::fs::File::from_std(file);

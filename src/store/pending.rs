@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use crate::command::{Batch, Command, Origin, Outcome};
 use crate::error::Error;
-use crate::raft::command::{Batch, Command, Origin, Outcome};
 
 #[derive(Debug)]
 struct Waiting {
@@ -25,7 +25,7 @@ pub struct Pending {
 
 /// A batch on its way, held by the one who carries it.
 #[derive(Debug)]
-pub struct Parcel {
+pub struct PendingBatch {
     /// Its number.
     pub seq: u64,
     /// What it holds.
@@ -33,7 +33,7 @@ pub struct Parcel {
     done: Option<oneshot::Receiver<()>>,
 }
 
-impl Parcel {
+impl PendingBatch {
     /// Resolves when its callers have their answer.
     ///
     /// Cancel safety: asked again, it goes on waiting.
@@ -87,16 +87,16 @@ impl Pending {
     }
 
     /// Notes who waits for these commands.
-    pub fn begin(&self, seq: u64, commands: Vec<Command>, waiters: Vec<oneshot::Sender<Outcome>>) -> Parcel {
+    pub fn begin(&self, seq: u64, commands: Vec<Command>, waiters: Vec<oneshot::Sender<Outcome>>) -> PendingBatch {
         let (done, finished) = oneshot::channel();
         self.waiting().insert(seq, Waiting { waiters, done });
-        Parcel { seq, commands: Arc::new(commands), done: Some(finished) }
+        PendingBatch { seq, commands: Arc::new(commands), done: Some(finished) }
     }
 
-    /// The parcel as an entry of `term`.
-    pub fn batch(&self, parcel: &Parcel, term: u64) -> Batch {
-        let origin = Origin { member: self.member, boot: self.boot, seq: parcel.seq, term };
-        Batch { origin, commands: Arc::clone(&parcel.commands) }
+    /// The batch as an entry of `term`.
+    pub fn batch(&self, pending_batch: &PendingBatch, term: u64) -> Batch {
+        let origin = Origin { member: self.member, boot: self.boot, seq: pending_batch.seq, term };
+        Batch { origin, commands: Arc::clone(&pending_batch.commands) }
     }
 
     fn take(&self, origin: &Origin) -> Option<Waiting> {

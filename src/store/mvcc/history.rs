@@ -3,44 +3,47 @@
 use base::sync::RwLock;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, params};
 
 use crate::error::Error;
-use crate::mvcc::behind::{Behind, Row};
+use crate::kv::{Event, EventBatch, EventKind, KeyValue, Revision};
 use crate::mvcc::index::{Index, POSITION_BITS, Version, covers};
+use crate::mvcc::memtable::{Memtable, Row};
 use crate::mvcc::read::Reader;
-use crate::{Event, EventBatch, EventKind, KeyValue, Revision, WatchRequest};
+use crate::storage::WatchRequest;
+use crate::watch::Pages;
 
 /// Rows looked at per page.
 const PAGE_ROWS: usize = 512;
 
 /// Pages through the history of a range.
 #[derive(Debug)]
-pub struct Past {
+pub struct History {
     reader: Arc<Reader>,
     request: Arc<WatchRequest>,
     next: u64,
     until: u64,
 }
 
-impl Past {
+impl History {
     /// The revisions `request.start..=until`.
-    pub fn new(reader: Arc<Reader>, request: WatchRequest, until: u64) -> Past {
-        Past { next: request.start.0, reader, request: Arc::new(request), until }
+    pub fn new(reader: Arc<Reader>, request: WatchRequest, until: u64) -> History {
+        History { next: request.start.0, reader, request: Arc::new(request), until }
     }
+}
 
-    /// The next page, which may be empty; `None` at the end.
-    ///
-    /// Cancel safety: dropped, it reads the same page again.
-    pub(crate) async fn page(&mut self) -> Result<Option<Vec<EventBatch>>, Error> {
+#[async_trait]
+impl Pages for History {
+    async fn page(&mut self) -> Result<Option<Vec<EventBatch>>, Error> {
         if self.next > self.until {
             return Ok(None);
         }
         let (request, next, until) = (Arc::clone(&self.request), self.next, self.until);
-        let (index, behind) = (self.reader.index(), self.reader.behind());
+        let (index, memtable) = (self.reader.index(), self.reader.memtable());
         let (batches, after) =
-            self.reader.with_connection(move |conn| page(conn, (&index, &behind), &request, next, until)).await?;
+            self.reader.with_connection(move |conn| page(conn, (&index, &memtable), &request, next, until)).await?;
         // Asked after reading: rows were complete if the floor has not passed them meanwhile.
         let floor = self.reader.floor();
         if next < floor {
@@ -54,14 +57,14 @@ impl Past {
 /// Batches of whole revisions from `next` on, and the first revision not looked at.
 pub fn page(
     conn: &Connection,
-    (index, behind): (&RwLock<Index>, &Behind),
+    (index, memtable): (&RwLock<Index>, &Memtable),
     request: &WatchRequest,
     next: u64,
     until: u64,
 ) -> rusqlite::Result<(Vec<EventBatch>, u64)> {
     // Before the database: what is committed in between is seen twice then, and not missed.
-    let behind = behind.until(until);
-    let mut page = Page { request, index, behind: &behind, batches: Vec::new(), n_rows: 0, last: next };
+    let memtable = memtable.until(until);
+    let mut page = Page { request, index, memtable: &memtable, batches: Vec::new(), n_rows: 0, last: next };
     let mut statement = conn.prepare_cached(
         "SELECT id, created, version, lease, key, value FROM history WHERE id >= ? AND id < ? ORDER BY id",
     )?;
@@ -79,7 +82,7 @@ pub fn page(
         }
     }
     // Rows leave in the order of their ids: those behind are the newer ones.
-    for row in behind.iter().filter(|row| row.version.id > last_id && row.version.revision() >= next) {
+    for row in memtable.iter().filter(|row| row.version.id > last_id && row.version.revision() >= next) {
         if page.ends_before(row.version) {
             return Ok((whole(page.batches), row.version.revision()));
         }
@@ -93,7 +96,7 @@ pub fn page(
 /// All that happened in the revisions `from..=until`, keys as they were before included.
 pub fn everything(
     conn: &Connection,
-    known: (&RwLock<Index>, &Behind),
+    known: (&RwLock<Index>, &Memtable),
     from: u64,
     until: u64,
 ) -> rusqlite::Result<Vec<EventBatch>> {
@@ -111,7 +114,7 @@ pub fn everything(
 struct Page<'a> {
     request: &'a WatchRequest,
     index: &'a RwLock<Index>,
-    behind: &'a [Row],
+    memtable: &'a [Row],
     batches: Vec<(u64, Vec<Event>)>,
     n_rows: usize,
     last: u64,
@@ -140,7 +143,7 @@ impl Page<'_> {
     fn before(&self, conn: &Connection, key: &Bytes, id: u64) -> rusqlite::Result<Option<KeyValue>> {
         let before = self.index.read().before(key, id);
         let Some(version) = before.filter(Version::is_live) else { return Ok(None) };
-        if let Some(row) = self.behind.iter().rev().find(|row| row.version.id == version.id) {
+        if let Some(row) = self.memtable.iter().rev().find(|row| row.version.id == version.id) {
             return Ok(Some(version.with(key, row.value.clone())));
         }
         let mut statement = conn.prepare_cached("SELECT value FROM history WHERE id = ?")?;

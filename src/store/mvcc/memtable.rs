@@ -24,9 +24,9 @@ pub struct Row {
 /// Rows of the newest revisions by their ids: all rows that are not in the database, and no others for longer than a
 /// commit takes.
 #[derive(Debug, Default)]
-pub struct Behind(RwLock<BTreeMap<u64, Row>>);
+pub struct Memtable(RwLock<BTreeMap<u64, Row>>);
 
-impl Behind {
+impl Memtable {
     /// The rows.
     pub fn rows(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Row>> {
         self.0.read()

@@ -8,14 +8,14 @@ use openraft::LogId;
 /// Alone, entries are applied when they are made durable: what openraft then hands over to be applied is only
 /// acknowledged, and the thread is not woken for it.
 #[derive(Debug, Default)]
-pub struct Ahead {
+pub struct AppliedIndex {
     /// The index after that of the last applied entry.
     next: AtomicU64,
     /// The last entry that openraft knows to be applied.
     acknowledged: Mutex<Option<LogId<u64>>>,
 }
 
-impl Ahead {
+impl AppliedIndex {
     /// Notes that openraft knows of the application of `last`; false if it is not applied yet.
     pub fn acknowledge(&self, last: LogId<u64>) -> bool {
         let applied = last.index < self.next.load(Ordering::Acquire);

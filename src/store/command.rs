@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
-use crate::{Revision, Txn, TxnReply};
+use crate::kv::Revision;
+use crate::txn::{Txn, TxnReply};
 
 /// One change of the state. New variants are added at the end: the form on the disk counts them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,8 +4,7 @@
 //! when it is back. Here a member that hears no leader first asks the others whether they would vote for it, as etcd's
 //! pre-vote does.
 
-use base::sync::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,13 +15,10 @@ use openraft::LogId;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
+use crate::raft::last_contact::{CERTAIN, LEASE, majority};
 use crate::raft::node::Node;
 use crate::raft::rpc::Poll;
 
-/// A member that heard its leader keeps to it for so long, and votes for nobody else.
-pub const LEASE: Duration = Duration::from_millis(2000);
-/// A leader that heard no majority for so long counts as none: shorter than [`LEASE`], as then another may lead.
-const CERTAIN: Duration = Duration::from_millis(1750);
 /// A leader that was not heard for this and a part of the next is missed.
 const PATIENCE: Duration = Duration::from_millis(2250);
 /// Drawn anew each time, so that two members seldom stand at once.
@@ -37,53 +33,6 @@ const POLL_TIMEOUT: Duration = Duration::from_millis(1500);
 // What every read of `is_me` relies on, and what keeps members from standing when nobody would vote for them.
 const _: () = assert!(CERTAIN.as_millis() < LEASE.as_millis() && LEASE.as_millis() < PATIENCE.as_millis());
 
-/// What a member remembers of hearing others.
-#[derive(Debug)]
-pub struct Vigil {
-    /// When a leader was heard, or this process began: it may have heard one just before.
-    leader: Mutex<Instant>,
-    /// When each follower was sent what it then answered well, and in which term.
-    acks: Mutex<BTreeMap<u64, (u64, Instant)>>,
-}
-
-impl Default for Vigil {
-    fn default() -> Vigil {
-        Vigil { leader: Mutex::new(Instant::now()), acks: Mutex::default() }
-    }
-}
-
-impl Vigil {
-    /// Notes that a leader was heard.
-    pub fn heard_leader(&self) {
-        *self.leader.lock() = Instant::now();
-    }
-
-    /// How long no leader was heard.
-    pub fn silence(&self) -> Duration {
-        self.leader.lock().elapsed()
-    }
-
-    /// Notes that a follower took what the leader of `term` sent at `sent`.
-    pub fn acknowledged(&self, by: u64, term: u64, sent: Instant) {
-        let mut acks = self.acks.lock();
-        let ack = acks.entry(by).or_insert((term, sent));
-        *ack = (*ack).max((term, sent));
-    }
-
-    /// Whether a majority of the voters (of each of the two sets while they change) said lately that `own` leads in
-    /// `term`.
-    pub fn is_certain(&self, own: u64, term: u64, voters: &[BTreeSet<u64>]) -> bool {
-        let acks = self.acks.lock();
-        let fresh = |id: &u64| *id == own || acks.get(id).is_some_and(|ack| ack.0 == term && ack.1.elapsed() < CERTAIN);
-        majority(voters, fresh)
-    }
-}
-
-/// Whether more than half of each set say yes.
-fn majority(sets: &[BTreeSet<u64>], yes: impl Fn(&u64) -> bool) -> bool {
-    !sets.is_empty() && sets.iter().all(|set| set.iter().filter(|id| yes(id)).count() * 2 > set.len())
-}
-
 impl Node {
     /// The voters; two sets while they change.
     pub fn voters(&self) -> Vec<BTreeSet<u64>> {
@@ -96,7 +45,7 @@ impl Node {
     pub fn would_vote(&self, last: Option<LogId<u64>>) -> bool {
         let leadership = self.leadership();
         let misses_leader =
-            if leadership.leader == Some(self.id) { !leadership.is_me } else { self.vigil.silence() >= LEASE };
+            if leadership.leader == Some(self.id) { !leadership.is_me } else { self.last_contact.silence() >= LEASE };
         misses_leader && last >= self.raft.data_metrics().borrow().last_log
     }
 
@@ -155,7 +104,7 @@ pub async fn keep(node: Arc<Node>, rng: Rng) {
         }
         let patience = PATIENCE + Duration::from_millis(rng.below(PATIENCE_MORE_MILLIS));
         let sole = node.voters().iter().all(|set| set.len() == 1 && set.contains(&node.id));
-        let left = patience.saturating_sub(node.vigil.silence()).max(ELECTION.saturating_sub(moved.elapsed()));
+        let left = patience.saturating_sub(node.last_contact.silence()).max(ELECTION.saturating_sub(moved.elapsed()));
         if !left.is_zero() && !sole {
             match tokio::time::timeout(left, node.leader_changed((leader, term))).await {
                 Ok(Err(_)) => return,
@@ -181,32 +130,33 @@ pub async fn keep(node: Arc<Node>, rng: Rng) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::raft::last_contact::LastContact;
 
     #[test]
     fn a_leader_is_certain_while_a_majority_of_each_set_answered_lately_in_its_term() {
-        let vigil = Vigil::default();
+        let last_contact = LastContact::default();
         let (three, joint) =
             (vec![BTreeSet::from([1, 2, 3])], vec![BTreeSet::from([1, 2, 3]), BTreeSet::from([1, 4, 5])]);
-        assert!(!vigil.is_certain(1, 7, &three));
-        vigil.acknowledged(2, 7, Instant::now());
-        assert!(vigil.is_certain(1, 7, &three));
-        assert!(!vigil.is_certain(1, 8, &three), "answers of another term");
-        assert!(!vigil.is_certain(1, 7, &joint));
-        vigil.acknowledged(4, 7, Instant::now());
-        assert!(vigil.is_certain(1, 7, &joint));
-        assert!(vigil.is_certain(9, 7, &[BTreeSet::from([9])]), "a sole voter needs nobody");
-        assert!(!vigil.is_certain(9, 7, &[]));
+        assert!(!last_contact.is_certain(1, 7, &three));
+        last_contact.acknowledged(2, 7, Instant::now());
+        assert!(last_contact.is_certain(1, 7, &three));
+        assert!(!last_contact.is_certain(1, 8, &three), "answers of another term");
+        assert!(!last_contact.is_certain(1, 7, &joint));
+        last_contact.acknowledged(4, 7, Instant::now());
+        assert!(last_contact.is_certain(1, 7, &joint));
+        assert!(last_contact.is_certain(9, 7, &[BTreeSet::from([9])]), "a sole voter needs nobody");
+        assert!(!last_contact.is_certain(9, 7, &[]));
     }
 
     #[test]
     fn an_old_answer_counts_no_more_and_does_not_replace_a_newer_one() {
-        let vigil = Vigil::default();
+        let last_contact = LastContact::default();
         let voters = vec![BTreeSet::from([1, 2])];
         let Some(old) = Instant::now().checked_sub(CERTAIN) else { return };
-        vigil.acknowledged(2, 7, old);
-        assert!(!vigil.is_certain(1, 7, &voters));
-        vigil.acknowledged(2, 7, Instant::now());
-        vigil.acknowledged(2, 7, old);
-        assert!(vigil.is_certain(1, 7, &voters));
+        last_contact.acknowledged(2, 7, old);
+        assert!(!last_contact.is_certain(1, 7, &voters));
+        last_contact.acknowledged(2, 7, Instant::now());
+        last_contact.acknowledged(2, 7, old);
+        assert!(last_contact.is_certain(1, 7, &voters));
     }
 }
