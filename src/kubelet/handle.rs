@@ -7,12 +7,10 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::container;
 use crate::error::Error;
-use crate::logs::LogStream;
-use crate::logs::{self, LogOptions};
+use crate::logs::{self, LogOptions, LogStream};
 use crate::node::Node;
 use crate::pods::map::Pods;
-use crate::pods::observed::Seen;
-use crate::pods::observed::State;
+use crate::pods::observed::{Seen, State};
 use crate::pods::snapshot::Snapshot;
 use crate::stats::metrics;
 

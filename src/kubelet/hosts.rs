@@ -1,7 +1,6 @@
 //! The `/etc/hosts` that the kubelet manages in each pod.
 
-use crate::pods::spec::host_network;
-use crate::pods::spec::hostname;
+use crate::pods::spec::{host_network, hostname};
 use k8s_openapi::api::core::v1::Pod;
 
 /// The file's text. A pod in the host's network gets the host's own, with its aliases added.

@@ -32,7 +32,7 @@ impl Machine {
 }
 
 /// `/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages`.
-pub(crate) fn huge_pages() -> BTreeMap<String, i64> {
+fn huge_pages() -> BTreeMap<String, i64> {
     let mut found = BTreeMap::new();
     for dir in std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
         let name = dir.file_name().to_string_lossy().into_owned();

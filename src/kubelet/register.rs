@@ -27,8 +27,7 @@ use crate::config::Config;
 use crate::events::Kind;
 use crate::images;
 use crate::node::Node;
-use crate::node_labels::arch;
-use crate::node_labels::labels;
+use crate::node_labels::{arch, labels};
 
 const LEASE_PERIOD: Duration = Duration::from_secs(10);
 const LEASE_SECS: i32 = 40;

@@ -1,7 +1,7 @@
 //! `registries.yaml`: mirrors, credentials and authorities of registries, as k3s users write it, in force as soon as it
 //! is saved.
 //!
-//! [`file`] reads it, [`hosts`] turns mirrors and TLS into containerd's `certs.d`, which containerd reads at every
+//! `file` reads it, `hosts` turns mirrors and TLS into containerd's `certs.d`, which containerd reads at every
 //! pull. Credentials go with each pull over the CRI and are in no file but that one.
 
 pub(crate) mod file;

@@ -9,9 +9,7 @@ use model::quantity::Quantity;
 use crate::cgroups::{self, Cgroups};
 use crate::config::Config;
 use crate::container::security;
-use crate::pods::spec::host_network;
-use crate::pods::spec::hostname;
-use crate::pods::spec::requests;
+use crate::pods::spec::{host_network, hostname, requests};
 use crate::resolv::Dns;
 use crate::runtime::labels;
 

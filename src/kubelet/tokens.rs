@@ -23,10 +23,10 @@ pub(crate) struct Token {
 }
 
 /// A token that cannot be renewed is asked for again after so long.
-pub(crate) const TOKEN_RETRY: SignedDuration = SignedDuration::from_secs(30);
+const TOKEN_RETRY: SignedDuration = SignedDuration::from_secs(30);
 
 /// A token that is good still is not waited for longer than this.
-pub(crate) const TOKEN_PATIENCE: Duration = Duration::from_secs(5);
+const TOKEN_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Tokens {
     /// The token of a volume's file: the one that is there until its time has come, then a fresh one. While that is not

@@ -15,4 +15,5 @@ pub mod quantity;
 pub mod reference;
 pub mod requests;
 pub mod selectors;
+pub mod sysctls;
 pub mod taints;

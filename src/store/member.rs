@@ -33,7 +33,7 @@ pub enum Standing {
 pub struct Network {
     /// Name for people and for removal with the Node, e.g. the node's name.
     pub name: String,
-    /// `host:port` under which the others reach [`Store::peer_handler`].
+    /// `host:port` under which the others reach [`crate::store::Store::peer_handler`].
     pub address: String,
     /// Opens connections to the others.
     pub dial: std::sync::Arc<dyn Dial>,
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Network {
     }
 }
 
-/// Opens connections between members. The other end serves [`Store::peer_handler`] over HTTP/2.
+/// Opens connections between members. The other end serves [`crate::store::Store::peer_handler`] over HTTP/2.
 #[async_trait]
 pub trait Dial: Send + Sync + 'static {
     /// Connects to a member; both ends have proved with certificates of the peers' authority who they are.

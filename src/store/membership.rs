@@ -7,8 +7,10 @@ use crate::store::Store;
 impl Store {
     /// Takes in a member as a learner; it becomes a voter by itself once it is up to date. Any member may be asked.
     ///
-    /// `id` is what [`Store::member_id`] says over there, where the store was opened with [`Birth::Joining`] and serves
-    /// [`Store::peer_handler`] at `address`. Asked again for a member that is in, it sets the address and the name.
+    /// `id` is what [`Store::member_id`] says over there. That store was opened with
+    /// [`Joining`](crate::member::Birth::Joining) and serves [`Store::peer_handler`] at `address`. Asked again for a
+    /// member that is in, it sets the address and the name.
+    ///
     /// Errors: `NoNetwork` if this store was opened without one, `MemberUnreachable` if nobody answers at `address`,
     /// `TimedOut` if the group does not agree in time.
     pub async fn add_learner(&self, id: u64, name: &str, address: &str) -> Result<(), Error> {

@@ -13,7 +13,7 @@ use crate::watch::WatchStream;
 pub struct WatchRequest {
     /// The key, or the first of the range.
     pub key: Bytes,
-    /// As in [`Op::Delete`].
+    /// As in [`crate::txn::Op::Delete`].
     pub range_end: Bytes,
     /// The first revision wanted; 0 is from the next change on.
     pub start: Revision,
@@ -57,8 +57,8 @@ pub trait Storage: Send + Sync + 'static {
     /// The newest revision applied here.
     fn current_revision(&self) -> Revision;
 
-    /// Makes a lease, for [`Op::Put`]: keys that hang on it go when it is not kept alive for `ttl_secs`. `id` is the
-    /// caller's draw.
+    /// Makes a lease, for [`crate::txn::Op::Put`]: keys that hang on it go when it is not kept alive for
+    /// `ttl_secs`. `id` is the caller's draw.
     ///
     /// Errors: `LeaseExists`, `TimedOut`.
     async fn grant_lease(&self, id: u64, ttl_secs: u64) -> Result<(), Error>;

@@ -26,20 +26,17 @@ use crate::lease::{self, Lessor};
 use crate::member::{Birth, Change, Leadership, Member};
 use crate::mvcc::apply::Leases;
 use crate::mvcc::database::{self, DirLock};
-use crate::mvcc::files;
 use crate::mvcc::history::History;
 use crate::mvcc::hub::Hub;
 use crate::mvcc::index::Index;
 use crate::mvcc::job::Job;
 use crate::mvcc::read::Reader;
 use crate::mvcc::shared::Shared;
-use crate::mvcc::space;
 use crate::mvcc::writer::{JOBS, Writer};
+use crate::mvcc::{files, space};
 use crate::pending::{Pending, Proposed};
 use crate::propose::Proposer;
 use crate::raft::batch::{self, Proposal};
-use crate::raft::election;
-use crate::raft::grow;
 use crate::raft::image::ImageSource;
 use crate::raft::last_contact::{self, LastContact};
 use crate::raft::log::{Log, Recent};
@@ -51,6 +48,7 @@ use crate::raft::report::Reporter;
 use crate::raft::rpc::MemberStatus;
 use crate::raft::serve::Inbox;
 use crate::raft::types::TypeConfig;
+use crate::raft::{election, grow};
 use crate::storage::{Storage, WatchRequest};
 use crate::txn::{RangeReply, RangeRequest, Txn, TxnReply};
 use crate::watch::WatchStream;
@@ -332,10 +330,6 @@ impl Store {
         self.node.change(change).await
     }
 
-    pub(crate) async fn propose(&self, command: Command) -> Result<TxnReply, Error> {
-        self.proposer.propose(command).await
-    }
-
     async fn close(&self, jobs: mpsc::Sender<Job>, thread: std::thread::JoinHandle<()>, lock: DirLock) {
         self.shared.space.close();
         if !self.shared.alone.load(Ordering::Acquire) && self.node.leader().0 == Some(self.node.id) {
@@ -491,7 +485,7 @@ impl Storage for Store {
     }
 
     async fn txn(&self, txn: Txn) -> Result<TxnReply, Error> {
-        self.propose(Command::Txn(txn)).await
+        self.proposer.propose(Command::Txn(txn)).await
     }
 
     async fn watch(&self, request: WatchRequest) -> Result<WatchStream, Error> {
@@ -513,7 +507,7 @@ impl Storage for Store {
     }
 
     async fn compact(&self, at: Revision) -> Result<(), Error> {
-        self.propose(Command::Compact { at }).await.map(drop)
+        self.proposer.propose(Command::Compact { at }).await.map(drop)
     }
 
     async fn read_index(&self) -> Result<Revision, Error> {

@@ -11,9 +11,8 @@ use proto::csi as pb;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::Driver;
-use super::secrets;
 use super::wanted::Wanted;
+use super::{Driver, secrets};
 use crate::cgroups;
 use crate::events::Kind;
 use crate::node::Node;

@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-use crate::devices::allocations::Allocations;
-use crate::devices::allocations::Given;
+use crate::devices::allocations::{Allocations, Given};
 use base::files::{read_if_exists, write_atomic};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

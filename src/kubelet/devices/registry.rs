@@ -15,41 +15,41 @@ use crate::devices::allocations::Allocations;
 use crate::plugins::link::Link;
 
 /// A plugin that ended is waited for so long before its resource is told to be none.
-pub(crate) const STOP_GRACE: Duration = Duration::from_secs(5 * 60);
+pub(super) const STOP_GRACE: Duration = Duration::from_secs(5 * 60);
 
 /// One resource, e.g. `nvidia.com/gpu`.
 #[derive(Default)]
-pub(crate) struct Resource {
+pub(super) struct Resource {
     /// The plugin, while it is there.
-    pub(crate) link: Option<Link>,
-    pub(crate) options: pb::DevicePluginOptions,
-    pub(crate) devices: BTreeMap<String, Seen>,
+    pub(super) link: Option<Link>,
+    pub(super) options: pb::DevicePluginOptions,
+    pub(super) devices: BTreeMap<String, Seen>,
     /// Since when its plugin is away.
-    pub(crate) stopped: Option<Stopwatch>,
+    pub(super) stopped: Option<Stopwatch>,
     /// Which plugin is the one that counts: a newer one of the same resource takes the place of an older.
-    pub(crate) generation: u64,
+    pub(super) generation: u64,
 }
 
 /// A device as its plugin tells it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
-    pub(crate) healthy: bool,
-    pub(crate) numa: BTreeSet<i64>,
+pub(super) struct Seen {
+    pub(super) healthy: bool,
+    pub(super) numa: BTreeSet<i64>,
 }
 
 #[derive(Default)]
-pub(crate) struct State {
-    pub(crate) resources: BTreeMap<String, Resource>,
-    pub(crate) allocations: Allocations,
+pub(super) struct State {
+    pub(super) resources: BTreeMap<String, Resource>,
+    pub(super) allocations: Allocations,
 }
 
 /// All devices of the node.
 pub(crate) struct Devices {
-    pub(crate) dir: PathBuf,
-    pub(crate) state: Mutex<State>,
-    pub(crate) changed: watch::Sender<u64>,
+    pub(super) dir: PathBuf,
+    pub(super) state: Mutex<State>,
+    pub(super) changed: watch::Sender<u64>,
     /// One admission at a time: two must not be promised the same device.
-    pub(crate) turn: tokio::sync::Mutex<()>,
+    pub(super) turn: tokio::sync::Mutex<()>,
 }
 
 impl Devices {
@@ -66,7 +66,7 @@ impl Devices {
         Devices { dir, state: Mutex::new(state), changed: watch::Sender::new(0), turn: tokio::sync::Mutex::default() }
     }
 
-    pub(crate) fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
+    pub(super) fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
         look(&mut self.state.lock())
     }
 
@@ -75,7 +75,7 @@ impl Devices {
         self.changed.subscribe()
     }
 
-    pub(crate) fn tell(&self) {
+    pub(super) fn tell(&self) {
         self.changed.send_modify(|n| *n += 1);
     }
 
@@ -122,7 +122,7 @@ impl Devices {
     }
 
     /// Writes down who has what. A failure is told: after a restart, devices could be given twice.
-    pub(crate) fn keep(&self) -> bool {
+    pub(super) fn keep(&self) -> bool {
         let kept = self.with(|state| checkpoint::Kept {
             allocations: state.allocations.clone(),
             registered: state

@@ -13,17 +13,17 @@ use super::turns::Turns;
 use crate::backoffs::Backoffs;
 
 /// Between two looks at all images for the node's status, unless one was pulled.
-pub(crate) const LIST_PERIOD: Duration = Duration::from_secs(60);
+const LIST_PERIOD: Duration = Duration::from_secs(60);
 
 /// Pulls: failed ones by pod and image, the ages of images, whose credentials fetched them, and the
 /// turns.
 pub(crate) struct Pulls {
-    pub(crate) failed: Mutex<Backoffs>,
-    pub(crate) ages: Mutex<HashMap<String, Age>>,
-    pub(crate) pulled: Pulled,
+    pub(super) failed: Mutex<Backoffs>,
+    pub(super) ages: Mutex<HashMap<String, Age>>,
+    pub(super) pulled: Pulled,
     pub(super) turns: Turns,
     /// When all images were listed last.
-    pub(crate) listed: Mutex<Option<Stopwatch>>,
+    pub(super) listed: Mutex<Option<Stopwatch>>,
 }
 
 impl Pulls {
@@ -41,24 +41,24 @@ impl Pulls {
 
 impl Pulls {
     /// Whether it is time to list all images again.
-    pub(crate) fn wants_list(&self) -> bool {
+    pub(super) fn wants_list(&self) -> bool {
         self.listed.lock().as_ref().is_none_or(|at| at.elapsed() >= LIST_PERIOD)
     }
 
     /// All images were listed just now.
-    pub(crate) fn note_list(&self) {
+    pub(super) fn note_list(&self) {
         *self.listed.lock() = Some(Stopwatch::start());
     }
 
     /// There is an image that no list has.
-    pub(crate) fn note_pull(&self) {
+    pub(super) fn note_pull(&self) {
         *self.listed.lock() = None;
     }
 }
 
 /// When an image was first seen, and last in use: on a clock that nobody sets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Age {
-    pub(crate) found: Stopwatch,
-    pub(crate) used: Option<Stopwatch>,
+pub(super) struct Age {
+    pub(super) found: Stopwatch,
+    pub(super) used: Option<Stopwatch>,
 }

@@ -2,10 +2,8 @@
 
 use super::*;
 use crate::pods::desired::Desired;
-use crate::pods::map::Entry;
-use crate::pods::map::Pods;
-use crate::pods::observed::Observed;
-use crate::pods::observed::State;
+use crate::pods::map::{Entry, Pods};
+use crate::pods::observed::{Observed, State};
 use crate::pods::snapshot::Snapshot;
 
 // review node.md E5

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, Taint};
 use model::requests::{self, Amounts};
 use model::selectors;
+use model::sysctls;
 use model::taints::tolerates;
 
 use crate::cgroups;
@@ -169,22 +170,6 @@ fn under_pressure(host: &Host<'_>, pod: &Pod) -> Verdict {
     refuse("Evicted", format!("The node had condition: [{}]. ", host.pressure.join(" ")))
 }
 
-/// Sysctls that are namespaced and cannot hurt neighbours; upstream's list.
-const SAFE_SYSCTLS: [&str; 12] = [
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_wmem",
-];
-
 fn sysctls(settings: &Settings, spec: &PodSpec) -> Verdict {
     let wanted = spec.security_context.iter().flat_map(|c| c.sysctls.iter().flatten());
     for sysctl in wanted {
@@ -202,7 +187,7 @@ fn sysctls(settings: &Settings, spec: &PodSpec) -> Verdict {
             Some(prefix) => name.starts_with(prefix),
             None => *pattern == name,
         };
-        if !SAFE_SYSCTLS.contains(&name.as_str()) && !settings.unsafe_sysctls.iter().any(allowed) {
+        if !sysctls::SAFE.contains(&name.as_str()) && !settings.unsafe_sysctls.iter().any(allowed) {
             return forbid("not allowlisted");
         }
     }

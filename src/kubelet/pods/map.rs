@@ -37,7 +37,7 @@ pub(crate) struct Shared {
     /// Mirror pods by namespace and name.
     pub(crate) mirrors: Mutex<BTreeMap<(String, String), Arc<Pod>>>,
     /// Held while one pod is admitted: what it is given counts for the next.
-    pub(crate) door: Mutex<()>,
+    door: Mutex<()>,
 }
 
 pub(crate) struct Entry {

@@ -59,7 +59,7 @@ pub(crate) fn wishes(pod: &Pod) -> BTreeMap<String, ResourceRequirements> {
 }
 
 /// Requests and limits as numbers, so that `1000m` and `1` are the same.
-pub(crate) fn amounts(resources: &ResourceRequirements) -> BTreeMap<(bool, &str), i64> {
+fn amounts(resources: &ResourceRequirements) -> BTreeMap<(bool, &str), i64> {
     let of = |is_limit: bool, map: &'_ Option<BTreeMap<String, _>>| -> Vec<((bool, String), i64)> {
         let value =
             |name: &str, q| if name == "cpu" { cgroups::parse(q).milli_value() } else { cgroups::parse(q).value() };
@@ -198,10 +198,7 @@ impl Resizing {
 
 /// Of what an earlier kubelet granted, the amounts of what the pod itself speaks of: its status tells its containers'
 /// as well.
-pub(crate) fn keep_to(
-    own: &mut Option<BTreeMap<String, ApiQuantity>>,
-    granted: Option<&BTreeMap<String, ApiQuantity>>,
-) {
+fn keep_to(own: &mut Option<BTreeMap<String, ApiQuantity>>, granted: Option<&BTreeMap<String, ApiQuantity>>) {
     let Some(own) = own else { return };
     own.retain(|name, amount| {
         granted.and_then(|granted| granted.get(name)).is_some_and(|had| {

@@ -9,8 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use super::spec::requests;
 use crate::cgroups;
 use crate::pods::admission::Host;
-use crate::pods::resizing::Grant;
-use crate::pods::resizing::grant;
+use crate::pods::resizing::{Grant, grant};
 
 /// The part of one pod that was admitted and has not ended.
 #[derive(Clone, Debug)]

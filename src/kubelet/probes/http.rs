@@ -3,9 +3,7 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::probes::dial::dial_text;
-use crate::probes::dial::joined;
-use crate::probes::dial::port_of;
+use crate::probes::dial::{dial_text, joined, port_of};
 use base::task::Group;
 use http::header::{ACCEPT, CONNECTION, HOST, HeaderName, HeaderValue, LOCATION, USER_AGENT};
 use http_body_util::BodyExt as _;

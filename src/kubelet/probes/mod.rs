@@ -25,10 +25,8 @@ use crate::events::Kind;
 use crate::node::Node;
 use crate::pods::desired::Desired;
 use crate::pods::observed::Observed;
-use crate::probes::health::Health;
-use crate::probes::health::Shared;
-use crate::probes::target::Target;
-use crate::probes::target::What;
+use crate::probes::health::{Health, Shared};
+use crate::probes::target::{Target, What};
 use crate::probes::verdict::Verdict;
 
 /// A container that is not ready at its first probe is often so a moment later: in the first period it is looked at

@@ -6,9 +6,7 @@ use k8s_openapi::api::core::v1::Probe;
 use tokio::net::TcpStream;
 
 use super::{grpc, http};
-use crate::probes::dial::dial_text;
-use crate::probes::dial::joined;
-use crate::probes::dial::port_of;
+use crate::probes::dial::{dial_text, joined, port_of};
 use crate::probes::target::Target;
 use crate::probes::verdict::Verdict;
 

@@ -13,14 +13,14 @@ use crate::probes::verdict::Verdict;
 
 /// Which of the three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(super) enum What {
     Startup,
     Liveness,
     Readiness,
 }
 
 impl What {
-    pub(crate) fn title(self) -> &'static str {
+    pub(super) fn title(self) -> &'static str {
         match self {
             What::Startup => "Startup",
             What::Liveness => "Liveness",
@@ -30,20 +30,20 @@ impl What {
 }
 
 /// What is probed.
-pub(crate) struct Target {
-    pub(crate) node: Arc<Node>,
-    pub(crate) pod: Arc<Pod>,
-    pub(crate) container: Container,
-    pub(crate) id: String,
-    pub(crate) ip: String,
-    pub(crate) field: String,
-    pub(crate) health: Shared,
-    pub(crate) wake: watch::Sender<Desired>,
-    pub(crate) started_at: jiff::Timestamp,
+pub(super) struct Target {
+    pub(super) node: Arc<Node>,
+    pub(super) pod: Arc<Pod>,
+    pub(super) container: Container,
+    pub(super) id: String,
+    pub(super) ip: String,
+    pub(super) field: String,
+    pub(super) health: Shared,
+    pub(super) wake: watch::Sender<Desired>,
+    pub(super) started_at: jiff::Timestamp,
 }
 
 impl Target {
-    pub(crate) fn count(&self, what: What, verdict: &Verdict) {
+    pub(super) fn count(&self, what: What, verdict: &Verdict) {
         let result = match verdict {
             Verdict::Success | Verdict::Warning(_) => "successful",
             Verdict::Failure(_) => "failed",
@@ -62,13 +62,13 @@ impl Target {
         ]);
     }
 
-    pub(crate) fn health(&self) -> Option<Health> {
+    pub(super) fn health(&self) -> Option<Health> {
         let map = self.health.lock();
         map.get(&self.container.name).filter(|h| h.id == self.id).cloned()
     }
 
     /// Changes the verdict and wakes the pod's task if it is another one.
-    pub(crate) fn set(&self, change: impl FnOnce(&mut Health)) {
+    pub(super) fn set(&self, change: impl FnOnce(&mut Health)) {
         let changed = {
             let mut map = self.health.lock();
             let Some(health) = map.get_mut(&self.container.name).filter(|h| h.id == self.id) else { return };

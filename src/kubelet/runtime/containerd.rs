@@ -19,10 +19,9 @@ use tokio::process::Command;
 use tracing::{info, warn};
 
 use super::attachments::{self, Places};
-use super::cni_results;
 use super::cri::Cri;
 use super::leftovers::{Containerd, Leftovers};
-use super::settle;
+use super::{cni_results, settle};
 use crate::config::Config;
 use crate::error::Error;
 use crate::machine::has_apparmor;

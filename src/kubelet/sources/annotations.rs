@@ -2,14 +2,14 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-pub(crate) const SOURCE: &str = "kubernetes.io/config.source";
+pub(super) const SOURCE: &str = "kubernetes.io/config.source";
 
 /// Its value for pods of the API.
-pub(crate) const API: &str = "api";
+pub(super) const API: &str = "api";
 
-pub(crate) const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 
-pub(crate) const HASH: &str = "kubernetes.io/config.hash";
+pub(super) const HASH: &str = "kubernetes.io/config.hash";
 
 /// Whether a pod comes from a file.
 pub(crate) fn is_static(pod: &Pod) -> bool {

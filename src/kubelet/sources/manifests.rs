@@ -16,8 +16,7 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::node::Node;
-use crate::sources::annotations::HASH;
-use crate::sources::annotations::SOURCE;
+use crate::sources::annotations::{HASH, SOURCE};
 use crate::sources::change::Change;
 
 /// Editors write in several steps; the folder is read when it has been quiet for this long.

@@ -11,9 +11,7 @@ use kube::api::{DeleteParams, PostParams, Preconditions};
 use tracing::{debug, warn};
 
 use crate::node::Node;
-use crate::sources::annotations::HASH;
-use crate::sources::annotations::MIRROR;
-use crate::sources::annotations::annotation;
+use crate::sources::annotations::{HASH, MIRROR, annotation};
 
 /// Between two looks whether the node is registered.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));

@@ -15,10 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
 use crate::node::Node;
-use crate::sources::annotations::API;
-use crate::sources::annotations::MIRROR;
-use crate::sources::annotations::SOURCE;
-use crate::sources::annotations::annotation;
+use crate::sources::annotations::{API, MIRROR, SOURCE, annotation};
 use crate::sources::change::Change;
 
 /// Starts both sources. Files come first: `Synced` follows when the API has told of all pods and of the node itself.

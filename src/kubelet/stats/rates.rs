@@ -7,20 +7,20 @@ use base::sync::Mutex;
 use base::time::Stopwatch;
 
 /// Rates need two looks that are at least this far apart.
-pub(crate) const RATE_TIME_MIN: Duration = Duration::from_millis(500);
+const RATE_TIME_MIN: Duration = Duration::from_millis(500);
 
 /// CPU counters at an earlier look, by the key of what they count: for rates. Time is measured, not read: the machine's
 /// clock may be set.
 pub(crate) struct Rates {
-    pub(crate) began: Stopwatch,
-    pub(crate) samples: Mutex<HashMap<String, Sample>>,
+    began: Stopwatch,
+    samples: Mutex<HashMap<String, Sample>>,
 }
 
 #[derive(Clone, Copy)]
-pub(crate) struct Sample {
-    pub(crate) at: Duration,
-    pub(crate) nanos: u64,
-    pub(crate) rate: Option<u64>,
+struct Sample {
+    at: Duration,
+    nanos: u64,
+    pub(super) rate: Option<u64>,
 }
 
 impl Default for Rates {
@@ -31,11 +31,11 @@ impl Default for Rates {
 
 impl Rates {
     /// Nanoseconds of CPU per second since the look before. A question right after another gets the same answer.
-    pub(crate) fn rate(&self, key: &str, nanos: u64) -> Option<u64> {
+    pub(super) fn rate(&self, key: &str, nanos: u64) -> Option<u64> {
         self.rate_at(self.began.elapsed(), key, nanos)
     }
 
-    pub(crate) fn rate_at(&self, now: Duration, key: &str, nanos: u64) -> Option<u64> {
+    fn rate_at(&self, now: Duration, key: &str, nanos: u64) -> Option<u64> {
         let mut map = self.samples.lock();
         let before = map.get(key).copied();
         let passed = before.map_or(Duration::ZERO, |b| now.saturating_sub(b.at));
@@ -49,7 +49,7 @@ impl Rates {
         rate
     }
 
-    pub(crate) fn keep(&self, wanted: impl Fn(&str) -> bool) {
+    pub(super) fn keep(&self, wanted: impl Fn(&str) -> bool) {
         self.samples.lock().retain(|key, _| wanted(key));
     }
 }

@@ -11,10 +11,10 @@ use tracing::{debug, warn};
 use crate::node::Node;
 
 /// A status that meets another write is tried again at once this often.
-pub(crate) const CONFLICTS_MAX: u32 = 3;
+const CONFLICTS_MAX: u32 = 3;
 
 /// Conditions that the kubelet takes away again.
-pub(crate) const PASSING: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
+const PASSING: [&str; 2] = ["PodResizePending", "PodResizeInProgress"];
 
 /// Whether a status reached the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub(crate) enum Published {
 }
 
 /// The patch of a status: what is absent in it is taken away, and so are addresses and passing conditions told before.
-pub(crate) fn change(pod: &Pod, status: &PodStatus, before: Option<&PodStatus>) -> serde_json::Value {
+fn change(pod: &Pod, status: &PodStatus, before: Option<&PodStatus>) -> serde_json::Value {
     let mut body = serde_json::to_value(status).unwrap_or_default();
     if let Some(fields) = body.as_object_mut() {
         for absent in ["reason", "message", "podIP", "podIPs"] {
@@ -98,7 +98,7 @@ pub(crate) fn version(pod: &Pod) -> Option<u64> {
 
 /// Conditions that are the kubelet's to say, though the node controller writes `Ready` of pods on a node that fell
 /// silent.
-pub(crate) const OWN: [&str; 3] = ["Initialized", "ContainersReady", "Ready"];
+const OWN: [&str; 3] = ["Initialized", "ContainersReady", "Ready"];
 
 /// Whether the API shows another phase or other conditions than the kubelet says.
 pub(crate) fn differs(shown: &PodStatus, said: &PodStatus) -> bool {

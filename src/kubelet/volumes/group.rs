@@ -6,7 +6,7 @@ use std::path::Path;
 use base::confined::Dir;
 
 /// Whether a folder belongs to the group already as `fsGroup` would make it.
-pub(crate) fn fits(dir: &Dir, group: u32) -> io::Result<bool> {
+fn fits(dir: &Dir, group: u32) -> io::Result<bool> {
     let meta = dir.meta(Path::new(""))?;
     Ok(meta.gid == group && meta.mode & 0o2770 == 0o2770)
 }
@@ -19,7 +19,7 @@ pub(crate) fn give(root: &Path, group: u32, mismatch_only: bool) -> io::Result<(
 
 /// Gives a tree to a group, as `fsGroup` asks: setgid folders, readable and writable for the group. Another pod may be
 /// at work in it: each entry is held by a descriptor, and no mount in it is touched.
-pub(crate) fn own_tree(dir: &Dir, group: u32) -> io::Result<()> {
+pub(super) fn own_tree(dir: &Dir, group: u32) -> io::Result<()> {
     dir.walk(&mut |found| {
         found.chown(None, Some(group))?;
         if found.meta.is_link() {

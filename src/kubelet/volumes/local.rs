@@ -16,8 +16,7 @@ use tracing::{info, warn};
 
 use super::{DISK_LIMIT, program};
 use crate::csi::Csi;
-use crate::mount_points::is_mount_point;
-use crate::mount_points::resolved;
+use crate::mount_points::{is_mount_point, resolved};
 use crate::node::Node;
 
 /// The plugin's name in folders and locks.

@@ -19,8 +19,7 @@ use super::{Outcome, Worker, hooks};
 use crate::container::{self, Role};
 use crate::events::Kind;
 use crate::pods::desired::Desired;
-use crate::pods::observed::Seen;
-use crate::pods::observed::State;
+use crate::pods::observed::{Seen, State};
 use crate::runtime::tasks;
 use crate::{csi, images, sandbox, volumes};
 

@@ -6,10 +6,7 @@ use k8s_cri::v1 as cri;
 
 use k8s_openapi::api::core::v1::{ContainerUser, LinuxContainerUser};
 
-use crate::pods::observed::Observed;
-use crate::pods::observed::Sandbox;
-use crate::pods::observed::Seen;
-use crate::pods::observed::State;
+use crate::pods::observed::{Observed, Sandbox, Seen, State};
 use crate::runtime::cri::{Cri, CriError};
 use crate::runtime::labels;
 

@@ -8,9 +8,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, Pod};
 
 use crate::backoffs::Backoffs;
 use crate::container::{self, Role, crash_loop, hash};
-use crate::pods::observed::Observed;
-use crate::pods::observed::Seen;
-use crate::pods::observed::State;
+use crate::pods::observed::{Observed, Seen, State};
 use crate::pods::spec::pod_text;
 use crate::probes::health::Health;
 

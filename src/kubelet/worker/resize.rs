@@ -15,15 +15,7 @@ use crate::cgroups::{self, Limits};
 use crate::container::{self, Role};
 use crate::events::Kind;
 use crate::pods::observed::State;
-use crate::pods::resizing::Grant;
-use crate::pods::resizing::WHOLE;
-use crate::pods::resizing::changed;
-use crate::pods::resizing::held;
-use crate::pods::resizing::resizable;
-use crate::pods::resizing::same;
-use crate::pods::resizing::whole;
-use crate::pods::resizing::wishes;
-use crate::pods::resizing::with;
+use crate::pods::resizing::{Grant, WHOLE, changed, held, resizable, same, whole, wishes, with};
 
 impl Worker {
     /// Says what the pod has of the node: what it was granted, with no wish that waits.

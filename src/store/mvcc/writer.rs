@@ -31,8 +31,7 @@ use crate::mvcc::job::Job;
 use crate::mvcc::memtable::Unsaved;
 use crate::mvcc::shared::Shared;
 use crate::mvcc::wait::{self, Came};
-use crate::raft::types::TypeConfig;
-use crate::raft::types::weight;
+use crate::raft::types::{TypeConfig, weight};
 
 /// Jobs that wait for the thread; openraft sends one at a time, the state machine another.
 pub const JOBS: usize = 16;

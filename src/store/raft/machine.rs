@@ -10,8 +10,7 @@ use crate::error::Error;
 use crate::member::Peer;
 use crate::mvcc::job::Job;
 use crate::raft::log::{Log, storage_error};
-use crate::raft::types::Image;
-use crate::raft::types::TypeConfig;
+use crate::raft::types::{Image, TypeConfig};
 
 /// The state machine as openraft sees it.
 #[derive(Clone, Debug)]

@@ -22,8 +22,7 @@ use crate::raft::rpc::{
     ADDRESS, Append, Ballot, CLUSTER, Call, KeepAlive, LeaseLeft, MEMBER, Members, Poll, Propose, Proposed, ReadIndex,
     Refusal, Reshape, SNAPSHOT, SnapshotAnswer, SnapshotHead, Stand, Status, Yield,
 };
-use crate::raft::types::Image;
-use crate::raft::types::TypeConfig;
+use crate::raft::types::{Image, TypeConfig};
 
 /// Bytes of a snapshot's head at most.
 const HEAD_BYTES_MAX: usize = 1024 * 1024;

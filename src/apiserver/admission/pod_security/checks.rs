@@ -2,6 +2,7 @@
 
 mod restricted;
 
+use model::sysctls;
 use serde_json::Value;
 
 use super::policy::{Asked, Version};
@@ -71,10 +72,10 @@ const BASELINE: &[Control] = &[
     Control {
         name: "forbidden sysctls",
         since: &[
-            (0, |pod| sysctls(pod, &SAFE_SYSCTLS[..5])),
-            (27, |pod| sysctls(pod, &SAFE_SYSCTLS[..6])),
-            (29, |pod| sysctls(pod, &SAFE_SYSCTLS[..10])),
-            (32, |pod| sysctls(pod, &SAFE_SYSCTLS)),
+            (0, |pod| sysctls(pod, &sysctls::SAFE[..5])),
+            (27, |pod| sysctls(pod, &sysctls::SAFE[..6])),
+            (29, |pod| sysctls(pod, &sysctls::SAFE[..10])),
+            (32, |pod| sysctls(pod, &sysctls::SAFE)),
         ],
     },
     Control { name: "hostProcess", since: &[(0, host_process)] },
@@ -419,23 +420,6 @@ fn seccomp_annotations(pod: &Pod<'_>) -> Option<String> {
     (!bad.is_empty())
         .then(|| format!("forbidden annotation{} {}", if bad.len() == 1 { "" } else { "s" }, bad.join(", ")))
 }
-
-/// In the order in which versions came to allow them: the first five always, one more since 1.27, four since 1.29, two
-/// since 1.32.
-const SAFE_SYSCTLS: [&str; 12] = [
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_wmem",
-];
 
 fn sysctls(pod: &Pod<'_>, allowed: &[&str]) -> Option<String> {
     let set = pod.security()["sysctls"].as_array().into_iter().flatten().map(name);
