@@ -8,6 +8,7 @@ use std::time::Duration;
 use base::task::Group;
 use jiff::Timestamp;
 use model::meta;
+use schema::behaviour::Lifetime;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
@@ -17,7 +18,7 @@ use crate::lookup::Lookup as _;
 use crate::objects::Objects;
 use crate::registrar::Registrar;
 use crate::status::Status;
-use crate::{flow, hooks, services};
+use crate::{flow, services};
 
 const NAMESPACES: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
 /// Between two looks for events that are too old.
@@ -196,11 +197,10 @@ async fn sweep(objects: &Objects, event_ttl: Duration) -> Result<(), Status> {
         .iter()
         .filter(|r| r.version == r.storage_version && r.group == r.storage_group)
     {
-        let lives = hooks::of(&resource.group, &resource.plural).lives_secs;
-        if lives == 0 {
+        if resource.behaviour.deletion.lifetime == Lifetime::Forever {
             continue;
         }
-        let lives = i64::try_from(event_ttl.as_secs()).unwrap_or(lives);
+        let lives = i64::try_from(event_ttl.as_secs()).unwrap_or(i64::MAX);
         let prefix = crate::keys::prefix(&resource.group, &resource.plural);
         let (kvs, _) = objects.cache.read_all(&prefix, None).await?;
         let mut removed = 0;

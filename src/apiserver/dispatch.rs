@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use http::Response;
+use schema::behaviour::ServerPart;
 use wire::Body;
 
+use crate::component_status::components;
 use crate::exchange::Exchange;
+use crate::kinds::{self, Methods};
+use crate::negotiate;
 use crate::respond::page_not_found;
 use crate::status::Status;
 use crate::verbs::judge::Part;
-use crate::verbs::{
-    Call, computed, connect, create, delete, delete_collection, get, list, patch, subresource, update, watch,
-};
-use crate::{hooks, negotiate};
+use crate::verbs::{Call, computed, create, delete, delete_collection, get, list, patch, subresource, update, watch};
 
 /// Answers a request about a resource.
 pub(crate) async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
@@ -39,11 +40,12 @@ pub(crate) async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status
     // Which methods a path has: objects are named, but for those that are created.
     let misaddressed =
         sub.is_none() && matches!((a.verb.as_str(), a.name.is_empty()), ("create", false) | ("update" | "patch", true));
-    let read_only = a.subresource == "log" && a.verb != "get";
-    if misaddressed || read_only {
+    let by_server = kinds::subresource(&resource.group, &resource.plural, &a.subresource);
+    let methods = by_server.map_or(Methods::Table, |row| row.methods);
+    if misaddressed || (methods == Methods::Get && a.verb != "get") {
         return Err(Status::method_not_allowed());
     }
-    let streaming = matches!(a.subresource.as_str(), "proxy" | "exec" | "attach" | "portforward" | "log");
+    let streaming = methods != Methods::Table;
     // The old prefixes `watch` and `proxy` of a path make a verb of their own: with it nobody has been allowed what the
     // method does.
     let prefixed = streaming && matches!(a.verb.as_str(), "watch" | "proxy");
@@ -76,21 +78,19 @@ pub(crate) async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status
         output,
         x,
     };
-    if streaming {
-        return connect::run(&mut call).boxed().await;
+    if let Some(row) = by_server {
+        return (row.run)(&mut call).await;
     }
     if call.sub.is_some() {
         return subresource::run(&mut call).boxed().await;
     }
-    if let Some(made) = hooks::of(&call.stored.group, &call.stored.plural).computed {
-        return computed::run(&mut call, made).boxed().await;
+    if call.stored.behaviour.server == ServerPart::Components {
+        return computed::run(&mut call, components).boxed().await;
     }
     match call.x.attributes.verb.as_str() {
         "get" => get::run(&mut call).boxed().await,
         "list" => list::run(&mut call).boxed().await,
         "watch" => watch::run(&mut call).boxed().await,
-        // The old address of `pods/binding`.
-        "create" if call.resource.plural == "bindings" => subresource::bind_by_name(&mut call).boxed().await,
         "create" => create::run(&mut call).boxed().await,
         "update" => update::run(&mut call, Part::Main).boxed().await,
         "patch" => patch::run(&mut call, Part::Main).boxed().await,

@@ -17,8 +17,8 @@ use crate::cache::Cache;
 use crate::cache::entry::Entry;
 use crate::custom::catalogs::Catalogs;
 use crate::custom::conversion::{self, Converter};
+use crate::forms;
 use crate::keys::{self, unchanged_since};
-use crate::kinds;
 use crate::lookup::InVersion;
 use crate::status::Status;
 
@@ -164,9 +164,9 @@ impl Objects {
             return Ok(false);
         }
         self.stamp(&mut object);
-        schema::defaults::apply(&self.catalogs.now(), &resource, &mut object);
+        schema::defaults::apply(&resource, &mut object);
         complete(&mut object)?;
-        kinds::verdict(&resource, &name, schema::validate::create(&resource, &object))?;
+        forms::verdict(&resource, &name, schema::validate::create(&resource, &object))?;
         Ok(self.put_within(txn, &resource, &namespace, &name, &mut object, 0).await?.is_some())
     }
 }

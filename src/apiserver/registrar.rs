@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use model::meta;
+use schema::behaviour::ServerPart;
 use serde_json::Value;
 use store::Txn;
 
+use crate::forms;
 use crate::objects::Objects;
 use crate::services::allocator::Allocator;
 use crate::status::Status;
-use crate::{hooks, kinds};
 
 /// Lost races are run again this often.
 const TRIES: usize = 8;
@@ -29,7 +30,7 @@ impl Registrar {
     /// Errors: unknown kind, invalid object, the store.
     pub async fn ensure(&self, object: Value) -> Result<bool, Status> {
         let resource = self.objects.row_of(&object)?;
-        if !hooks::of(&resource.group, &resource.plural).addresses {
+        if resource.behaviour.server != ServerPart::Addresses {
             return self.objects.ensure(object).await;
         }
         let turn = self.allocator.turn().await?;
@@ -59,11 +60,11 @@ impl Registrar {
             for (key, value) in meta::labels(&want).into_iter().flatten() {
                 meta::set_label(&mut new, key, value.as_str().unwrap_or_default());
             }
-            schema::defaults::apply(&self.objects.catalogs.now(), &resource, &mut new);
+            schema::defaults::apply(&resource, &mut new);
             if new == old {
                 return Ok(false);
             }
-            kinds::verdict(&resource, &name, schema::validate::create(&resource, &new))?;
+            forms::verdict(&resource, &name, schema::validate::create(&resource, &new))?;
             if self.objects.put(&resource, &namespace, &name, &mut new, have.rv).await?.is_some() {
                 return Ok(true);
             }

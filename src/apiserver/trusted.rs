@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     fn said(user: &UserInfo, object: &Value, old: Option<&Value>) -> Vec<String> {
-        let pods = crate::kinds::stored("", "pods").unwrap();
+        let pods = crate::forms::stored("", "pods").unwrap();
         violations(&pods, user, object, old).iter().map(ToString::to_string).collect()
     }
 

@@ -263,7 +263,7 @@ fn judging_pods_with_long_lists_costs_what_the_lists_are_long() {
             pod(json!({"containers": main, "ephemeralContainers": debuggers})),
             pod(json!({"containers": main, "ephemeralContainers": debuggers})),
         );
-        Box::new(move || drop(validate::update_ephemeral_containers(resource("v1", "Pod"), &new, &old)))
+        Box::new(move || drop(validate::update_part(resource("v1", "Pod"), "ephemeralcontainers", &new, &old)))
     });
     check("a status of many conditions", &|n| {
         let conditions = |n: usize| json!({"conditions": list(n, |idx| json!({"type": format!("t{}", n - idx - 1), "status": "True", "observedGeneration": 1}))});

@@ -142,7 +142,7 @@ fn objects_of_every_kind_are_defaulted_and_judged_whatever_they_hold() {
         let object = disturbed(&rng, &object);
         let Ok(decoded) = crate::decode::conform_resource(object, row, FieldValidation::Ignore) else { continue };
         let mut value = decoded.value;
-        defaults::apply(catalog, row, &mut value);
+        defaults::apply(row, &mut value);
         let _errors = validate::create(row, &value);
         let other = disturbed(&rng, &value);
         let _errors = validate::update(row, &value, &other);
@@ -262,7 +262,7 @@ fn definitions_are_refused_or_objects_are_judged_by_them() {
         }
         let Ok(decoded) = crate::decode::conform_resource(wish, row, FieldValidation::Ignore) else { continue };
         let mut wish = decoded.value;
-        defaults::apply(Catalog::builtin(), row, &mut wish);
+        defaults::apply(row, &mut wish);
         if !validate::create(row, &wish).is_empty() {
             continue;
         }
@@ -270,7 +270,7 @@ fn definitions_are_refused_or_objects_are_judged_by_them() {
             let object = disturbed(&rng, &foo);
             let Ok(decoded) = crate::decode::conform_resource(object, &of, FieldValidation::Warn) else { continue };
             let mut value = decoded.value;
-            defaults::apply(Catalog::builtin(), &of, &mut value);
+            defaults::apply(&of, &mut value);
             let _errors = (validate::create(&of, &value).len(), validate::update(&of, &value, &foo).len());
             let _row = crate::print::row(&of, &value, jiff::Timestamp::UNIX_EPOCH);
         }

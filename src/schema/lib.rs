@@ -4,6 +4,7 @@
 //! storage.
 
 pub mod apply;
+pub mod behaviour;
 pub mod catalog;
 pub mod convert;
 pub mod custom;
@@ -13,6 +14,7 @@ pub mod defaults;
 pub mod discovery;
 pub mod fields;
 pub mod gates;
+mod kinds;
 pub mod openapi;
 pub mod patch;
 pub mod print;

@@ -8,6 +8,8 @@ use std::sync::{Arc, OnceLock};
 
 use serde_json::Value;
 
+use crate::behaviour::Behaviour;
+
 /// A name: borrowed from the built-in table, or owned by a CRD.
 pub type Name = Cow<'static, str>;
 
@@ -329,6 +331,8 @@ pub struct Resource {
     pub type_ref: TypeRef,
     /// Made at run time from a CRD.
     pub custom: bool,
+    /// The row of its kind.
+    pub behaviour: &'static Behaviour,
     /// What the CRD says beyond this row.
     pub definition: Option<Arc<crate::custom::definition::Definition>>,
 }

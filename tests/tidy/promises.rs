@@ -19,7 +19,11 @@ fn code(path: &str) -> String {
 
 /// Each shipped Rust file below `dirs` that has one of `words`, with the word.
 fn having(dirs: &[&str], words: &[&str]) -> Vec<String> {
-    let files = dirs.iter().flat_map(|dir| files_below(dir)).filter(|path| path.ends_with(".rs") && !is_test(path));
+    let files = dirs.iter().flat_map(|dir| match dir.ends_with(".rs") {
+        true => vec![(*dir).to_owned()],
+        false => files_below(dir),
+    });
+    let files = files.filter(|path| path.ends_with(".rs") && !is_test(path));
     let mut found = Vec::new();
     for path in files {
         let code = code(&path);
@@ -56,4 +60,35 @@ fn the_serving_path_has_no_typed_structs() {
         let manifest = read(&format!("src/{room}/Cargo.toml"));
         assert!(!manifest.contains("k8s-openapi"), "{room} imports k8s-openapi: objects are data there");
     }
+}
+
+/// Files that serve every kind alike: a kind's own needs stand in its row.
+const FOR_EVERY_KIND: [&str; 8] = [
+    "src/apiserver/verbs/",
+    "src/schema/behaviour.rs",
+    "src/schema/convert/mod.rs",
+    "src/schema/defaults/mod.rs",
+    "src/schema/print/mod.rs",
+    "src/schema/rows/",
+    "src/schema/strategy/mod.rs",
+    "src/schema/validate/mod.rs",
+];
+
+#[test]
+fn a_kind_is_named_in_its_row_alone() {
+    let table = read("src/schema/generated/table.tsv");
+    let rows = table.lines().filter(|line| line.starts_with("R\t"));
+    // Fields of objects are called like these, too.
+    let fields = ["\"endpoints\"", "\"nodes\""];
+    let names: Vec<String> = rows
+        .flat_map(|line| line.split('\t').skip(3).take(2))
+        .map(|name| format!("{name:?}"))
+        .filter(|name| !fields.contains(&name.as_str()))
+        .collect();
+    assert!(names.len() > 150, "the table of resources was not read");
+    let words: Vec<&str> = names.iter().map(String::as_str).collect();
+    none(
+        "code for every kind that names one: give the row (src/schema/behaviour.rs) a field",
+        &having(&FOR_EVERY_KIND, &words),
+    );
 }

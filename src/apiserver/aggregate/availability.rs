@@ -17,7 +17,7 @@ use crate::registrar::Registrar;
 use crate::status::Status;
 use crate::webhook::call::Place;
 use crate::webhook::client::ready;
-use crate::{keys, kinds, usage};
+use crate::{forms, keys, usage};
 
 /// Every backend is asked again after this, as upstream.
 const RECHECK: Duration = Duration::from_secs(30);
@@ -113,7 +113,7 @@ async fn register(watchdog: &Watchdog) {
     for object in
         gone.filter(|o| !o["spec"]["service"].is_object() && !wanted.iter().any(|w| meta::name(w) == meta::name(o)))
     {
-        let Some(row) = kinds::stored(GROUP, RESOURCE) else { continue };
+        let Some(row) = forms::stored(GROUP, RESOURCE) else { continue };
         let rv = meta::resource_version(object).parse().unwrap_or(0);
         if let Err(status) = watchdog.objects().remove(&row, "", meta::name(object), rv).await {
             warn!(why = %status, "cannot remove an APIService");
@@ -194,7 +194,7 @@ async fn check(watchdog: &Watchdog, service: &ApiService) -> Finding {
 }
 
 async fn write_condition(watchdog: &Watchdog, service: &ApiService, finding: &Finding) -> Result<(), Status> {
-    let row = kinds::stored(GROUP, RESOURCE).ok_or_else(Status::no_such_resource)?;
+    let row = forms::stored(GROUP, RESOURCE).ok_or_else(Status::no_such_resource)?;
     for _ in 0..TRIES {
         let Some(entry) = watchdog.objects().cache.kind(GROUP, RESOURCE).get(&keys::local("", &service.name)) else {
             return Ok(());

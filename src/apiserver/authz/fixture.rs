@@ -95,6 +95,6 @@ impl crate::lookup::InVersion for Objects {
         from: &schema::table::Resource,
         to: &schema::table::Resource,
     ) -> Result<Value, Status> {
-        crate::kinds::convert(object, from, to)
+        crate::forms::convert(object, from, to)
     }
 }

@@ -11,7 +11,7 @@ use schema::table::Resource;
 use schema::validate::error::aggregate;
 use serde_json::{Map, Value, json};
 
-use crate::kinds;
+use crate::forms;
 use crate::status::Status;
 use crate::webhook::call::Endpoint;
 use crate::webhook::client::{Identity, Webhooks};
@@ -192,7 +192,7 @@ fn take_over(given: &Map<String, Value>, metadata: &mut Map<String, Value>, fiel
 /// Errors: there is no way, or the webhook failed.
 pub async fn one(converter: &Converter, object: Value, from: &Resource, to: &Resource) -> Result<Value, Status> {
     if by_webhook(to).is_none() {
-        return kinds::convert(object, from, to);
+        return forms::convert(object, from, to);
     }
     if meta::api_version(&object) == to.api_version() {
         return Ok(object);

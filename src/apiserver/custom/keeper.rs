@@ -10,9 +10,11 @@ use schema::table::Resource;
 use serde_json::Value;
 use tracing::{info, warn};
 
-use super::status::{CLEANUP, set_condition, settled};
+use schema::custom::definition::CLEANUP;
+
+use super::status::{set_condition, settled};
+use crate::forms;
 use crate::keys;
-use crate::kinds;
 use crate::lookup::Lookup as _;
 use crate::metrics::Metrics;
 use crate::objects::Objects;
@@ -67,7 +69,7 @@ pub fn serve(objects: &Objects, metrics: &Metrics) {
 
 /// One look at all definitions; false if somebody has to look again soon.
 async fn round(objects: &Objects, metrics: &Metrics) -> Result<bool, Status> {
-    let row = kinds::stored(GROUP, PLURAL).ok_or_else(Status::no_such_resource)?;
+    let row = forms::stored(GROUP, PLURAL).ok_or_else(Status::no_such_resource)?;
     let now = base::time::rfc3339_secs(objects.clock.now());
     let mut settled_all = true;
     for definition in definitions(objects) {

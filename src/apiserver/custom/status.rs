@@ -7,9 +7,6 @@ use schema::catalog::Catalog;
 use schema::read;
 use serde_json::{Value, json};
 
-/// The finalizer that holds a definition until its objects are gone.
-pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
-
 /// A definition with its status as it should be, given all definitions; `None` if it is so already.
 pub fn settled(definition: &Value, all: &[std::sync::Arc<Value>], now: &str) -> Option<Value> {
     let mut new = definition.clone();

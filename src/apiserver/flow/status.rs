@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::GROUP;
-use crate::kinds;
+use crate::forms;
 use crate::lookup::Lookup as _;
 use crate::objects::Objects;
 use crate::status::Status;
@@ -51,7 +51,7 @@ pub fn keep(objects: &Arc<Objects>, group: &Group) {
 
 /// Looks at every schema; false if one has to be looked at again.
 async fn round(objects: &Objects) -> Result<bool, Status> {
-    let row = kinds::stored(GROUP, SCHEMAS).ok_or_else(Status::no_such_resource)?;
+    let row = forms::stored(GROUP, SCHEMAS).ok_or_else(Status::no_such_resource)?;
     let levels = objects.cache.list(GROUP, LEVELS, None);
     let now = base::time::rfc3339_secs(objects.clock.now());
     let mut writes: Vec<BoxFuture<'_, Result<bool, Status>>> = Vec::new();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::Response;
 use schema::apply::ApplyError;
 use schema::apply::versions::Versions;
+use schema::behaviour::Path;
 use schema::decode::FieldValidation;
 use serde_json::Value;
 use wire::Body;
@@ -13,7 +14,7 @@ use super::judge::Part;
 use super::update::{answer, check_address};
 use super::write::{self, Maker};
 use super::{Call, managers};
-use crate::kinds;
+use crate::forms;
 use crate::negotiate::Format;
 use crate::status::{Cause, Status};
 
@@ -29,15 +30,16 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     is_of((&version, &call.resource.kind), &config)?;
     schema::apply::fits(call.resource.type_def(), &version, &config).map_err(refused)?;
     let mut ignored = Vec::new();
-    kinds::decode_body(&bytes, Format::Yaml, &call.resource, &strictness, &mut ignored)?;
+    forms::decode_body(&bytes, Format::Yaml, &call.resource, &strictness, &mut ignored)?;
     call.x.warnings.extend(ignored);
     let name = call.x.attributes.name.clone();
     check_address(call, &mut config, &name)?;
     let now = base::time::rfc3339_secs(call.x.server.objects.clock.now());
     let resource = Arc::clone(&call.resource);
     let subresource = call.x.attributes.subresource.clone();
-    let owners = schema::strategy::owners::of(&call.stored);
-    let (reset, only) = (owners.not_written(&subresource), owners.of_subresource(&subresource).unwrap_or_default());
+    let row = call.stored.behaviour;
+    let (reset, only) =
+        (row.owners.not_written(&subresource), row.part(&subresource).map_or(&[] as &[Path], |part| part.writes));
     let mut make = move |old: Option<&Value>, versions: &mut dyn Versions| {
         let request = schema::apply::Request {
             type_def: resource.type_def(),

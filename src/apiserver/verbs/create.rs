@@ -11,7 +11,7 @@ use super::again::Again;
 use super::judge::{self, Change, Part};
 use super::{Call, managers, present};
 use crate::status::{Cause, Status};
-use crate::{kinds, negotiate};
+use crate::{forms, negotiate};
 
 /// A generated name is drawn again this often when it is taken, as upstream.
 const NAME_TRIES: usize = 8;
@@ -36,7 +36,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
             ));
         }
         check_namespace(call, &mut object)?;
-        schema::defaults::apply(&call.x.catalog, &call.resource, &mut object);
+        schema::defaults::apply(&call.resource, &mut object);
         let answer = answers.create(&call.x.attributes, object).await?;
         return present::object(call, StatusCode::CREATED, answer);
     }
@@ -72,7 +72,7 @@ pub async fn posted(call: &mut Call<'_, '_>) -> Result<Value, Status> {
     let format = negotiate::input(&call.x.parts.headers)?;
     let bytes = call.body().await?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
-    kinds::decode_body(&bytes, format, &call.resource, &strictness, &mut call.x.warnings)
+    forms::decode_body(&bytes, format, &call.resource, &strictness, &mut call.x.warnings)
 }
 
 /// The object lives in the namespace of the URL, or nowhere.

@@ -4,6 +4,7 @@ use base::url::Query;
 use http::{Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use model::{grace, meta};
+use schema::behaviour::{DeleteAnswer, Deletion, Dependents, Grace, Holds};
 use schema::table::Resource;
 use schema::validate::error::FieldError;
 use serde_json::{Value, json};
@@ -13,7 +14,6 @@ use super::Call;
 use super::again::Again;
 use super::judge::attributes_for;
 use crate::admission::{Operation, Review};
-use crate::hooks::{self, Hooks};
 use crate::negotiate::{self, Format};
 use crate::respond;
 use crate::status::Status;
@@ -53,9 +53,9 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let mut warnings = Vec::new();
     let outcome = delete(call, &namespace, &name, &options, &mut warnings).await?;
     call.x.warnings.extend(warnings);
-    let row = hooks::of(&call.stored.group, &call.stored.plural);
+    let row = &call.stored.behaviour.deletion;
     let body = match outcome {
-        Outcome::Gone(object) if !row.returns_deleted => {
+        Outcome::Gone(object) if row.answer == DeleteAnswer::Status => {
             Status::deleted(&call.resource.group, &call.resource.plural, &name, meta::uid(&object))
         }
         Outcome::Gone(object) | Outcome::Pending(object) => call.to_requested(object).await?,
@@ -99,7 +99,7 @@ pub async fn options(call: &mut Call<'_, '_>) -> Result<Options, Status> {
             Format::Yaml => read(schema::decode::Format::Yaml)?,
             Format::Protobuf => {
                 let of = call.x.catalog.type_of_kind("", "v1", "DeleteOptions");
-                crate::kinds::from_protobuf(
+                crate::forms::from_protobuf(
                     &bytes,
                     of.ok_or_else(|| Status::internal("the table has no DeleteOptions"))?,
                 )?
@@ -154,7 +154,7 @@ pub async fn delete(
     warnings: &mut Vec<String>,
 ) -> Result<Outcome, Status> {
     let server = call.x.server;
-    let row = hooks::of(&call.stored.group, &call.stored.plural);
+    let row = &call.stored.behaviour.deletion;
     let mut again = Again::new(&server.objects.rng);
     let said_before = warnings.len();
     loop {
@@ -249,7 +249,7 @@ enum Plan {
     Wait,
 }
 
-fn plan(row: &Hooks, stored: &Resource, old: &Value, options: &Options, now: Timestamp) -> Plan {
+fn plan(row: &Deletion, stored: &Resource, old: &Value, options: &Options, now: Timestamp) -> Plan {
     let mut new = old.clone();
     let finalizers = finalizers(row, old, options);
     meta::set_finalizers(&mut new, &finalizers.iter().map(String::as_str).collect::<Vec<_>>());
@@ -257,7 +257,7 @@ fn plan(row: &Hooks, stored: &Resource, old: &Value, options: &Options, now: Tim
     if let Some(end) = meta::deletion_timestamp(old) {
         return hasten(end, old, new, options.grace, held);
     }
-    let secs = if row.graceful { grace::of_pod(old, options.grace) } else { 0 };
+    let secs = if row.grace == Grace::Spec { grace::of_pod(old, options.grace) } else { 0 };
     if secs == 0 && !held {
         return Plan::Remove;
     }
@@ -268,7 +268,7 @@ fn plan(row: &Hooks, stored: &Resource, old: &Value, options: &Options, now: Tim
     let at = now.checked_add(SignedDuration::from_secs(secs)).unwrap_or(now);
     meta::set_deletion_timestamp(&mut new, Some(&base::time::rfc3339_secs(at)));
     meta::set_deletion_grace_period_seconds(&mut new, Some(secs));
-    if row.spec_finalizers {
+    if row.holds == Holds::Spec {
         new["status"]["phase"] = json!("Terminating");
     }
     Plan::Mark(new)
@@ -296,11 +296,11 @@ fn hasten(end: &str, old: &Value, mut new: Value, asked: Option<i64>, held: bool
 }
 
 /// Finalizers after the policy has been written into them.
-fn finalizers(row: &Hooks, old: &Value, options: &Options) -> Vec<String> {
+fn finalizers(row: &Deletion, old: &Value, options: &Options) -> Vec<String> {
     let mut list: Vec<String> = meta::finalizers(old).into_iter().map(str::to_owned).collect();
     let has = |list: &[String], what: &str| list.iter().any(|f| f == what);
     let policy = options.policy.as_deref().unwrap_or({
-        if has(&list, ORPHAN) || (row.orphans_by_default && !has(&list, FOREGROUND)) {
+        if has(&list, ORPHAN) || (row.dependents == Dependents::Orphaned && !has(&list, FOREGROUND)) {
             "Orphan"
         } else if has(&list, FOREGROUND) {
             "Foreground"
@@ -326,7 +326,7 @@ fn finalizers(row: &Hooks, old: &Value, options: &Options) -> Vec<String> {
 /// Whether finalizers hold the object.
 pub fn is_held(stored: &Resource, object: &Value) -> bool {
     let spec_holds = || object["spec"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
-    !meta::finalizers(object).is_empty() || (hooks::of(&stored.group, &stored.plural).spec_finalizers && spec_holds())
+    !meta::finalizers(object).is_empty() || (stored.behaviour.deletion.holds == Holds::Spec && spec_holds())
 }
 
 #[cfg(test)]
@@ -338,7 +338,8 @@ mod tests {
     }
 
     fn planned(old: &Value, options: &Options) -> Plan {
-        plan(hooks::of("", "pods"), &crate::kinds::stored("", "pods").unwrap(), old, options, Timestamp::UNIX_EPOCH)
+        let pods = crate::forms::stored("", "pods").unwrap();
+        plan(&pods.behaviour.deletion, &pods, old, options, Timestamp::UNIX_EPOCH)
     }
 
     #[test]
@@ -370,9 +371,9 @@ mod tests {
     fn the_policy_becomes_a_finalizer_and_replaces_the_other_one() {
         let foreground = Options { policy: Some("Foreground".into()), ..Options::default() };
         let old = json!({ "metadata": { "finalizers": ["a", ORPHAN] } });
-        assert_eq!(finalizers(&Hooks::default(), &old, &foreground), ["a", FOREGROUND]);
-        assert_eq!(finalizers(&Hooks::default(), &old, &Options::default()), ["a", ORPHAN]);
+        assert_eq!(finalizers(&Deletion::PLAIN, &old, &foreground), ["a", FOREGROUND]);
+        assert_eq!(finalizers(&Deletion::PLAIN, &old, &Options::default()), ["a", ORPHAN]);
         let background = Options { policy: Some("Background".into()), ..Options::default() };
-        assert_eq!(finalizers(&Hooks::default(), &old, &background), ["a"]);
+        assert_eq!(finalizers(&Deletion::PLAIN, &old, &background), ["a"]);
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use model::meta;
+use schema::behaviour::ServerPart;
 use serde_json::Value;
 use store::Txn;
 
@@ -13,7 +14,7 @@ use crate::admission::{Operation, Review};
 use crate::attributes::Attributes;
 use crate::services::allocator::Turn;
 use crate::status::Status;
-use crate::{hooks, kinds, trusted};
+use crate::{certificates, forms, trusted};
 
 /// Which half of an object a request may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,10 +95,9 @@ pub async fn judge<'a>(call: &mut Call<'_, 'a>, change: &Change<'_>, new: &mut V
     let name = meta::name(old.unwrap_or(new)).to_owned();
     if part == Part::Bound {
         let violations = trusted::violations(&call.stored, &call.x.attributes.user, new, old);
-        return kinds::verdict(&call.resource, &name, violations).map(|()| Judged::default());
+        return forms::verdict(&call.resource, &name, violations).map(|()| Judged::default());
     }
-    let catalog = Arc::clone(&call.x.catalog);
-    schema::defaults::apply(&catalog, &call.stored, new);
+    schema::defaults::apply(&call.stored, new);
     match (old, change.creator) {
         (Some(_), _) => prepare(call, part, new, old),
         (None, Some(creator)) => managers::track(call, creator, None, new).await?,
@@ -105,12 +105,12 @@ pub async fn judge<'a>(call: &mut Call<'_, 'a>, change: &Change<'_>, new: &mut V
     }
     ask_plugins(call, change, &name, new, Round::Admit).await?;
     prepare(call, part, new, old);
-    let hooks = hooks::of(&call.stored.group, &call.stored.plural);
-    if let (None, Some(sign)) = (old, hooks.requestor) {
-        sign(&call.x.attributes.user, new);
+    let by_server = call.stored.behaviour.server;
+    if old.is_none() {
+        certificates::sign(by_server, &call.x.attributes.user, new);
     }
     // Held until the addresses are stored: nobody else may be given the same.
-    let turn = if part == Part::Main && hooks.addresses {
+    let turn = if part == Part::Main && by_server == ServerPart::Addresses {
         let allocator = &call.x.server.allocator;
         let turn = allocator.turn().await?;
         match old {
@@ -121,7 +121,7 @@ pub async fn judge<'a>(call: &mut Call<'_, 'a>, change: &Change<'_>, new: &mut V
     } else {
         None
     };
-    kinds::verdict(&call.resource, &name, faults(call, part, new, old))?;
+    forms::verdict(&call.resource, &name, faults(call, part, new, old))?;
     let charge = ask_plugins(call, change, &name, new, Round::Validate).await?;
     Ok(Judged { turn, charge })
 }
@@ -187,23 +187,13 @@ fn faults(
     let subresource = call.x.attributes.subresource.as_str();
     let mut errors = match (old, part) {
         (None, _) => schema::validate::create(&call.stored, new),
-        // What a running pod may not change otherwise, these may.
-        (Some(old), Part::Special) if subresource == "ephemeralcontainers" => {
-            schema::validate::update_ephemeral_containers(&call.stored, new, old)
-        }
-        (Some(old), Part::Special) if subresource == "approval" => {
-            schema::validate::update_approval(&call.stored, new, old)
-        }
-        (Some(old), Part::Special) if subresource == "resize" => {
-            schema::validate::update_resize(&call.stored, new, old)
-        }
+        (Some(old), Part::Special) => schema::validate::update_part(&call.stored, subresource, new, old),
         (Some(old), Part::Status) => schema::validate::update_status(&call.stored, new, old),
-        (Some(old), Part::Main | Part::Special | Part::Bound) => schema::validate::update(&call.stored, new, old),
+        (Some(old), Part::Main | Part::Bound) => schema::validate::update(&call.stored, new, old),
     };
     errors.extend(trusted::violations(&call.stored, &call.x.attributes.user, new, old));
     if part == Part::Main {
-        let judge = hooks::of(&call.stored.group, &call.stored.plural).judge;
-        errors.extend(judge.into_iter().flat_map(|judge| judge(new, old)));
+        errors.extend(certificates::faults(call.stored.behaviour.server, new, old));
         schema::validate::asked(&call.resource, new, old, &mut errors);
     }
     errors

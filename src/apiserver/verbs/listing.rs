@@ -23,7 +23,7 @@ use crate::heavy::{Beside, Weight};
 use crate::narrow::View;
 use crate::negotiate::{Format, Output, Transform};
 use crate::status::Status;
-use crate::{kinds, narrow, respond};
+use crate::{forms, narrow, respond};
 
 /// Pieces of a list are about this long.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -74,7 +74,7 @@ impl Look {
 
     fn value(&self, item: Item) -> Result<Value, Status> {
         let object = match item {
-            Item::Stored(entry) => kinds::parse(&entry.json, &self.stored, &self.resource)?,
+            Item::Stored(entry) => forms::parse(&entry.json, &self.stored, &self.resource)?,
             Item::Made(value) => value,
         };
         let object = match self.view {
@@ -368,7 +368,7 @@ mod tests {
     use crate::cache::entry::Form;
 
     fn look(output: Output) -> Look {
-        let pods = kinds::stored("", "pods").unwrap();
+        let pods = forms::stored("", "pods").unwrap();
         let (stored, resource, now) = (Arc::clone(&pods), pods, "2026-11-23T00:00:00Z".parse().unwrap());
         Look { stored, resource, output, include: "Object".to_owned(), now, view: None }
     }

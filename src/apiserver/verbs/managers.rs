@@ -2,6 +2,7 @@
 
 use model::meta;
 use schema::apply::versions::Versions;
+use schema::behaviour::Path;
 use serde_json::Value;
 
 use super::{Call, versions};
@@ -31,15 +32,15 @@ pub fn named(call: &Call<'_, '_>) -> Result<String, Status> {
 pub async fn track(call: &Call<'_, '_>, manager: &str, old: Option<&Value>, new: &mut Value) -> Result<(), Status> {
     let now = base::time::rfc3339_secs(call.x.server.objects.clock.now());
     let subresource = call.x.attributes.subresource.clone();
-    let owners = schema::strategy::owners::of(&call.stored);
+    let row = call.stored.behaviour;
     let request = schema::apply::Request {
         type_def: call.resource.type_def(),
         api_version: &call.resource.api_version(),
         subresource: &subresource,
         manager,
         now: &now,
-        reset: &owners.not_written(&subresource),
-        only: owners.of_subresource(&subresource).unwrap_or_default(),
+        reset: &row.owners.not_written(&subresource),
+        only: row.part(&subresource).map_or(&[] as &[Path], |part| part.writes),
     };
     if request.api_version == call.stored.api_version() {
         return track_in(call, &request, old, new).await;

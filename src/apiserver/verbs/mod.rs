@@ -3,7 +3,6 @@
 pub mod again;
 pub mod apply;
 pub mod computed;
-pub mod connect;
 pub mod create;
 pub mod delete;
 pub mod delete_collection;

@@ -14,7 +14,7 @@ use super::update::answer;
 use super::write::{self, Maker};
 use super::{Call, apply, managers};
 use crate::status::Status;
-use crate::{kinds, negotiate};
+use crate::{forms, negotiate};
 
 /// The kinds of patch by media type.
 const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";
@@ -56,7 +56,7 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
         let old = old.cloned().unwrap_or_default();
         let patched = patched(resource.type_def(), way, &old, &bytes)?;
         warnings.clear();
-        kinds::decode_patched(patched, &resource, &strictness, &mut warnings, |patched| match way {
+        forms::decode_patched(patched, &resource, &strictness, &mut warnings, |patched| match way {
             Way::Strategic => {
                 serde_json::from_slice(&bytes).map_or_else(|_| String::new(), |patch| schema::patch::go_text(&patch))
             }

@@ -16,7 +16,7 @@ use crate::cache::entry::Entry;
 use crate::custom::conversion;
 use crate::negotiate::{Format, Transform};
 use crate::status::Status;
-use crate::{kinds, narrow, respond};
+use crate::{forms, narrow, respond};
 
 /// A stored object.
 pub async fn entry(call: &Call<'_, '_>, code: StatusCode, entry: &Entry) -> Result<Response<Body>, Status> {
@@ -120,7 +120,7 @@ pub fn watch_encoder(call: &Call<'_, '_>) -> Option<crate::cache::stream::Encode
         let object = if converted {
             serde_json::from_slice(json).map_err(Status::internal)?
         } else {
-            kinds::parse(json, &stored, &resource)?
+            forms::parse(json, &stored, &resource)?
         };
         let object = match view {
             Some(view) => view(object),

@@ -14,7 +14,7 @@ use super::update::check_address;
 use super::write::{self, Maker};
 use super::{Call, apply, managers, present, scale_view};
 use crate::status::Status;
-use crate::{kinds, negotiate};
+use crate::{forms, negotiate};
 
 /// Answers `get`, `update` and `patch` of `scale`.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
@@ -155,7 +155,7 @@ async fn wish(call: &mut Call<'_, '_>) -> Result<Wish, Status> {
         .type_of_kind("autoscaling", "v1", "Scale")
         .ok_or_else(|| Status::internal("the table has no Scale"))?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
-    let mut scale = kinds::decode_as(&bytes, format, (API_VERSION, "Scale"), of, &strictness, &mut call.x.warnings)?;
+    let mut scale = forms::decode_as(&bytes, format, (API_VERSION, "Scale"), of, &strictness, &mut call.x.warnings)?;
     let name = call.x.attributes.name.clone();
     check_address(call, &mut scale, &name)?;
     Ok(Wish::Whole(scale))

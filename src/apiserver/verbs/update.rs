@@ -2,6 +2,7 @@
 
 use http::{Response, StatusCode};
 use model::meta;
+use schema::behaviour::Creation;
 use serde_json::Value;
 use wire::Body;
 
@@ -9,14 +10,14 @@ use super::judge::Part;
 use super::write::{self, Maker, Written};
 use super::{Call, managers, present};
 use crate::status::Status;
-use crate::{hooks, kinds, negotiate};
+use crate::{forms, negotiate};
 
 /// Answers with the stored object; 201 if the update created it.
 pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, Status> {
     let format = negotiate::input(&call.x.parts.headers)?;
     let bytes = call.body().await?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
-    let sent = kinds::decode_body(&bytes, format, &call.resource, &strictness, &mut call.x.warnings)?;
+    let sent = forms::decode_body(&bytes, format, &call.resource, &strictness, &mut call.x.warnings)?;
     let mut sent = call.to_stored(sent).await?;
     let name = call.x.attributes.name.clone();
     if meta::name(&sent).is_empty() {
@@ -26,7 +27,7 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
     check_address(call, &mut sent, &name)?;
     let manager = managers::named(call)?;
     let create = part == Part::Main
-        && hooks::of(&call.stored.group, &call.stored.plural).create_on_update
+        && call.stored.behaviour.creation == Creation::CreateOrUpdate
         && meta::resource_version(&sent).is_empty();
     let mut make = |_old: Option<&Value>| Ok(sent.clone());
     let written = write::update(call, &name, part, create, Some(&manager), Maker::Stored(&mut make)).await?;

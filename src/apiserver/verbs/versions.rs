@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::Call;
 use crate::custom::conversion;
-use crate::kinds;
+use crate::forms;
 use crate::status::Status;
 
 /// Forms of objects, as far as they are known.
@@ -43,7 +43,7 @@ impl Versions for Forms {
     fn convert(&mut self, object: &Value, from: &str, to: &str) -> Option<Value> {
         let (row, target) = (self.resource(from)?, self.resource(to)?);
         if conversion::by_webhook(&target).is_none() {
-            return kinds::convert(object.clone(), &row, &target).ok();
+            return forms::convert(object.clone(), &row, &target).ok();
         }
         let wanted = Wanted { object: object.clone(), from: from.to_owned(), to: to.to_owned() };
         if let Some((_, known)) = self.known.iter().find(|(known, _)| *known == wanted) {

@@ -2,6 +2,7 @@
 
 use model::meta;
 use schema::apply::versions::Versions;
+use schema::behaviour::Version;
 use schema::table::Resource;
 use serde_json::Value;
 
@@ -98,7 +99,7 @@ pub async fn update(
         let mut new = maker.make(call, Some(&old)).await?;
         if call.x.attributes.verb == "update"
             && meta::resource_version(&new).is_empty()
-            && !schema::strategy::owners::of(&call.stored).unconditional
+            && call.stored.behaviour.owners.version == Version::Required
         {
             return Err(unversioned(&call.resource, name));
         }

@@ -200,7 +200,7 @@ mod tests {
 
         fn convert(&mut self, object: &Value, from: &str, to: &str) -> Option<Value> {
             let (from, to) = (self.resource(from)?, self.resource(to)?);
-            convert::convert(Catalog::builtin(), object.clone(), &from, &to).ok()
+            convert::convert(object.clone(), &from, &to).ok()
         }
     }
 

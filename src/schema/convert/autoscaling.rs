@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::behaviour::{Object, Versions};
+
 use super::{annotation, make, take_annotation};
 
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
@@ -11,7 +13,12 @@ const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 const TARGET: &str = "targetCPUUtilizationPercentage";
 const NOW: &str = "currentCPUUtilizationPercentage";
 
-pub(super) fn up(map: &mut Map<String, Value>) {
+/// Between v1 and v2.
+pub(crate) fn between(map: &mut Object, versions: Versions<'_>) {
+    if versions.to.ends_with("/v2") { up(map) } else { down(map) }
+}
+
+fn up(map: &mut Map<String, Value>) {
     let (metrics, behavior) = (take_annotation(map, METRICS), take_annotation(map, BEHAVIOR));
     let (current, conditions) = (take_annotation(map, CURRENT), take_annotation(map, CONDITIONS));
     let spec = make(map, "spec");
@@ -36,7 +43,7 @@ pub(super) fn up(map: &mut Map<String, Value>) {
     put(status, "conditions", conditions);
 }
 
-pub(super) fn down(map: &mut Map<String, Value>) {
+fn down(map: &mut Map<String, Value>) {
     let spec = make(map, "spec");
     let (percent, metrics) = split(spec.remove("metrics"), "target");
     put(spec, TARGET, percent);

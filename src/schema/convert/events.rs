@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::behaviour::{Object, Versions};
+
 use super::rename;
 
 const RENAMED: [(&str, &str); 7] = [
@@ -15,16 +17,21 @@ const RENAMED: [(&str, &str); 7] = [
 ];
 
 /// The path of a field of the new kind in the core kind.
-pub(super) fn core_field(path: &str) -> String {
+pub(crate) fn core_field(path: &str) -> String {
     let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
     let first = RENAMED.iter().find(|(_, new)| *new == first).map_or(first, |(core, _)| core);
     rest.map_or_else(|| first.to_owned(), |rest| format!("{first}.{rest}"))
 }
 
-pub(super) fn to_new(map: &mut Map<String, Value>) {
+/// Between core events and those of events.k8s.io.
+pub(crate) fn between(map: &mut Object, versions: Versions<'_>) {
+    if versions.to == "v1" { to_core(map) } else { to_new(map) }
+}
+
+fn to_new(map: &mut Map<String, Value>) {
     RENAMED.iter().for_each(|(core, new)| rename(map, core, new));
 }
 
-pub(super) fn to_core(map: &mut Map<String, Value>) {
+fn to_core(map: &mut Map<String, Value>) {
     RENAMED.iter().for_each(|(core, new)| rename(map, new, core));
 }

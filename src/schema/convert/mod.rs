@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::catalog::Catalog;
+use crate::behaviour::Versions;
 use crate::table::{Resource, Shape, TypeDef};
 
-mod autoscaling;
-mod devices;
-mod events;
+pub(crate) mod autoscaling;
+pub(crate) mod devices;
+pub(crate) mod events;
 #[cfg(test)]
 mod tests;
 
@@ -33,7 +33,7 @@ pub enum ConvertError {
 }
 
 /// Rewrites an object of `from` into the version `to`.
-pub fn convert(_catalog: &Catalog, mut value: Value, from: &Resource, to: &Resource) -> Result<Value, ConvertError> {
+pub fn convert(mut value: Value, from: &Resource, to: &Resource) -> Result<Value, ConvertError> {
     if from.group == to.group && from.version == to.version && from.kind == to.kind {
         return Ok(value);
     }
@@ -42,7 +42,7 @@ pub fn convert(_catalog: &Catalog, mut value: Value, from: &Resource, to: &Resou
         return Err(ConvertError::Unrelated { from: named(from), to: named(to) });
     }
     if let Some(map) = value.as_object_mut() {
-        rewrite(map, from, to)?;
+        (from.behaviour.convert)(map, Versions { from: &from.api_version(), to: &to.api_version() });
         map.insert("apiVersion".into(), to.api_version().into());
         map.insert("kind".into(), to.kind.as_ref().into());
         // Whatever a rewrite left that the other version does not know is refused, never lost without a word.
@@ -57,21 +57,7 @@ pub fn convert(_catalog: &Catalog, mut value: Value, from: &Resource, to: &Resou
 
 /// What the field `path` of a version is called in the form in which its objects are stored.
 pub fn stored_field(of: &Resource, path: &str) -> String {
-    if of.group == "events.k8s.io" { events::core_field(path) } else { path.to_owned() }
-}
-
-fn rewrite(map: &mut Map<String, Value>, from: &Resource, to: &Resource) -> Result<(), ConvertError> {
-    match (from.group.as_ref(), from.version.as_ref(), to.group.as_ref(), to.version.as_ref()) {
-        ("autoscaling", "v1", "autoscaling", "v2") => autoscaling::up(map),
-        ("autoscaling", "v2", "autoscaling", "v1") => autoscaling::down(map),
-        ("", "v1", "events.k8s.io", "v1") => events::to_new(map),
-        ("events.k8s.io", "v1", "", "v1") => events::to_core(map),
-        ("resource.k8s.io", a, "resource.k8s.io", b) => {
-            devices::between(map, &from.kind, a == "v1beta1", b == "v1beta1")
-        }
-        _ => {}
-    }
-    Ok(())
+    (of.behaviour.stored_field)(path)
 }
 
 fn named(r: &Resource) -> String {

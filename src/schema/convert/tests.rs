@@ -18,30 +18,29 @@ fn an_autoscalers_other_metrics_survive_version_one() {
     let memory = json!({"type": "Resource", "resource": {"name": "memory", "target": {"type": "AverageValue", "averageValue": "1Gi"}}});
     let object = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a"},
         "spec": {"maxReplicas": 3, "metrics": [cpu, memory]}, "status": {}});
-    let old = convert(Catalog::builtin(), object.clone(), v2, v1).expect("down");
+    let old = convert(object.clone(), v2, v1).expect("down");
     assert_eq!(
         (&old["apiVersion"], &old["spec"]["targetCPUUtilizationPercentage"]),
         (&json!("autoscaling/v1"), &json!(50))
     );
-    assert_eq!(convert(Catalog::builtin(), old, v1, v2).expect("up"), object);
+    assert_eq!(convert(old, v1, v2).expect("up"), object);
 }
 
 #[test]
 fn an_event_keeps_everything_in_both_groups() {
     let (core, new) = (row("", "v1", "events"), row("events.k8s.io", "v1", "events"));
     let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "involvedObject": {"kind": "Pod"}, "message": "m", "count": 2, "reportingComponent": "k", "type": "Normal"});
-    let there = convert(Catalog::builtin(), event.clone(), core, new).expect("there");
+    let there = convert(event.clone(), core, new).expect("there");
     assert_eq!(
         (&there["note"], &there["regarding"]["kind"], &there["reportingController"]),
         (&json!("m"), &json!("Pod"), &json!("k"))
     );
-    assert_eq!(convert(Catalog::builtin(), there, new, core).expect("back"), event);
+    assert_eq!(convert(there, new, core).expect("back"), event);
 }
 
 #[test]
 fn unrelated_resources_are_refused() {
-    let err = convert(Catalog::builtin(), json!({}), row("", "v1", "pods"), row("apps", "v1", "deployments"))
-        .expect_err("unrelated");
+    let err = convert(json!({}), row("", "v1", "pods"), row("apps", "v1", "deployments")).expect_err("unrelated");
     assert!(matches!(err, ConvertError::Unrelated { .. }));
 }
 
@@ -50,12 +49,12 @@ fn device_requests_nest_and_flatten() {
     let (flat, nested) =
         (row("resource.k8s.io", "v1beta1", "resourceclaims"), row("resource.k8s.io", "v1", "resourceclaims"));
     let claim = json!({"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceClaim", "spec": {"devices": {"requests": [{"name": "r", "deviceClassName": "c", "count": 1}]}}});
-    let there = convert(Catalog::builtin(), claim.clone(), flat, nested).expect("nests");
+    let there = convert(claim.clone(), flat, nested).expect("nests");
     assert_eq!(
         there["spec"]["devices"]["requests"][0],
         json!({"name": "r", "exactly": {"deviceClassName": "c", "count": 1}})
     );
-    assert_eq!(convert(Catalog::builtin(), there, nested, flat).expect("flattens"), claim);
+    assert_eq!(convert(there, nested, flat).expect("flattens"), claim);
 }
 
 #[test]

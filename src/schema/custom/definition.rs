@@ -4,6 +4,9 @@ use serde_json::Value;
 
 use super::node::Node;
 
+/// The finalizer of a definition whose objects are still to be removed.
+pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
+
 /// What one version of a CRD says about its objects beyond the row of the table.
 #[derive(Debug)]
 pub struct Definition {

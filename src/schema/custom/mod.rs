@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::behaviour::{CUSTOM, CUSTOM_WITH_STATUS};
 use crate::decode::{DecodeError, Decoded, FieldValidation, go_kind};
 use crate::rows::types;
 use crate::table::{Empty, Field, Gvk, ListType, Name, Resource, Shape, Subresource, TypeDef, TypeRef};
@@ -132,6 +133,8 @@ fn resource(crd: &Value, version: &Value, stored: &Name) -> Resource {
             verbs: verbs(&["get", "patch", "update"]),
         });
     }
+    let has_status = subresources.iter().any(|s: &Subresource| s.name == "status");
+    let behaviour = if has_status { &CUSTOM_WITH_STATUS } else { &CUSTOM };
     let selectable = version["selectableFields"].as_array().into_iter().flatten();
     let hash = crate::openapi::storage_version_hash(&gvk.group, stored, &gvk.kind);
     Resource {
@@ -155,6 +158,7 @@ fn resource(crd: &Value, version: &Value, stored: &Name) -> Resource {
             .collect(),
         type_ref: TypeRef::of(root(schema, gvk, meta::name(crd))),
         custom: true,
+        behaviour,
         definition: Some(Arc::new(Definition::of(crd, version))),
     }
 }
@@ -250,7 +254,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::resources;
-    use crate::catalog::Catalog;
     use crate::decode::{FieldValidation, conform};
 
     fn widgets() -> Value {
@@ -268,7 +271,7 @@ mod tests {
         let object = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "spec": {"odd": 1, "free": {"x": 1}}});
         let mut got = conform(object, r.type_def(), FieldValidation::Warn).expect("conforms");
         assert_eq!(got.warnings, ["unknown field \"spec.odd\""]);
-        crate::defaults::apply(Catalog::builtin(), &r, &mut got.value);
+        crate::defaults::apply(&r, &mut got.value);
         assert_eq!(got.value["spec"], json!({"free": {"x": 1}, "size": 3}));
     }
 }

@@ -2,28 +2,21 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::catalog::Catalog;
+use crate::behaviour::Object;
 use crate::table::{Resource, Shape, TypeDef};
 
-mod cluster;
-mod core;
-mod pod;
+pub(crate) mod pod;
 #[cfg(test)]
 mod tests;
-mod workload;
-
-type Object = Map<String, Value>;
 
 /// Applies all defaults of a resource to an object that was decoded for it.
-pub fn apply(_catalog: &Catalog, r: &Resource, object: &mut Value) {
+pub fn apply(r: &Resource, object: &mut Value) {
     if let Some(definition) = &r.definition {
         return definition.default(object);
     }
     let Value::Object(map) = object else { return };
     declared(map, r.type_def());
-    if let Some(apply) = hook(&r.group, &r.kind) {
-        apply(map);
-    }
+    (r.behaviour.defaults)(map);
 }
 
 /// Applies the defaults of a pod template, for whoever builds pods without a workload object.
@@ -55,53 +48,8 @@ fn declared_in(value: &mut Value, shape: &Shape) {
     }
 }
 
-fn hook(group: &str, kind: &str) -> Option<fn(&mut Object)> {
-    Some(match (group, kind) {
-        ("", "Pod") => pod::pod,
-        ("", "PodTemplate") => pod::pod_template,
-        ("", "ReplicationController") => workload::replication_controller,
-        ("", "Service") => core::service,
-        ("", "Secret") => core::secret,
-        ("", "PersistentVolume") => core::persistent_volume,
-        ("", "PersistentVolumeClaim") => core::persistent_volume_claim,
-        ("", "Endpoints") => core::endpoints,
-        ("", "Namespace") => core::namespace,
-        ("", "Node") => core::node,
-        ("", "LimitRange") => core::limit_range,
-        ("authentication.k8s.io", "TokenRequest") => core::token_request,
-        ("discovery.k8s.io", "EndpointSlice") => core::endpoint_slice,
-        ("apps", "Deployment") => workload::deployment,
-        ("apps", "ReplicaSet") => workload::replica_set,
-        ("apps", "DaemonSet") => workload::daemon_set,
-        ("apps", "StatefulSet") => workload::stateful_set,
-        ("batch", "Job") => workload::job,
-        ("batch", "CronJob") => workload::cron_job,
-        ("autoscaling", "HorizontalPodAutoscaler") => workload::autoscaler,
-        ("networking.k8s.io", "NetworkPolicy") => cluster::network_policy,
-        ("networking.k8s.io", "IngressClass") => cluster::ingress_class,
-        ("rbac.authorization.k8s.io", "RoleBinding" | "ClusterRoleBinding") => cluster::role_binding,
-        ("storage.k8s.io", "StorageClass") => cluster::storage_class,
-        ("storage.k8s.io", "CSIDriver") => cluster::csi_driver,
-        ("scheduling.k8s.io", "PriorityClass") => cluster::priority_class,
-        ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration") => cluster::validating_webhooks,
-        ("admissionregistration.k8s.io", "MutatingWebhookConfiguration") => cluster::mutating_webhooks,
-        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy" | "MutatingAdmissionPolicy") => {
-            cluster::admission_policy
-        }
-        ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding" | "MutatingAdmissionPolicyBinding") => {
-            cluster::admission_binding
-        }
-        ("apiextensions.k8s.io", "CustomResourceDefinition") => cluster::definition,
-        ("apiregistration.k8s.io", "APIService") => cluster::api_service,
-        ("flowcontrol.apiserver.k8s.io", "FlowSchema") => cluster::flow_schema,
-        ("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration") => cluster::priority_level,
-        ("resource.k8s.io", "ResourceClaim" | "ResourceClaimTemplate") => cluster::resource_claim,
-        _ => return None,
-    })
-}
-
 /// Sets what is absent.
-fn put(map: &mut Object, key: &str, value: impl Into<Value>) {
+pub(crate) fn put(map: &mut Object, key: &str, value: impl Into<Value>) {
     let slot = map.entry(key).or_insert(Value::Null);
     if slot.is_null() {
         *slot = value.into();
@@ -109,7 +57,7 @@ fn put(map: &mut Object, key: &str, value: impl Into<Value>) {
 }
 
 /// Sets what is absent or Go's zero value: fields without a pointer.
-fn put_zero(map: &mut Object, key: &str, value: impl Into<Value>) {
+pub(crate) fn put_zero(map: &mut Object, key: &str, value: impl Into<Value>) {
     let zero = match map.get(key) {
         None | Some(Value::Null) => true,
         Some(Value::String(s)) => s.is_empty(),
@@ -122,7 +70,7 @@ fn put_zero(map: &mut Object, key: &str, value: impl Into<Value>) {
 }
 
 /// The struct at `key`, made if absent.
-fn make<'a>(map: &'a mut Object, key: &str) -> &'a mut Object {
+pub(crate) fn make<'a>(map: &'a mut Object, key: &str) -> &'a mut Object {
     let slot = map.entry(key).or_insert_with(|| json!({}));
     if !slot.is_object() {
         *slot = json!({});
@@ -135,24 +83,24 @@ fn make<'a>(map: &'a mut Object, key: &str) -> &'a mut Object {
 }
 
 /// The struct at `key`, if it is there.
-fn at<'a>(map: &'a mut Object, key: &str) -> Option<&'a mut Object> {
+pub(crate) fn at<'a>(map: &'a mut Object, key: &str) -> Option<&'a mut Object> {
     map.get_mut(key).and_then(Value::as_object_mut)
 }
 
 /// The structs of the list at `key`.
-fn each<'a>(map: &'a mut Object, key: &str) -> impl Iterator<Item = &'a mut Object> {
+pub(crate) fn each<'a>(map: &'a mut Object, key: &str) -> impl Iterator<Item = &'a mut Object> {
     map.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten().filter_map(Value::as_object_mut)
 }
 
-fn text<'a>(map: &'a Object, key: &str) -> &'a str {
+pub(crate) fn text<'a>(map: &'a Object, key: &str) -> &'a str {
     map.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-fn has(map: &Object, key: &str) -> bool {
+pub(crate) fn has(map: &Object, key: &str) -> bool {
     map.get(key).is_some_and(|v| !v.is_null())
 }
 
-fn is_empty(map: &Object, key: &str) -> bool {
+pub(crate) fn is_empty(map: &Object, key: &str) -> bool {
     match map.get(key) {
         None | Some(Value::Null) => true,
         Some(Value::Array(a)) => a.is_empty(),

@@ -6,7 +6,7 @@ use super::{Object, at, each, has, make, put, put_zero, text};
 
 const CONTAINER_LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
-pub(super) fn pod(object: &mut Object) {
+pub(crate) fn pod(object: &mut Object) {
     let pod = make(object, "spec");
     spec(pod);
     // A bare pod gets these; a template does not, or every template would change on upgrade.
@@ -26,16 +26,16 @@ pub(super) fn pod(object: &mut Object) {
     put_zero(make(object, "status"), "phase", "Pending");
 }
 
-pub(super) fn pod_template(object: &mut Object) {
+pub(crate) fn pod_template(object: &mut Object) {
     template(object);
 }
 
 /// Defaults `template.spec` of a workload's spec.
-pub(super) fn template(owner: &mut Object) {
+pub(crate) fn template(owner: &mut Object) {
     spec(make(make(owner, "template"), "spec"));
 }
 
-pub(super) fn spec(pod: &mut Object) {
+pub(crate) fn spec(pod: &mut Object) {
     put_zero(pod, "restartPolicy", "Always");
     put_zero(pod, "dnsPolicy", "ClusterFirst");
     put(pod, "terminationGracePeriodSeconds", 30);
@@ -124,7 +124,7 @@ fn requests_from_limits(container: &mut Object) {
     }
 }
 
-pub(super) fn volume(v: &mut Object) {
+pub(crate) fn volume(v: &mut Object) {
     if !v.iter().any(|(key, value)| key != "name" && !value.is_null()) {
         v.insert("emptyDir".into(), json!({}));
     }

@@ -7,7 +7,7 @@ use crate::catalog::Catalog;
 fn defaulted(group: &str, plural: &str, mut value: Value) -> Value {
     let catalog = Catalog::builtin();
     let r = catalog.resource(group, "v1", plural).expect("row");
-    super::apply(catalog, r, &mut value);
+    super::apply(r, &mut value);
     value
 }
 

@@ -54,3 +54,9 @@ pub(crate) fn three_and_more(list: &[String]) -> String {
         _ => list.join(","),
     }
 }
+
+/// The addresses at which a load balancer is reached.
+pub(crate) fn load_balancer(object: &Value) -> Vec<&str> {
+    let ingress = read::list(object, "status.loadBalancer.ingress");
+    ingress.iter().filter_map(|i| read::some_text(i, "ip").or(read::some_text(i, "hostname"))).collect()
+}

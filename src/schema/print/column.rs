@@ -1,6 +1,5 @@
 //! The columns of a table.
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 /// One column of a table.
@@ -42,20 +41,3 @@ pub(crate) const fn wide(name: &'static str) -> Column {
 pub(crate) const NAME: Column = Column { name: "Name", kind: "string", format: "name", priority: 0 };
 pub(crate) const AGE: Column = text("Age");
 pub(crate) const CREATED_AT: Column = Column { name: "Created At", kind: "date", format: "", priority: 0 };
-
-/// How one kind is printed. A row's first cell is always the name, unless the kind has another order.
-pub struct Printer {
-    pub group: &'static str,
-    pub kind: &'static str,
-    pub columns: &'static [Column],
-    pub cells: fn(&Value, Timestamp) -> Vec<Value>,
-}
-
-pub(crate) const fn printer(
-    group: &'static str,
-    kind: &'static str,
-    columns: &'static [Column],
-    cells: fn(&Value, Timestamp) -> Vec<Value>,
-) -> Printer {
-    Printer { group, kind, columns, cells }
-}

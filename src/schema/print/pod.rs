@@ -4,37 +4,16 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::cells::{age, containers, labels_text, name, or_none};
-use super::column::{AGE, NAME, Printer, printer, text, wide};
 use super::duration;
 use crate::read;
 use model::meta;
 
-pub(super) const PRINTERS: &[Printer] = &[
-    printer(
-        "",
-        "Pod",
-        &[
-            NAME,
-            text("Ready"),
-            text("Status"),
-            text("Restarts"),
-            AGE,
-            wide("IP"),
-            wide("Node"),
-            wide("Nominated Node"),
-            wide("Readiness Gates"),
-        ],
-        pod,
-    ),
-    printer("", "PodTemplate", &[NAME, text("Containers"), text("Images"), text("Pod Labels")], pod_template),
-];
-
-fn pod_template(object: &Value, _now: Timestamp) -> Vec<Value> {
+pub(crate) fn pod_template(object: &Value, _now: Timestamp) -> Vec<Value> {
     let (names, images) = containers(object, "template.spec");
     vec![name(object), names, images, json!(labels_text(read::map(object, "template.metadata.labels")))]
 }
 
-fn pod(object: &Value, now: Timestamp) -> Vec<Value> {
+pub(crate) fn pod(object: &Value, now: Timestamp) -> Vec<Value> {
     let story = Story::of(object);
     let restarts = match &story.last_restart {
         Some(at) if story.restarts != 0 => format!("{} ({} ago)", story.restarts, duration::since(Some(at), now)),

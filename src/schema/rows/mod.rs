@@ -3,10 +3,10 @@
 //!
 //! `R group version kind plural singular short categories scope verbs hash type subresources…`; cells are parted by tabs.
 
-pub mod storage;
 pub mod types;
 
 use self::types::{TABLE, names, parse_gvk};
+use crate::kinds;
 use crate::table::{Name, Resource, Subresource};
 
 /// The built-in resources, in upstream's order of groups and versions.
@@ -20,7 +20,8 @@ fn resource(line: &'static str) -> Option<Resource> {
     let (group, version, kind, plural, singular) = (cell(), cell(), cell(), cell(), cell());
     let (short, categories, scope, verbs, hash, type_name) = (cell(), cell(), cell(), cell(), cell(), cell());
     let type_ref = types::type_ref(type_name)?.clone();
-    let (storage_group, storage_version) = storage::version(group, version, plural);
+    let behaviour = kinds::of(group, kind);
+    let (storage_group, storage_version) = behaviour.stored.unwrap_or((group, version));
     let verbs = names(verbs);
     let list_kind =
         if verbs.iter().any(|v| v == "list") { Name::Owned(format!("{kind}List")) } else { Name::Borrowed("") };
@@ -39,9 +40,10 @@ fn resource(line: &'static str) -> Option<Resource> {
         storage_version: storage_version.into(),
         storage_group: storage_group.into(),
         storage_version_hash: hash.into(),
-        selectable: storage::selectable(group, plural).iter().map(|s| Name::Borrowed(s)).collect(),
+        selectable: behaviour.selectable.iter().map(|s| Name::Borrowed(s)).collect(),
         type_ref,
         custom: false,
+        behaviour,
         definition: None,
     })
 }

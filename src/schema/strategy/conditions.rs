@@ -8,7 +8,7 @@ use serde_json::Value;
 /// its time.
 ///
 /// `now` is in RFC 3339. Spec: upstream's `populateConditionTimestamps` of certificate signing requests.
-pub(super) fn stamp(new: &mut Value, old: &Value, now: &str) {
+pub(crate) fn stamp(new: &mut Value, old: &Value, now: &str) {
     let before = old.pointer("/status/conditions").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     let mut by_state: HashMap<[&Value; 2], &Value> = HashMap::new();
     for condition in before {
@@ -30,7 +30,7 @@ pub(super) fn stamp(new: &mut Value, old: &Value, now: &str) {
 /// A status write changes no verdict: what was approved or denied stays so, and nothing else becomes it.
 ///
 /// Spec: upstream v1.36 `preserveConditionInstances`.
-pub(super) fn keep_verdicts(new: &mut Value, old: &Value) {
+pub(crate) fn keep_verdicts(new: &mut Value, old: &Value) {
     let is_verdict = |c: &Value| matches!(c["type"].as_str(), Some("Approved" | "Denied"));
     let list = |v: &Value| v.pointer("/status/conditions").and_then(Value::as_array).cloned().unwrap_or_default();
     for kind in ["Approved", "Denied"] {
@@ -39,7 +39,7 @@ pub(super) fn keep_verdicts(new: &mut Value, old: &Value) {
             list(new).into_iter().filter_map(|c| if c["type"] == kind { before.next() } else { Some(c) }).collect();
         kept.extend(before);
         if kept.iter().any(is_verdict) || new.pointer("/status/conditions").is_some() {
-            super::make(new, &["status"]).insert("conditions".to_owned(), kept.into());
+            crate::strategy::keep::struct_at(new, &["status"]).insert("conditions".to_owned(), kept.into());
         }
     }
 }

@@ -1,16 +1,16 @@
 //! What a server does to an object between defaulting and validation: who owns status, when generation moves,
 //! what a kind fills in by itself. Name, uid and creationTimestamp are set by the caller before.
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use crate::strategy::owners::Generation;
+use crate::behaviour::{Generation, Path};
+use crate::strategy::keep::{drop_field, keep, keep_key, keep_metadata};
 use crate::table::{Empty, Resource};
 use model::meta;
 
-mod conditions;
-mod kinds;
-pub mod owners;
-mod pod;
+pub(crate) mod conditions;
+pub(crate) mod keep;
+pub(crate) mod pod;
 #[cfg(test)]
 mod tests;
 
@@ -18,29 +18,25 @@ pub use model::qos::qos_class;
 
 /// Resets what a client may not set at creation: fields of the server, generation; fills in what the kind wants.
 pub fn prepare_for_create(r: &Resource, new: &mut Value) {
-    let row = owners::of(r);
+    let row = &r.behaviour.owners;
     for path in row.create {
-        owners::drop_field(new, path);
+        drop_field(new, path);
     }
-    if row.create.contains(&(&["status"] as owners::Path)) {
+    if row.create.contains(&(&["status"] as Path)) {
         zero_status(r, new);
     }
     if matches!(row.generation, Generation::One | Generation::Counts(_) | Generation::Rest) {
         meta::metadata_mut(new).insert("generation".into(), 1.into());
     }
-    if !r.custom {
-        kinds::create(&r.group, &r.kind, new);
-    }
+    (r.behaviour.prepare.create)(new);
 }
 
 /// A write to the main resource: what others write stays as it was, generation moves if what it counts changed.
 pub fn prepare_for_update(r: &Resource, new: &mut Value, old: &Value) {
-    for path in owners::of(r).update {
-        owners::keep(new, old, path);
+    for path in r.behaviour.owners.update {
+        keep(new, old, path);
     }
-    if !r.custom {
-        kinds::update(&r.group, &r.kind, new, old);
-    }
+    (r.behaviour.prepare.update)(new, old);
     settle_generation(r, new, old);
 }
 
@@ -52,19 +48,17 @@ pub fn prepare_for_status_update(r: &Resource, new: &mut Value, old: &Value, now
     let own = |key: &str| matches!(key, "apiVersion" | "kind" | "metadata" | "status");
     fields.retain(|key, _| own(key));
     fields.extend(before.iter().filter(|(key, _)| !own(key)).map(|(key, value)| (key.clone(), value.clone())));
-    for path in owners::of(r).status {
-        if *path == ["metadata"] { owners::keep_metadata(new, old) } else { owners::keep(new, old, path) }
+    for path in r.behaviour.owners.status {
+        if *path == ["metadata"] { keep_metadata(new, old) } else { keep(new, old, path) }
     }
     for path in SYSTEM {
-        owners::keep(new, old, path);
+        keep(new, old, path);
     }
-    if !r.custom {
-        kinds::status(&r.group, &r.kind, new, old, now);
-    }
+    (r.behaviour.prepare.status)(new, old, now);
 }
 
 /// Metadata that no status write moves, whoever's it is.
-const SYSTEM: &[owners::Path] =
+const SYSTEM: &[Path] =
     &[&["metadata", "generation"], &["metadata", "deletionTimestamp"], &["metadata", "deletionGracePeriodSeconds"]];
 
 /// A write to another subresource whose body is the object itself: `ephemeralcontainers`, `resize`, `finalize`,
@@ -78,25 +72,23 @@ pub fn prepare_for_subresource_update(
     old: &Value,
     now: &str,
 ) -> bool {
-    let Some(paths) = owners::of(r).of_subresource(subresource) else { return false };
+    let Some(part) = r.behaviour.part(subresource) else { return false };
     let mut merged = old.clone();
-    for path in paths {
+    for path in part.writes {
         match *path {
             ["metadata"] => merged["metadata"] = new["metadata"].clone(),
             [parent, list, "*", field] => keep_items(&mut merged[*parent], &new[*parent], list, field),
-            path => owners::keep(&mut merged, new, path),
+            path => keep(&mut merged, new, path),
         }
     }
-    if !paths.contains(&(&["metadata"] as owners::Path)) {
+    if !part.writes.contains(&(&["metadata"] as Path)) {
         // The bookkeeping of this write is the only metadata that is new.
         let mut metadata = new.clone();
-        owners::keep_metadata(&mut metadata, old);
+        keep_metadata(&mut metadata, old);
         merged["metadata"] = metadata["metadata"].take();
     }
     *new = merged;
-    if subresource == "approval" {
-        conditions::stamp(new, old, now);
-    }
+    (part.prepare)(new, old, now);
     settle_generation(r, new, old);
     true
 }
@@ -116,7 +108,7 @@ fn keep_items(merged: &mut Value, new: &Value, list: &str, field: &'static str) 
         return;
     }
     for (item, wanted) in items.iter_mut().zip(given) {
-        owners::keep_key(item, wanted, field);
+        keep_key(item, wanted, field);
     }
 }
 
@@ -124,13 +116,13 @@ fn settle_generation(r: &Resource, new: &mut Value, old: &Value) {
     if moved(r, new, old) {
         meta::metadata_mut(new).insert("generation".into(), (meta::generation(old) + 1).into());
     } else {
-        owners::keep(new, old, &["metadata", "generation"]);
+        keep(new, old, &["metadata", "generation"]);
     }
 }
 
 fn moved(r: &Resource, new: &Value, old: &Value) -> bool {
-    let at = |v: &'_ Value, path: owners::Path| path.iter().try_fold(v, |at, key| at.get(key)).cloned();
-    match owners::of(r).generation {
+    let at = |v: &'_ Value, path: Path| path.iter().try_fold(v, |at, key| at.get(key)).cloned();
+    match r.behaviour.owners.generation {
         Generation::Untouched | Generation::One => false,
         Generation::Counts(paths) | Generation::Moves(paths) => paths.iter().any(|path| at(new, path) != at(old, path)),
         Generation::Rest => {
@@ -152,24 +144,5 @@ fn zero_status(r: &Resource, new: &mut Value) {
         && field.empty == Empty::Always
     {
         fields.insert("status".into(), crate::decode::zero(&field.shape));
-    }
-}
-
-/// The struct at a JSON pointer, made on the way if absent.
-fn make<'a>(object: &'a mut Value, path: &[&str]) -> &'a mut Map<String, Value> {
-    let mut at = object;
-    for key in path {
-        if !at.is_object() {
-            *at = json!({});
-        }
-        at = &mut at[*key];
-    }
-    if !at.is_object() {
-        *at = json!({});
-    }
-    match at {
-        Value::Object(map) => map,
-        // The lines above have just made it one.
-        _ => unreachable!("an object was put here"),
     }
 }

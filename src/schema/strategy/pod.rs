@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::qos_class;
 
 /// Spec: upstream's `podStrategy.PrepareForCreate`.
-pub(super) fn create(new: &mut Value) {
+pub(crate) fn create(new: &mut Value) {
     new["status"] = json!({"phase": "Pending", "qosClass": qos_class(new)});
     if new.pointer("/spec/schedulingGates").and_then(Value::as_array).is_some_and(|gates| !gates.is_empty()) {
         new["status"]["conditions"] = json!([{
@@ -24,7 +24,7 @@ pub(super) fn create(new: &mut Value) {
 /// What a status leaves open stays: the class of service, and of which generation it and its conditions speak.
 ///
 /// Spec: upstream v1.36 `podStatusStrategy.PrepareForUpdate`, `preserveOldObservedGeneration`.
-pub(super) fn status(new: &mut Value, old: &Value) {
+pub(crate) fn status(new: &mut Value, old: &Value) {
     if !new["status"].is_object() {
         new["status"] = json!({});
     }
@@ -51,7 +51,7 @@ pub(super) fn status(new: &mut Value, old: &Value) {
 }
 
 /// Less than nothing is one second, as upstream's conversion of pods has it; in templates it is refused.
-pub(super) fn lift_grace(new: &mut Value) {
+pub(crate) fn lift_grace(new: &mut Value) {
     if let Some(grace) = new.pointer_mut("/spec/terminationGracePeriodSeconds")
         && grace.as_i64().is_some_and(|seconds| seconds < 0)
     {

@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::{prepare_for_create, prepare_for_status_update, prepare_for_update, qos_class};
+use crate::behaviour::Path;
 use crate::catalog::Catalog;
 use crate::table::Resource;
 
@@ -93,9 +94,9 @@ fn every_stored_kind_declares_who_writes_which_field() {
     let mut wrong = Vec::new();
     for r in Catalog::builtin().resources().iter().filter(|r| r.has_verb("update")) {
         let stored = Catalog::builtin().storage_of(r);
-        let row = super::owners::of(stored);
-        if !super::owners::is_declared(stored)
-            || row.update.contains(&(&["status"] as super::owners::Path)) != stored.has_status()
+        let row = stored.behaviour;
+        if row.kind != (stored.group.as_ref(), stored.kind.as_ref())
+            || row.owners.update.contains(&(&["status"] as Path)) != stored.has_status()
         {
             wrong.push(format!("{}/{}", stored.group, stored.kind));
         }
@@ -104,7 +105,7 @@ fn every_stored_kind_declares_who_writes_which_field() {
             .iter()
             .filter(|s| s.kind.kind == stored.kind && s.name != "status" && s.verbs.iter().any(|v| v == "update"))
         {
-            if row.of_subresource(&sub.name).is_none() {
+            if row.part(&sub.name).is_none() {
                 wrong.push(format!("{}/{}", stored.kind, sub.name));
             }
         }

@@ -19,7 +19,7 @@ const WINDOW_SECS_MAX: i64 = 3600;
 const PERIOD_SECS_MAX: i64 = 1800;
 
 /// HorizontalPodAutoscaler, in `autoscaling/v2`.
-pub(super) fn autoscaler(object: &Value, errors: &mut Errors) {
+pub(crate) fn autoscaler(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     let (min, max) = (read::integer(spec, "minReplicas"), read::number(spec, "maxReplicas"));
     if let Some(min) = min.filter(|m| *m < 1) {
@@ -50,7 +50,7 @@ pub(super) fn autoscaler(object: &Value, errors: &mut Errors) {
 }
 
 /// What is scaled is named with its group; autoscalers from before that was asked stay.
-pub(super) fn new_autoscaler(object: &Value, errors: &mut Errors) {
+pub(crate) fn new_autoscaler(object: &Value, errors: &mut Errors) {
     let version = read::text(object, "spec.scaleTargetRef.apiVersion");
     // The one kind of the core group that can be scaled, as upstream has it.
     if !version.contains('/') && read::text(object, "spec.scaleTargetRef.kind") != "ReplicationController" {

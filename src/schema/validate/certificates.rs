@@ -43,12 +43,12 @@ const USAGES: [&str; 23] = [
 ];
 
 /// Whatever one calls a request.
-pub(super) fn any_name(_: &str, _: NameUse) -> Vec<String> {
+pub(crate) fn any_name(_: &str, _: NameUse) -> Vec<String> {
     Vec::new()
 }
 
 /// CertificateSigningRequest, new.
-pub(super) fn request(object: &Value, errors: &mut Errors) {
+pub(crate) fn request(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     let usages = read::texts(spec, "usages");
     if usages.is_empty() {
@@ -105,7 +105,7 @@ fn conditions(object: &Value, errors: &mut Errors) {
 }
 
 /// What of a judgement may still change: by `approval` its conditions, by `status` the certificate, once.
-pub(super) fn request_update(new: &Value, old: &Value, subresource: &str, errors: &mut Errors) {
+pub(crate) fn request_update(new: &Value, old: &Value, subresource: &str, errors: &mut Errors) {
     let of = |object: &Value, kind: &str| -> Vec<Value> {
         read::list(object, CONDITIONS).iter().filter(|c| read::text(c, "type") == kind).cloned().collect()
     };
@@ -138,7 +138,7 @@ pub(super) fn request_update(new: &Value, old: &Value, subresource: &str, errors
 }
 
 /// A write to the request itself, which judges nothing.
-pub(super) fn request_main_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn request_main_update(new: &Value, old: &Value, errors: &mut Errors) {
     request_update(new, old, "", errors);
 }
 
@@ -179,7 +179,7 @@ fn first_wrong(text: &str, path: &str, check: fn(&str) -> Vec<String>, errors: &
 }
 
 /// ClusterTrustBundle.
-pub(super) fn trust_bundle(object: &Value, errors: &mut Errors) {
+pub(crate) fn trust_bundle(object: &Value, errors: &mut Errors) {
     let (name, signer) = (meta::name(object), read::text(object, "spec.signerName"));
     let needed = format!("{}:", signer.replace('/', ":"));
     let whys = match name.strip_prefix(&needed) {
@@ -200,7 +200,7 @@ pub(super) fn trust_bundle(object: &Value, errors: &mut Errors) {
 }
 
 /// Whose bundle it is stays.
-pub(super) fn trust_bundle_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn trust_bundle_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "spec.signerName", errors);
 }
 

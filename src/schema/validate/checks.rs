@@ -13,7 +13,7 @@ use model::names;
 use model::quantity::Quantity;
 
 /// Where errors go.
-pub(super) type Errors = Vec<FieldError>;
+pub(super) use crate::behaviour::Errors;
 
 pub(super) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 pub(super) const IMMUTABLE: &str = "field is immutable";

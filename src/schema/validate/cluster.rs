@@ -11,7 +11,7 @@ use model::meta;
 use model::names;
 use model::quantity::Quantity;
 
-pub(super) fn namespace(object: &Value, errors: &mut Errors) {
+pub(crate) fn namespace(object: &Value, errors: &mut Errors) {
     for finalizer in read::texts(object, "spec.finalizers") {
         let path = "spec.finalizers";
         invalid_each(path, finalizer, names::qualified_name_errors(finalizer), errors);
@@ -22,7 +22,7 @@ pub(super) fn namespace(object: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn node(object: &Value, errors: &mut Errors) {
+pub(crate) fn node(object: &Value, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for (idx, taint) in read::list(object, "spec.taints").iter().enumerate() {
         let path = format!("spec.taints[{idx}]");
@@ -44,7 +44,7 @@ pub(super) fn node(object: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn node_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn node_update(new: &Value, old: &Value, errors: &mut Errors) {
     let ranges = |object| read::texts(object, "spec.podCIDRs");
     // Beyond upstream: a node gets a range of the second family when the cluster gets that.
     let added = |now: &[&str], before: &[&str]| matches!((before, now), ([first], [same, second]) if first == same && first.contains(':') != second.contains(':'));
@@ -63,7 +63,7 @@ pub(super) fn node_update(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn limit_range(object: &Value, errors: &mut Errors) {
+pub(crate) fn limit_range(object: &Value, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for (idx, limit) in read::list(object, "spec.limits").iter().enumerate() {
         let path = format!("spec.limits[{idx}]");
@@ -122,7 +122,7 @@ fn limit_order(limit: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-pub(super) fn ip_address(object: &Value, errors: &mut Errors) {
+pub(crate) fn ip_address(object: &Value, errors: &mut Errors) {
     crate::validate::checks::ip(meta::name(object), "metadata.name", errors);
     let path = "spec.parentRef";
     let Some(parent) = read::at(object, path) else {
@@ -141,13 +141,13 @@ pub(super) fn ip_address(object: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn ip_address_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn ip_address_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "spec.parentRef", errors);
 }
 
 const USER_PRIORITY_MAX: i64 = 1_000_000_000;
 
-pub(super) fn priority_class(object: &Value, errors: &mut Errors) {
+pub(crate) fn priority_class(object: &Value, errors: &mut Errors) {
     let (name, value) = (meta::name(object), read::number(object, "value"));
     let system = [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
     if name.starts_with("system-") {
@@ -161,14 +161,14 @@ pub(super) fn priority_class(object: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn priority_class_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn priority_class_update(new: &Value, old: &Value, errors: &mut Errors) {
     if read::number(new, "value") != read::number(old, "value") {
         errors.push(FieldError::forbidden("value", "may not be changed in an update."));
     }
     immutable(new, old, "preemptionPolicy", errors);
 }
 
-pub(super) fn runtime_class(object: &Value, errors: &mut Errors) {
+pub(crate) fn runtime_class(object: &Value, errors: &mut Errors) {
     match read::text(object, "handler") {
         "" => errors.push(FieldError::required("handler", "")),
         handler => invalid_each("handler", handler, names::dns_label_errors(handler), errors),
@@ -185,6 +185,6 @@ pub(super) fn runtime_class(object: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn runtime_class_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn runtime_class_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "handler", errors);
 }

@@ -28,7 +28,7 @@ fn bytes(object: &Value, field: &str, len: fn(&str) -> usize) -> usize {
     read::map(object, field).into_iter().flatten().map(|(_, v)| v.as_str().map_or(0, len)).sum()
 }
 
-pub(super) fn config_map(object: &Value, errors: &mut Errors) {
+pub(crate) fn config_map(object: &Value, errors: &mut Errors) {
     keys(object, "data", errors);
     if let (Some(data), Some(binary)) = (read::map(object, "data"), read::map(object, "binaryData")) {
         for key in data.keys().filter(|k| binary.contains_key(*k)) {
@@ -58,7 +58,7 @@ fn frozen(new: &Value, old: &Value, fields: &[&str], errors: &mut Errors) {
     }
 }
 
-pub(super) fn config_map_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn config_map_update(new: &Value, old: &Value, errors: &mut Errors) {
     frozen(new, old, &["data", "binaryData"], errors);
 }
 
@@ -70,7 +70,7 @@ const TYPES: &[(&str, &[&str])] = &[
     ("kubernetes.io/tls", &["tls.crt", "tls.key"]),
 ];
 
-pub(super) fn secret(object: &Value, errors: &mut Errors) {
+pub(crate) fn secret(object: &Value, errors: &mut Errors) {
     keys(object, "data", errors);
     if bytes(object, "data", decoded_len) > BYTES_MAX {
         errors.push(FieldError::too_long("data", BYTES_MAX));
@@ -104,7 +104,7 @@ pub(super) fn secret(object: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn secret_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn secret_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "type", errors);
     frozen(new, old, &["data"], errors);
 }

@@ -11,7 +11,7 @@ use model::names::{self, NameUse};
 const OLDEST: &str = "OldestEmulationVersion";
 
 /// Lease.
-pub(super) fn lease(object: &Value, errors: &mut Errors) {
+pub(crate) fn lease(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     positive(spec, "spec", "leaseDurationSeconds", errors);
     if let Some(n) = read::integer(spec, "leaseTransitions").filter(|n| *n < 0) {
@@ -36,12 +36,12 @@ fn strategy(text: &str, errors: &mut Errors) {
 }
 
 /// What a candidate may be called.
-pub(super) fn candidate_name(text: &str, _: NameUse) -> Vec<String> {
+pub(crate) fn candidate_name(text: &str, _: NameUse) -> Vec<String> {
     names::config_key_errors(text)
 }
 
 /// LeaseCandidate.
-pub(super) fn candidate(object: &Value, errors: &mut Errors) {
+pub(crate) fn candidate(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     let required = |field: &str, why: &str| FieldError::required(format!("spec.{field}"), why);
     if read::text(spec, "leaseName").is_empty() {
@@ -85,12 +85,12 @@ pub(super) fn candidate(object: &Value, errors: &mut Errors) {
 }
 
 /// A candidate stays one for its lease.
-pub(super) fn candidate_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn candidate_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "spec.leaseName", errors);
 }
 
 /// StorageVersionMigration.
-pub(super) fn migration(object: &Value, errors: &mut Errors) {
+pub(crate) fn migration(object: &Value, errors: &mut Errors) {
     let (group, resource) = (read::text(object, "spec.resource.group"), read::text(object, "spec.resource.resource"));
     if resource.is_empty() {
         errors.push(FieldError::required("spec.resource.resource", "resource is required to be set"));
@@ -105,7 +105,7 @@ pub(super) fn migration(object: &Value, errors: &mut Errors) {
 }
 
 /// What is migrated is said once.
-pub(super) fn migration_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn migration_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "spec", errors);
 }
 

@@ -17,7 +17,7 @@ const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string
 const SELECTABLE_FIELDS_MAX: usize = 8;
 
 /// Rules that may cost too much; those of a definition that is there already stay.
-pub(super) fn costs(object: &Value, errors: &mut Errors) {
+pub(crate) fn costs(object: &Value, errors: &mut Errors) {
     for (schema, place) in schemas(object) {
         errors.extend(crate::custom::cost::problems(schema, &place));
     }
@@ -40,7 +40,7 @@ fn schemas(object: &Value) -> Vec<(&Value, String)> {
 }
 
 /// Holds on create and on update.
-pub(super) fn create(object: &Value, errors: &mut Errors) {
+pub(crate) fn create(object: &Value, errors: &mut Errors) {
     let (group, plural) = (read::text(object, "spec.group"), read::text(object, "spec.names.plural"));
     let name = format!("{plural}.{group}");
     if meta::name(object) != name {
@@ -72,7 +72,7 @@ pub(super) fn create(object: &Value, errors: &mut Errors) {
 }
 
 /// What may not change once the names are taken.
-pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn update(new: &Value, old: &Value, errors: &mut Errors) {
     if read::condition_is_true(old, "Established") {
         for path in ["spec.scope", "spec.names.kind"] {
             immutable(new, old, path, errors);
@@ -91,7 +91,7 @@ fn immutable(new: &Value, old: &Value, path: &str, errors: &mut Errors) {
 }
 
 /// A write of the status.
-pub(super) fn status(new: &Value, errors: &mut Errors) {
+pub(crate) fn status(new: &Value, errors: &mut Errors) {
     stored_versions(new, errors);
 }
 

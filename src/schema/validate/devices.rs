@@ -100,12 +100,12 @@ fn references(of: &Value, known: &Names<'_>, path: &str, errors: &mut Errors) {
 }
 
 /// ResourceClaim.
-pub(super) fn claim(object: &Value, errors: &mut Errors) {
+pub(crate) fn claim(object: &Value, errors: &mut Errors) {
     claim_spec(&object["spec"], "spec", errors);
 }
 
 /// ResourceClaimTemplate.
-pub(super) fn template(object: &Value, errors: &mut Errors) {
+pub(crate) fn template(object: &Value, errors: &mut Errors) {
     let metadata = &object["spec"]["metadata"];
     for field in ["labels", "annotations"] {
         let map = read::map(metadata, field).cloned().unwrap_or_default();
@@ -118,7 +118,7 @@ pub(super) fn template(object: &Value, errors: &mut Errors) {
 }
 
 /// What is claimed stays.
-pub(super) fn spec_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn spec_update(new: &Value, old: &Value, errors: &mut Errors) {
     if new["spec"] != old["spec"] {
         // Nothing else about it can be mended.
         errors.retain(|e| !e.field.starts_with("spec"));
@@ -316,7 +316,7 @@ fn identifier(id: &str, path: &str, errors: &mut Errors) {
 }
 
 /// DeviceClass.
-pub(super) fn class(object: &Value, errors: &mut Errors) {
+pub(crate) fn class(object: &Value, errors: &mut Errors) {
     let spec = &object["spec"];
     selectors(spec, "spec", errors);
     for (path, one) in items(spec, "config", "spec", CONFIGS_MAX, errors) {
@@ -337,7 +337,7 @@ pub(super) fn class(object: &Value, errors: &mut Errors) {
 }
 
 /// DeviceTaintRule.
-pub(super) fn taint_rule(object: &Value, errors: &mut Errors) {
+pub(crate) fn taint_rule(object: &Value, errors: &mut Errors) {
     let path = "spec.deviceSelector";
     if let Some(selector) = read::at(object, path) {
         if let Some(driver) = read::at(selector, "driver").and_then(Value::as_str) {
@@ -354,19 +354,19 @@ pub(super) fn taint_rule(object: &Value, errors: &mut Errors) {
 }
 
 /// ResourceSlice.
-pub(super) fn slice(object: &Value, errors: &mut Errors) {
+pub(crate) fn slice(object: &Value, errors: &mut Errors) {
     device_slice::slice(&object["spec"], errors);
 }
 
 /// Whose slice it is stays.
-pub(super) fn slice_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn slice_update(new: &Value, old: &Value, errors: &mut Errors) {
     for field in ["spec.pool.name", "spec.driver", "spec.nodeName"] {
         crate::validate::checks::immutable(new, old, field, errors);
     }
 }
 
 /// The status of a claim: what was allocated, and for whom.
-pub(super) fn claim_status(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn claim_status(new: &Value, old: &Value, errors: &mut Errors) {
     let status = &new["status"];
     let reserved = items(status, "reservedFor", "status", RESERVED_MAX, errors);
     for (path, one) in &reserved {

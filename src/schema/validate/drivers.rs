@@ -19,7 +19,7 @@ const TOKEN_SECS_MIN: i64 = 600;
 const ALLOCATABLE_PERIOD_SECS_MIN: i64 = 10;
 
 /// CSIDriver.
-pub(super) fn driver(object: &Value, errors: &mut Errors) {
+pub(crate) fn driver(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     // Upstream names the first of them so.
     let flags = [
@@ -75,7 +75,7 @@ fn token_requests(requests: &[Value], errors: &mut Errors) {
 }
 
 /// What of a CSIDriver stays.
-pub(super) fn driver_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn driver_update(new: &Value, old: &Value, errors: &mut Errors) {
     for (field, shown) in [("attachRequired", "attachedRequired"), ("volumeLifecycleModes", "volumeLifecycleModes")] {
         let of = |object| read::at(object, &format!("spec.{field}")).cloned().unwrap_or(Value::Null);
         if of(new) != of(old) {
@@ -93,7 +93,7 @@ pub(super) fn driver_name(name: &str, path: &str, errors: &mut Errors) {
 }
 
 /// CSINode.
-pub(super) fn node(object: &Value, errors: &mut Errors) {
+pub(crate) fn node(object: &Value, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for (idx, driver) in read::list(object, "spec.drivers").iter().enumerate() {
         let path = format!("spec.drivers[{idx}]");
@@ -129,7 +129,7 @@ pub(super) fn node(object: &Value, errors: &mut Errors) {
 }
 
 /// A driver may come and go, but only its capacity changes.
-pub(super) fn node_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn node_update(new: &Value, old: &Value, errors: &mut Errors) {
     let fixed = |driver: &Value| {
         let mut driver = driver.clone();
         if let Some(map) = driver.as_object_mut() {
@@ -146,7 +146,7 @@ pub(super) fn node_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// CSIStorageCapacity.
-pub(super) fn capacity(object: &Value, errors: &mut Errors) {
+pub(crate) fn capacity(object: &Value, errors: &mut Errors) {
     if let Some(selector) = read::at(object, "nodeTopology") {
         label_selector(selector, "nodeTopology", errors);
     }
@@ -158,13 +158,13 @@ pub(super) fn capacity(object: &Value, errors: &mut Errors) {
 }
 
 /// What a capacity is about stays.
-pub(super) fn capacity_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn capacity_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "nodeTopology", errors);
     immutable(new, old, "storageClassName", errors);
 }
 
 /// VolumeAttachment.
-pub(super) fn attachment(object: &Value, errors: &mut Errors) {
+pub(crate) fn attachment(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     driver_name(read::text(spec, "attacher"), "spec.attacher", errors);
     let (name, inline) = (
@@ -224,12 +224,12 @@ fn attachment_status(object: &Value, errors: &mut Errors) {
 }
 
 /// An attachment is for one volume on one node, for good.
-pub(super) fn attachment_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn attachment_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "spec", errors);
 }
 
 /// VolumeAttributesClass.
-pub(super) fn attributes_class(object: &Value, errors: &mut Errors) {
+pub(crate) fn attributes_class(object: &Value, errors: &mut Errors) {
     provisioner(object, "driverName", errors);
     parameters(object, errors);
     if read::map(object, "parameters").is_none_or(serde_json::Map::is_empty) {
@@ -238,7 +238,7 @@ pub(super) fn attributes_class(object: &Value, errors: &mut Errors) {
 }
 
 /// A class of attributes stays what it is.
-pub(super) fn attributes_class_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn attributes_class_update(new: &Value, old: &Value, errors: &mut Errors) {
     for field in ["driverName", "parameters"] {
         if read::at(new, field) != read::at(old, field) {
             errors.push(FieldError::forbidden(field, format!("updates to {field} are forbidden.")));

@@ -20,7 +20,7 @@ const KINDS: [&str; 3] = ["FQDN", "IPv4", "IPv6"];
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 
 /// Endpoints.
-pub(super) fn endpoints(object: &Value, errors: &mut Errors) {
+pub(crate) fn endpoints(object: &Value, errors: &mut Errors) {
     for (idx, subset) in read::list(object, "subsets").iter().enumerate() {
         let path = format!("subsets[{idx}]");
         let (ready, not_ready) = (read::list(subset, "addresses"), read::list(subset, "notReadyAddresses"));
@@ -95,7 +95,7 @@ fn address(text: &str, path: &str, errors: &mut Errors) {
 }
 
 /// EndpointSlice.
-pub(super) fn slice(object: &Value, errors: &mut Errors) {
+pub(crate) fn slice(object: &Value, errors: &mut Errors) {
     let kind = read::text(object, "addressType");
     if kind.is_empty() {
         errors.push(FieldError::required("addressType", ""));
@@ -195,7 +195,7 @@ fn hints(endpoint: &Value, field: &str, check: fn(&str) -> Vec<String>, path: &s
 }
 
 /// Of which sort its addresses are stays.
-pub(super) fn slice_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn slice_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "addressType", errors);
 }
 

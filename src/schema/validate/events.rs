@@ -9,7 +9,7 @@ use model::meta;
 use model::names;
 
 /// What the core API asks of an event, new or changed.
-pub(super) fn event(object: &Value, errors: &mut Errors) {
+pub(crate) fn event(object: &Value, errors: &mut Errors) {
     let (ns, own) = (read::text(object, "involvedObject.namespace"), meta::namespace(object));
     let newer = read::at(object, "eventTime").is_some();
     let fits = match ns {
@@ -42,7 +42,7 @@ pub(super) fn event(object: &Value, errors: &mut Errors) {
 
 /// What events.k8s.io asks in addition. `errors` are those of the core API, in whose form the object is; the one field
 /// that is called otherwise gets its name.
-pub(super) fn strict(new: &Value, old: Option<&Value>, errors: &mut Errors) {
+pub(crate) fn strict(new: &Value, old: Option<&Value>, errors: &mut Errors) {
     for error in errors.iter_mut().filter(|error| error.field == "reportingComponent") {
         error.field = "reportingController".to_owned();
     }

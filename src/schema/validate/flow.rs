@@ -17,7 +17,7 @@ const ENTROPY_BITS_MAX: i64 = 60;
 const VERBS: [&str; 9] = ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
 
 /// FlowSchema.
-pub(super) fn schema(object: &Value, errors: &mut Errors) {
+pub(crate) fn schema(object: &Value, errors: &mut Errors) {
     let (name, spec) = (meta::name(object), read::at(object, "spec").unwrap_or(&Value::Null));
     let precedence = read::number(spec, "matchingPrecedence");
     let mut wrong = |why: String| errors.push(FieldError::invalid("spec.matchingPrecedence", precedence, why));
@@ -208,7 +208,7 @@ fn url_error(url: &str) -> Option<&'static str> {
 }
 
 /// PriorityLevelConfiguration.
-pub(super) fn level(object: &Value, errors: &mut Errors) {
+pub(crate) fn level(object: &Value, errors: &mut Errors) {
     let (name, spec) = (meta::name(object), read::at(object, "spec").unwrap_or(&Value::Null));
     let key = "flowcontrol.k8s.io/v1beta3-preserve-zero-concurrency-shares";
     if meta::annotation(object, key).is_some() {

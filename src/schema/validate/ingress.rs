@@ -12,7 +12,7 @@ const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 const CONTROLLER_MAX: usize = 250;
 const PATH_TYPES: [&str; 3] = ["Exact", "ImplementationSpecific", "Prefix"];
 
-pub(super) fn ingress(object: &Value, errors: &mut Errors) {
+pub(crate) fn ingress(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     let rules = read::list(spec, "rules");
     if rules.is_empty() && read::at(spec, "defaultBackend").is_none() {
@@ -52,7 +52,7 @@ pub(super) fn ingress(object: &Value, errors: &mut Errors) {
 }
 
 /// A new one may not name two classes.
-pub(super) fn one_class(object: &Value, errors: &mut Errors) {
+pub(crate) fn one_class(object: &Value, errors: &mut Errors) {
     let (field, annotation) = (read::at(object, "spec.ingressClassName"), meta::annotation(object, CLASS_ANNOTATION));
     if let (Some(class), Some(said)) = (field.and_then(Value::as_str), annotation)
         && class != said
@@ -145,7 +145,7 @@ fn reference(of: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-pub(super) fn ingress_class(object: &Value, errors: &mut Errors) {
+pub(crate) fn ingress_class(object: &Value, errors: &mut Errors) {
     let (path, controller) = ("spec.controller", read::text(object, "spec.controller"));
     if controller.len() > CONTROLLER_MAX {
         errors.push(FieldError::too_long(path, CONTROLLER_MAX));
@@ -184,7 +184,7 @@ fn class_parameters(parameters: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn ingress_class_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn ingress_class_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "spec.controller", errors);
 }
 

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use crate::behaviour::Finalizers;
 use crate::read;
 use crate::table::Resource;
 use crate::validate::error::FieldError;
@@ -50,12 +51,7 @@ pub(super) fn create(r: &Resource, object: &Value, name_check: NameCheck) -> Vec
 
 /// A finalizer without a domain is one of Kubernetes's own. Which kinds are not asked is as upstream has it.
 fn own_finalizers(r: &Resource, object: &Value, errors: &mut Vec<FieldError>) {
-    let lenient = r.custom
-        || matches!(
-            r.group.as_ref(),
-            "admissionregistration.k8s.io" | "apiextensions.k8s.io" | "apiregistration.k8s.io"
-        )
-        || matches!(r.kind.as_ref(), "PodDisruptionBudget" | "Lease" | "LeaseCandidate" | "RuntimeClass" | "Event");
+    let lenient = r.behaviour.rules.finalizers == Finalizers::Any;
     for (idx, finalizer) in meta::finalizers(object).into_iter().enumerate().filter(|_| !lenient) {
         if !finalizer.contains('/') && !["kubernetes", "orphan", "foregroundDeletion"].contains(&finalizer) {
             let message = "name is neither a standard finalizer name nor is it fully qualified";

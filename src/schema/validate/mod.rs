@@ -3,42 +3,41 @@
 pub mod error;
 pub mod options;
 
-mod autoscaler;
-mod certificates;
+pub(crate) mod autoscaler;
+pub(crate) mod certificates;
 mod checks;
-mod cluster;
-mod config;
+pub(crate) mod cluster;
+pub(crate) mod config;
 mod container;
-mod coordination;
-mod definition;
+pub(crate) mod coordination;
+pub(crate) mod definition;
 mod device_slice;
-mod devices;
-mod drivers;
-mod endpoints;
+pub(crate) mod devices;
+pub(crate) mod drivers;
+pub(crate) mod endpoints;
 mod env;
-mod events;
-mod flow;
-mod ingress;
+pub(crate) mod events;
+pub(crate) mod flow;
+pub(crate) mod ingress;
 mod job;
 mod matching;
 mod metadata;
-mod network;
-mod pod;
+pub(crate) mod network;
+pub(crate) mod pod;
 mod pod_resources;
-mod pod_update;
-mod policy;
-mod quota;
-mod rbac;
-mod rules;
+pub(crate) mod pod_update;
+pub(crate) mod policy;
+pub(crate) mod quota;
+pub(crate) mod rbac;
 mod security;
-mod service_addresses;
-mod status;
-mod storage;
+pub(crate) mod service_addresses;
+pub(crate) mod status;
+pub(crate) mod storage;
 #[cfg(test)]
 mod testing;
 mod volume;
-mod webhook;
-mod workload;
+pub(crate) mod webhook;
+pub(crate) mod workload;
 
 #[cfg(test)]
 mod road_tests;
@@ -49,33 +48,32 @@ use serde_json::Value;
 
 use crate::table::{Resource, Shape, TypeDef};
 use crate::validate::error::FieldError;
-use crate::validate::rules::{of_new, rules_of};
 
 /// Everything wrong with an object that is to be created; empty when it may be stored. Expects decoded and defaulted
 /// input.
 pub fn create(r: &Resource, object: &Value) -> Vec<FieldError> {
-    let rules = rules_of(r);
+    let rules = &r.behaviour.rules;
     let mut errors = metadata::create(r, object, rules.name);
     if let Some(definition) = &r.definition {
         custom(definition, object, None, &mut errors);
         return errors;
     }
     enums(r.type_def(), object, "", &mut errors);
-    (rules.create)(object, &mut errors);
-    of_new(r)(object, &mut errors);
+    (rules.always)(object, &mut errors);
+    (rules.new)(object, &mut errors);
     errors
 }
 
 /// Everything wrong with replacing `old` by `new`.
 pub fn update(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
-    let rules = rules_of(r);
+    let rules = &r.behaviour.rules;
     let mut errors = metadata::update(r, new, old);
     if let Some(definition) = &r.definition {
         custom(definition, new, Some(old), &mut errors);
         return errors;
     }
     enums(r.type_def(), new, "", &mut errors);
-    (rules.create)(new, &mut errors);
+    (rules.always)(new, &mut errors);
     (rules.update)(new, old, &mut errors);
     errors
 }
@@ -93,25 +91,16 @@ pub fn service_addresses(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
 /// What the API that was asked wants beyond what the one in which the object is stored does; `errors` are those of the
 /// latter.
 pub fn asked(requested: &Resource, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
-    if requested.kind == "Event" && requested.group == "events.k8s.io" {
-        events::strict(new, old, errors);
-    }
+    (requested.behaviour.rules.requested)(new, old, errors);
 }
 
 /// The same for a write to a subresource that changes metadata and `status` only.
 pub fn update_status(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = metadata::update(r, new, old);
     status::counts(r, new, old, &mut errors);
-    status::of_kind(r, new, &mut errors);
+    (r.behaviour.rules.status)(new, old, &mut errors);
     if let Some(definition) = &r.definition {
         custom(definition, new, Some(old), &mut errors);
-    } else if r.kind == "CustomResourceDefinition" {
-        definition::status(new, &mut errors);
-    } else if r.kind == "CertificateSigningRequest" {
-        (rules_of(r).create)(new, &mut errors);
-        certificates::request_update(new, old, "status", &mut errors);
-    } else if r.group == "resource.k8s.io" && r.kind == "ResourceClaim" {
-        devices::claim_status(new, old, &mut errors);
     }
     errors
 }
@@ -132,12 +121,11 @@ pub fn tolerations(list: &[Value], path: &str, errors: &mut Vec<FieldError>) {
     pod::tolerations(list, path, errors);
 }
 
-/// A write of conditions to `approval` of a certificate signing request.
-pub fn update_approval(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
+/// Everything wrong with a write to a subresource whose body is the object itself, such as `resize` of a pod.
+pub fn update_part(r: &Resource, subresource: &str, new: &Value, old: &Value) -> Vec<FieldError> {
+    let Some(rule) = r.behaviour.part(subresource).and_then(|part| part.rule) else { return update(r, new, old) };
     let mut errors = metadata::update(r, new, old);
-    enums(r.type_def(), new, "", &mut errors);
-    (rules_of(r).create)(new, &mut errors);
-    certificates::request_update(new, old, "approval", &mut errors);
+    rule(new, old, &mut errors);
     errors
 }
 
@@ -154,22 +142,6 @@ fn custom(
     if errors.len() == before {
         crate::custom::rules::check(&definition.schema, new, old, errors);
     }
-}
-
-/// For the `ephemeralcontainers` subresource of pods: containers may be added, never changed or removed.
-pub fn update_ephemeral_containers(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = metadata::update(r, new, old);
-    pod::create(new, &mut errors);
-    pod_update::ephemeral(new, old, &mut errors);
-    errors
-}
-
-/// For the `resize` subresource of pods.
-pub fn update_resize(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = metadata::update(r, new, old);
-    pod::create(new, &mut errors);
-    pod_update::resize(new, old, &mut errors);
-    errors
 }
 
 /// Values outside the enumerations of the table, anywhere but in `status`.

@@ -11,7 +11,7 @@ use crate::validate::error::FieldError;
 use crate::validate::{metadata, service_addresses};
 use model::names;
 
-pub(super) fn service(object: &Value, errors: &mut Errors) {
+pub(crate) fn service(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     let kind = read::text(spec, "type");
     let ports = read::list(spec, "ports");
@@ -187,7 +187,7 @@ fn service_ports(ports: &[Value], kind: &str, errors: &mut Errors) {
     }
 }
 
-pub(super) fn network_policy(object: &Value, errors: &mut Errors) {
+pub(crate) fn network_policy(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     if let Some(selector) = read::at(spec, "podSelector") {
         label_selector(selector, "spec.podSelector", errors);
@@ -291,7 +291,7 @@ fn ip_block(block: &Value, path: &str, errors: &mut Errors) {
 }
 
 /// ServiceCIDR: one range, or one of each family.
-pub(super) fn service_cidr(object: &Value, errors: &mut Errors) {
+pub(crate) fn service_cidr(object: &Value, errors: &mut Errors) {
     let ranges = read::texts(object, "spec.cidrs");
     if ranges.is_empty() {
         errors.push(FieldError::required("spec.cidrs", "at least one CIDR required"));
@@ -312,7 +312,7 @@ pub(super) fn service_cidr(object: &Value, errors: &mut Errors) {
 }
 
 /// A second range may come; nothing else changes.
-pub(super) fn service_cidr_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn service_cidr_update(new: &Value, old: &Value, errors: &mut Errors) {
     let (now, before) = (read::texts(new, "spec.cidrs"), read::texts(old, "spec.cidrs"));
     if now.len() != before.len() && (before.len(), now.len()) != (1, 2) {
         errors.push(FieldError::invalid("spec.cidrs", now, IMMUTABLE));

@@ -11,14 +11,14 @@ use crate::validate::error::FieldError;
 use crate::validate::{env, metadata, pod_resources, security, volume};
 use model::names;
 
-pub(super) fn create(object: &Value, errors: &mut Errors) {
+pub(crate) fn create(object: &Value, errors: &mut Errors) {
     match read::at(object, "spec") {
         Some(spec) => pod_spec(spec, "spec", errors),
         None => errors.push(FieldError::required("spec.containers", "")),
     }
 }
 
-pub(super) fn template(object: &Value, errors: &mut Errors) {
+pub(crate) fn template(object: &Value, errors: &mut Errors) {
     pod_template(object, "template", "template", errors);
 }
 

@@ -16,7 +16,7 @@ fn is_gated(pod: &Value) -> bool {
     !read::list(pod, "spec.schedulingGates").is_empty()
 }
 
-pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn update(new: &Value, old: &Value, errors: &mut Errors) {
     for field in ["containers", "initContainers"] {
         let path = format!("spec.{field}");
         if read::list(new, &path).len() != read::list(old, &path).len() {
@@ -80,7 +80,7 @@ fn narrower(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// Of a running pod's resources, CPU and memory may change; none may be taken away, and the class of service stays.
-pub(super) fn resize(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn resize(new: &Value, old: &Value, errors: &mut Errors) {
     let found = errors.len();
     if model::meta::annotation(old, "kubernetes.io/config.mirror").is_some() {
         errors.push(FieldError::forbidden("", "static pods cannot be resized"));
@@ -210,7 +210,7 @@ fn fixed(container: &Value) -> Value {
 }
 
 /// Ephemeral containers only ever come.
-pub(super) fn ephemeral(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn ephemeral(new: &Value, old: &Value, errors: &mut Errors) {
     let path = "spec.ephemeralContainers";
     let mut now = HashMap::new();
     for container in read::list(new, path) {

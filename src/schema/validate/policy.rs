@@ -107,7 +107,7 @@ fn expression(
 }
 
 /// ValidatingAdmissionPolicy.
-pub(super) fn validating(object: &Value, errors: &mut Errors) {
+pub(crate) fn validating(object: &Value, errors: &mut Errors) {
     let spec = &object["spec"];
     let names = common(spec, errors);
     let (validations, annotations) = (read::list(spec, "validations"), read::list(spec, "auditAnnotations"));
@@ -174,7 +174,7 @@ fn judge(validation: &Value, path: &str, names: &[(String, Ty)], errors: &mut Er
 }
 
 /// MutatingAdmissionPolicy.
-pub(super) fn mutating(object: &Value, errors: &mut Errors) {
+pub(crate) fn mutating(object: &Value, errors: &mut Errors) {
     let spec = &object["spec"];
     let names = common(spec, errors);
     mutable(&spec["matchConstraints"], "spec.matchConstraints", errors);
@@ -273,7 +273,7 @@ fn param_ref(of: &Value, errors: &mut Errors) {
 }
 
 /// ValidatingAdmissionPolicyBinding.
-pub(super) fn validating_binding(object: &Value, errors: &mut Errors) {
+pub(crate) fn validating_binding(object: &Value, errors: &mut Errors) {
     let spec = &object["spec"];
     binding(spec, errors);
     let path = "spec.validationActions";
@@ -298,7 +298,7 @@ pub(super) fn validating_binding(object: &Value, errors: &mut Errors) {
 }
 
 /// MutatingAdmissionPolicyBinding.
-pub(super) fn mutating_binding(object: &Value, errors: &mut Errors) {
+pub(crate) fn mutating_binding(object: &Value, errors: &mut Errors) {
     binding(&object["spec"], errors);
     mutable(&object["spec"]["matchResources"], "spec.matchResources", errors);
 }

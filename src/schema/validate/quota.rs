@@ -59,7 +59,7 @@ fn fits(scope: &str, name: &str) -> bool {
 }
 
 /// ResourceQuota.
-pub(super) fn quota(object: &Value, errors: &mut Errors) {
+pub(crate) fn quota(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     let names: Vec<&str> = read::map(spec, "hard").into_iter().flatten().map(|(name, _)| name.as_str()).collect();
     resource_list(spec, "spec", "hard", errors);
@@ -133,7 +133,7 @@ fn scope_selector(selector: &Value, names: &[&str], errors: &mut Errors) {
 }
 
 /// For which objects a quota is stays.
-pub(super) fn quota_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn quota_update(new: &Value, old: &Value, errors: &mut Errors) {
     let of = |object| read::texts(object, "spec.scopes").into_iter().collect::<BTreeSet<_>>();
     if of(new) != of(old) {
         errors.push(FieldError::invalid("spec.scopes", read::texts(new, "spec.scopes"), IMMUTABLE));

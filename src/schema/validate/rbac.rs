@@ -50,11 +50,11 @@ fn rules(object: &Value, scope: Scope, errors: &mut Errors) {
     }
 }
 
-pub(super) fn role(object: &Value, errors: &mut Errors) {
+pub(crate) fn role(object: &Value, errors: &mut Errors) {
     rules(object, Scope::Namespace, errors);
 }
 
-pub(super) fn cluster_role(object: &Value, errors: &mut Errors) {
+pub(crate) fn cluster_role(object: &Value, errors: &mut Errors) {
     rules(object, Scope::Cluster, errors);
     if let Some(aggregation) = read::at(object, "aggregationRule") {
         let selectors = read::list(aggregation, "clusterRoleSelectors");
@@ -117,15 +117,15 @@ fn subject(subject: &Value, path: &str, scope: Scope, errors: &mut Errors) {
     }
 }
 
-pub(super) fn role_binding(object: &Value, errors: &mut Errors) {
+pub(crate) fn role_binding(object: &Value, errors: &mut Errors) {
     binding(object, &["Role", "ClusterRole"], Scope::Namespace, errors);
 }
 
-pub(super) fn cluster_role_binding(object: &Value, errors: &mut Errors) {
+pub(crate) fn cluster_role_binding(object: &Value, errors: &mut Errors) {
     binding(object, &["ClusterRole"], Scope::Cluster, errors);
 }
 
-pub(super) fn binding_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn binding_update(new: &Value, old: &Value, errors: &mut Errors) {
     let (now, before) = (read::at(new, "roleRef"), read::at(old, "roleRef"));
     if now != before {
         errors.push(FieldError::invalid("roleRef", now.cloned().unwrap_or(Value::Null), "cannot change roleRef"));

@@ -50,7 +50,7 @@ fn stored(manifest: &Value) -> Value {
     if r.namespaced {
         meta::set_namespace(&mut object, "default");
     }
-    defaults::apply(Catalog::builtin(), r, &mut object);
+    defaults::apply(r, &mut object);
     strategy::prepare_for_create(r, &mut object);
     if meta::kind(&object) == "Job" {
         // The server generates a job's selector from its uid.
@@ -67,7 +67,7 @@ fn request<'a>(r: &'a Resource, api_version: &'a str) -> apply::Request<'a> {
         subresource: "",
         manager: "kubectl-create",
         now: "2026-11-21T05:00:00Z",
-        reset: strategy::owners::of(r).update,
+        reset: r.behaviour.owners.update,
         only: &[],
     }
 }

@@ -101,7 +101,7 @@ fn external(service: &Value, errors: &mut Errors) {
 }
 
 /// A second address may come and go; the first stays as long as the service has one.
-pub(super) fn update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn update(new: &Value, old: &Value, errors: &mut Errors) {
     class(new, old, errors);
     addresses_update(new, old, errors);
 }

@@ -8,108 +8,12 @@ use crate::validate::checks::{Errors, NOT_NEGATIVE, ip};
 use crate::validate::error::FieldError;
 use model::names;
 
-/// The counts of one kind's status: none is negative, some are bounded by others.
-struct Counts {
-    group: &'static str,
-    kind: &'static str,
-    counts: &'static [&'static str],
-    /// Not greater than `replicas`.
-    of_replicas: &'static [&'static str],
-    /// What a count of available pods above that of ready ones is told.
-    of_ready: &'static str,
-}
-
-const READY: &str = "cannot be greater than readyReplicas";
-
-const KINDS: &[Counts] = &[
-    Counts {
-        group: "apps",
-        kind: "Deployment",
-        counts: &[
-            "observedGeneration",
-            "replicas",
-            "updatedReplicas",
-            "readyReplicas",
-            "availableReplicas",
-            "unavailableReplicas",
-            "terminatingReplicas",
-            "collisionCount",
-        ],
-        of_replicas: &["updatedReplicas", "readyReplicas", "availableReplicas"],
-        of_ready: READY,
-    },
-    Counts {
-        group: "apps",
-        kind: "ReplicaSet",
-        counts: &[
-            "replicas",
-            "fullyLabeledReplicas",
-            "readyReplicas",
-            "availableReplicas",
-            "observedGeneration",
-            "terminatingReplicas",
-        ],
-        of_replicas: &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"],
-        of_ready: READY,
-    },
-    Counts {
-        group: "",
-        kind: "ReplicationController",
-        counts: &["replicas", "fullyLabeledReplicas", "readyReplicas", "availableReplicas", "observedGeneration"],
-        of_replicas: &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"],
-        of_ready: READY,
-    },
-    Counts {
-        group: "apps",
-        kind: "StatefulSet",
-        counts: &[
-            "replicas",
-            "readyReplicas",
-            "currentReplicas",
-            "updatedReplicas",
-            "availableReplicas",
-            "observedGeneration",
-            "collisionCount",
-        ],
-        of_replicas: &["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"],
-        of_ready: "cannot be greater than status.readyReplicas",
-    },
-    Counts {
-        group: "apps",
-        kind: "DaemonSet",
-        counts: &[
-            "currentNumberScheduled",
-            "numberMisscheduled",
-            "desiredNumberScheduled",
-            "numberReady",
-            "observedGeneration",
-            "updatedNumberScheduled",
-            "numberAvailable",
-            "numberUnavailable",
-            "collisionCount",
-        ],
-        of_replicas: &[],
-        of_ready: READY,
-    },
-    Counts {
-        group: "policy",
-        kind: "PodDisruptionBudget",
-        counts: &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"],
-        of_replicas: &[],
-        of_ready: READY,
-    },
-    Counts {
-        group: "autoscaling",
-        kind: "HorizontalPodAutoscaler",
-        counts: &["currentReplicas", "desiredReplicas"],
-        of_replicas: &[],
-        of_ready: READY,
-    },
-];
+/// The text for more available pods than ready ones.
+pub(crate) const READY: &str = "cannot be greater than readyReplicas";
 
 /// What is wrong with the counts of a status that replaces `old`'s.
 pub(super) fn counts(r: &Resource, new: &Value, old: &Value, errors: &mut Errors) {
-    let Some(kind) = KINDS.iter().find(|k| k.group == r.group && k.kind == r.kind) else { return };
+    let Some(kind) = &r.behaviour.rules.counts else { return };
     let status = read::at(new, "status").unwrap_or(&Value::Null);
     let number = |field: &str| read::number(status, field);
     let mut wrong =
@@ -129,30 +33,19 @@ pub(super) fn counts(r: &Resource, new: &Value, old: &Value, errors: &mut Errors
     }
 }
 
-/// What single kinds want of their status beyond its counts.
-pub(super) fn of_kind(r: &Resource, new: &Value, errors: &mut Errors) {
-    match (r.group.as_ref(), r.kind.as_ref()) {
-        ("", "Namespace") => phase(new, errors),
-        ("", "Pod") => pod(new, errors),
-        ("", "Service") => {
-            let taken = !read::list(new, "status.loadBalancer.ingress").is_empty();
-            if taken && read::text(new, "spec.type") != "LoadBalancer" {
-                let why = "may only be used when `spec.type` is 'LoadBalancer'";
-                errors.push(FieldError::forbidden("status.loadBalancer.ingress", why));
-            } else {
-                balancer(new, errors);
-            }
-        }
-        ("networking.k8s.io", "Ingress") => balancer(new, errors),
-        ("policy", "PodDisruptionBudget") | ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy") => {
-            conditions(new, errors)
-        }
-        _ => {}
+/// Only a load balancer has its addresses.
+pub(crate) fn service(new: &Value, errors: &mut Errors) {
+    let taken = !read::list(new, "status.loadBalancer.ingress").is_empty();
+    if taken && read::text(new, "spec.type") != "LoadBalancer" {
+        let why = "may only be used when `spec.type` is 'LoadBalancer'";
+        errors.push(FieldError::forbidden("status.loadBalancer.ingress", why));
+    } else {
+        balancer(new, errors);
     }
 }
 
 /// Spec: upstream v1.36 `ValidateNamespaceStatusUpdate`.
-fn phase(new: &Value, errors: &mut Errors) {
+pub(crate) fn phase(new: &Value, errors: &mut Errors) {
     let (phase, dying) = (read::text(new, "status.phase"), model::meta::deletion_timestamp(new).is_some());
     let why = match (phase, dying) {
         ("Active", false) | ("Terminating", true) => return,
@@ -163,7 +56,7 @@ fn phase(new: &Value, errors: &mut Errors) {
 }
 
 /// Spec: upstream v1.36 `ValidatePodStatusUpdate`: a name, and at most one address a family.
-fn pod(new: &Value, errors: &mut Errors) {
+pub(crate) fn pod(new: &Value, errors: &mut Errors) {
     let node = read::text(new, "status.nominatedNodeName");
     if !node.is_empty() {
         let path = "status.nominatedNodeName";
@@ -185,7 +78,7 @@ fn pod(new: &Value, errors: &mut Errors) {
 }
 
 /// Addresses and names at which a load balancer is reached.
-fn balancer(new: &Value, errors: &mut Errors) {
+pub(crate) fn balancer(new: &Value, errors: &mut Errors) {
     for (idx, entry) in read::list(new, "status.loadBalancer.ingress").iter().enumerate() {
         let path = format!("status.loadBalancer.ingress[{idx}]");
         let (address, name) = (read::text(entry, "ip"), read::text(entry, "hostname"));
@@ -204,7 +97,7 @@ fn balancer(new: &Value, errors: &mut Errors) {
 }
 
 /// Spec: upstream v1.36 `metav1validation.ValidateConditions`, as far as readers rely on it.
-fn conditions(new: &Value, errors: &mut Errors) {
+pub(crate) fn conditions(new: &Value, errors: &mut Errors) {
     for (idx, condition) in read::list(new, "status.conditions").iter().enumerate() {
         let path = format!("status.conditions[{idx}]");
         if read::text(condition, "type").is_empty() {
@@ -230,7 +123,8 @@ mod tests {
     fn a_status_says_what_can_be() {
         let said = |group: &str, plural: &str, object: Value| {
             let mut errors = Vec::new();
-            of_kind(Catalog::builtin().resource(group, "v1", plural).unwrap(), &object, &mut errors);
+            let r = Catalog::builtin().resource(group, "v1", plural).unwrap();
+            (r.behaviour.rules.status)(&object, &Value::Null, &mut errors);
             errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
         };
         let ips =

@@ -58,7 +58,7 @@ fn source(object: &Value) -> Vec<(&String, &Value)> {
     spec.into_iter().flatten().filter(|(k, v)| !NO_SOURCE.contains(&k.as_str()) && !v.is_null()).collect()
 }
 
-pub(super) fn volume(object: &Value, errors: &mut Errors) {
+pub(crate) fn volume(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     access_modes(spec, "spec", "", errors);
     if read::map(object, "spec.capacity").is_none_or(serde_json::Map::is_empty) {
@@ -143,7 +143,7 @@ pub(super) fn volume(object: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn volume_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn volume_update(new: &Value, old: &Value, errors: &mut Errors) {
     let of = |object: &Value| -> Vec<(String, Value)> {
         let mut parts: Vec<(String, Value)> = source(object).into_iter().map(|(k, v)| (k.clone(), v.clone())).collect();
         // A driver's secret for growing may come later.
@@ -180,7 +180,7 @@ fn mode_update(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn claim(object: &Value, errors: &mut Errors) {
+pub(crate) fn claim(object: &Value, errors: &mut Errors) {
     claim_spec(read::at(object, "spec").unwrap_or(&Value::Null), "spec", errors);
 }
 
@@ -264,7 +264,7 @@ fn data_source(of: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-pub(super) fn claim_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn claim_update(new: &Value, old: &Value, errors: &mut Errors) {
     let bound = read::text(new, "status.phase") == "Bound";
     let fixed = |object: &Value| {
         let mut spec = read::map(object, "spec").cloned().unwrap_or_default();
@@ -309,7 +309,7 @@ pub(super) fn claim_update(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn class(object: &Value, errors: &mut Errors) {
+pub(crate) fn class(object: &Value, errors: &mut Errors) {
     drivers::provisioner(object, "provisioner", errors);
     drivers::parameters(object, errors);
     let policies = ["Delete", "Retain"];
@@ -327,7 +327,7 @@ pub(super) fn class(object: &Value, errors: &mut Errors) {
     drivers::topologies(object, errors);
 }
 
-pub(super) fn class_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn class_update(new: &Value, old: &Value, errors: &mut Errors) {
     for field in ["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"] {
         immutable(new, old, field, errors);
     }

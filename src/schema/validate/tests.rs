@@ -25,6 +25,7 @@ fn resource(group: &'static str, kind: &'static str, namespaced: bool) -> Resour
         selectable: Vec::new(),
         type_ref: TypeRef::of(TypeDef::default()),
         custom: false,
+        behaviour: crate::kinds::of(group, kind),
         definition: None,
     }
 }
@@ -161,10 +162,15 @@ fn ephemeral_containers_only_come() {
         )
     };
     assert!(
-        update_ephemeral_containers(&resource("", "Pod", true), &pod("x"), &with_name(json!({"spec": pod_spec()})))
-            .is_empty()
+        update_part(
+            &resource("", "Pod", true),
+            "ephemeralcontainers",
+            &pod("x"),
+            &with_name(json!({"spec": pod_spec()}))
+        )
+        .is_empty()
     );
-    let errors = update_ephemeral_containers(&resource("", "Pod", true), &pod("y"), &pod("x"));
+    let errors = update_part(&resource("", "Pod", true), "ephemeralcontainers", &pod("y"), &pod("x"));
     assert_eq!(
         errors[0].to_string(),
         "spec.ephemeralContainers: Forbidden: existing ephemeral containers \"e\" may not be changed\n"

@@ -14,7 +14,7 @@ const REVIEWS: [&str; 2] = ["v1", "v1beta1"];
 const SIDE_EFFECTS: [&str; 2] = ["None", "NoneOnDryRun"];
 
 /// MutatingWebhookConfiguration and ValidatingWebhookConfiguration.
-pub(super) fn configuration(object: &Value, errors: &mut Errors) {
+pub(crate) fn configuration(object: &Value, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for (idx, hook) in read::list(object, "webhooks").iter().enumerate() {
         let path = format!("webhooks[{idx}]");

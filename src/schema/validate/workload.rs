@@ -36,7 +36,7 @@ fn counts(object: &Value, fields: &[&str], errors: &mut Errors) {
     }
 }
 
-pub(super) fn deployment(object: &Value, errors: &mut Errors) {
+pub(crate) fn deployment(object: &Value, errors: &mut Errors) {
     counts(object, &["replicas", "minReadySeconds", "revisionHistoryLimit"], errors);
     workload_selector(spec_of(object), "deployment", errors);
     always_template(object, errors);
@@ -92,21 +92,21 @@ fn rolling_update(rolling: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-pub(super) fn deployment_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn deployment_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "spec.selector", errors);
 }
 
-pub(super) fn selector_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn selector_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "spec.selector", errors);
 }
 
-pub(super) fn replica_set(object: &Value, errors: &mut Errors) {
+pub(crate) fn replica_set(object: &Value, errors: &mut Errors) {
     counts(object, &["replicas", "minReadySeconds"], errors);
     workload_selector(spec_of(object), "deployment", errors);
     always_template(object, errors);
 }
 
-pub(super) fn replication_controller(object: &Value, errors: &mut Errors) {
+pub(crate) fn replication_controller(object: &Value, errors: &mut Errors) {
     counts(object, &["replicas", "minReadySeconds"], errors);
     match read::map(object, "spec.selector") {
         None => errors.push(FieldError::required("spec.selector", "")),
@@ -119,7 +119,7 @@ pub(super) fn replication_controller(object: &Value, errors: &mut Errors) {
     always_template(object, errors);
 }
 
-pub(super) fn daemon_set(object: &Value, errors: &mut Errors) {
+pub(crate) fn daemon_set(object: &Value, errors: &mut Errors) {
     counts(object, &["minReadySeconds", "revisionHistoryLimit"], errors);
     workload_selector(spec_of(object), "daemonset", errors);
     always_template(object, errors);
@@ -158,7 +158,7 @@ fn with_claims_mounted(object: &Value) -> Value {
     whole
 }
 
-pub(super) fn stateful_set(object: &Value, errors: &mut Errors) {
+pub(crate) fn stateful_set(object: &Value, errors: &mut Errors) {
     counts(object, &["replicas", "minReadySeconds"], errors);
     workload_selector(spec_of(object), "statefulset", errors);
     always_template(&with_claims_mounted(object), errors);
@@ -196,7 +196,7 @@ pub(super) fn stateful_set(object: &Value, errors: &mut Errors) {
 }
 
 /// What of a set is fixed once it is there, and so only judged when it is new.
-pub(super) fn new_stateful_set(object: &Value, errors: &mut Errors) {
+pub(crate) fn new_stateful_set(object: &Value, errors: &mut Errors) {
     for (idx, claim) in read::list(spec_of(object), "volumeClaimTemplates").iter().enumerate() {
         let spec = read::at(claim, "spec").unwrap_or(&Value::Null);
         storage::claim_spec(spec, &format!("spec.volumeClaimTemplates[{idx}].spec"), errors);
@@ -216,7 +216,7 @@ const STATEFUL_MUTABLE: &[&str] = &[
     "minReadySeconds",
 ];
 
-pub(super) fn stateful_set_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn stateful_set_update(new: &Value, old: &Value, errors: &mut Errors) {
     let fixed = |object: &Value| {
         let mut spec = read::map(object, "spec").cloned().unwrap_or_default();
         spec.retain(|k, _| !STATEFUL_MUTABLE.contains(&k.as_str()));
@@ -234,14 +234,14 @@ pub(super) fn stateful_set_update(new: &Value, old: &Value, errors: &mut Errors)
     }
 }
 
-pub(super) fn controller_revision(object: &Value, errors: &mut Errors) {
+pub(crate) fn controller_revision(object: &Value, errors: &mut Errors) {
     if read::at(object, "data").is_none() {
         errors.push(FieldError::required("data", "data is mandatory"));
     }
     not_negative(object, "", "revision", errors);
 }
 
-pub(super) fn controller_revision_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn controller_revision_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "data", errors);
 }
 
@@ -270,7 +270,7 @@ fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-pub(super) fn job(object: &Value, errors: &mut Errors) {
+pub(crate) fn job(object: &Value, errors: &mut Errors) {
     let spec = spec_of(object);
     job_spec(spec, "spec", errors);
     match read::at(spec, "selector") {
@@ -283,7 +283,7 @@ pub(super) fn job(object: &Value, errors: &mut Errors) {
 }
 
 /// A new job's selector is the server's, unless somebody says that it is theirs.
-pub(super) fn new_job(object: &Value, errors: &mut Errors) {
+pub(crate) fn new_job(object: &Value, errors: &mut Errors) {
     let Some(selector) = read::at(object, "spec.selector").filter(|_| !read::flag(object, "spec.manualSelector"))
     else {
         return;
@@ -295,7 +295,7 @@ pub(super) fn new_job(object: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn job_update(new: &Value, old: &Value, errors: &mut Errors) {
+pub(crate) fn job_update(new: &Value, old: &Value, errors: &mut Errors) {
     let fixed = [
         "spec.selector",
         "spec.completionMode",
@@ -381,7 +381,7 @@ fn time_zone(spec: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn cron_job(object: &Value, errors: &mut Errors) {
+pub(crate) fn cron_job(object: &Value, errors: &mut Errors) {
     let spec = spec_of(object);
     let schedule = read::text(spec, "schedule");
     if schedule.is_empty() {
@@ -418,7 +418,7 @@ pub(super) fn cron_job(object: &Value, errors: &mut Errors) {
     }
 }
 
-pub(super) fn disruption_budget(object: &Value, errors: &mut Errors) {
+pub(crate) fn disruption_budget(object: &Value, errors: &mut Errors) {
     let spec = spec_of(object);
     if read::at(spec, "minAvailable").is_some() && read::at(spec, "maxUnavailable").is_some() {
         let message = "minAvailable and maxUnavailable cannot be both set";

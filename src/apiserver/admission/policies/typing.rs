@@ -9,7 +9,7 @@ use schema::declared;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use crate::kinds;
+use crate::forms;
 use crate::lookup::Lookup as _;
 use crate::objects::Objects;
 use crate::status::Status;
@@ -43,7 +43,7 @@ pub fn keep(objects: &Arc<Objects>, group: &Group) {
 
 /// Checks every policy that is newer than its status; false if one has to be looked at again.
 async fn round(objects: &Objects) -> Result<bool, Status> {
-    let row = kinds::stored(GROUP, PLURAL).ok_or_else(Status::no_such_resource)?;
+    let row = forms::stored(GROUP, PLURAL).ok_or_else(Status::no_such_resource)?;
     let mut all = true;
     for policy in objects.cache.list(GROUP, PLURAL, None) {
         let Some(status) = checked(&policy, &objects.catalogs.now()) else { continue };

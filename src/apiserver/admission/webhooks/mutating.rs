@@ -87,7 +87,7 @@ pub fn complete(review: &mut Review<'_>) {
     if let Some(row) = review.catalog.resource(&a.group, &a.version, &a.resource) {
         let stored = review.catalog.storage_of(row);
         if stored.kind == review.kind {
-            schema::defaults::apply(review.catalog, stored, review.object);
+            schema::defaults::apply(stored, review.object);
         }
     }
 }

@@ -1,0 +1,211 @@
+//! May this pod be evicted? Its PodDisruptionBudgets say, and count what they let go.
+
+use std::time::Duration;
+
+use base::time::Stopwatch;
+use model::budget::{self, Asker};
+use model::pod::Pod;
+use model::{meta, phase};
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+
+use crate::forms;
+use crate::status::{Cause, Status};
+use crate::verbs::again::Again;
+use crate::verbs::{Call, delete};
+
+/// How many evictions a budget remembers before it says no.
+const DISRUPTED_PODS_MAX: usize = 2000;
+/// A drain evicts all pods of a node at once; upstream's `EvictionsRetry` gives each as long to find its budget at
+/// rest.
+const CHARGE_WITHIN: Duration = Duration::from_secs(10);
+
+/// The reason that lets a pod go.
+#[derive(Debug, PartialEq)]
+pub(super) enum Leave {
+    /// Its budget was charged, or it has none.
+    Given,
+    /// It has ended or is on its way out.
+    Over,
+    /// It serves nobody as it is at this version: once it changes it has to be judged again.
+    Idle(String),
+}
+
+/// Evicts a pod if its budgets allow it.
+///
+/// Errors: 429 when the budget has no disruption left, 500 when several budgets cover the pod, 404 without such a pod.
+pub(super) async fn evict(
+    call: &Call<'_, '_>,
+    namespace: &str,
+    name: &str,
+    wish: &delete::Options,
+) -> Result<Vec<String>, Status> {
+    let mut again = Again::new(&call.x.server.objects.rng);
+    loop {
+        let mut options = wish.clone();
+        let leave = allow(call, namespace, name, options.dry_run).await?;
+        let is_ours = matches!(leave, Leave::Idle(_)) && options.rv.is_none();
+        if let Leave::Idle(rv) = leave {
+            options.rv.get_or_insert(rv);
+        }
+        let mut warnings = Vec::new();
+        match leave_now(call, namespace, name, &mut options, &mut warnings).await {
+            // It was idle, and is not what it was: perhaps it serves now.
+            Err(status) if is_ours && status.reason == "Conflict" => again.pause().await,
+            done => return done.map(|()| warnings),
+        }
+    }
+}
+
+async fn leave_now(
+    call: &Call<'_, '_>,
+    namespace: &str,
+    name: &str,
+    options: &mut delete::Options,
+    warnings: &mut Vec<String>,
+) -> Result<(), Status> {
+    if !options.dry_run {
+        announce(call, namespace, name, options).await?;
+    }
+    delete::delete(call, namespace, name, options, warnings).await.map(drop)
+}
+
+/// Takes one disruption from the pod's budget.
+async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) -> Result<Leave, Status> {
+    let server = call.x.server;
+    let pod = server.objects.read(&call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?.value();
+    let pod = Pod::deserialize(&pod).map_err(Status::internal)?;
+    let idle = || Leave::Idle(pod.metadata.resource_version.clone().unwrap_or_default());
+    if phase::is_terminal(phase::phase(&pod)) || pod.metadata.deletion_timestamp.is_some() {
+        return Ok(Leave::Over);
+    }
+    if phase::phase(&pod) == "Pending" {
+        return Ok(idle());
+    }
+    let Some(budgets) = forms::stored("policy", "poddisruptionbudgets") else { return Ok(Leave::Given) };
+    let kind = server.objects.cache.ready(&budgets.group, &budgets.plural).await?;
+    let (began, mut again) = (Stopwatch::start(), Again::new(&server.objects.rng));
+    while began.elapsed() < CHARGE_WITHIN {
+        server.objects.cache.wait_for_now().await?;
+        let mut covering = Vec::new();
+        for stored in kind.snapshot(Some(namespace)).whole()?.items {
+            let budget = budget::read(&stored.value()).map_err(Status::internal)?;
+            if budget::covers(&budget, &pod.metadata, Asker::Eviction) {
+                covering.push((stored, budget));
+            }
+        }
+        let (stored, budget) = match covering.as_slice() {
+            [] => return Ok(Leave::Given),
+            [one] => one,
+            _ => {
+                return Err(Status::new(
+                    500,
+                    "InternalError",
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+                ));
+            }
+        };
+        let mut value = stored.value();
+        if budget::lets_unhealthy_go(budget, &pod) {
+            return Ok(idle());
+        }
+        charge(&mut value, name, &base::time::rfc3339_secs(server.objects.clock.now()))?;
+        if dry_run || server.objects.put(&budgets, namespace, stored.name(), &mut value, stored.rv).await?.is_some() {
+            return Ok(Leave::Given);
+        }
+        again.pause().await;
+    }
+    Err(Status::timeout("couldn't update PodDisruptionBudget due to conflicts"))
+}
+
+/// Writes on the pod why it goes, for those who look after its end (a Job's failure policy, say).
+///
+/// A version that the delete is bound to becomes the one of this write.
+async fn announce(
+    call: &Call<'_, '_>,
+    namespace: &str,
+    name: &str,
+    options: &mut delete::Options,
+) -> Result<(), Status> {
+    let server = call.x.server;
+    let mut again = Again::new(&server.objects.rng);
+    loop {
+        let Some(pod) = server.objects.read(&call.stored, namespace, name).await? else {
+            return Err(call.not_found(name));
+        };
+        let mut value = pod.value();
+        delete::check(&call.resource, name, &value, options)?;
+        if meta::deletion_timestamp(&value).is_some() {
+            return Ok(());
+        }
+        let condition = json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
+            "lastTransitionTime": base::time::rfc3339_secs(server.objects.clock.now()), "lastProbeTime": null,
+        });
+        if !value["status"]["conditions"].is_array() {
+            value["status"]["conditions"] = json!([]);
+        }
+        if let Some(list) = value["status"]["conditions"].as_array_mut() {
+            list.retain(|c| c["type"] != "DisruptionTarget");
+            list.push(condition);
+        }
+        if let Some(at) = server.objects.put(&call.stored, namespace, name, &mut value, pod.rv).await? {
+            options.rv = options.rv.as_ref().map(|_| at.to_string());
+            return Ok(());
+        }
+        again.pause().await;
+    }
+}
+
+fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
+    let name = meta::name(budget).to_owned();
+    if budget["status"]["observedGeneration"].as_i64().unwrap_or(0) < meta::generation(budget) {
+        return Err(refused(format!("The disruption budget {name} is still being processed by the server."), 10));
+    }
+    let status = &mut budget["status"];
+    let allowed = status["disruptionsAllowed"].as_i64().unwrap_or(0);
+    if status["disruptedPods"].as_object().is_some_and(|m| m.len() > DISRUPTED_PODS_MAX) {
+        return Err(Status::forbidden(
+            "policy",
+            "poddisruptionbudgets",
+            &name,
+            "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+        ));
+    }
+    if allowed <= 0 {
+        let count = |field: &str| status[field].as_i64().unwrap_or(0);
+        let text = format!(
+            "The disruption budget {name} needs {} healthy pods and has {} currently",
+            count("desiredHealthy"),
+            count("currentHealthy")
+        );
+        return Err(refused(text, 0));
+    }
+    status["disruptionsAllowed"] = json!(allowed - 1);
+    if !status["disruptedPods"].is_object() {
+        status["disruptedPods"] = json!({});
+    }
+    status["disruptedPods"][pod] = json!(now);
+    Ok(())
+}
+
+fn refused(why: String, retry_after: u32) -> Status {
+    let mut status =
+        Status::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", retry_after);
+    status.causes = vec![Cause { reason: "DisruptionBudget".into(), message: why, field: String::new() }];
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_without_disruptions_left_says_no_and_why() {
+        let mut budget = json!({ "metadata": { "name": "b" }, "status": { "disruptionsAllowed": 1, "desiredHealthy": 2, "currentHealthy": 3 } });
+        charge(&mut budget, "p", "t").unwrap();
+        let status = charge(&mut budget, "q", "t").unwrap_err();
+        assert_eq!(status.code, 429);
+        assert_eq!(status.causes[0].message, "The disruption budget b needs 2 healthy pods and has 3 currently");
+    }
+}

@@ -1,0 +1,298 @@
+//! Pods beyond their storage: the server binds and evicts them, and leads to what runs in them.
+
+use std::sync::Arc;
+
+use base::url;
+use http::{Response, StatusCode};
+use model::meta;
+use serde_json::{Value, json};
+use wire::Body;
+
+use super::eviction;
+use super::passing::{self, assigned_node, behind_proxy, named, proxyable, scheme_name_port};
+use super::posted::{admit, posted};
+use crate::attributes::Attributes;
+use crate::connect::Target;
+use crate::forms;
+use crate::status::Status;
+use crate::verbs::judge::Part;
+use crate::verbs::write::{self, Maker};
+use crate::verbs::{Call, create, delete, managers};
+
+/// `POST bindings`: the old address of `pods/binding`, with the pod's name in the body.
+pub(super) async fn bind_by_name(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let object = create::posted(call).await?;
+    let pods = forms::stored("", "pods").ok_or_else(Status::no_such_resource)?;
+    (call.resource, call.stored) = (Arc::clone(&pods), pods);
+    call.x.attributes.name = meta::name(&object).to_owned();
+    bind(call, object).await
+}
+
+/// `POST pods/binding`: puts a pod on a node.
+pub(super) async fn binding(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let object = posted(call).await?;
+    bind(call, object).await
+}
+
+async fn bind(call: &mut Call<'_, '_>, mut binding: Value) -> Result<Response<Body>, Status> {
+    let dry_run = call.dry_run()?;
+    admit(call, "Binding", &mut binding, dry_run).await?;
+    let name = call.x.attributes.name.clone();
+    let node = binding["target"]["name"].as_str().unwrap_or_default().to_owned();
+    let target = binding["target"]["kind"].as_str().unwrap_or_default();
+    if node.is_empty() || !matches!(target, "" | "Node") {
+        let field = if node.is_empty() { "target.name" } else { "target.kind" };
+        let error = if node.is_empty() {
+            schema::validate::error::FieldError::required(field, "")
+        } else {
+            schema::validate::error::FieldError::not_supported(field, json!(target), &["Node", "<empty>"])
+        };
+        return Err(crate::status::invalid("", "Binding", &name, vec![error]));
+    }
+    let manager = managers::named(call)?;
+    let now = base::time::rfc3339_secs(call.x.server.objects.clock.now());
+    let uid = meta::uid(&binding).to_owned();
+    let annotations = meta::annotations(&binding).cloned().unwrap_or_default();
+    let labels = meta::labels(&binding).cloned().unwrap_or_default();
+    let mut make = |old: Option<&Value>| {
+        let mut pod = old.cloned().unwrap_or_default();
+        check_bindable(&pod, &name, &uid)?;
+        pod["spec"]["nodeName"] = json!(node);
+        for (key, value) in &annotations {
+            meta::set_annotation(&mut pod, key, value.as_str().unwrap_or_default());
+        }
+        for (key, value) in &labels {
+            meta::set_label(&mut pod, key, value.as_str().unwrap_or_default());
+        }
+        set_condition(&mut pod, "PodScheduled", &now);
+        meta::set_resource_version(&mut pod, "");
+        Ok(pod)
+    };
+    write::update(call, &name, Part::Bound, false, Some(&manager), Maker::Stored(&mut make)).await?;
+    let done = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
+    Ok(crate::respond::value(StatusCode::CREATED, &done, call.output, &call.x.parts.headers))
+}
+
+fn check_bindable(pod: &Value, name: &str, uid: &str) -> Result<(), Status> {
+    let conflict = |why: &str| Err(Status::conflict("", "pods/binding", name, why));
+    let have = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+    if !uid.is_empty() && uid != meta::uid(pod) {
+        return conflict(&format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {}",
+            meta::uid(pod)
+        ));
+    }
+    if meta::deletion_timestamp(pod).is_some() {
+        return conflict(&format!("pod {name} is being deleted, cannot be assigned to a host"));
+    }
+    if !have.is_empty() {
+        return conflict(&format!("pod {name} is already assigned to node {have:?}"));
+    }
+    if pod["spec"]["schedulingGates"].as_array().is_some_and(|g| !g.is_empty()) {
+        return conflict(&format!("pod {name} has non-empty .spec.schedulingGates"));
+    }
+    Ok(())
+}
+
+fn set_condition(pod: &mut Value, kind: &str, now: &str) {
+    let condition = json!({ "type": kind, "status": "True", "lastProbeTime": null, "lastTransitionTime": now });
+    if !pod["status"]["conditions"].is_array() {
+        pod["status"]["conditions"] = json!([]);
+    }
+    if let Some(list) = pod["status"]["conditions"].as_array_mut() {
+        list.retain(|c| c["type"] != json!(kind));
+        list.push(condition);
+    }
+}
+
+/// `POST pods/eviction`: deletes a pod if its disruption budgets allow it.
+pub(super) async fn evict(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let mut eviction = posted(call).await?;
+    let mut options = delete::parse_options(&eviction["deleteOptions"], &call.x.query)?;
+    options.dry_run |= call.dry_run()?;
+    admit(call, "Eviction", &mut eviction, options.dry_run).await?;
+    let (namespace, name) = (call.namespace().to_owned(), call.x.attributes.name.clone());
+    let warnings = eviction::evict(call, &namespace, &name, &options).await?;
+    call.x.warnings.extend(warnings);
+    let done = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
+    Ok(crate::respond::value(StatusCode::CREATED, &done, call.output, &call.x.parts.headers))
+}
+
+/// `GET pods/log`.
+pub(super) async fn log(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let target = log_target(call).await?;
+    passing::refusal_of_logs(passing::pass(call, target).await?).await
+}
+
+/// `exec` and `attach` of pods.
+pub(super) async fn stream(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    may_run(call).await?;
+    let target = stream_target(call).await?;
+    let options = stream_options(call);
+    passing::admit(call, options).await?;
+    passing::pass(call, target).await
+}
+
+/// `portforward` of pods.
+pub(super) async fn forward(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    may_run(call).await?;
+    let target = forward_target(call).await?;
+    let mut options = passing::options(call);
+    let ports =
+        call.x.query.all("ports").flat_map(|ports| ports.split(',')).filter_map(|port| port.parse::<u16>().ok());
+    options["ports"] = ports.collect::<Vec<_>>().into();
+    passing::admit(call, options).await?;
+    passing::pass(call, target).await
+}
+
+/// `pods/proxy`.
+pub(super) async fn proxy(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
+    let target = proxy_target(call).await?;
+    passing::proxy(call, target).await
+}
+
+/// A browser's WebSocket opens with GET, which is a read; what runs in a pod is none.
+///
+/// Errors: 403. Spec: upstream's AuthorizePodWebsocketUpgradeCreatePermission.
+async fn may_run(call: &Call<'_, '_>) -> Result<(), Status> {
+    let a = &call.x.attributes;
+    if a.verb == "create" {
+        return Ok(());
+    }
+    call.x.server.access.require(&Attributes { verb: "create".to_owned(), ..a.clone() }).await
+}
+
+/// `PodExecOptions` or `PodAttachOptions`, as admission judges them.
+fn stream_options(call: &Call<'_, '_>) -> Value {
+    let (mut object, query) = (passing::options(call), &call.x.query);
+    for flag in ["stdin", "stdout", "stderr", "tty"].into_iter().filter(|flag| query.flag(flag)) {
+        object[flag] = true.into();
+    }
+    let (container, command) = (query.text("container"), query.all("command").collect::<Vec<_>>());
+    if !container.is_empty() {
+        object["container"] = container.into();
+    }
+    if !command.is_empty() {
+        object["command"] = json!(command);
+    }
+    object
+}
+
+/// The container a request means: the one named, the annotated default, or the only one.
+fn container(pod: &Value, asked: &str, fallback: bool) -> Result<String, Status> {
+    let name = meta::name(pod);
+    let names = |field: &str| -> Vec<String> {
+        let list = pod["spec"][field].as_array().into_iter().flatten();
+        list.filter_map(|c| c["name"].as_str().map(str::to_owned)).collect()
+    };
+    let (main, init, ephemeral) = (names("containers"), names("initContainers"), names("ephemeralContainers"));
+    if !asked.is_empty() {
+        let known = main.iter().chain(&init).chain(&ephemeral).any(|c| c == asked);
+        return if known {
+            Ok(asked.to_owned())
+        } else {
+            Err(Status::bad_request(format!("container {asked} is not valid for pod {name}")))
+        };
+    }
+    if let Some(default) =
+        meta::annotation(pod, "kubectl.kubernetes.io/default-container").filter(|d| main.iter().any(|c| c == d))
+    {
+        return Ok(default.to_owned());
+    }
+    match main.as_slice() {
+        [only] => Ok(only.clone()),
+        [first, ..] if fallback => Ok(first.clone()),
+        [] => Err(Status::bad_request(format!("a container name must be specified for pod {name}"))),
+        several => {
+            let mut text =
+                format!("a container name must be specified for pod {name}, choose one of: [{}]", several.join(" "));
+            if !init.is_empty() {
+                text.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
+            }
+            Err(Status::bad_request(text))
+        }
+    }
+}
+
+async fn log_target(call: &Call<'_, '_>) -> Result<Target, Status> {
+    let name = call.x.attributes.name.clone();
+    let pod = named(call, &name).await?;
+    let query = &call.x.query;
+    let container = container(&pod, query.text("container"), false)?;
+    let Some(node) = assigned_node(call, &pod)? else {
+        return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
+    };
+    let passed = ["follow", "previous", "timestamps", "sinceSeconds", "sinceTime", "tailLines", "limitBytes", "stream"];
+    let pairs: Vec<String> = query
+        .pairs()
+        .iter()
+        .filter(|(k, _)| passed.contains(&k.as_str()))
+        .map(|(k, v)| format!("{k}={}", url::encode(v, url::COMPONENT)))
+        .collect();
+    let path = format!("/containerLogs/{}/{name}/{container}?{}", call.namespace(), pairs.join("&"));
+    Ok(Target::Kubelet { node, path_and_query: path })
+}
+
+async fn stream_target(call: &Call<'_, '_>) -> Result<Target, Status> {
+    let name = call.x.attributes.name.clone();
+    let pod = named(call, &name).await?;
+    let Some(node) = assigned_node(call, &pod)? else {
+        return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
+    };
+    let container = container(&pod, call.x.query.text("container"), false)?;
+    let mut pairs = Vec::new();
+    for (ours, kubelets) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")] {
+        if call.x.query.flag(ours) {
+            pairs.push(format!("{kubelets}=1"));
+        }
+    }
+    pairs.extend(call.x.query.all("command").map(|c| format!("command={}", url::encode(c, url::COMPONENT))));
+    let what = &call.x.attributes.subresource;
+    let path = format!("/{what}/{}/{name}/{container}?{}", call.namespace(), pairs.join("&"));
+    Ok(Target::Kubelet { node, path_and_query: path })
+}
+
+async fn forward_target(call: &Call<'_, '_>) -> Result<Target, Status> {
+    let name = call.x.attributes.name.clone();
+    let pod = named(call, &name).await?;
+    let Some(node) = assigned_node(call, &pod)? else {
+        return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
+    };
+    let ports: Vec<String> =
+        call.x.query.all("ports").map(|p| format!("port={}", url::encode(p, url::COMPONENT))).collect();
+    let path = format!("/portForward/{}/{name}?{}", call.namespace(), ports.join("&"));
+    Ok(Target::Kubelet { node, path_and_query: path })
+}
+
+async fn proxy_target(call: &Call<'_, '_>) -> Result<Target, Status> {
+    let (scheme, name, port) = scheme_name_port("pod", &call.x.attributes.name)?;
+    let pod = named(call, &name).await?;
+    let first = pod["spec"]["containers"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find_map(|c| c["ports"][0]["containerPort"].as_u64());
+    let port = port.parse::<u16>().ok().or(first.and_then(|p| u16::try_from(p).ok())).filter(|p| *p > 0).unwrap_or(80);
+    let host = pod["status"]["podIP"].as_str().filter(|ip| !ip.is_empty());
+    let host = host.ok_or_else(|| Status::bad_request("address not allowed: the pod has no address yet"))?.to_owned();
+    proxyable(&host)?;
+    let (path_and_query, prefix) = behind_proxy(call)?;
+    let scheme = if scheme.is_empty() { "http".to_owned() } else { scheme };
+    Ok(Target::Proxy { scheme, host, port, path_and_query, node: assigned_node(call, &pod)?, prefix })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_of_several_containers_needs_a_name_or_an_annotation() {
+        let mut pod =
+            json!({ "metadata": { "name": "x" }, "spec": { "containers": [{ "name": "a" }, { "name": "b" }] } });
+        let text = container(&pod, "", false).unwrap_err().message.clone();
+        assert_eq!(text, "a container name must be specified for pod x, choose one of: [a b]");
+        meta::set_annotation(&mut pod, "kubectl.kubernetes.io/default-container", "b");
+        assert_eq!(container(&pod, "", false).unwrap(), "b");
+        assert_eq!(container(&pod, "c", false).unwrap_err().message, "container c is not valid for pod x");
+    }
+}

@@ -1,0 +1,3 @@
+//! The kinds of events.k8s.io.
+
+pub(crate) mod event;

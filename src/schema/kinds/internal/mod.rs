@@ -1,0 +1,3 @@
+//! The kinds of internal.apiserver.k8s.io.
+
+pub(crate) mod storage_version;

@@ -1,0 +1,13 @@
+//! ClusterRole (rbac.authorization.k8s.io).
+
+use model::names;
+
+use crate::behaviour::{Behaviour, Creation, Rules, kind};
+use crate::validate;
+
+/// The row.
+pub(crate) static CLUSTER_ROLE: Behaviour = Behaviour {
+    rules: Rules { name: names::path_segment, always: validate::rbac::cluster_role, ..Rules::NONE },
+    creation: Creation::CreateOrUpdate,
+    ..kind("rbac.authorization.k8s.io", "ClusterRole")
+};
