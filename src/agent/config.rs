@@ -1,18 +1,66 @@
 //! Settings of an agent: node, network, runtime, registries.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use base::layout::Layout;
+use cluster::protocol::Settings;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Taint;
 use kubelet::config::NodeDns;
 use network::Backend;
 use tokio::sync::watch;
 
-use crate::agent::images::SystemImages;
+use crate::agent::AgentError;
+use crate::agent::host::{self, HostError};
+use crate::agent::images::{ImageError, SystemImages};
+use crate::flags::environment::search_path;
 use crate::flags::roles::NodeArgs;
+
+/// A node's flags after they were judged: nothing was asked or written for that.
+pub(crate) struct NodeFlags {
+    labels: BTreeMap<String, String>,
+    taints: Vec<Taint>,
+    kubelet: kubelet::settings::Settings,
+    dns: NodeDns,
+}
+
+impl NodeFlags {
+    /// Judges the flags that both roles have.
+    ///
+    /// Errors: the flag that cannot be used, and why.
+    pub(crate) fn of(args: &NodeArgs) -> Result<NodeFlags, HostError> {
+        let kubelet = host::kubelet_settings(args);
+        Ok(NodeFlags {
+            labels: host::labels(args)?,
+            taints: host::taints(args)?,
+            kubelet: kubelet.map_err(|reason| HostError::Flag { flag: "kubelet-arg", reason })?,
+            dns: host::node_dns(args)?,
+        })
+    }
+}
+
+/// This machine as a node, by its own flags.
+pub(crate) struct OwnNode<'a> {
+    pub(crate) layout: &'a Layout,
+    pub(crate) name: &'a str,
+    /// Its addresses from now on.
+    pub(crate) ips: watch::Receiver<Vec<IpAddr>>,
+    pub(crate) args: &'a NodeArgs,
+    pub(crate) flags: &'a NodeFlags,
+    /// Images that the program carries.
+    pub(crate) images: Result<SystemImages, ImageError>,
+}
+
+/// API servers that a node knows when it starts.
+pub(crate) enum ApiServers {
+    /// Its own, at this port.
+    Own(u16),
+    /// Others.
+    Others(Vec<SocketAddr>),
+}
 
 /// Settings of the node's half.
 pub(crate) struct AgentConfig {
@@ -35,7 +83,7 @@ pub(crate) struct AgentConfig {
     pub(crate) node_dns: NodeDns,
     pub(crate) runtime: RuntimeFlags,
     pub(crate) pause_image: Option<String>,
-    pub(crate) labels: std::collections::BTreeMap<String, String>,
+    pub(crate) labels: BTreeMap<String, String>,
     pub(crate) taints: Vec<Taint>,
     pub(crate) network: NetworkChoice,
     pub(crate) registries: RegistryChoice,
@@ -43,6 +91,59 @@ pub(crate) struct AgentConfig {
     pub(crate) search_path: OsString,
     /// Images of our own, unless this program cannot be one.
     pub(crate) images: Option<SystemImages>,
+}
+
+impl AgentConfig {
+    /// Settings of the node's half, of either role: by the machine's own flags and by what the cluster says.
+    ///
+    /// Errors: no pause image; settings of the cluster without a range or an address of DNS.
+    pub(crate) fn of(node: OwnNode<'_>, cluster: &Settings, api: ApiServers) -> Result<AgentConfig, AgentError> {
+        let args = node.args;
+        let images = match node.images {
+            Ok(images) => Some(images),
+            Err(err) if args.pause_image.is_none() => return Err(AgentError::NoPause(err)),
+            Err(_) => None,
+        };
+        if cluster.cluster_dns.is_empty() {
+            return Err(AgentError::Settings { missing: "address of DNS" });
+        }
+        let (api_port, servers) = match api {
+            ApiServers::Own(port) => (Some(port), Vec::new()),
+            ApiServers::Others(servers) => (None, servers),
+        };
+        Ok(AgentConfig {
+            layout: node.layout.clone(),
+            node_name: node.name.to_owned(),
+            node_ips: node.ips,
+            node_external_ips: args.node_external_ip.clone(),
+            node_dns: node.flags.dns.clone(),
+            kubelet_port: args.kubelet_port,
+            api_port,
+            servers,
+            cluster_cidrs: cidrs("range of pods", &cluster.cluster_cidrs)?,
+            service_cidrs: cidrs("range of services", &cluster.service_cidrs)?,
+            cluster_dns: cluster.cluster_dns.clone(),
+            cluster_domain: cluster.cluster_domain.clone(),
+            resolv_conf: args.resolv_conf.clone().or_else(host::resolv_conf),
+            runtime: RuntimeFlags::of(args),
+            pause_image: args.pause_image.clone(),
+            labels: node.flags.labels.clone(),
+            taints: node.flags.taints.clone(),
+            registries: RegistryChoice::of(args),
+            network: NetworkChoice::of(&cluster.options, args.flannel_iface.clone()),
+            kubelet: node.flags.kubelet.clone(),
+            search_path: search_path(),
+            images,
+        })
+    }
+}
+
+/// The ranges that the cluster's settings name: at least one.
+///
+/// Errors: there is none, or it is no range.
+pub(crate) fn cidrs(missing: &'static str, all: &[String]) -> Result<Vec<IpNet>, AgentError> {
+    let parsed: Result<Vec<IpNet>, _> = all.iter().map(|text| text.parse()).collect();
+    parsed.ok().filter(|cidrs| !cidrs.is_empty()).ok_or(AgentError::Settings { missing })
 }
 
 /// Choices about the pod network.
@@ -96,7 +197,7 @@ impl RegistryChoice {
 
 impl NetworkChoice {
     /// The cluster's settings, and the interface that this machine was told.
-    pub(crate) fn of(options: &std::collections::BTreeMap<String, String>, interface: Option<String>) -> NetworkChoice {
+    pub(crate) fn of(options: &BTreeMap<String, String>, interface: Option<String>) -> NetworkChoice {
         let is_on = |flag: &str| options.get(flag).is_some_and(|value| value == "true");
         NetworkChoice {
             backend: match options.get("flannel-backend").map(String::as_str) {

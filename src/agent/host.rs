@@ -11,6 +11,7 @@ use base::layout::{AgentFolder, Layout};
 use base::rng::Rng;
 use k8s_openapi::api::core::v1::Taint;
 use kubelet::config::NodeDns;
+use model::names;
 use nix::ifaddrs::InterfaceAddress;
 use tracing::{info, warn};
 
@@ -201,10 +202,14 @@ pub(crate) fn group_id(group: &str) -> Result<u32, String> {
 
 /// Labels of `--node-label`.
 pub(crate) fn labels(args: &NodeArgs) -> Result<BTreeMap<String, String>, HostError> {
-    let bad = |text: &str| HostError::Flag { flag: "node-label", reason: format!("'{text}' is not KEY=VALUE") };
-    let split =
-        |text: &String| text.split_once('=').map(|(k, v)| (k.to_owned(), v.to_owned())).ok_or_else(|| bad(text));
-    args.node_label.iter().map(split).collect()
+    args.node_label.iter().map(|text| label(text)).collect()
+}
+
+fn label(text: &str) -> Result<(String, String), HostError> {
+    let bad = |why: &str| HostError::Flag { flag: "node-label", reason: format!("'{text}' is not KEY=VALUE{why}") };
+    let (key, value) = text.split_once('=').ok_or_else(|| bad(""))?;
+    let faults = names::qualified_name_errors(key).into_iter().chain(names::label_value_errors(value)).next();
+    faults.map_or_else(|| Ok((key.to_owned(), value.to_owned())), |fault| Err(bad(&format!(": {fault}"))))
 }
 
 /// Taints of `--node-taint`.
@@ -321,6 +326,16 @@ mod tests {
         assert_eq!(of("2001:db8::abc"), "2001:db8::2");
         assert_eq!(of("fd00::2"), "fd00::2");
         assert_eq!(of("2001:db8::77"), "2001:db8::77");
+    }
+
+    #[test]
+    fn labels_that_the_api_refuses_are_refused_at_start() {
+        assert_eq!(label("example.com/zone=a").unwrap(), ("example.com/zone".to_owned(), "a".to_owned()));
+        assert_eq!(label("empty=").unwrap().1, "");
+        for bad in ["zone", "=a", "a b=c", "zone=a b", "zone=-a", "/zone=a"] {
+            let said = label(bad).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("--node-label: '{bad}' is not KEY=VALUE")), "{said}");
+        }
     }
 
     #[test]

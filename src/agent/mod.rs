@@ -50,6 +50,8 @@ pub(crate) enum AgentError {
     Listen { port: u16, source: io::Error },
     #[error("no pause image: {0}; name one with --pause-image")]
     NoPause(ImageError),
+    #[error("the server's settings cannot be used: no {missing}")]
+    Settings { missing: &'static str },
     #[error("stopped while the container runtime was starting")]
     Stopped,
 }

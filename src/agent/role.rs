@@ -21,12 +21,12 @@ use client::transport::{self, Clients, Credential};
 use cluster::balancer::Balancer;
 use cluster::join::{self, Joiner};
 use cluster::node_files::NodeFiles;
-use cluster::protocol::{Role, Settings, Welcome};
+use cluster::protocol::{Role, Welcome};
 use cluster::refusal::Refusal;
 use cluster::supervisor::addresses_of;
 use cluster::tunnel::{Keeper, Reach, split};
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::{Node, ObjectReference, Taint};
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use model::pod::Pod;
 use pki::error::PkiError;
@@ -36,7 +36,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::{AgentError, addresses};
-use crate::agent::config::{AgentConfig, NetworkChoice, RuntimeFlags};
+use crate::agent::config::{AgentConfig, ApiServers, NodeFlags, OwnNode, cidrs};
 use crate::agent::host::{self, HostError};
 use crate::agent::images::SystemImages;
 use crate::flags::ranges;
@@ -60,8 +60,6 @@ pub(crate) enum RoleError {
     NotRoot,
     #[error("--server: {0}")]
     Server(String),
-    #[error("--kubelet-arg: {0}")]
-    KubeletArg(String),
     #[error("--token: {0}")]
     Token(PkiError),
     #[error("cannot join: {0}")]
@@ -103,9 +101,7 @@ struct Plan {
     node_name: String,
     node_ips: Vec<IpAddr>,
     folder: AgentFolder,
-    labels: std::collections::BTreeMap<String, String>,
-    taints: Vec<Taint>,
-    kubelet: kubelet::settings::Settings,
+    flags: NodeFlags,
     clock: Clock,
     rng: Rng,
 }
@@ -123,13 +119,10 @@ impl Plan {
             given => ranges::node_ips(given, &[]).map_err(|reason| HostError::Flag { flag: "node-ip", reason })?,
         };
         // Judged before anything is asked or written.
-        let (labels, taints) = (host::labels(&args.node)?, host::taints(&args.node)?);
-        let kubelet = host::kubelet_settings(&args.node).map_err(RoleError::KubeletArg)?;
+        let flags = NodeFlags::of(&args.node)?;
         Ok(Plan {
             folder: args.common.state.layout.agent(),
-            labels,
-            taints,
-            kubelet,
+            flags,
             args,
             given,
             node_name,
@@ -266,7 +259,16 @@ async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleEr
     balancer.start(addr, paths).await.map_err(|source| RoleError::Listen { addr, source })?;
     let (kubelet, proxy) = (client_of(plan, &node, &node.kubelet)?, client_of(plan, &node, &node.proxy)?);
     let informers = Informers::new(proxy, workers);
-    let config = agent_config(plan, &node, node_ips.clone(), places(balancer.candidates()).await?).await?;
+    let own = OwnNode {
+        layout: &plan.args.common.state.layout,
+        name: &plan.node_name,
+        ips: node_ips.clone(),
+        args: &plan.args.node,
+        flags: &plan.flags,
+        images: Group::blocking(SystemImages::of_this_program).await.map_err(LifeError::from)?,
+    };
+    let servers = ApiServers::Others(places(balancer.candidates()).await?);
+    let config = AgentConfig::of(own, &node.membership.settings, servers)?;
     let (renewed, renewals) = watch::channel(0);
     let (tell_opened, opened) = watch::channel(0);
     let tls = h1(pki::tls::client_config(&node.servers, Some(Arc::clone(&node.kubelet)))?.as_ref());
@@ -374,12 +376,6 @@ fn follow_servers(balancer: &Arc<Balancer>, informers: &Informers, group: &Group
     told
 }
 
-/// The ranges that the cluster's settings name: at least one.
-fn cidrs(what: &str, all: &[String]) -> Result<Vec<IpNet>, RoleError> {
-    let parsed: Result<Vec<IpNet>, _> = all.iter().map(|text| text.parse()).collect();
-    parsed.ok().filter(|cidrs| !cidrs.is_empty()).ok_or_else(|| RoleError::Settings(format!("no {what}")))
-}
-
 /// Where these servers are now. A name that nobody knows just now has no place.
 async fn places(servers: Vec<String>) -> Result<Vec<SocketAddr>, RoleError> {
     let look = move || servers.iter().filter_map(|server| split(server)?.to_socket_addrs().ok()).flatten().collect();
@@ -388,47 +384,6 @@ async fn places(servers: Vec<String>) -> Result<Vec<SocketAddr>, RoleError> {
         Ok(found) => Ok(found.map_err(LifeError::from)?),
         Err(_) => Ok(Vec::new()),
     }
-}
-
-async fn agent_config(
-    plan: &Plan,
-    node: &NodeFiles,
-    node_ips: watch::Receiver<Vec<IpAddr>>,
-    servers: Vec<SocketAddr>,
-) -> Result<AgentConfig, RoleError> {
-    let images = match Group::blocking(SystemImages::of_this_program).await.map_err(LifeError::from)? {
-        Ok(images) => Some(images),
-        Err(err) if plan.args.node.pause_image.is_none() => return Err(AgentError::NoPause(err).into()),
-        Err(_) => None,
-    };
-    let Settings { cluster_cidrs, service_cidrs, cluster_dns, cluster_domain, options } = &node.membership.settings;
-    if cluster_dns.is_empty() {
-        return Err(RoleError::Settings("no address of DNS".to_owned()));
-    }
-    Ok(AgentConfig {
-        layout: plan.args.common.state.layout.clone(),
-        node_name: plan.node_name.clone(),
-        node_ips,
-        node_external_ips: plan.args.node.node_external_ip.clone(),
-        node_dns: host::node_dns(&plan.args.node)?,
-        kubelet_port: plan.args.node.kubelet_port,
-        api_port: None,
-        servers,
-        cluster_cidrs: cidrs("range of pods", cluster_cidrs)?,
-        service_cidrs: cidrs("range of services", service_cidrs)?,
-        cluster_dns: cluster_dns.clone(),
-        cluster_domain: cluster_domain.clone(),
-        resolv_conf: plan.args.node.resolv_conf.clone().or_else(host::resolv_conf),
-        runtime: RuntimeFlags::of(&plan.args.node),
-        pause_image: plan.args.node.pause_image.clone(),
-        labels: plan.labels.clone(),
-        taints: plan.taints.clone(),
-        registries: crate::agent::config::RegistryChoice::of(&plan.args.node),
-        network: NetworkChoice::of(options, plan.args.node.flannel_iface.clone()),
-        kubelet: plan.kubelet.clone(),
-        search_path: crate::flags::environment::search_path(),
-        images,
-    })
 }
 
 /// Parts that keep the membership.

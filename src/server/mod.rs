@@ -14,7 +14,6 @@ pub(crate) mod joining;
 pub(crate) mod leader;
 pub(crate) mod listener;
 pub(crate) mod membership;
-mod own_node;
 pub(crate) mod packaged;
 mod plan;
 pub(crate) mod rotation;
@@ -47,6 +46,7 @@ use tokio::sync::watch;
 use tracing::{error, info};
 
 use crate::agent;
+use crate::agent::config::{AgentConfig, ApiServers, OwnNode};
 use crate::agent::images::{Names, SystemImages};
 use crate::agent::role::NodeReach;
 use crate::flags::roles::ServerArgs;
@@ -57,7 +57,6 @@ use crate::server::certificates::Keeper;
 use crate::server::connector::Direct;
 use crate::server::error::ServerError;
 use crate::server::foundation::{Base, Groups, peer_tls};
-use crate::server::own_node::agent_config;
 use crate::server::packaged::Variables;
 use crate::server::plan::Plan;
 use crate::server::signing::Keys;
@@ -100,7 +99,16 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     let node_half = if plan.args.disable_agent {
         None
     } else {
-        Some(agent::begin(agent_config(plan, images, node_ips.clone())?, workers)?)
+        let own = OwnNode {
+            layout: &plan.args.common.state.layout,
+            name: &plan.node_name,
+            ips: node_ips.clone(),
+            args: &plan.args.node,
+            flags: &plan.node_flags,
+            images,
+        };
+        let api = ApiServers::Own(plan.args.https_listen_port);
+        Some(agent::begin(AgentConfig::of(own, &plan.settings(), api)?, workers)?)
     };
     let (tell_servers, servers) = watch::channel(Vec::new());
     let tunnels = Arc::new(Tunnels::default());

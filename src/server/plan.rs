@@ -8,11 +8,11 @@ use base::rng::Rng;
 use base::task::Group;
 use cluster::protocol::Settings;
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Taint;
 use tokio::sync::watch;
 use tracing::warn;
 
 use crate::agent;
+use crate::agent::config::NodeFlags;
 use crate::agent::host::{self, HostError};
 use crate::flags::ranges::{self, BadRange, Ranges};
 use crate::flags::roles::ServerArgs;
@@ -30,9 +30,8 @@ pub(super) struct Plan {
     pub(super) advertise: IpAddr,
     pub(super) bind: IpAddr,
     pub(super) ranges: Ranges,
-    pub(super) taints: Vec<Taint>,
     pub(super) kubeconfig_group: Option<u32>,
-    pub(super) kubelet: kubelet::settings::Settings,
+    pub(super) node_flags: NodeFlags,
     pub(super) apiserver: Arguments,
     pub(super) controllers: controllers::settings::Settings,
 }
@@ -63,8 +62,7 @@ impl Plan {
             );
         }
         Ok(Plan {
-            kubelet: host::kubelet_settings(&args.node)
-                .map_err(|reason| ServerError::Flag { flag: "kubelet-arg", reason })?,
+            node_flags: NodeFlags::of(&args.node)?,
             node_name,
             advertise: args
                 .advertise_address
@@ -74,7 +72,6 @@ impl Plan {
             node_ips,
             bind: args.bind_address.unwrap_or_else(|| host::any_address(ranges.v6())),
             ranges,
-            taints: host::taints(&args.node)?,
             kubeconfig_group,
             apiserver: Arguments::parse(&args.kube_apiserver_arg).map_err(ServerError::Argument)?,
             controllers: controllers::settings::Settings::parse(&args.kube_controller_manager_arg)
