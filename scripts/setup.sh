@@ -61,6 +61,10 @@ if [ "${1:-}" = tests ] && ! cargo fmt --version >/dev/null 2>&1; then
     say "adding rustfmt"
     rustup component add rustfmt
 fi
+if [ "${1:-}" = tests ] && ! cargo clippy --version >/dev/null 2>&1; then
+    say "adding clippy"
+    rustup component add clippy
+fi
 if ! rustup target list --installed 2>/dev/null | grep -qx "$triple"; then
     say "adding the Rust target $triple"
     rustup target add "$triple"

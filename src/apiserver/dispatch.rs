@@ -5,8 +5,10 @@ use std::sync::Arc;
 use futures_util::FutureExt as _;
 use http::Response;
 use schema::behaviour::ServerPart;
+use schema::table::{Resource, Subresource};
 use wire::Body;
 
+use crate::attributes::Attributes;
 use crate::component_status::components;
 use crate::exchange::Exchange;
 use crate::kinds::{self, Methods};
@@ -36,31 +38,8 @@ pub(crate) async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status
             None => return Err(Status::no_such_resource()),
         },
     };
-    let verbs = sub.map_or(&resource.verbs, |s| &s.verbs);
-    // Which methods a path has: objects are named, but for those that are created.
-    let misaddressed =
-        sub.is_none() && matches!((a.verb.as_str(), a.name.is_empty()), ("create", false) | ("update" | "patch", true));
     let by_server = kinds::subresource(&resource.group, &resource.plural, &a.subresource);
-    let methods = by_server.map_or(Methods::Table, |row| row.methods);
-    if misaddressed || (methods == Methods::Get && a.verb != "get") {
-        return Err(Status::method_not_allowed());
-    }
-    let streaming = methods != Methods::Table;
-    // The old prefixes `watch` and `proxy` of a path make a verb of their own: with it nobody has been allowed what the
-    // method does.
-    let prefixed = streaming && matches!(a.verb.as_str(), "watch" | "proxy");
-    if prefixed || (!streaming && !allowed(verbs, &a.verb)) {
-        return Err(Status::method_not_allowed());
-    }
-    let collection = matches!(a.verb.as_str(), "list" | "watch");
-    if resource.namespaced && a.namespace.is_empty() && a.name.is_empty() && !collection {
-        return Err(Status::method_not_allowed());
-    }
-    if (resource.namespaced && a.namespace.is_empty() && !collection)
-        || (!resource.namespaced && !a.namespace.is_empty() && resource.plural != "namespaces")
-    {
-        return Err(Status::no_such_resource());
-    }
+    check_method(a, resource, sub, by_server.map_or(Methods::Table, |row| row.methods))?;
     // Custom kinds have no tags, but for their metadata.
     let choose = match (schema::protobuf::speaks(resource.type_def()), resource.custom) {
         (true, _) => negotiate::output_with_protobuf,
@@ -98,6 +77,41 @@ pub(crate) async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status
         "deletecollection" => delete_collection::run(&mut call).boxed().await,
         _ => Err(Status::method_not_allowed()),
     }
+}
+
+/// Whether the path has the method.
+///
+/// Errors: 405; 404 where the path has a namespace too many, or lacks one.
+fn check_method(
+    a: &Attributes,
+    resource: &Resource,
+    sub: Option<&Subresource>,
+    methods: Methods,
+) -> Result<(), Status> {
+    let verbs = sub.map_or(&resource.verbs, |s| &s.verbs);
+    // Which methods a path has: objects are named, but for those that are created.
+    let misaddressed =
+        sub.is_none() && matches!((a.verb.as_str(), a.name.is_empty()), ("create", false) | ("update" | "patch", true));
+    if misaddressed || (methods == Methods::Get && a.verb != "get") {
+        return Err(Status::method_not_allowed());
+    }
+    let streaming = methods != Methods::Table;
+    // The old prefixes `watch` and `proxy` of a path make a verb of their own: with it nobody has been allowed what the
+    // method does.
+    let prefixed = streaming && matches!(a.verb.as_str(), "watch" | "proxy");
+    if prefixed || (!streaming && !allowed(verbs, &a.verb)) {
+        return Err(Status::method_not_allowed());
+    }
+    let collection = matches!(a.verb.as_str(), "list" | "watch");
+    if resource.namespaced && a.namespace.is_empty() && a.name.is_empty() && !collection {
+        return Err(Status::method_not_allowed());
+    }
+    if (resource.namespaced && a.namespace.is_empty() && !collection)
+        || (!resource.namespaced && !a.namespace.is_empty() && resource.plural != "namespaces")
+    {
+        return Err(Status::no_such_resource());
+    }
+    Ok(())
 }
 
 fn allowed(verbs: &[schema::table::Name], verb: &str) -> bool {

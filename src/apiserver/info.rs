@@ -47,7 +47,7 @@ fn place(parts: &[&str]) -> Option<Place> {
 }
 
 fn decoded(path: &str) -> Vec<String> {
-    path.trim_matches('/').split('/').map(|part| url::decode(part)).collect()
+    path.trim_matches('/').split('/').map(url::decode).collect()
 }
 
 /// How many segments of a resource's path stand before what follows its subresource. `None`: the path is no resource's.

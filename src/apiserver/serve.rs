@@ -19,6 +19,7 @@ use crate::cache::Cache;
 use crate::capabilities::Capabilities;
 use crate::config::Config;
 use crate::connect::Connector;
+use crate::crypt::sealed::Seals;
 use crate::custom::catalogs::Catalogs;
 use crate::custom::conversion::Converter;
 use crate::endpoints::{self, Endpoint};
@@ -37,6 +38,28 @@ use crate::{admission, authn, compaction, custom, flow, pipeline, services, usag
 
 /// The API server.
 pub struct ApiServer(Capabilities);
+
+/// Names this server among the endpoints of the API, with a lease of its own.
+///
+/// Errors: the store fails.
+async fn publish(
+    config: &Config,
+    registrar: &Arc<Registrar>,
+    seals: Option<Arc<Seals>>,
+) -> Result<(Arc<Endpoint>, u64), BuildError> {
+    let endpoint = Arc::new(Endpoint {
+        registrar: Arc::clone(registrar),
+        address: config.advertise_address.clone(),
+        port: config.advertise_port,
+        seals,
+    });
+    let unnoted = |status: crate::status::Status| BuildError::Bootstrap {
+        what: "the endpoints of this server".to_owned(),
+        why: status.message.clone(),
+    };
+    let lease = endpoints::begin(&endpoint).await.map_err(unnoted)?;
+    Ok((endpoint, lease))
+}
 
 impl ApiServer {
     /// Builds the server on a store and starts its tasks in `group`; `connector` is its way to nodes, pods and services.
@@ -76,17 +99,7 @@ impl ApiServer {
         health.done(Step::Caches);
         bootstrap::run(&registrar, &config).await?;
         health.done(Step::Objects);
-        let endpoint = Arc::new(Endpoint {
-            registrar: Arc::clone(&registrar),
-            address: config.advertise_address.clone(),
-            port: config.advertise_port,
-            seals,
-        });
-        let unnoted = |status: crate::status::Status| BuildError::Bootstrap {
-            what: "the endpoints of this server".to_owned(),
-            why: status.message.clone(),
-        };
-        let lease = endpoints::begin(&endpoint).await.map_err(unnoted)?;
+        let (endpoint, lease) = publish(&config, &registrar, seals).await?;
         health.done(Step::Endpoints);
         let watchdog = Watchdog {
             registrar: Arc::clone(&registrar),

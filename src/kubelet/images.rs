@@ -103,28 +103,21 @@ pub(crate) async fn ensure(
         Some(found) => may_use(node, pod, &image, found).await,
         None => true,
     };
-    match (policy(container), here) {
-        ("Never", Some(_)) if !may => {
-            let message = format!(
-                "Container image \"{image}\" is present with pull policy of Never but does not have the proper credentials"
-            );
-            say(Kind::Warning, "ErrImageNeverPull", message.clone());
-            return Err(NoImage { reason: "ErrImageNeverPull", message, retry_at: None });
-        }
-        ("Never", None) => {
-            let message = format!("Container image \"{image}\" is not present with pull policy of Never");
-            say(Kind::Warning, "ErrImageNeverPull", message.clone());
-            return Err(NoImage { reason: "ErrImageNeverPull", message, retry_at: None });
-        }
-        ("Never" | "IfNotPresent", Some(found)) if may => {
-            say(
-                Kind::Normal,
-                "Pulled",
-                format!("Container image \"{image}\" already present on machine and can be accessed by the pod"),
-            );
-            return Ok(found);
-        }
-        _ => {}
+    let policy = policy(container);
+    if let Some(found) = here.as_ref().filter(|_| may && matches!(policy, "Never" | "IfNotPresent")) {
+        let text = format!("Container image \"{image}\" already present on machine and can be accessed by the pod");
+        say(Kind::Normal, "Pulled", text);
+        return Ok(found.clone());
+    }
+    if policy == "Never" {
+        let why = if here.is_some() {
+            "present with pull policy of Never but does not have the proper credentials"
+        } else {
+            "not present with pull policy of Never"
+        };
+        let message = format!("Container image \"{image}\" is {why}");
+        say(Kind::Warning, "ErrImageNeverPull", message.clone());
+        return Err(NoImage { reason: "ErrImageNeverPull", message, retry_at: None });
     }
     let key = format!("{}_{image}", pod.metadata.uid.as_deref().unwrap_or_default());
     let now = node.clock.now();
@@ -141,16 +134,11 @@ pub(crate) async fn ensure(
     say(Kind::Normal, "Pulling", format!("Pulling image \"{image}\""));
     match pull(node, pod, &image, sandbox).await {
         Ok((found, took, waited)) => {
-            let size = found.size;
-            let (took, whole) =
-                (format!("{:.3}s", took.as_secs_f64()), format!("{:.3}s", (took + waited).as_secs_f64()));
-            say(
-                Kind::Normal,
-                "Pulled",
-                format!(
-                    "Successfully pulled image \"{image}\" in {took} ({whole} including waiting). Image size: {size} bytes."
-                ),
+            let (size, took, whole) = (found.size, took.as_secs_f64(), (took + waited).as_secs_f64());
+            let text = format!(
+                "Successfully pulled image \"{image}\" in {took:.3}s ({whole:.3}s including waiting). Image size: {size} bytes."
             );
+            say(Kind::Normal, "Pulled", text);
             Ok(found)
         }
         Err(why) => {

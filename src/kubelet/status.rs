@@ -209,6 +209,45 @@ fn known_time(at: Timestamp) -> Option<Time> {
 /// `phase` is where the pod goes, `ended` whether it is there: a pod that must end is not ready any more, as upstream.
 fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str, ended: bool) -> Vec<PodCondition> {
     let has_ip = facts.observed.sandbox().is_some() && (host_network(facts.pod) || status.pod_ip.is_some());
+    let sandbox = if has_ip && !ended {
+        good("PodReadyToStartContainers", None)
+    } else {
+        bad("PodReadyToStartContainers", "", "")
+    };
+    let mut all = vec![sandbox];
+    all.extend(readiness(facts, status, phase));
+    let scheduled = facts
+        .pod
+        .status
+        .iter()
+        .flat_map(|s| s.conditions.iter().flatten())
+        .find(|c| c.type_ == "PodScheduled")
+        .cloned();
+    all.push(scheduled.unwrap_or_else(|| good("PodScheduled", None)));
+    if plan::could_restart_all(facts.pod) {
+        let restarting = !ended && plan::restarting_all(facts.pod, facts.observed);
+        all.push(if restarting { restarting_all() } else { not_restarting_all(phase) });
+    }
+    all.extend(resizing(facts));
+    if ended {
+        all.extend(disruption(facts));
+    }
+    for condition in &mut all {
+        condition.observed_generation = facts.pod.metadata.generation;
+        let before = facts
+            .before
+            .conditions
+            .iter()
+            .flatten()
+            .find(|c| c.type_ == condition.type_ && c.status == condition.status);
+        condition.last_transition_time =
+            before.and_then(|c| c.last_transition_time.clone()).or_else(|| Some(Time(whole_secs(facts.now))));
+    }
+    all
+}
+
+/// Initialized, Ready and ContainersReady, by the states of the containers.
+fn readiness(facts: &Facts<'_>, status: &PodStatus, phase: &str) -> [PodCondition; 3] {
     let init = status.init_container_statuses.as_deref().unwrap_or_default();
     let main = status.container_statuses.as_deref().unwrap_or_default();
     let sidecar =
@@ -242,64 +281,46 @@ fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str, ended: bool) -
     {
         ready = bad("Ready", "ReadinessGatesNotReady", &text);
     }
-    let sandbox = if has_ip && !ended {
-        good("PodReadyToStartContainers", None)
-    } else {
-        bad("PodReadyToStartContainers", "", "")
+    [initialized, ready, containers_ready("ContainersReady")]
+}
+
+/// AllContainersRestarting while a rule of the pod restarts all its containers.
+fn restarting_all() -> PodCondition {
+    PodCondition {
+        message: Some("container exited with restart policy rule".to_owned()),
+        ..good("AllContainersRestarting", Some("RestartAllContainersStarted"))
+    }
+}
+
+/// AllContainersRestarting at other times.
+fn not_restarting_all(phase: &str) -> PodCondition {
+    let reason = match phase {
+        "Succeeded" => "PodCompleted",
+        "Failed" => "PodFailed",
+        _ => "",
     };
-    let mut all = vec![sandbox, initialized, ready, containers_ready("ContainersReady")];
-    let scheduled = facts
-        .pod
-        .status
-        .iter()
-        .flat_map(|s| s.conditions.iter().flatten())
-        .find(|c| c.type_ == "PodScheduled")
-        .cloned();
-    all.push(scheduled.unwrap_or_else(|| good("PodScheduled", None)));
-    if plan::could_restart_all(facts.pod) {
-        let restarting = !ended && plan::restarting_all(facts.pod, facts.observed);
-        let started = || PodCondition {
-            message: Some("container exited with restart policy rule".to_owned()),
-            ..good("AllContainersRestarting", Some("RestartAllContainersStarted"))
-        };
-        let reason = match phase {
-            "Succeeded" => "PodCompleted",
-            "Failed" => "PodFailed",
-            _ => "",
-        };
-        all.push(if restarting { started() } else { bad("AllContainersRestarting", reason, "") });
-    }
-    if let Some((reason, message)) = &facts.resizing.pending {
-        all.push(PodCondition { message: Some(message.clone()), ..good("PodResizePending", Some(reason)) });
-    }
-    if let Some(error) = &facts.resizing.progress {
-        all.push(PodCondition {
-            message: error.clone(),
-            ..good("PodResizeInProgress", error.as_ref().map(|_| "Error"))
-        });
-    }
-    if let Some((reason, message)) =
-        facts.failure.filter(|(reason, _)| ended && matches!(reason.as_str(), "Evicted" | "Preempting"))
-    {
-        let preempted = "Pod was preempted by Kubelet to accommodate a critical pod.";
-        let message = if reason == "Evicted" { message } else { preempted };
-        all.push(PodCondition {
-            message: Some(message.to_owned()),
-            ..good("DisruptionTarget", Some("TerminationByKubelet"))
-        });
-    }
-    for condition in &mut all {
-        condition.observed_generation = facts.pod.metadata.generation;
-        let before = facts
-            .before
-            .conditions
-            .iter()
-            .flatten()
-            .find(|c| c.type_ == condition.type_ && c.status == condition.status);
-        condition.last_transition_time =
-            before.and_then(|c| c.last_transition_time.clone()).or_else(|| Some(Time(whole_secs(facts.now))));
-    }
-    all
+    bad("AllContainersRestarting", reason, "")
+}
+
+/// PodResizePending and PodResizeInProgress.
+fn resizing(facts: &Facts<'_>) -> impl Iterator<Item = PodCondition> {
+    let pending = facts.resizing.pending.as_ref().map(|(reason, message)| PodCondition {
+        message: Some(message.clone()),
+        ..good("PodResizePending", Some(reason))
+    });
+    let progress = facts.resizing.progress.as_ref().map(|error| PodCondition {
+        message: error.clone(),
+        ..good("PodResizeInProgress", error.as_ref().map(|_| "Error"))
+    });
+    pending.into_iter().chain(progress)
+}
+
+/// DisruptionTarget, of a pod that the kubelet ended for the node's sake.
+fn disruption(facts: &Facts<'_>) -> Option<PodCondition> {
+    let (reason, message) = facts.failure.filter(|(reason, _)| matches!(reason.as_str(), "Evicted" | "Preempting"))?;
+    let preempted = "Pod was preempted by Kubelet to accommodate a critical pod.";
+    let message = if reason == "Evicted" { message } else { preempted };
+    Some(PodCondition { message: Some(message.to_owned()), ..good("DisruptionTarget", Some("TerminationByKubelet")) })
 }
 
 /// The text for readiness gates whose condition is not True yet.

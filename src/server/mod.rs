@@ -47,7 +47,7 @@ use tracing::{error, info};
 
 use crate::agent;
 use crate::agent::config::{AgentConfig, ApiServers, OwnNode};
-use crate::agent::images::{Names, SystemImages};
+use crate::agent::images::{ImageError, Names, SystemImages};
 use crate::agent::role::NodeReach;
 use crate::flags::roles::ServerArgs;
 use crate::flags::token::Given;
@@ -96,20 +96,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     let images = images.await.map_err(LifeError::from)?;
     let names = images.as_ref().ok().map(SystemImages::names);
     // Not sooner: the store's lock keeps a second server away from the first one's containerd.
-    let node_half = if plan.args.disable_agent {
-        None
-    } else {
-        let own = OwnNode {
-            layout: &plan.args.common.state.layout,
-            name: &plan.node_name,
-            ips: node_ips.clone(),
-            args: &plan.args.node,
-            flags: &plan.node_flags,
-            images,
-        };
-        let api = ApiServers::Own(plan.args.https_listen_port);
-        Some(agent::begin(AgentConfig::of(own, &plan.settings(), api)?, workers)?)
-    };
+    let node_half = begin_node(plan, images, node_ips.clone(), workers)?;
     let (tell_servers, servers) = watch::channel(Vec::new());
     let tunnels = Arc::new(Tunnels::default());
     let relay = Relay::new(peer_tls(pki, Leaf::ClientSupervisor)?, servers.clone(), &groups.serving);
@@ -152,11 +139,7 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     );
     if let Some(store) = &base.embedded {
         membership::follow_address(Arc::clone(store), advertised, port, &groups.port);
-        membership::follow_nodes(Arc::clone(store), plan.node_name.clone(), &informers, workers);
-        membership::end_when_removed(Arc::clone(store), plan.args.common.state.layout.server().db(), workers);
-        let store = &plan.args.store;
-        let places = store.places(&plan.args.common.state.layout, &plan.args.common.config);
-        snapshots::keep_by(store, places, &plan.node_name, supervisor.clone(), &clock, workers)?;
+        keep_store(plan, store, supervisor.clone(), &clock, &informers, workers)?;
     }
     lead(plan, &base, names.as_ref(), &clients, &informers, workers);
     if let Some(node_half) = node_half {
@@ -171,6 +154,44 @@ async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerError> {
     }
     keeper(plan, pki, clients.for_user(SUPERVISOR), clock, node_ips).start(workers);
     Ok(())
+}
+
+/// Begins the half of this machine as a node; `None` where it is none.
+fn begin_node(
+    plan: &Plan,
+    images: Result<SystemImages, ImageError>,
+    ips: watch::Receiver<Vec<IpAddr>>,
+    workers: &Group,
+) -> Result<Option<agent::Beginning>, ServerError> {
+    if plan.args.disable_agent {
+        return Ok(None);
+    }
+    let own = OwnNode {
+        layout: &plan.args.common.state.layout,
+        name: &plan.node_name,
+        ips,
+        args: &plan.args.node,
+        flags: &plan.node_flags,
+        images,
+    };
+    let config = AgentConfig::of(own, &plan.settings(), ApiServers::Own(plan.args.https_listen_port))?;
+    Ok(Some(agent::begin(config, workers)?))
+}
+
+/// Keeps this server's member of the store in step with its Node, and takes snapshots.
+fn keep_store(
+    plan: &Plan,
+    store: &Arc<store::store::Store>,
+    client: kube::Client,
+    clock: &Clock,
+    informers: &Informers,
+    workers: &Group,
+) -> Result<(), ServerError> {
+    membership::follow_nodes(Arc::clone(store), plan.node_name.clone(), informers, workers);
+    membership::end_when_removed(Arc::clone(store), plan.args.common.state.layout.server().db(), workers);
+    let flags = &plan.args.store;
+    let places = flags.places(&plan.args.common.state.layout, &plan.args.common.config);
+    Ok(snapshots::keep_by(flags, places, &plan.node_name, client, clock, workers)?)
 }
 
 /// The task that renews this server's certificates.

@@ -401,6 +401,27 @@ fn an_uplink_that_carries_less_is_heard_of(server: &Server) {
     server.ok(&["delete", "namespace", "narrow", "--wait=false"]);
 }
 
+/// All words with which the plugins call programs here.
+const WORDS: [&str; 17] = [
+    "-f",
+    "-",
+    "get",
+    "element",
+    "ip",
+    "ip6",
+    "inet",
+    "kedge-hostport",
+    "kedge-bandwidth",
+    "by-address",
+    "any-address",
+    "{ 10.0.0.1 . udp . 8080 }",
+    "-D",
+    "-p",
+    "udp",
+    "--dport",
+    "8080",
+];
+
 /// The plugins run `nft` and `conntrack` with words of their own alone: what a pod's author writes arrives as parsed
 /// addresses and numbers in nft's script, or is refused.
 #[test]
@@ -464,26 +485,7 @@ fn programs_that_plugins_call_get_no_words_of_a_pod() {
     );
     // review node.md E9: each pod's start and end listed the ports of all pods.
     assert!(!told.contains("arg list"), "{told}");
-    let known = [
-        "-f",
-        "-",
-        "get",
-        "element",
-        "ip",
-        "ip6",
-        "inet",
-        "kedge-hostport",
-        "kedge-bandwidth",
-        "by-address",
-        "any-address",
-        "{ 10.0.0.1 . udp . 8080 }",
-        "-D",
-        "-p",
-        "udp",
-        "--dport",
-        "8080",
-    ];
     for word in told.lines().filter_map(|line| line.strip_prefix("arg ")) {
-        assert!(known.contains(&word), "{word:?} in\n{told}");
+        assert!(WORDS.contains(&word), "{word:?} in\n{told}");
     }
 }

@@ -45,7 +45,7 @@ const MOST: &[(&str, [usize; 3])] = &[
     ("src/base", [1, 2, 6]),
     ("src/cel", [6, 11, 12]),
     ("src/client", [4, 3, 0]),
-    ("src/cluster", [24, 8, 15]),
+    ("src/cluster", [24, 8, 12]),
     ("src/cni", [8, 4, 2]),
     ("src/commands", [8, 3, 6]),
     ("src/controllers", [27, 13, 28]),

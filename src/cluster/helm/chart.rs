@@ -152,10 +152,24 @@ pub struct Layout {
     pub hash: String,
 }
 
+/// A field of a HelmChart or HelmChartConfig that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {why}")]
+pub struct BadField {
+    /// Such as `valuesSecrets`.
+    pub field: &'static str,
+    /// The fault, for people.
+    pub why: String,
+}
+
+fn bad(field: &'static str, why: impl Into<String>) -> BadField {
+    BadField { field, why: why.into() }
+}
+
 /// Says how helm is called for a chart.
 ///
-/// Errors: a text for people, that names the field.
-pub fn layout(spec: &Spec, config: Option<&ConfigSpec>, fetched: &Fetched) -> Result<Layout, String> {
+/// Errors: the field that cannot be used.
+pub fn layout(spec: &Spec, config: Option<&ConfigSpec>, fetched: &Fetched) -> Result<Layout, BadField> {
     let mut files = BTreeMap::new();
     let mut unhashed = Vec::new();
     let mut values = Vec::new();
@@ -163,9 +177,9 @@ pub fn layout(spec: &Spec, config: Option<&ConfigSpec>, fetched: &Fetched) -> Re
     let mut add = |name: String, text: Vec<u8>, counts: bool| {
         bytes += text.len();
         if bytes > FILES_BYTES_MAX || values.len() >= VALUES_MAX {
-            return Err(format!(
-                "values: more than {VALUES_MAX} documents, or than {} MiB of them",
-                FILES_BYTES_MAX >> 20
+            return Err(bad(
+                "values",
+                format!("more than {VALUES_MAX} documents, or than {} MiB of them", FILES_BYTES_MAX >> 20),
             ));
         }
         values.push(format!("--values={name}"));
@@ -191,48 +205,61 @@ pub fn layout(spec: &Spec, config: Option<&ConfigSpec>, fetched: &Fetched) -> Re
             let held = fetched
                 .secrets
                 .get(&wanted.name)
-                .ok_or_else(|| format!("valuesSecrets: secret {:?} not found", wanted.name))?;
+                .ok_or_else(|| bad("valuesSecrets", format!("secret {:?} not found", wanted.name)))?;
             let keys: Vec<&String> =
                 if wanted.keys.is_empty() { held.keys().collect() } else { wanted.keys.iter().collect() };
             for (number, key) in keys.into_iter().enumerate() {
                 let text = held
                     .get(key)
-                    .ok_or_else(|| format!("valuesSecrets: secret {:?} has no key {key:?}", wanted.name))?;
+                    .ok_or_else(|| bad("valuesSecrets", format!("secret {:?} has no key {key:?}", wanted.name)))?;
                 add(format!("{layer}-secret-{idx}-{number}.yaml"), text.clone(), !wanted.ignore_updates)?;
             }
         }
     }
     if spec.set.len() > VALUES_MAX {
-        return Err(format!("set: more than {VALUES_MAX} values"));
+        return Err(bad("set", format!("more than {VALUES_MAX} values")));
     }
     for (idx, (name, value)) in spec.set.iter().enumerate() {
         set(&mut values, &mut files, idx, name, value)?;
     }
     let (chart, options, repository) = source(spec, fetched, &mut files)?;
     let policy = if config.failure_policy.is_empty() { &spec.failure_policy } else { &config.failure_policy };
-    let timeout = match spec.timeout.as_str() {
-        "" => Some(TIMEOUT),
-        text => base::cron::duration(text)
-            .and_then(|length| Duration::try_from(length).ok())
-            .filter(|length| !length.is_zero()),
-    };
     let mut layout = Layout {
         files,
         repository,
         values,
         options,
         chart,
-        timeout: timeout.ok_or_else(|| format!("timeout: {:?} is not a duration such as 5m0s", spec.timeout))?,
+        timeout: timeout(&spec.timeout)?,
         tries_max: spec.back_off_limit.unwrap_or(TRIES_MAX),
-        on_failure: match policy.as_str() {
-            "" | "reinstall" => OnFailure::Reinstall,
-            "abort" => OnFailure::Abort,
-            other => return Err(format!("failurePolicy: {other:?} is none of reinstall, abort")),
-        },
+        on_failure: on_failure(policy)?,
         hash: String::new(),
     };
     layout.hash = hash(&layout, spec, &unhashed);
     Ok(layout)
+}
+
+/// The reading of `failurePolicy`.
+///
+/// Errors: it is neither of the two.
+fn on_failure(policy: &str) -> Result<OnFailure, BadField> {
+    match policy {
+        "" | "reinstall" => Ok(OnFailure::Reinstall),
+        "abort" => Ok(OnFailure::Abort),
+        other => Err(bad("failurePolicy", format!("{other:?} is none of reinstall, abort"))),
+    }
+}
+
+/// The time that helm has; the usual one for an empty text.
+///
+/// Errors: the text is no duration, or none that passes.
+fn timeout(text: &str) -> Result<Duration, BadField> {
+    if text.is_empty() {
+        return Ok(TIMEOUT);
+    }
+    let length = base::cron::duration(text).and_then(|length| Duration::try_from(length).ok());
+    let length = length.filter(|length| !length.is_zero());
+    length.ok_or_else(|| bad("timeout", format!("{text:?} is not a duration such as 5m0s")))
 }
 
 /// Whether helm reads a name as the path of one value: with a second one behind a comma it would read a file of its
@@ -253,10 +280,11 @@ fn set(
     idx: usize,
     name: &str,
     value: &Value,
-) -> Result<(), String> {
+) -> Result<(), BadField> {
     if !is_one_path(name) {
-        return Err(format!(
-            "set: {name:?} is no path of one value: '=', ',', '{{' and '}}' must be escaped with a backslash"
+        return Err(bad(
+            "set",
+            format!("{name:?} is no path of one value: '=', ',', '{{' and '}}' must be escaped with a backslash"),
         ));
     }
     let plain = |text: &str| matches!(text.to_lowercase().as_str(), "true" | "false" | "null");
@@ -268,9 +296,29 @@ fn set(
         }
         Value::String(text) => values.push(format!("--set={name}={text}")),
         Value::Number(_) | Value::Bool(_) | Value::Null => values.push(format!("--set={name}={value}")),
-        Value::Array(_) | Value::Object(_) => return Err(format!("set: {name:?} is neither text nor a number")),
+        Value::Array(_) | Value::Object(_) => return Err(bad("set", format!("{name:?} is neither text nor a number"))),
     }
     Ok(())
+}
+
+/// The file with the authorities of a repository.
+const AUTHORITIES: &str = "repo-ca.pem";
+
+/// The options that say how the chart is got and taken, and the file that they name.
+fn transport(spec: &Spec, fetched: &Fetched, files: &mut BTreeMap<String, Vec<u8>>) -> Vec<String> {
+    let authorities: Vec<&str> =
+        [spec.repo_ca.as_str()].into_iter().chain(fetched.authorities.iter().map(String::as_str)).collect();
+    let authorities = authorities.join("\n");
+    let mut options = Vec::new();
+    if !authorities.trim().is_empty() {
+        files.insert(AUTHORITIES.to_owned(), authorities.into_bytes());
+        options.push("--ca-file=repo-ca.pem".to_owned());
+    }
+    options.extend(spec.insecure_skip_tls_verify.then(|| "--insecure-skip-tls-verify".to_owned()));
+    options.extend(spec.plain_http.then(|| "--plain-http".to_owned()));
+    options.extend((!spec.version.is_empty()).then(|| format!("--version={}", spec.version)));
+    options.extend(spec.take_ownership.then(|| "--take-ownership".to_owned()));
+    options
 }
 
 /// The chart as helm is told, the options that go with it, and whether a repository's index is needed.
@@ -278,59 +326,49 @@ fn source(
     spec: &Spec,
     fetched: &Fetched,
     files: &mut BTreeMap<String, Vec<u8>>,
-) -> Result<(String, Vec<String>, bool), String> {
+) -> Result<(String, Vec<String>, bool), BadField> {
     if !matches!(spec.helm_version.as_str(), "" | "v3") {
-        return Err(format!("helmVersion: {:?} is not supported; only v3 is", spec.helm_version));
+        return Err(bad("helmVersion", format!("{:?} is not supported; only v3 is", spec.helm_version)));
     }
-    let authorities: Vec<&str> =
-        [spec.repo_ca.as_str()].into_iter().chain(fetched.authorities.iter().map(String::as_str)).collect();
-    let authorities = authorities.join("\n");
-    let trusts = !authorities.trim().is_empty();
-    let mut options = Vec::new();
-    if trusts {
-        files.insert("repo-ca.pem".to_owned(), authorities.into_bytes());
-        options.push("--ca-file=repo-ca.pem".to_owned());
-    }
-    options.extend(spec.insecure_skip_tls_verify.then(|| "--insecure-skip-tls-verify".to_owned()));
-    options.extend(spec.plain_http.then(|| "--plain-http".to_owned()));
-    options.extend((!spec.version.is_empty()).then(|| format!("--version={}", spec.version)));
-    options.extend(spec.take_ownership.then(|| "--take-ownership".to_owned()));
-    let held = |named: &Option<Named>, field: &str| match named {
+    let mut options = transport(spec, fetched, files);
+    let trusts = files.contains_key(AUTHORITIES);
+    let held = |named: &Option<Named>, field: &'static str| match named {
         None => Ok(None),
         Some(named) => fetched
             .secrets
             .get(&named.name)
             .map(Some)
-            .ok_or_else(|| format!("{field}: secret {:?} not found", named.name)),
+            .ok_or_else(|| bad(field, format!("secret {:?} not found", named.name))),
     };
     if let Some(registry) = held(&spec.docker_registry_secret, "dockerRegistrySecret")? {
-        let text =
-            registry.get(".dockerconfigjson").ok_or("dockerRegistrySecret: it has no key \".dockerconfigjson\"")?;
+        let text = registry
+            .get(".dockerconfigjson")
+            .ok_or_else(|| bad("dockerRegistrySecret", "it has no key \".dockerconfigjson\""))?;
         files.insert("registry.json".to_owned(), text.clone());
     }
     let login = held(&spec.auth_secret, "authSecret")?;
     if !spec.chart_content.is_empty() {
         let content: String = spec.chart_content.split_whitespace().collect();
-        let archive = STANDARD.decode(content).map_err(|err| format!("chartContent: no base64: {err}"))?;
+        let archive = STANDARD.decode(content).map_err(|err| bad("chartContent", format!("no base64: {err}")))?;
         files.insert("chart.tgz".to_owned(), archive);
         return Ok(("./chart.tgz".to_owned(), options, false));
     }
     let chart = spec.chart.as_str();
     if chart.is_empty() {
-        return Err("neither chart nor chartContent says which chart".to_owned());
+        return Err(bad("chart", "neither it nor chartContent says which chart"));
     }
     if chart.contains("%{KUBERNETES_API}%") {
-        return Err(
-            "chart: kedge serves no charts under %{KUBERNETES_API}%; name a path on the servers, or use chartContent"
-                .to_owned(),
-        );
+        return Err(bad(
+            "chart",
+            "kedge serves no charts under %{KUBERNETES_API}%; name a path on the servers, or use chartContent",
+        ));
     }
     if !spec.repo.is_empty() {
         let text =
             |key: &str| login.and_then(|login| login.get(key)).map(|text| String::from_utf8_lossy(text).into_owned());
         let entry = json!({
             "name": REPOSITORY, "url": spec.repo, "username": text("username").unwrap_or_default(),
-            "password": text("password").unwrap_or_default(), "caFile": if trusts { "repo-ca.pem" } else { "" },
+            "password": text("password").unwrap_or_default(), "caFile": if trusts { AUTHORITIES } else { "" },
             "insecure_skip_tls_verify": spec.insecure_skip_tls_verify, "pass_credentials_all": spec.auth_pass_credentials,
         });
         let list = json!({ "apiVersion": "", "generated": "2026-01-01T00:00:00Z", "repositories": [entry] });
@@ -340,13 +378,17 @@ fn source(
         return Ok((format!("{REPOSITORY}/{chart}"), options, true));
     }
     if login.is_some() {
-        return Err(
-            "authSecret: it is for a chart of a repository (spec.repo); for OCI use dockerRegistrySecret".to_owned()
-        );
+        return Err(bad(
+            "authSecret",
+            "it is for a chart of a repository (spec.repo); for OCI use dockerRegistrySecret",
+        ));
     }
     let found = chart.contains("://") || Path::new(chart).is_absolute();
-    let refused = format!(
-        "chart: {chart:?} is a name, and spec.repo does not say of which repository; else want a URL or an absolute path"
+    let refused = bad(
+        "chart",
+        format!(
+            "{chart:?} is a name, and spec.repo does not say of which repository; else want a URL or an absolute path"
+        ),
     );
     if found { Ok((chart.to_owned(), options, false)) } else { Err(refused) }
 }
@@ -374,7 +416,7 @@ mod tests {
         serde_json::from_value(value).unwrap()
     }
 
-    fn laid(value: Value) -> Result<Layout, String> {
+    fn laid(value: Value) -> Result<Layout, BadField> {
         layout(&spec(value), None, &Fetched::default())
     }
 
@@ -422,9 +464,9 @@ mod tests {
         let fetched = Fetched { secrets: [("s".to_owned(), large)].into(), authorities: Vec::new() };
         let named = |n: usize| spec(json!({"chartContent": "aGk=", "valuesSecrets": vec![json!({"name": "s"}); n]}));
         assert!(layout(&named(10), None, &fetched).is_ok());
-        assert!(layout(&named(100_000), None, &fetched).unwrap_err().contains("16 MiB"));
+        assert!(layout(&named(100_000), None, &fetched).unwrap_err().to_string().contains("16 MiB"));
         let set: serde_json::Map<String, Value> = (0..2000).map(|n| (format!("v{n}"), json!(1))).collect();
-        assert!(laid(json!({"chartContent": "aGk=", "set": set})).unwrap_err().contains("1024"));
+        assert!(laid(json!({"chartContent": "aGk=", "set": set})).unwrap_err().to_string().contains("1024"));
     }
 
     #[test]
@@ -460,7 +502,7 @@ mod tests {
             (json!({"chart": "/c", "valuesSecrets": [{"name": "none"}]}), "secret \"none\" not found"),
             (json!({"chart": "https://x/c.tgz", "authSecret": {"name": "none"}}), "authSecret"),
         ] {
-            let why = laid(value).unwrap_err();
+            let why = laid(value).unwrap_err().to_string();
             assert!(why.contains(words), "{why}");
         }
     }

@@ -116,7 +116,7 @@ impl Charts {
                 None => laid = Some(Err(format!("repoCAConfigMap: configmap {:?} not found", map.name))),
             }
         }
-        let laid = laid.unwrap_or_else(|| layout(&spec, config.as_ref(), &fetched));
+        let laid = laid.unwrap_or_else(|| layout(&spec, config.as_ref(), &fetched).map_err(|bad| bad.to_string()));
         let hash = laid.as_ref().map_or_else(|why| format!("? {why}"), |layout| layout.hash.clone());
         Ok(Some(Wanted { object, spec, laid, hash, watched }))
     }

@@ -159,6 +159,40 @@ fn unscheduled(about: &str, scheduled: &Value) -> Finding {
     finding(about, format!("no node takes it: {message}"), remedy)
 }
 
+/// How a container ended last, in one line.
+fn last_end(status: &Value) -> Option<String> {
+    let ended = status.pointer("/lastState/terminated").or_else(|| status.pointer("/state/terminated"))?;
+    let (reason, code, message) = (text(ended, "/reason"), number(ended, "/exitCode"), text(ended, "/message"));
+    Some(format!("{reason} with exit code {code} {message}").trim().to_owned())
+}
+
+/// Why a container waits for its start; `None`: it is only beginning.
+fn waits(about: &str, status: &Value, waiting: &Value, with_log: &dyn Fn(String) -> String) -> Option<Finding> {
+    let (reason, message) = (text(waiting, "/reason"), text(waiting, "/message"));
+    match reason {
+        "PodInitializing" | "ContainerCreating" => None,
+        "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" => {
+            let remedy = "check the image's name; give credentials with imagePullSecrets or registries.yaml, or put the image into agent/images";
+            Some(finding(about, format!("its image {} is not there: {message}", text(status, "/image")), remedy))
+        }
+        "CrashLoopBackOff" => {
+            let ended = last_end(status).unwrap_or_else(|| message.to_owned());
+            let what =
+                format!("it ended {} times and waits for its next start: {ended}", number(status, "/restartCount"));
+            let remedy = if ended.contains("OOMKilled") {
+                "raise its memory limit"
+            } else {
+                "mend what its log says (kubectl logs --previous)"
+            };
+            Some(finding(about, with_log(what), remedy))
+        }
+        "CreateContainerConfigError" => {
+            Some(finding(about, message, "make the ConfigMap or Secret that it names, with that key"))
+        }
+        _ => Some(finding(about, format!("{reason}: {message}"), "")),
+    }
+}
+
 fn container(
     about: &str,
     status: &Value,
@@ -167,47 +201,12 @@ fn container(
 ) -> Option<Finding> {
     let name = text(status, "/name");
     let about = format!("{about}, container {name}");
-    let last = |status: &Value| {
-        let ended = status.pointer("/lastState/terminated").or_else(|| status.pointer("/state/terminated"))?;
-        Some(
-            format!(
-                "{} with exit code {} {}",
-                text(ended, "/reason"),
-                number(ended, "/exitCode"),
-                text(ended, "/message")
-            )
-            .trim()
-            .to_owned(),
-        )
-    };
     let with_log = |what: String| match previous(name).map(|log| log.trim().to_owned()).filter(|log| !log.is_empty()) {
         Some(log) => format!("{what}; its log ended with:\n{log}"),
         None => what,
     };
     if let Some(waiting) = status.pointer("/state/waiting") {
-        let (reason, message) = (text(waiting, "/reason"), text(waiting, "/message"));
-        return match reason {
-            "PodInitializing" | "ContainerCreating" => None,
-            "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" => {
-                let remedy = "check the image's name; give credentials with imagePullSecrets or registries.yaml, or put the image into agent/images";
-                Some(finding(&about, format!("its image {} is not there: {message}", text(status, "/image")), remedy))
-            }
-            "CrashLoopBackOff" => {
-                let ended = last(status).unwrap_or_else(|| message.to_owned());
-                let what =
-                    format!("it ended {} times and waits for its next start: {ended}", number(status, "/restartCount"));
-                let remedy = if ended.contains("OOMKilled") {
-                    "raise its memory limit"
-                } else {
-                    "mend what its log says (kubectl logs --previous)"
-                };
-                Some(finding(&about, with_log(what), remedy))
-            }
-            "CreateContainerConfigError" => {
-                Some(finding(&about, message, "make the ConfigMap or Secret that it names, with that key"))
-            }
-            _ => Some(finding(&about, format!("{reason}: {message}"), "")),
-        };
+        return waits(&about, status, waiting, &with_log);
     }
     if let Some(ended) = status.pointer("/state/terminated").filter(|ended| number(ended, "/exitCode") != 0) {
         let what = format!(

@@ -151,7 +151,7 @@ impl Controller {
     async fn claim(&self, job: &Job, key: &Key) -> Result<Vec<Arc<Pod>>, Error> {
         let Some(selector) = job.spec.as_ref().and_then(|s| s.selector.as_ref()) else { return Ok(Vec::new()) };
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let adoption = Adoption { owner: job, selector: selector, finalizer: Some(TRACKING) };
+        let adoption = Adoption { owner: job, selector, finalizer: Some(TRACKING) };
         let claimed = adoption.adopt_and_release(&api, self.pods.list_in(&key.namespace), |_, claim| claim).await?;
         Ok(claimed.into_iter().filter_map(Claimed::owned).collect())
     }

@@ -166,13 +166,8 @@ impl Drop for Probes {
     }
 }
 
-async fn run_probe(target: Arc<Target>, what: What, probe: Probe) {
-    let secs = |value: Option<i32>, otherwise: u64| {
-        value.and_then(|v| u64::try_from(v).ok()).filter(|v| *v > 0).unwrap_or(otherwise)
-    };
-    let period = Duration::from_secs(secs(probe.period_seconds, 10));
-    let timeout = Duration::from_secs(secs(probe.timeout_seconds, 1));
-    let (failures_max, successes_min) = (secs(probe.failure_threshold, 3), secs(probe.success_threshold, 1));
+/// Waits until the first probe is due.
+async fn wait_for_first(target: &Target, what: What, probe: &Probe, period: Duration) {
     let age = target.node.clock.now().duration_since(target.started_at).as_secs().max(0);
     let delay = i64::from(probe.initial_delay_seconds.unwrap_or(0)) - age;
     tokio::time::sleep(Duration::from_secs(u64::try_from(delay).unwrap_or(0))).await;
@@ -180,6 +175,16 @@ async fn run_probe(target: Arc<Target>, what: What, probe: Probe) {
     if age > 60 && what != What::Readiness {
         tokio::time::sleep(within(&target.node.rng, period)).await;
     }
+}
+
+async fn run_probe(target: Arc<Target>, what: What, probe: Probe) {
+    let secs = |value: Option<i32>, otherwise: u64| {
+        value.and_then(|v| u64::try_from(v).ok()).filter(|v| *v > 0).unwrap_or(otherwise)
+    };
+    let period = Duration::from_secs(secs(probe.period_seconds, 10));
+    let timeout = Duration::from_secs(secs(probe.timeout_seconds, 1));
+    let (failures_max, successes_min) = (secs(probe.failure_threshold, 3), secs(probe.success_threshold, 1));
+    wait_for_first(&target, what, &probe, period).await;
     let (mut good, mut bad) = (0u64, 0u64);
     let mut ticks = tokio::time::interval(period);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

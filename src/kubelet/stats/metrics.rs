@@ -101,6 +101,18 @@ pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriErro
         "[STABLE] Start time of the container since unix epoch in seconds",
         &began,
     );
+    node_and_pods(&mut page, node, &all);
+    page.one(
+        "resource_scrape_error",
+        "gauge",
+        "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
+        0,
+    );
+    Ok(page.0)
+}
+
+/// The node's and each pod's part of the page.
+fn node_and_pods(page: &mut Page, node: &Node, all: &[PodUse]) {
     page.one(
         "node_cpu_usage_seconds_total",
         "counter",
@@ -114,26 +126,19 @@ pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriErro
         "counter",
         "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
     );
-    for used in &all {
+    for used in all {
         let (ns, pod) = names(used);
         if let Some(nanos) = used.usage.cpu_nanos {
             page.value("pod_cpu_usage_seconds_total", &[("namespace", ns), ("pod", pod)], secs(nanos));
         }
     }
     page.head("pod_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the pod in bytes");
-    for used in &all {
+    for used in all {
         let (ns, pod) = names(used);
         if let Some(bytes) = used.usage.working_set {
             page.value("pod_memory_working_set_bytes", &[("namespace", ns), ("pod", pod)], bytes);
         }
     }
-    page.one(
-        "resource_scrape_error",
-        "gauge",
-        "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
-        0,
-    );
-    Ok(page.0)
 }
 
 fn since_epoch(at: Timestamp) -> String {

@@ -115,11 +115,8 @@ pub(crate) async fn mount_all(
         } else if let Some(source) = &volume.empty_dir {
             let path = plugin_dir(node, pod, "kubernetes.io~empty-dir", &volume.name);
             if !known {
-                let (at, source, mark) =
-                    (path.clone(), source.clone(), mark(node, pod, "kubernetes.io~empty-dir", &volume.name));
-                let size = memory_size(node, pod, &source);
-                let work = move || empty_dir(&at, &source, size, fs_group, &mark);
-                within(&path, DISK_LIMIT, work).await.map_err(|err| failed(format!("{}: {err}", path.display())))?;
+                let made = scratch(node, pod, &volume.name, source, fs_group).await;
+                made.map_err(|err| failed(format!("{}: {err}", path.display())))?;
             }
             path
         } else if let Some(claim) = claim_name(pod, volume) {
@@ -247,6 +244,22 @@ fn mark(node: &Node, pod: &Pod, plugin: &str, volume: &str) -> PathBuf {
 fn note_ready(mark: &Path, text: &str) -> io::Result<()> {
     let dir = Dir::open_or_make(mark.parent().unwrap_or(mark), 0o750)?;
     dir.write(Path::new("ready"), text.as_bytes(), 0o644)
+}
+
+/// Makes the folder of an `emptyDir`, or its mount.
+///
+/// Errors: the disk's, or that it does not answer.
+async fn scratch(
+    node: &Node,
+    pod: &Pod,
+    volume: &str,
+    source: &EmptyDirVolumeSource,
+    fs_group: Option<u32>,
+) -> io::Result<()> {
+    let path = plugin_dir(node, pod, "kubernetes.io~empty-dir", volume);
+    let (at, source, mark) = (path.clone(), source.clone(), mark(node, pod, "kubernetes.io~empty-dir", volume));
+    let size = memory_size(node, pod, &source);
+    within(&path, DISK_LIMIT, move || empty_dir(&at, &source, size, fs_group, &mark)).await
 }
 
 fn empty_dir(

@@ -61,25 +61,31 @@ impl Worker {
         }
     }
 
+    /// Ends what is left of earlier sandboxes; false if something of it still runs.
+    async fn clear_sandboxes(&mut self) -> bool {
+        let text = "Pod sandbox changed, it will be killed and re-created.";
+        self.node.events.pod(&self.pod, None, Kind::Normal, "SandboxChanged", text);
+        let grace = self.grace();
+        if !self.kill_all(grace, "").await {
+            return false;
+        }
+        // A sandbox that died by itself still holds its address.
+        for dead in self.observed.sandboxes.clone().iter().skip(1) {
+            // The runtime takes its containers with it: their logs and links are ours.
+            for seen in self.observed.containers.iter().filter(|c| c.sandbox_id == dead.id) {
+                self.forget_log(seen);
+            }
+            let _retried_at_the_end = self.node.runtime.cri.remove_sandbox(&dead.id).await;
+        }
+        for dead in self.observed.sandboxes.iter().filter(|s| !s.ready) {
+            let _retried_at_the_end = self.node.runtime.cri.stop_sandbox(&dead.id).await;
+        }
+        true
+    }
+
     async fn make_sandbox(&mut self, attempt: u32) -> bool {
-        if !self.observed.sandboxes.is_empty() {
-            let text = "Pod sandbox changed, it will be killed and re-created.";
-            self.node.events.pod(&self.pod, None, Kind::Normal, "SandboxChanged", text);
-            let grace = self.grace();
-            if !self.kill_all(grace, "").await {
-                return false;
-            }
-            // A sandbox that died by itself still holds its address.
-            for dead in self.observed.sandboxes.clone().iter().skip(1) {
-                // The runtime takes its containers with it: their logs and links are ours.
-                for seen in self.observed.containers.iter().filter(|c| c.sandbox_id == dead.id) {
-                    self.forget_log(seen);
-                }
-                let _retried_at_the_end = self.node.runtime.cri.remove_sandbox(&dead.id).await;
-            }
-            for dead in self.observed.sandboxes.iter().filter(|s| !s.ready) {
-                let _retried_at_the_end = self.node.runtime.cri.stop_sandbox(&dead.id).await;
-            }
+        if !self.observed.sandboxes.is_empty() && !self.clear_sandboxes().await {
+            return false;
         }
         let failed = |err: &dyn std::fmt::Display| {
             self.node.events.pod(

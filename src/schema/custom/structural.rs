@@ -225,7 +225,6 @@ fn lists(map: &Map<String, Value>, kind: &str, path: &str, errors: &mut Vec<Fiel
         .flatten()
         .filter_map(Value::as_str)
         .collect();
-    let at = format!("{path}.x-kubernetes-list-map-keys");
     let said = map.get("x-kubernetes-list-type").and_then(Value::as_str);
     if let Some(said) = said {
         if kind != "array" {
@@ -254,6 +253,12 @@ fn lists(map: &Map<String, Value>, kind: &str, path: &str, errors: &mut Vec<Fiel
         }
         return;
     }
+    list_keys(map, &keys, path, errors);
+}
+
+/// The keys of a list whose type is map.
+fn list_keys(map: &Map<String, Value>, keys: &[&str], path: &str, errors: &mut Vec<FieldError>) {
+    let at = format!("{path}.x-kubernetes-list-map-keys");
     if keys.is_empty() {
         errors.push(FieldError::required(&at, "must not be empty if x-kubernetes-list-type is map"));
     }

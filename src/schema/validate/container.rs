@@ -115,6 +115,18 @@ fn one(container: &Value, path: &str, role: Role, pod: &Pod<'_>, errors: &mut Er
     }
     restart(container, path, role, errors);
     resize(container, path, pod, errors);
+    probes_and_hooks(container, path, pod, errors);
+    if let Some(requirements) = read::at(container, "resources") {
+        resources(requirements, &format!("{path}.resources"), errors);
+        claims(requirements, &format!("{path}.resources"), pod, errors);
+    }
+    if let Some(context) = read::at(container, "securityContext") {
+        security::container(context, &format!("{path}.securityContext"), pod.host_users, errors);
+    }
+}
+
+/// Probes, the handlers of the lifecycle and its signal.
+fn probes_and_hooks(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
     for (field, kind) in
         [("livenessProbe", Probe::Liveness), ("readinessProbe", Probe::Readiness), ("startupProbe", Probe::Startup)]
     {
@@ -135,13 +147,6 @@ fn one(container: &Value, path: &str, role: Role, pod: &Pod<'_>, errors: &mut Er
     }
     if let Some(signal) = read::some_text(container, "lifecycle.stopSignal") {
         stop_signal(signal, pod.os, &format!("{path}.lifecycle.stopSignal"), errors);
-    }
-    if let Some(requirements) = read::at(container, "resources") {
-        resources(requirements, &format!("{path}.resources"), errors);
-        claims(requirements, &format!("{path}.resources"), pod, errors);
-    }
-    if let Some(context) = read::at(container, "securityContext") {
-        security::container(context, &format!("{path}.securityContext"), pod.host_users, errors);
     }
 }
 

@@ -76,6 +76,11 @@ pub(super) fn modes(spec: &Value, path: &str, errors: &mut Errors) {
     if let Some(policy) = read::at(spec, "podFailurePolicy") {
         failure_policy(spec, policy, &format!("{path}.podFailurePolicy.rules"), errors);
     }
+    success_rules(spec, path, errors);
+}
+
+/// The rules of a policy of success.
+fn success_rules(spec: &Value, path: &str, errors: &mut Errors) {
     let rules = read::list(spec, "successPolicy.rules");
     if read::at(spec, "successPolicy").is_some() && rules.is_empty() && read::text(spec, "completionMode") == "Indexed"
     {
@@ -85,7 +90,9 @@ pub(super) fn modes(spec: &Value, path: &str, errors: &mut Errors) {
     if rules.len() > RULES_MAX {
         errors.push(FieldError::too_many(format!("{path}.successPolicy.rules"), rules.len(), RULES_MAX));
     }
-    if let Some(completions) = number("completions").filter(|_| read::text(spec, "completionMode") == "Indexed") {
+    if let Some(completions) =
+        read::integer(spec, "completions").filter(|_| read::text(spec, "completionMode") == "Indexed")
+    {
         for (idx, rule) in rules.iter().enumerate() {
             success_rule(rule, completions, &format!("{path}.successPolicy.rules[{idx}]"), errors);
         }

@@ -58,13 +58,12 @@ fn source(object: &Value) -> Vec<(&String, &Value)> {
     spec.into_iter().flatten().filter(|(k, v)| !NO_SOURCE.contains(&k.as_str()) && !v.is_null()).collect()
 }
 
-pub(crate) fn volume(object: &Value, errors: &mut Errors) {
-    let spec = read::at(object, "spec").unwrap_or(&Value::Null);
-    access_modes(spec, "spec", "", errors);
-    if read::map(object, "spec.capacity").is_none_or(serde_json::Map::is_empty) {
+/// The size of a volume, which is all that its capacity names.
+fn capacity(spec: &Value, errors: &mut Errors) {
+    if read::map(spec, "capacity").is_none_or(serde_json::Map::is_empty) {
         errors.push(FieldError::required("spec.capacity", ""));
     }
-    let capacity = read::map(object, "spec.capacity").cloned().unwrap_or_default();
+    let capacity = read::map(spec, "capacity").cloned().unwrap_or_default();
     if !capacity.contains_key("storage") || capacity.len() > 1 {
         errors.push(FieldError::not_supported("spec.capacity", Value::Object(capacity.clone()), &["storage"]));
     }
@@ -78,6 +77,30 @@ pub(crate) fn volume(object: &Value, errors: &mut Errors) {
             ));
         }
     }
+}
+
+/// A volume of a CSI driver.
+fn of_driver(csi: &Value, errors: &mut Errors) {
+    if read::text(csi, "driver").is_empty() {
+        errors.push(FieldError::required("spec.csi.driver", ""));
+    }
+    volume::csi_driver(read::text(csi, "driver"), "spec.csi.driver", errors);
+    if read::text(csi, "volumeHandle").is_empty() {
+        errors.push(FieldError::required("spec.csi.volumeHandle", ""));
+    }
+    for field in
+        ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"]
+    {
+        if let Some(secret) = read::at(csi, field) {
+            secret_elsewhere(secret, &format!("spec.csi.{field}"), errors);
+        }
+    }
+}
+
+pub(crate) fn volume(object: &Value, errors: &mut Errors) {
+    let spec = read::at(object, "spec").unwrap_or(&Value::Null);
+    access_modes(spec, "spec", "", errors);
+    capacity(spec, errors);
     let policy = read::text(spec, "persistentVolumeReclaimPolicy");
     if !matches!(policy, "" | "Delete" | "Recycle" | "Retain") {
         let supported = &["Delete", "Recycle", "Retain"];
@@ -105,20 +128,7 @@ pub(crate) fn volume(object: &Value, errors: &mut Errors) {
         }
     }
     if let Some(csi) = read::at(spec, "csi") {
-        if read::text(csi, "driver").is_empty() {
-            errors.push(FieldError::required("spec.csi.driver", ""));
-        }
-        volume::csi_driver(read::text(csi, "driver"), "spec.csi.driver", errors);
-        if read::text(csi, "volumeHandle").is_empty() {
-            errors.push(FieldError::required("spec.csi.volumeHandle", ""));
-        }
-        for field in
-            ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"]
-        {
-            if let Some(secret) = read::at(csi, field) {
-                secret_elsewhere(secret, &format!("spec.csi.{field}"), errors);
-            }
-        }
+        of_driver(csi, errors);
     }
     for (source, field) in [("hostPath", "path"), ("local", "path"), ("nfs", "server"), ("nfs", "path")] {
         if read::at(spec, source).is_some_and(|s| read::text(s, field).is_empty()) {

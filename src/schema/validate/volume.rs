@@ -141,16 +141,7 @@ fn source(volume: &Value, source: &str, path: &str, errors: &mut Errors) {
                 storage::claim_spec(spec, &format!("{path}.volumeClaimTemplate.spec"), errors);
             }
         },
-        "image" => {
-            let policy = read::text(body, "pullPolicy");
-            if !matches!(policy, "" | "Always" | "IfNotPresent" | "Never") {
-                errors.push(FieldError::not_supported(
-                    format!("{path}.pullPolicy"),
-                    policy,
-                    &["Always", "IfNotPresent", "Never"],
-                ));
-            }
-        }
+        "image" => pull_policy(read::text(body, "pullPolicy"), &format!("{path}.pullPolicy"), errors),
         "configMap" | "secret" => {
             mode(body, "defaultMode", &path, errors);
             items(body, &path, errors);
@@ -164,6 +155,13 @@ fn source(volume: &Value, source: &str, path: &str, errors: &mut Errors) {
             projected(body, &path, errors);
         }
         _ => {}
+    }
+}
+
+fn pull_policy(policy: &str, path: &str, errors: &mut Errors) {
+    let supported = ["Always", "IfNotPresent", "Never"];
+    if !policy.is_empty() && !supported.contains(&policy) {
+        errors.push(FieldError::not_supported(path, policy, &supported));
     }
 }
 
