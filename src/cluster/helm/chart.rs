@@ -492,7 +492,7 @@ mod tests {
     #[test]
     fn what_cannot_be_installed_says_which_field_is_wrong() {
         for (value, words) in [
-            (json!({}), "neither chart nor chartContent"),
+            (json!({}), "neither it nor chartContent"),
             (json!({"chart": "web"}), "spec.repo does not say"),
             (json!({"chart": "https://%{KUBERNETES_API}%/static/x.tgz"}), "KUBERNETES_API"),
             (json!({"chartContent": "%"}), "chartContent"),
