@@ -5,22 +5,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use base::rng::Rng;
-use openraft::{CommittedLeaderId, Entry, LogId, Membership, StoredMembership, Vote};
 use rusqlite::{Connection, OpenFlags};
 
 use crate::bounds::Bounds;
 use crate::disk::{Disk, SystemDisk};
 use crate::error::Error;
-use crate::journal::record::next_index;
+use crate::journal::frame::{EntryId, Leader, next_index};
 use crate::journal::{self, Journal};
-use crate::member::{Birth, Peer};
+use crate::member::Birth;
 use crate::mvcc::database::{self, Applied, DirLock, set_meta};
+use crate::mvcc::entry::{Entry, Membership, StoredMembership, Vote};
 use crate::mvcc::files::{self, Files};
 use crate::mvcc::shared::Shared;
 use crate::mvcc::writer::Writer;
 use crate::pending::Pending;
 use crate::raft::image::{copy_pages, strip};
-use crate::raft::types::TypeConfig;
 
 /// What a copy holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +49,7 @@ pub fn copy_to(dir: &Path, to: &Path) -> Result<Contents, Error> {
         let entries =
             salt.map_or(Ok(Vec::new()), |salt| journal::look(&journal::dir_in(dir), salt, next_index(applied.log)))?;
         copy_pages(&source, to).map_err(failed)?;
-        add(entries, to, member)
+        add(entries.iter().map(Entry::read).collect::<Result<_, _>>()?, to, member)
     };
     let mut tries = 1;
     while let Err(err) = copy() {
@@ -64,7 +63,7 @@ pub fn copy_to(dir: &Path, to: &Path) -> Result<Contents, Error> {
 }
 
 /// Brings to a copy those entries that it lacks.
-fn add(mut entries: Vec<Entry<TypeConfig>>, to: &Path, member: u64) -> Result<(), Error> {
+fn add(mut entries: Vec<Entry>, to: &Path, member: u64) -> Result<(), Error> {
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
     let conn = database::open_writer(&*disk, to, &Rng::from_os())?;
     let next = next_index(database::applied(&conn, to, member)?.log);
@@ -138,18 +137,19 @@ pub fn reset(dir: &Path, rng: &Rng) -> Result<Contents, Error> {
     let failed = |err| database::sqlite(&path, "cannot reset the members", err);
     let conn = database::open_writer(&*disk, &path, rng)?;
     let before = database::applied(&conn, &path, member)?;
-    let vote: Option<Vote<u64>> = database::meta(&conn, &path, "vote")?;
-    let term = before.log.map_or(0, |log| log.leader_id.term).max(vote.map_or(0, |vote| vote.leader_id().term)) + 1;
-    let log = LogId::new(CommittedLeaderId::new(term, member), before.log.map_or(0, |log| log.index) + 1);
-    let peer = before.membership.membership().get_node(&member).cloned().unwrap_or_default();
-    let membership = Membership::new(vec![BTreeSet::from([member])], BTreeMap::<u64, Peer>::from([(member, peer)]));
-    let applied = Applied { log: Some(log), membership: StoredMembership::new(Some(log), membership) };
+    let vote: Option<Vote> = database::meta(&conn, &path, "vote")?;
+    let term = before.log.map_or(0, |log| log.leader_id.term).max(vote.map_or(0, |vote| vote.leader_id.term)) + 1;
+    let leader_id = Leader { term, node_id: member };
+    let log = EntryId { leader_id, index: next_index(before.log).max(1) };
+    let peer = before.membership.membership.nodes.get(&member).cloned().unwrap_or_default();
+    let membership = Membership { configs: vec![BTreeSet::from([member])], nodes: BTreeMap::from([(member, peer)]) };
+    let applied = Applied { log: Some(log), membership: StoredMembership { log_id: Some(log), membership } };
     let mut drawn = [0; 8];
     rng.fill(&mut drawn);
     let write = || -> rusqlite::Result<()> {
         conn.execute_batch("BEGIN IMMEDIATE")?;
         set_meta(&conn, "applied", &applied)?;
-        set_meta(&conn, "vote", &Vote::new(term, member))?;
+        set_meta(&conn, "vote", &Vote { leader_id, committed: false })?;
         set_meta(&conn, "cluster_id", &(u64::from_be_bytes(drawn) >> 1))?;
         conn.execute_batch("COMMIT")
     };

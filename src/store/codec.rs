@@ -15,8 +15,19 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, Error> {
 
 /// Reads what [`encode`] wrote.
 pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    postcard::from_bytes(formed(bytes)?).map_err(Error::io("cannot decode a message between members"))
+}
+
+/// Reads the first field of what [`encode`] wrote, and looks at nothing behind it.
+pub fn decode_front<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Error> {
+    let read = postcard::take_from_bytes(formed(bytes)?);
+    read.map(|(front, _)| front).map_err(Error::io("cannot decode a message between members"))
+}
+
+/// The bytes behind the number of their form.
+fn formed(bytes: &[u8]) -> Result<&[u8], Error> {
     match bytes.split_first() {
-        Some((&FORM, rest)) => postcard::from_bytes(rest).map_err(Error::io("cannot decode a message between members")),
+        Some((&FORM, rest)) => Ok(rest),
         Some((form, _)) => Err(Error::Io {
             doing: "cannot decode a message between members",
             why: format!("its form {form} is newer than this kedge"),

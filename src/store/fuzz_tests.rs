@@ -19,7 +19,6 @@ use crate::mvcc::apply;
 use crate::raft::rpc::{
     Append, Ballot, Call, KeepAlive, LeaseLeft, MemberStatus, Poll, Propose, Refusal, Reshape, SnapshotHead, Yield,
 };
-use crate::raft::types::TypeConfig;
 use crate::txn::{Compare, CompareOp, Op, RangeRequest, Txn};
 
 const ROUNDS: u64 = 3000;
@@ -116,12 +115,10 @@ fn a_call_of_transactions_in_transactions_ends_no_process() {
 fn records_of_the_log_are_read_or_refused() {
     let rng = fuzz::rng(2);
     for n in rounds(ROUNDS) {
-        let entry = openraft::Entry::<TypeConfig> {
-            log_id: openraft::LogId::new(openraft::CommittedLeaderId::new(1, 1), n),
-            payload: openraft::EntryPayload::Normal(batch(&rng)),
-        };
+        let payload = crate::mvcc::entry::Payload::Normal(batch(&rng));
+        let entry = crate::mvcc::entry::Entry { log_id: crate::journal::frame::EntryId::new(1, 1, n), payload };
         let head = record::Head::Entries { prev: None, last: entry.log_id };
-        let body = record::body(&head, &[entry]).unwrap();
+        let body = record::body(&head, &[entry.frame().unwrap()]).unwrap();
         let body = if rng.below(2) == 0 { mutated(&rng, &body) } else { body };
         // With sums that are right, so that what is behind them is looked at.
         let mut bytes = vec![0; record::bytes(body.len())];
@@ -129,7 +126,9 @@ fn records_of_the_log_are_read_or_refused() {
         let bytes = if rng.below(2) == 0 { mutated(&rng, &bytes) } else { bytes };
         let _rotten = record::is_rotten(&bytes, 7, 1);
         if let Some(record) = record::read(&bytes) {
-            let _said = (record.head(), record.entries());
+            let _said = record.head();
+            let frames = record.entries().unwrap_or_default();
+            let _read: Vec<_> = frames.iter().map(crate::mvcc::entry::Entry::read).collect();
         }
     }
 }

@@ -12,7 +12,6 @@ use base::chain::Chain;
 use base::files::create_private_dir;
 use base::task::Group;
 use bytes::Bytes;
-use openraft::{Raft, SnapshotPolicy};
 use tokio::sync::{mpsc, oneshot, watch};
 use tracing::{error, info, warn};
 
@@ -23,7 +22,7 @@ use crate::error::Error;
 use crate::etcd::export;
 use crate::kv::Revision;
 use crate::lease::{self, Lessor};
-use crate::member::{Birth, Change, Leadership, Member};
+use crate::member::{Change, Leadership, Member};
 use crate::mvcc::apply::Leases;
 use crate::mvcc::database::{self, DirLock};
 use crate::mvcc::history::History;
@@ -38,30 +37,22 @@ use crate::pending::{Pending, Proposed};
 use crate::propose::Proposer;
 use crate::raft::batch::{self, Proposal};
 use crate::raft::image::ImageSource;
-use crate::raft::last_contact::{self, LastContact};
+use crate::raft::last_contact::LastContact;
 use crate::raft::log::{Log, Recent};
-use crate::raft::machine::Machine;
 use crate::raft::network::Ways;
 use crate::raft::node::{Gate, Node, Unread};
 use crate::raft::peers::Peers;
 use crate::raft::report::Reporter;
 use crate::raft::rpc::MemberStatus;
 use crate::raft::serve::Inbox;
-use crate::raft::types::TypeConfig;
-use crate::raft::{election, grow};
+use crate::raft::{election, grow, start};
 use crate::storage::{Storage, WatchRequest};
 use crate::txn::{RangeReply, RangeRequest, Txn, TxnReply};
 use crate::watch::WatchStream;
 
-/// Between signs of life of the leader. A call of a follower's log ends by then too, its fsync included, so a slow card
-/// needs it long.
-const HEARTBEAT_MILLIS: u64 = 500;
 /// How often the leader looks whether it still hears a majority, and a new one whether it does yet.
 const LEADERSHIP_LOOK: Duration = Duration::from_millis(250);
 const LEADERSHIP_FIRST_LOOK: Duration = Duration::from_millis(25);
-/// Entries between two looks at what may be purged from the log, and entries kept for members that were away for a
-/// moment.
-const PURGE_ENTRIES: (u64, u64) = (5000, 5000);
 /// Keys that a fingerprint holds in memory at a time, with their values.
 const HASH_KEYS: u64 = 128;
 /// Handing over and the last writes, when the store closes.
@@ -123,7 +114,7 @@ impl Store {
         let peers = Arc::new(Peers::new(member, Arc::new(cluster), config.network.clone(), &calls));
         let last_contact = Arc::<LastContact>::default();
         let ways = Ways { peers: peers.clone(), images: images.clone(), last_contact: last_contact.clone() };
-        let raft = start_raft(member, config.birth, log.clone(), ways).await?;
+        let raft = start::raft(member, config.birth, log.clone(), ways).await?;
         let node = Node {
             id: member,
             raft,
@@ -139,7 +130,7 @@ impl Store {
             bounds: config.bounds,
         };
         let node = Arc::new(node);
-        if lead_if_alone(&node).await? {
+        if start::lead_if_alone(&node).await? {
             info!(rev = shared.hub.revision(), "store opened");
         } else {
             info!(rev = shared.hub.revision(), member, "store opened, one of several");
@@ -392,65 +383,6 @@ fn remove_copies(dir: &Path) {
             warn!(path = %entry.path().display(), err = %err, "cannot remove an old copy of the store");
         }
     }
-}
-
-async fn start_raft(member: u64, birth: Birth, log: Log, ways: Ways) -> Result<Raft<TypeConfig>, Error> {
-    let lease_millis = u64::try_from(last_contact::LEASE.as_millis()).map_err(Error::io("cannot start raft"))?;
-    let config = openraft::Config {
-        cluster_name: "kedge".to_owned(),
-        // Only with others: `grow::tend` turns it on.
-        enable_tick: false,
-        heartbeat_interval: HEARTBEAT_MILLIS,
-        // `election::keep` calls elections. Raft keeps to a leader for the longer of the two; a call for votes ends
-        // after the shorter.
-        enable_elect: false,
-        election_timeout_min: lease_millis - HEARTBEAT_MILLIS,
-        election_timeout_max: lease_millis,
-        install_snapshot_timeout: HEARTBEAT_MILLIS * 10,
-        snapshot_policy: SnapshotPolicy::LogsSinceLast(PURGE_ENTRIES.0),
-        max_in_snapshot_log_to_keep: PURGE_ENTRIES.1,
-        replication_lag_threshold: PURGE_ENTRIES.0 * 2,
-        ..openraft::Config::default()
-    };
-    let config = Arc::new(config.validate().map_err(Error::io("cannot start raft"))?);
-    let machine = Machine { log: log.clone() };
-    let own = ways.peers.own();
-    let raft = Raft::new(member, config, ways, log, machine).await.map_err(Error::io("cannot start raft"))?;
-    if birth == Birth::First && !raft.is_initialized().await.map_err(|_| Error::Closed)? {
-        let members = std::collections::BTreeMap::from([(member, own.unwrap_or_default())]);
-        raft.initialize(members).await.map_err(Error::io("cannot start raft"))?;
-    }
-    Ok(raft)
-}
-
-/// Says whether this member is the only one; then it leads when this returns.
-async fn lead_if_alone(node: &Node) -> Result<bool, Error> {
-    if node.raft.is_initialized().await.map_err(Error::io("cannot start raft"))? {
-        let known =
-            |metrics: &openraft::RaftMetrics<_, _>| metrics.membership_config.membership().nodes().next().is_some();
-        node.raft.wait(None).metrics(known, "the membership is known").await.map_err(Error::io("cannot start raft"))?;
-    }
-    let only = {
-        let metrics = node.raft.metrics();
-        let metrics = metrics.borrow();
-        let membership = metrics.membership_config.membership();
-        membership.nodes().count() == 1 && membership.get_node(&node.id).is_some()
-    };
-    if !only {
-        return Ok(false);
-    }
-    if node.raft.current_leader().await != Some(node.id) {
-        node.raft.trigger().elect().await.map_err(Error::io("cannot start raft"))?;
-    }
-    node.raft
-        .wait(None)
-        .current_leader(node.id, "alone, this member leads")
-        .await
-        .map_err(Error::io("cannot start raft"))?;
-    // The first entry of its term is applied: so is everything before it.
-    let term = node.leader().1;
-    node.applied_term_after(term.saturating_sub(1)).await?;
-    Ok(true)
 }
 
 /// Keeps the watch channel of [`Store::leadership`] true.

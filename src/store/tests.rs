@@ -334,10 +334,9 @@ async fn a_store_of_the_schema_before_goes_on_with_its_log() {
     for n in 1..=2 {
         let origin = crate::command::Origin { term: applied.leader_id.term, ..Default::default() };
         let commands = std::sync::Arc::new(vec![crate::command::Command::Txn(put(&format!("late{n}"), "2"))]);
-        let entry = openraft::Entry::<crate::raft::types::TypeConfig> {
-            log_id: openraft::LogId::new(applied.leader_id, applied.index + n),
-            payload: openraft::EntryPayload::Normal(crate::command::Batch { origin, commands }),
-        };
+        let id = crate::journal::frame::EntryId { index: applied.index + n, ..applied };
+        let payload = crate::mvcc::entry::Payload::Normal(crate::command::Batch { origin, commands });
+        let entry = crate::mvcc::entry::Entry { log_id: id, payload };
         let row = crate::codec::encode(&entry).unwrap();
         conn.execute("INSERT INTO raft_log VALUES (?, ?)", rusqlite::params![applied.index + n, row]).unwrap();
     }

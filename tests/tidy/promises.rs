@@ -92,3 +92,10 @@ fn a_kind_is_named_in_its_row_alone() {
         &having(&FOR_EVERY_KIND, &words),
     );
 }
+
+#[test]
+fn raft_alone_knows_openraft() {
+    let found = having(&["src/"], &["openraft::", "use openraft"]);
+    let elsewhere: Vec<String> = found.into_iter().filter(|place| !place.starts_with("src/store/raft/")).collect();
+    none("openraft's types outside of src/store/raft: journal and versions have types of their own", &elsewhere);
+}

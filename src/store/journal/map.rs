@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use openraft::LogId;
-
 use crate::error::Error;
-use crate::journal::record::next_index;
+use crate::journal::frame::{EntryId, next_index};
 
 /// A record of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,26 +15,26 @@ pub struct Place {
     /// Its bytes with padding.
     pub span: usize,
     /// The entry before its first.
-    pub prev: Option<LogId<u64>>,
+    pub prev: Option<EntryId>,
     /// The last of its entries that counts.
-    pub last: LogId<u64>,
+    pub last: EntryId,
 }
 
 /// All records of entries by the index of their first.
 #[derive(Debug, Default)]
 pub struct Map {
     places: BTreeMap<u64, Place>,
-    purged: Option<LogId<u64>>,
+    purged: Option<EntryId>,
 }
 
 impl Map {
     /// The last entry, if there is any.
-    pub fn last(&self) -> Option<LogId<u64>> {
+    pub fn last(&self) -> Option<EntryId> {
         self.places.values().next_back().map(|place| place.last)
     }
 
     /// The last entry that is not there any more.
-    pub fn purged(&self) -> Option<LogId<u64>> {
+    pub fn purged(&self) -> Option<EntryId> {
         self.purged
     }
 
@@ -44,11 +42,7 @@ impl Map {
     ///
     /// One that begins before the end takes the place of what is there from its first entry on; one that begins behind
     /// it was written when all before it was in the database already.
-    pub fn push(
-        &mut self,
-        place: Place,
-        id_of: impl Fn(&Place, u64) -> Result<LogId<u64>, Error>,
-    ) -> Result<(), Error> {
+    pub fn push(&mut self, place: Place, id_of: impl Fn(&Place, u64) -> Result<EntryId, Error>) -> Result<(), Error> {
         let first = next_index(place.prev);
         self.cut(first, id_of)?;
         if self.last().is_none_or(|last| last.index + 1 != first) {
@@ -60,7 +54,7 @@ impl Map {
     }
 
     /// Forgets the entries from `since` on.
-    pub fn cut(&mut self, since: u64, id_of: impl Fn(&Place, u64) -> Result<LogId<u64>, Error>) -> Result<(), Error> {
+    pub fn cut(&mut self, since: u64, id_of: impl Fn(&Place, u64) -> Result<EntryId, Error>) -> Result<(), Error> {
         self.places.split_off(&since);
         if let Some(place) = self.places.values_mut().next_back()
             && place.last.index >= since
@@ -71,7 +65,7 @@ impl Map {
     }
 
     /// Forgets the entries up to `upto`.
-    pub fn purge(&mut self, upto: LogId<u64>) {
+    pub fn purge(&mut self, upto: EntryId) {
         self.purged = self.purged.max(Some(upto));
         self.places.retain(|_, place| place.last.index > upto.index);
     }
@@ -93,19 +87,18 @@ impl Map {
 
 #[cfg(test)]
 mod tests {
-    use openraft::CommittedLeaderId;
 
     use super::*;
 
-    fn log(term: u64, index: u64) -> LogId<u64> {
-        LogId::new(CommittedLeaderId::new(term, 1), index)
+    fn log(term: u64, index: u64) -> EntryId {
+        EntryId::new(term, 1, index)
     }
 
-    fn place(segment: u64, prev: Option<LogId<u64>>, last: LogId<u64>) -> Place {
+    fn place(segment: u64, prev: Option<EntryId>, last: EntryId) -> Place {
         Place { segment, at: 0, span: 512, prev, last }
     }
 
-    fn id_of(_: &Place, index: u64) -> Result<LogId<u64>, Error> {
+    fn id_of(_: &Place, index: u64) -> Result<EntryId, Error> {
         Ok(log(1, index))
     }
 

@@ -5,6 +5,7 @@
 //! what is in them. `record` knows the form, `segment` the file, `map` which entries are where, `recover` what is found
 //! after a power cut.
 
+pub mod frame;
 pub mod map;
 pub mod record;
 pub mod recover;
@@ -17,16 +18,14 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use openraft::{Entry, LogId, RaftLogId as _};
-
 use crate::bounds::Bounds;
 use crate::disk::{Disk, SystemDisk};
 use crate::error::Error;
+use crate::journal::frame::{EntryId, Frame};
 use crate::journal::map::{Map, Place};
 use crate::journal::record::{Head, Mark};
 use crate::journal::recover::{Found, Full};
 use crate::journal::segment::{Buffer, Segment};
-use crate::raft::types::TypeConfig;
 
 /// Files that are kept to be written again.
 const SPARES_MAX: usize = 2;
@@ -58,12 +57,12 @@ pub fn dir_in(dir: &Path) -> PathBuf {
 /// Reads the entries from `from` on, as many of them as are still there, of a log that another process may work on.
 ///
 /// Errors: `Corrupt`, also if it was written where it was read; `Io`.
-pub fn look(dir: &Path, salt: u64, from: u64) -> Result<Vec<Entry<TypeConfig>>, Error> {
+pub fn look(dir: &Path, salt: u64, from: u64) -> Result<Vec<Frame>, Error> {
     let disk = SystemDisk;
     let found = recover::scan(&disk, dir, salt)?;
     let mut all = Vec::new();
     for place in found.map.covering(from, u64::MAX >> 1) {
-        all.extend(recover::entries(&disk, dir, place)?.into_iter().filter(|entry| entry.log_id.index >= from));
+        all.extend(recover::entries(&disk, dir, place)?.into_iter().filter(|entry| entry.id.index >= from));
     }
     Ok(all)
 }
@@ -118,20 +117,20 @@ impl Journal {
     }
 
     /// The last entry.
-    pub fn last(&self) -> Option<LogId<u64>> {
+    pub fn last(&self) -> Option<EntryId> {
         self.map.last()
     }
 
     /// The last entry that is not there any more.
-    pub fn purged(&self) -> Option<LogId<u64>> {
+    pub fn purged(&self) -> Option<EntryId> {
         self.map.purged()
     }
 
     /// Makes entries that follow `prev` durable, all of them or none: one write.
     ///
     /// Errors: `NoSpace`: nothing is changed, it can be tried again. `Io`: what is on the disk must be found out anew.
-    pub fn append(&mut self, prev: Option<LogId<u64>>, entries: &[Entry<TypeConfig>]) -> Result<(), Error> {
-        let Some(last) = entries.last().map(|entry| *entry.get_log_id()) else { return Ok(()) };
+    pub fn append(&mut self, prev: Option<EntryId>, entries: &[Frame]) -> Result<(), Error> {
+        let Some(last) = entries.last().map(|entry| entry.id) else { return Ok(()) };
         let (at, span) = self.write(&Head::Entries { prev, last }, entries)?;
         self.tail_last = self.tail_last.max(Some(last.index));
         let (disk, dir, segment) = (Arc::clone(&self.disk), self.dir.clone(), self.newest_begun());
@@ -154,7 +153,7 @@ impl Journal {
     /// The entries `from..to`, fewer if they have more than `bytes_max` bytes.
     ///
     /// Errors: `Corrupt`, `Io`.
-    pub fn entries(&self, from: u64, to: u64, bytes_max: usize) -> Result<Vec<Entry<TypeConfig>>, Error> {
+    pub fn entries(&self, from: u64, to: u64, bytes_max: usize) -> Result<Vec<Frame>, Error> {
         let (mut all, mut bytes) = (Vec::new(), 0);
         for place in self.map.covering(from, to) {
             if bytes >= bytes_max {
@@ -162,13 +161,13 @@ impl Journal {
             }
             bytes += place.span;
             let entries = recover::entries(&*self.disk, &self.dir, place)?;
-            all.extend(entries.into_iter().filter(|entry| (from..to).contains(&entry.log_id.index)));
+            all.extend(entries.into_iter().filter(|entry| (from..to).contains(&entry.id.index)));
         }
         Ok(all)
     }
 
     /// Forgets the entries up to `upto`. Their files are let go by [`Journal::retire`].
-    pub fn purge(&mut self, upto: LogId<u64>) {
+    pub fn purge(&mut self, upto: EntryId) {
         self.map.purge(upto);
     }
 
@@ -219,7 +218,7 @@ impl Journal {
     }
 
     /// Writes one record. Answers where it is, and its bytes.
-    fn write(&mut self, head: &Head, entries: &[Entry<TypeConfig>]) -> Result<(usize, usize), Error> {
+    fn write(&mut self, head: &Head, entries: &[Frame]) -> Result<(usize, usize), Error> {
         let body = record::body(head, entries)?;
         let bytes = record::bytes(body.len());
         if !self.tail.as_ref().is_some_and(|tail| tail.has_room(bytes)) {

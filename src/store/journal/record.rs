@@ -18,12 +18,11 @@
 
 use std::borrow::Cow;
 
-use openraft::{Entry, LogId};
 use serde::{Deserialize, Serialize};
 
 use crate::codec::{decode, encode};
 use crate::error::Error;
-use crate::raft::types::TypeConfig;
+use crate::journal::frame::{EntryId, Frame};
 
 /// Bytes before the body.
 const HEADER_BYTES: usize = 44;
@@ -56,9 +55,9 @@ pub enum Head {
     /// that it has is in the database and counts no more.
     Entries {
         /// The entry before the first.
-        prev: Option<LogId<u64>>,
+        prev: Option<EntryId>,
         /// The last of them.
-        last: LogId<u64>,
+        last: EntryId,
     },
     /// Entries from `since` on count no more.
     Truncate {
@@ -67,23 +66,18 @@ pub enum Head {
     },
 }
 
-/// The index after that of an entry.
-pub fn next_index(log: Option<LogId<u64>>) -> u64 {
-    log.map_or(0, |log| log.index + 1)
-}
-
 /// The body of a record.
-pub fn body(head: &Head, entries: &[Entry<TypeConfig>]) -> Result<Vec<u8>, Error> {
+pub fn body(head: &Head, entries: &[Frame]) -> Result<Vec<u8>, Error> {
     let mut out = Vec::new();
-    let mut push = |part: Vec<u8>| -> Result<(), Error> {
+    let mut push = |part: &[u8]| -> Result<(), Error> {
         let bytes = u32::try_from(part.len()).map_err(Error::io("cannot append to the log"))?;
         out.extend_from_slice(&bytes.to_le_bytes());
-        out.extend_from_slice(&part);
+        out.extend_from_slice(part);
         Ok(())
     };
-    push(encode(head)?)?;
+    push(&encode(head)?)?;
     for entry in entries {
-        push(encode(entry)?)?;
+        push(&entry.bytes)?;
     }
     Ok(out)
 }
@@ -222,13 +216,13 @@ impl Record<'_> {
     /// Its entries.
     ///
     /// Errors: `Io` if a newer kedge wrote it.
-    pub fn entries(&self) -> Result<Vec<Entry<TypeConfig>>, Error> {
+    pub fn entries(&self) -> Result<Vec<Frame>, Error> {
         let mut rest = part(&self.body).ok_or_else(cut_short)?.1;
         let mut entries = Vec::new();
         while !rest.is_empty() {
-            let (entry, memtable) = part(rest).ok_or_else(cut_short)?;
-            entries.push(decode(entry)?);
-            rest = memtable;
+            let (entry, behind) = part(rest).ok_or_else(cut_short)?;
+            entries.push(Frame::read(entry)?);
+            rest = behind;
         }
         Ok(entries)
     }
@@ -237,18 +231,18 @@ impl Record<'_> {
 #[cfg(test)]
 mod tests {
     use base::rng::Rng;
-    use openraft::{CommittedLeaderId, EntryPayload};
 
     use super::*;
+    use crate::mvcc::entry::{Entry, Payload};
 
     const MARK: Mark = Mark { salt: 77, segment: 3, number: 12 };
 
-    fn log(index: u64) -> LogId<u64> {
-        LogId::new(CommittedLeaderId::new(2, 1), index)
+    fn log(index: u64) -> EntryId {
+        EntryId::new(2, 1, index)
     }
 
     fn sealed(span: usize) -> Vec<u8> {
-        let entry = Entry::<TypeConfig> { log_id: log(7), payload: EntryPayload::Blank };
+        let entry = Entry { log_id: log(7), payload: Payload::Blank }.frame().unwrap();
         let mut out = vec![0xff; span];
         seal(&mut out, MARK, &body(&Head::Entries { prev: Some(log(6)), last: log(7) }, &[entry]).unwrap()).unwrap();
         out
@@ -260,7 +254,7 @@ mod tests {
         let record = read(&bytes).unwrap();
         assert_eq!((record.mark, record.span), (MARK, 1024));
         assert_eq!(record.head().unwrap(), Head::Entries { prev: Some(log(6)), last: log(7) });
-        assert_eq!(record.entries().unwrap().iter().map(|e| e.log_id).collect::<Vec<_>>(), [log(7)]);
+        assert_eq!(record.entries().unwrap().iter().map(|e| e.id).collect::<Vec<_>>(), [log(7)]);
         assert!(bytes[512..512 + SECTOR_BYTES].iter().all(|b| *b == 0));
         let takes = [0, SECTOR_BYTES - HEADER_BYTES, SECTOR_BYTES].map(super::bytes);
         assert_eq!(takes, [512, 512, 1024]);
@@ -290,7 +284,7 @@ mod tests {
                 ..crate::txn::Txn::default()
             })];
             let batch = crate::command::Batch { commands: commands.into(), ..Default::default() };
-            Entry::<TypeConfig> { log_id: log(7), payload: EntryPayload::Normal(batch) }
+            Entry { log_id: log(7), payload: Payload::Normal(batch) }.frame().unwrap()
         };
         let sealed = |n| {
             let body = body(&Head::Entries { prev: Some(log(6)), last: log(7) }, &[entry(n)]).unwrap();

@@ -7,10 +7,9 @@
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-use openraft::LogId;
-
 use crate::disk::Disk;
 use crate::error::Error;
+use crate::journal::frame::{EntryId, Frame};
 use crate::journal::map::{Map, Place};
 use crate::journal::record::{self, Head, Record, STEP_BYTES};
 use crate::journal::segment::{path_of, segment_of};
@@ -107,10 +106,10 @@ impl Found {
             full.last = full.last.max(self.take(disk, dir, segment, at, &record)?);
             (at, self.number) = (at + record.span, number + 1);
         }
-        let memtable = |from: usize| {
+        let is_whole = |from: usize| {
             record::read(&bytes[from..]).is_some_and(|r| r.mark.segment == segment && r.mark.salt == salt)
         };
-        if let Some(whole) = (at + STEP_BYTES..bytes.len()).step_by(STEP_BYTES).find(|from| memtable(*from)) {
+        if let Some(whole) = (at + STEP_BYTES..bytes.len()).step_by(STEP_BYTES).find(|from| is_whole(*from)) {
             return Err(corrupt(&path, format!("the record at byte {at} is broken, and one at byte {whole} is whole")));
         }
         if record::is_rotten(bytes.get(at..).unwrap_or_default(), salt, segment) {
@@ -148,25 +147,21 @@ impl Found {
 }
 
 /// The number of an entry of a record.
-pub fn id_of(disk: &dyn Disk, dir: &Path, place: &Place, index: u64) -> Result<LogId<u64>, Error> {
+pub fn id_of(disk: &dyn Disk, dir: &Path, place: &Place, index: u64) -> Result<EntryId, Error> {
     let entries = entries(disk, dir, place)?;
     let missing =
         || corrupt(&path_of(dir, place.segment), format!("entry {index} is not in the record at byte {}", place.at));
-    entries.iter().find(|entry| entry.log_id.index == index).map(|entry| entry.log_id).ok_or_else(missing)
+    entries.iter().find(|entry| entry.id.index == index).map(|entry| entry.id).ok_or_else(missing)
 }
 
 /// The entries of a record that count.
-pub fn entries(
-    disk: &dyn Disk,
-    dir: &Path,
-    place: &Place,
-) -> Result<Vec<openraft::Entry<crate::raft::types::TypeConfig>>, Error> {
+pub fn entries(disk: &dyn Disk, dir: &Path, place: &Place) -> Result<Vec<Frame>, Error> {
     let path = path_of(dir, place.segment);
     let mut bytes = vec![0; place.span];
     disk.read_at(&path, &mut bytes, place.at as u64).map_err(unreadable(&path))?;
     let record = record::read(&bytes).filter(|record| record.mark.segment == place.segment);
     let record = record.ok_or_else(|| corrupt(&path, format!("the record at byte {} is broken", place.at)))?;
     let mut entries = record.entries()?;
-    entries.retain(|entry| entry.log_id.index <= place.last.index);
+    entries.retain(|entry| entry.id.index <= place.last.index);
     Ok(entries)
 }

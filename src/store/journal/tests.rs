@@ -4,10 +4,10 @@ use std::fs;
 
 use base::rng::Rng;
 use bytes::Bytes;
-use openraft::{CommittedLeaderId, EntryPayload};
 
 use super::*;
 use crate::command::{Batch, Command};
+use crate::mvcc::entry::{Entry, Payload};
 use crate::txn::{Op as Step, Txn};
 
 const SALT: u64 = 4711;
@@ -16,14 +16,15 @@ fn system() -> Arc<dyn Disk> {
     Arc::new(SystemDisk)
 }
 
-fn log(term: u64, index: u64) -> LogId<u64> {
-    LogId::new(CommittedLeaderId::new(term, 1), index)
+fn log(term: u64, index: u64) -> EntryId {
+    EntryId::new(term, 1, index)
 }
 
-fn entry(log_id: LogId<u64>, n_bytes: usize) -> Entry<TypeConfig> {
+fn entry(log_id: EntryId, n_bytes: usize) -> Frame {
     let put = Step::Put { key: Bytes::from_static(b"k"), value: vec![9; n_bytes].into(), lease: 0, prev_kv: false };
     let commands = vec![Command::Txn(Txn { success: vec![put], ..Txn::default() })];
-    Entry { log_id, payload: EntryPayload::Normal(Batch { commands: commands.into(), ..Batch::default() }) }
+    let payload = Payload::Normal(Batch { commands: commands.into(), ..Batch::default() });
+    Entry { log_id, payload }.frame().unwrap()
 }
 
 fn fill(journal: &mut Journal, indexes: std::ops::Range<u64>, n_bytes: usize) {
@@ -33,8 +34,8 @@ fn fill(journal: &mut Journal, indexes: std::ops::Range<u64>, n_bytes: usize) {
     }
 }
 
-fn ids(journal: &Journal, from: u64) -> Vec<LogId<u64>> {
-    journal.entries(from, u64::MAX >> 1, usize::MAX).unwrap().iter().map(|entry| entry.log_id).collect()
+fn ids(journal: &Journal, from: u64) -> Vec<EntryId> {
+    journal.entries(from, u64::MAX >> 1, usize::MAX).unwrap().iter().map(|entry| entry.id).collect()
 }
 
 /// Where the last record that was written begins and ends.
@@ -199,10 +200,10 @@ fn whatever_happened_the_log_holds_what_was_made_durable() {
     println!("seeds {first}..{}", first + 60);
     for seed in first..first + 60 {
         let (rng, dir) = (Rng::from_seed(seed), tempfile::tempdir().unwrap());
-        let (mut model, mut purged) = (Vec::<LogId<u64>>::new(), None::<LogId<u64>>);
+        let (mut model, mut purged) = (Vec::<EntryId>::new(), None::<EntryId>);
         let mut journal = Journal::open(&system(), dir.path(), SALT, &Bounds::TESTS).unwrap();
         for step in 0..80 {
-            let (next, term) = (record::next_index(model.last().copied().or(purged)), step / 8 + 1);
+            let (next, term) = (frame::next_index(model.last().copied().or(purged)), step / 8 + 1);
             match rng.below(10) {
                 0 if !model.is_empty() => {
                     let since = next - rng.below(model.len() as u64) - 1;
@@ -237,7 +238,7 @@ fn whatever_happened_the_log_holds_what_was_made_durable() {
                     model.extend(new);
                 }
             }
-            let from = record::next_index(purged);
+            let from = frame::next_index(purged);
             assert_eq!(ids(&journal, from), model, "seed {seed}, step {step}");
             assert!(journal.purged() <= purged, "seed {seed}, step {step}");
         }

@@ -10,13 +10,14 @@ use std::path::{Path, PathBuf};
 
 use base::rng::Rng;
 use bytes::Bytes;
-use openraft::{CommittedLeaderId, LogId, StoredMembership, Vote};
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 use serde::{Deserialize, Serialize};
 
 use crate::disk::Disk;
 use crate::error::Error;
-use crate::member::{Birth, Peer};
+use crate::journal::frame::{EntryId, Leader};
+use crate::member::Birth;
+use crate::mvcc::entry::{StoredMembership, Vote};
 use crate::mvcc::index::{Index, POSITION_BITS, Version};
 
 /// Version of the schema below, kept in `PRAGMA user_version`: since 2 the log is in files beside the database, since 3
@@ -244,10 +245,10 @@ pub fn sqlite(path: &Path, doing: &'static str, err: rusqlite::Error) -> Error {
 
 /// The vote as of the last process of `member`. A leader of several starts as a voter for itself: it remembers nothing
 /// of what the others proposed to it in that term, so it must not lead in it.
-pub fn vote(conn: &Connection, path: &Path, member: u64, alone: bool) -> Result<Option<Vote<u64>>, Error> {
-    let vote: Option<Vote<u64>> = meta(conn, path, "vote")?;
-    let led = |vote: &Vote<u64>| vote.is_committed() && vote.leader_id().voted_for() == Some(member);
-    Ok(vote.map(|vote| if !alone && led(&vote) { Vote::new(vote.leader_id().term, member) } else { vote }))
+pub fn vote(conn: &Connection, path: &Path, member: u64, alone: bool) -> Result<Option<Vote>, Error> {
+    let vote: Option<Vote> = meta(conn, path, "vote")?;
+    let led = |vote: &Vote| vote.committed && vote.leader_id.node_id == member;
+    Ok(vote.map(|vote| Vote { committed: vote.committed && (alone || !led(&vote)), ..vote }))
 }
 
 /// A value of `meta`.
@@ -270,9 +271,9 @@ pub fn set_meta<T: serde::Serialize>(conn: &Connection, name: &str, value: &T) -
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Applied {
     /// The last entry.
-    pub log: Option<LogId<u64>>,
+    pub log: Option<EntryId>,
     /// The members as of it.
-    pub membership: StoredMembership<u64, Peer>,
+    pub membership: StoredMembership,
 }
 
 /// What is applied in a database of `member`.
@@ -292,11 +293,11 @@ pub fn newest_row(conn: &Connection, path: &Path) -> Result<Option<(u64, u64)>, 
 
 /// The last applied entry: entries that made rows need not touch `meta`, so the newer of the two counts. Who led in the
 /// term of the row says `meta`; if it is of another term, `member` was alone.
-pub fn newest(meta: Option<LogId<u64>>, row: Option<(u64, u64)>, member: u64) -> Option<LogId<u64>> {
+pub fn newest(meta: Option<EntryId>, row: Option<(u64, u64)>, member: u64) -> Option<EntryId> {
     match row {
         Some((index, term)) if meta.is_none_or(|log| log.index < index) => {
             let led = meta.map(|log| log.leader_id).filter(|leader| leader.term == term);
-            Some(LogId::new(led.unwrap_or_else(|| CommittedLeaderId::new(term, member)), index))
+            Some(EntryId { leader_id: led.unwrap_or(Leader { term, node_id: member }), index })
         }
         _ => meta,
     }
@@ -416,7 +417,7 @@ mod tests {
 
     #[test]
     fn the_newer_of_row_and_meta_is_applied_and_meta_says_who_led() {
-        let log = |term, node, index| LogId::new(CommittedLeaderId::new(term, node), index);
+        let log = |term, node, index| EntryId::new(term, node, index);
         let meta = Some(log(3, 9, 4));
         assert_eq!(newest(meta, None, 1), meta);
         assert_eq!(newest(meta, Some((4, 3)), 1), meta);

@@ -5,18 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::rng::Rng;
-use openraft::{Entry, LogId, RaftLogId as _};
 use rusqlite::Connection;
 
 use crate::bounds::Bounds;
-use crate::codec::decode;
 use crate::disk::Disk;
 use crate::error::Error;
-use crate::journal::record::next_index;
+use crate::journal::frame::{EntryId, Frame, next_index};
 use crate::journal::{self, Journal};
 use crate::member::Birth;
 use crate::mvcc::database::{self, LOG_IN_FILES, SCHEMA_VERSION, set_meta};
-use crate::raft::types::TypeConfig;
 
 /// Entries that are taken over in one record.
 const TAKEN_AT_ONCE: usize = 256;
@@ -75,18 +72,18 @@ impl Files {
     fn take_over(&mut self) -> Result<(), Error> {
         let failed = |err| database::sqlite(&self.path, "cannot upgrade the database", err);
         let applied = database::applied(&self.conn, &self.path, self.member)?;
-        let purged = database::meta::<Option<LogId<u64>>>(&self.conn, &self.path, "purged")?.flatten();
+        let purged = database::meta::<Option<EntryId>>(&self.conn, &self.path, "purged")?.flatten();
         let mut entries = self.rows()?;
-        let first = entries.first().map(|entry| entry.get_log_id().index);
+        let first = entries.first().map(|entry| entry.id.index);
         let mut prev = purged;
         if first != Some(next_index(purged)) {
             // Rows of a time before this member was alone: what is applied is not needed of them.
-            entries.retain(|entry| entry.get_log_id().index >= next_index(applied.log));
+            entries.retain(|entry| entry.id.index >= next_index(applied.log));
             prev = applied.log;
         }
         for entries in entries.chunks(TAKEN_AT_ONCE) {
             self.journal.append(prev, entries)?;
-            prev = entries.last().map(|entry| *entry.get_log_id());
+            prev = entries.last().map(|entry| entry.id);
         }
         let write = || -> rusqlite::Result<()> {
             self.conn
@@ -98,14 +95,14 @@ impl Files {
         write().map_err(failed)
     }
 
-    fn rows(&self) -> Result<Vec<Entry<TypeConfig>>, Error> {
+    fn rows(&self) -> Result<Vec<Frame>, Error> {
         let failed = |err| database::sqlite(&self.path, "cannot read the log", err);
         let mut statement = self.conn.prepare("SELECT entry FROM raft_log ORDER BY log_index").map_err(failed)?;
         let rows = statement.query_map([], |row| row.get::<_, Vec<u8>>(0)).map_err(failed)?;
         let mut entries = Vec::new();
         for row in rows {
             let corrupt = |err: Error| Error::Corrupt { path: self.path.clone(), why: format!("raft_log: {err}") };
-            entries.push(decode(&row.map_err(failed)?).map_err(corrupt)?);
+            entries.push(Frame::read(&row.map_err(failed)?).map_err(corrupt)?);
         }
         Ok(entries)
     }

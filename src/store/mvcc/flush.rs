@@ -10,7 +10,7 @@ use rusqlite::{Connection, params};
 use tracing::{error, warn};
 
 use crate::error::Error;
-use crate::journal::record::next_index;
+use crate::journal::frame::next_index;
 use crate::mvcc::database::{self, Applied, set_meta};
 use crate::mvcc::memtable::{Row, Unsaved};
 use crate::mvcc::space::RESERVE_BYTES;

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use bytes::Bytes;
-use openraft::{SnapshotMeta, Vote};
 use rusqlite::Connection;
 use rusqlite::backup::Backup;
 
 use crate::error::Error;
-use crate::member::Peer;
+use crate::journal::frame::EntryId;
 use crate::mvcc::database::{self, SCHEMA_VERSION, set_meta};
+use crate::mvcc::entry::Vote;
 use crate::mvcc::history;
 use crate::mvcc::hub::Told;
 use crate::mvcc::memtable::Unsaved;
@@ -21,18 +21,18 @@ impl Writer {
     ///
     /// What was behind the old one is behind no more: the new one is newer. So is all of the log that Raft keeps: it
     /// goes on behind it.
-    pub(super) fn install(&mut self, meta: &SnapshotMeta<u64, Peer>, file: &Path) -> Result<(), Error> {
+    pub(super) fn install(&mut self, last: Option<EntryId>, file: &Path) -> Result<(), Error> {
         let path = self.path.clone();
         let failed = |err| database::sqlite(&path, "cannot install a snapshot", err);
         let source = Connection::open(file).map_err(failed)?;
         let found = database::applied(&source, file, self.member)?;
-        if found.log != meta.last_log_id {
+        if found.log != last {
             return Err(Error::Corrupt {
                 path: file.to_owned(),
                 why: "the snapshot holds something else than it says".to_owned(),
             });
         }
-        let vote: Option<Vote<u64>> = database::meta(&self.conn, &self.path, "vote")?;
+        let vote: Option<Vote> = database::meta(&self.conn, &self.path, "vote")?;
         let salt: Option<u64> = database::meta(&self.conn, &self.path, "log_salt")?;
         let adopt = || -> rusqlite::Result<()> {
             source.execute_batch("BEGIN IMMEDIATE")?;

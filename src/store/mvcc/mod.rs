@@ -7,6 +7,7 @@
 pub mod applied_index;
 pub mod apply;
 pub mod database;
+pub mod entry;
 pub mod files;
 pub mod flush;
 pub mod history;

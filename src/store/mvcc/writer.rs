@@ -8,8 +8,6 @@ use std::sync::atomic::Ordering;
 
 use base::chain::Chain;
 use bytes::Bytes;
-use openraft::storage::{LogFlushed, LogState};
-use openraft::{Entry, EntryPayload, LogId, RaftLogId as _, StoredMembership};
 use rusqlite::Connection;
 use tokio::sync::mpsc;
 use tracing::{debug, error, warn};
@@ -19,9 +17,10 @@ use crate::command::{Command, Origin, Outcome};
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::journal::Journal;
-use crate::journal::record::next_index;
+use crate::journal::frame::{EntryId, Frame, next_index};
 use crate::mvcc::apply::{Lease, Leases, Pass};
 use crate::mvcc::database::{self, Applied, Loaded, meta, set_meta};
+use crate::mvcc::entry::{Entry, Flushed, LogState, Payload, StoredMembership};
 use crate::mvcc::files::Files;
 use crate::mvcc::flush::Level;
 use crate::mvcc::history;
@@ -31,7 +30,6 @@ use crate::mvcc::job::Job;
 use crate::mvcc::memtable::Unsaved;
 use crate::mvcc::shared::Shared;
 use crate::mvcc::wait::{self, Came};
-use crate::raft::types::{TypeConfig, weight};
 
 /// Jobs that wait for the thread; openraft sends one at a time, the state machine another.
 pub const JOBS: usize = 16;
@@ -74,7 +72,7 @@ pub struct Writer {
     keep_log: bool,
     /// Entries that a full disk refused. To Raft they are there, so the next record begins with them, as ones that
     /// change nothing.
-    refused: Vec<Entry<TypeConfig>>,
+    refused: Vec<Entry>,
     /// Compaction at work: the floor, and the last key looked at.
     compacting: Option<(u64, Option<Bytes>)>,
 }
@@ -147,7 +145,7 @@ impl Writer {
         }
         let Some(applied) = applied else { return Ok(()) };
         let logged = self.journal.entries(applied.index, applied.index + 1, 1)?;
-        match logged.first().map(|entry| *entry.get_log_id()) {
+        match logged.first().map(|frame| frame.id) {
             Some(logged) if logged != applied => {
                 corrupt(format!("it was made by entry {applied}, the log beside it has {logged} there"))
             }
@@ -160,14 +158,13 @@ impl Writer {
     ///
     /// From the moment a membership with others is in the log, entries need their agreement.
     fn replay(&mut self) -> Result<bool, Error> {
-        let mut entries = self.journal.entries(next_index(self.applied.log), u64::MAX >> 1, APPEND_BYTES_MAX)?;
-        let is_membership = |entry: &Entry<TypeConfig>| matches!(entry.payload, EntryPayload::Membership(_));
-        entries.truncate(entries.iter().position(is_membership).unwrap_or(entries.len()));
+        let mut entries = self.entries(next_index(self.applied.log), u64::MAX >> 1, APPEND_BYTES_MAX)?;
+        entries.truncate(entries.iter().position(Entry::is_membership).unwrap_or(entries.len()));
         self.replay_all(&entries)?;
         Ok(!entries.is_empty())
     }
 
-    fn replay_all(&mut self, entries: &[Entry<TypeConfig>]) -> Result<(), Error> {
+    fn replay_all(&mut self, entries: &[Entry]) -> Result<(), Error> {
         if entries.is_empty() {
             return Ok(());
         }
@@ -179,7 +176,7 @@ impl Writer {
     /// Applies all that is in the log, agreed upon or not, and brings it to the disk.
     pub fn apply_log(&mut self) -> Result<(), Error> {
         loop {
-            let entries = self.journal.entries(next_index(self.applied.log), u64::MAX >> 1, APPEND_BYTES_MAX)?;
+            let entries = self.entries(next_index(self.applied.log), u64::MAX >> 1, APPEND_BYTES_MAX)?;
             if entries.is_empty() {
                 return self.flush(Level::Durable);
             }
@@ -188,7 +185,7 @@ impl Writer {
     }
 
     /// Applies entries of another log, and brings them to the disk.
-    pub fn apply_foreign(&mut self, entries: &[Entry<TypeConfig>]) -> Result<(), Error> {
+    pub fn apply_foreign(&mut self, entries: &[Entry]) -> Result<(), Error> {
         self.replay_all(entries)?;
         self.flush(Level::Durable)
     }
@@ -199,8 +196,7 @@ impl Writer {
     }
 
     fn is_only(&self) -> bool {
-        let membership = &self.applied.membership;
-        membership.nodes().count() == 1 && membership.nodes().all(|(id, _)| *id == self.member)
+        self.applied.membership.membership.nodes.keys().eq([&self.member])
     }
 
     /// Alone: the only member as of the applied entries, with nothing in the log behind them.
@@ -264,7 +260,7 @@ impl Writer {
             // Taken by `run`.
             Job::Append { entries, callback } => self.append(entries, vec![callback]),
             Job::Apply { entries, reply } => drop(reply.send(self.apply_committed(entries))),
-            Job::Entries { from, to, bytes_max, reply } => drop(reply.send(self.journal.entries(from, to, bytes_max))),
+            Job::Entries { from, to, bytes_max, reply } => drop(reply.send(self.entries(from, to, bytes_max))),
             Job::Truncate { since, reply } => {
                 let truncated = self.with_room(|writer| writer.journal.truncate(since));
                 drop(reply.send(truncated));
@@ -281,7 +277,7 @@ impl Writer {
                 (self.keep_log, self.alone) = (true, false);
                 drop(reply.send(Ok(self.applied.log)));
             }
-            Job::Install { meta, file, reply } => drop(reply.send(self.install(&meta, &file))),
+            Job::Install { last, file, reply } => drop(reply.send(self.install(last, &file))),
             Job::SaveVote { vote, reply } => {
                 let saved = self.with_room(|writer| {
                     let saved = writer.durably(|| set_meta(&writer.conn, "vote", &vote));
@@ -303,19 +299,19 @@ impl Writer {
     /// that it met.
     fn append_all(
         &mut self,
-        mut entries: Vec<Entry<TypeConfig>>,
-        callback: LogFlushed<TypeConfig>,
+        mut entries: Vec<Entry>,
+        callback: Flushed,
         jobs: &mut mpsc::Receiver<Job>,
     ) -> Option<Job> {
         let mut callbacks = vec![callback];
-        let mut bytes: usize = entries.iter().map(weight).sum();
+        let mut bytes: usize = entries.iter().map(Entry::weight).sum();
         let put_back = loop {
             if bytes > APPEND_BYTES_MAX {
                 break None;
             }
             match jobs.try_recv() {
                 Ok(Job::Append { entries: more, callback }) => {
-                    bytes += more.iter().map(weight).sum::<usize>();
+                    bytes += more.iter().map(Entry::weight).sum::<usize>();
                     entries.extend(more);
                     callbacks.push(callback);
                 }
@@ -327,14 +323,12 @@ impl Writer {
         put_back
     }
 
-    fn append(&mut self, entries: Vec<Entry<TypeConfig>>, callbacks: Vec<LogFlushed<TypeConfig>>) {
+    fn append(&mut self, entries: Vec<Entry>, callbacks: Vec<Flushed>) {
         // From the moment a membership with others is in the log, entries need their agreement.
-        if entries.iter().any(|entry| matches!(entry.payload, EntryPayload::Membership(_)))
-            && self.applied.membership.nodes().count() > 0
-        {
+        if entries.iter().any(|entry| entry.is_membership()) && !self.applied.membership.membership.nodes.is_empty() {
             self.alone = false;
         }
-        let follows = entries.first().is_some_and(|e| e.get_log_id().index == next_index(self.applied.log));
+        let follows = entries.first().is_some_and(|e| e.log_id.index == next_index(self.applied.log));
         // Alone, durable is agreed upon: apply at once.
         let result = self.with_room(|writer| {
             if writer.alone && follows { writer.append_alone(&entries) } else { writer.make_durable(&entries) }
@@ -343,75 +337,74 @@ impl Writer {
             error!(err = %Chain(err), "cannot append to the log");
         }
         for callback in callbacks {
-            callback.log_io_completed(result.as_ref().copied().map_err(|err| std::io::Error::other(err.to_string())));
+            callback(result.as_ref().copied().map_err(|err| std::io::Error::other(err.to_string())));
         }
     }
 
-    fn append_alone(&mut self, entries: &[Entry<TypeConfig>]) -> Result<(), Error> {
+    fn append_alone(&mut self, entries: &[Entry]) -> Result<(), Error> {
         // What the database cannot take is not promised: there is no end to what would be behind it.
         let room = if self.is_stuck { self.flush(Level::Relaxed) } else { Ok(()) };
         let Err(err) = room.and_then(|()| self.make_durable(entries)) else { return self.apply(entries) };
         self.fail(entries, &err);
-        let lossless = entries.iter().all(|e| matches!(e.payload, EntryPayload::Normal(_)));
+        let lossless = entries.iter().all(|e| matches!(e.payload, Payload::Normal(_)));
         if !matches!(err, Error::NoSpace { .. }) || !lossless {
             return Err(err);
         }
         // A full disk is the callers' error, not the end: as nothing of the entry is kept, it counts as one that
         // changed nothing. Other members could not know, so this holds for a Raft of one only.
         warn!(err = %Chain(&err), "write refused");
-        let blank = |entry: &Entry<TypeConfig>| Entry { log_id: entry.log_id, payload: EntryPayload::Blank };
+        let blank = |entry: &Entry| Entry { log_id: entry.log_id, payload: Payload::Blank };
         self.refused.extend(entries.iter().map(blank));
-        self.applied.log = entries.last().map(|e| *e.get_log_id());
+        self.applied.log = entries.last().map(|e| e.log_id);
         self.shared.applied_index.applied(self.applied.log);
         Ok(())
     }
 
-    fn make_durable(&mut self, entries: &[Entry<TypeConfig>]) -> Result<(), Error> {
+    fn make_durable(&mut self, entries: &[Entry]) -> Result<(), Error> {
         if self.is_broken {
             return Err(Error::Closed);
         }
-        let with_refused: Vec<_>;
-        let entries = if self.refused.is_empty() {
-            entries
-        } else {
-            with_refused = self.refused.iter().chain(entries).cloned().collect();
-            &with_refused[..]
-        };
-        let Some(first) = entries.first() else { return Ok(()) };
-        let prev = self.entry_before(first.get_log_id().index)?;
+        let frames: Vec<Frame> = self.refused.iter().chain(entries).map(Entry::frame).collect::<Result<_, _>>()?;
+        let Some(first) = frames.first() else { return Ok(()) };
+        let prev = self.entry_before(first.id.index)?;
         if self.journal.last().is_some() && self.journal.last() < prev && self.durable < prev.map(|log| log.index) {
             // The record says that the database has all before it. So it must, also after a power cut.
             self.flush(Level::Durable)?;
         }
-        let appended = self.journal.append(prev, entries);
+        let appended = self.journal.append(prev, &frames);
         appended.map_err(|err| if matches!(err, Error::NoSpace { .. }) { err } else { self.broken(err) })?;
         self.refused.clear();
         Ok(())
     }
 
+    /// Entries of the log, fewer if they have more than `bytes_max` bytes.
+    fn entries(&self, from: u64, to: u64, bytes_max: usize) -> Result<Vec<Entry>, Error> {
+        self.journal.entries(from, to, bytes_max)?.iter().map(Entry::read).collect()
+    }
+
     /// The number of the entry before `index`.
-    fn entry_before(&self, index: u64) -> Result<Option<LogId<u64>>, Error> {
+    fn entry_before(&self, index: u64) -> Result<Option<EntryId>, Error> {
         let Some(before) = index.checked_sub(1) else { return Ok(None) };
         let known = [self.journal.last(), self.applied.log, self.journal.purged()];
         if let Some(known) = known.into_iter().flatten().find(|log| log.index == before) {
             return Ok(Some(known));
         }
-        let logged = self.journal.entries(before, index, 1)?.first().map(|entry| *entry.get_log_id());
+        let logged = self.journal.entries(before, index, 1)?.first().map(|frame| frame.id);
         let missing =
             || Error::Corrupt { path: self.path.clone(), why: format!("entry {before} is missing in the log") };
         logged.map(Some).ok_or_else(missing)
     }
 
-    fn apply_committed(&mut self, entries: Vec<Entry<TypeConfig>>) -> Result<(), Error> {
+    fn apply_committed(&mut self, entries: Vec<Entry>) -> Result<(), Error> {
         let next = next_index(self.applied.log);
-        self.shared.applied_index.note(entries.last().map(|e| *e.get_log_id()));
-        let fresh: Vec<_> = entries.into_iter().filter(|e| e.get_log_id().index >= next).collect();
+        self.shared.applied_index.note(entries.last().map(|e| e.log_id));
+        let fresh: Vec<_> = entries.into_iter().filter(|e| e.log_id.index >= next).collect();
         if fresh.is_empty() {
             return Ok(());
         }
         let room = self.with_room(Writer::check_behind);
         let result = room.and_then(|()| self.apply(&fresh));
-        if fresh.iter().any(|e| matches!(e.payload, EntryPayload::Membership(_))) {
+        if fresh.iter().any(|e| e.is_membership()) {
             self.keep_log = false;
         }
         self.judge_alone();
@@ -419,7 +412,7 @@ impl Writer {
     }
 
     /// Applies entries that are durable, tells the watchers, answers those who wait.
-    fn apply(&mut self, entries: &[Entry<TypeConfig>]) -> Result<(), Error> {
+    fn apply(&mut self, entries: &[Entry]) -> Result<(), Error> {
         if self.is_broken {
             return Err(Error::Closed);
         }
@@ -434,7 +427,7 @@ impl Writer {
             }
         };
         // Who the members are is on the disk before anything else is answered: it says what this store is.
-        if entries.iter().any(|entry| matches!(entry.payload, EntryPayload::Membership(_)))
+        if entries.iter().any(|entry| entry.is_membership())
             && let Err(err) = self.with_room(|writer| writer.flush(Level::Durable))
         {
             self.fail(entries, &err);
@@ -456,7 +449,7 @@ impl Writer {
     }
 
     #[allow(clippy::type_complexity, reason = "used by the one caller above")]
-    fn pass(&mut self, entries: &[Entry<TypeConfig>]) -> rusqlite::Result<(Vec<(Origin, Vec<Outcome>)>, Told, u64)> {
+    fn pass(&mut self, entries: &[Entry]) -> rusqlite::Result<(Vec<(Origin, Vec<Outcome>)>, Told, u64)> {
         let mut leases = self.leases.lock();
         let mut pass = Pass {
             conn: &self.conn,
@@ -472,14 +465,14 @@ impl Writer {
         };
         let mut answers = Vec::new();
         for entry in entries {
-            let log = *entry.get_log_id();
+            let log = entry.log_id;
             pass.entry = (log.index, log.leader_id.term);
             self.applied.log = Some(log);
             match &entry.payload {
-                EntryPayload::Membership(membership) => {
-                    self.applied.membership = StoredMembership::new(Some(log), membership.clone())
+                Payload::Membership(membership) => {
+                    self.applied.membership = StoredMembership { log_id: Some(log), membership: membership.clone() }
                 }
-                EntryPayload::Normal(batch) if batch.origin.term == log.leader_id.term => {
+                Payload::Normal(batch) if batch.origin.term == log.leader_id.term => {
                     let mut outcomes = Vec::with_capacity(batch.commands.len());
                     for command in batch.commands.iter() {
                         let outcome = pass.command(command)?;
@@ -491,25 +484,25 @@ impl Writer {
                     answers.push((batch.origin, outcomes));
                 }
                 // One of another term was made for that: its member has proposed it again, or will.
-                EntryPayload::Normal(_) | EntryPayload::Blank => {}
+                Payload::Normal(_) | Payload::Blank => {}
             }
         }
         Ok((answers, Told { batches: pass.told, has_prev: pass.want_prev }, pass.revision))
     }
 
-    fn log_state(&self) -> LogState<TypeConfig> {
+    fn log_state(&self) -> LogState {
         let last = self.journal.last();
         // Alone, segments go when the database has what is in them: to openraft all of it is purged.
         if self.alone || last.is_none() || last < self.applied.log {
-            return LogState { last_purged_log_id: self.applied.log, last_log_id: self.applied.log };
+            return LogState { purged: self.applied.log, last: self.applied.log };
         }
-        LogState { last_purged_log_id: self.journal.purged(), last_log_id: last }
+        LogState { purged: self.journal.purged(), last }
     }
 
     /// Tells the callers of these entries that wait here the same error.
-    fn fail(&self, entries: &[Entry<TypeConfig>], err: &Error) {
+    fn fail(&self, entries: &[Entry], err: &Error) {
         for entry in entries {
-            if let EntryPayload::Normal(batch) = &entry.payload {
+            if let Payload::Normal(batch) = &entry.payload {
                 self.shared.pending.fail(&batch.origin, err);
             }
         }
@@ -552,8 +545,8 @@ impl Writer {
     }
 }
 
-fn touches_leases(entry: &Entry<TypeConfig>) -> bool {
-    let EntryPayload::Normal(batch) = &entry.payload else { return false };
+fn touches_leases(entry: &Entry) -> bool {
+    let Payload::Normal(batch) = &entry.payload else { return false };
     batch.commands.iter().any(|command| matches!(command, Command::LeaseGrant { .. } | Command::LeaseRevoke { .. }))
 }
 

@@ -99,7 +99,7 @@ impl Node {
     /// as entries.
     async fn begin_log(&self) -> Result<(), Error> {
         let asked = self.log.ask(openraft::ErrorVerb::Write, |reply| Job::KeepLog { reply }).await;
-        let kept_from = asked.map_err(Error::io("cannot begin the log"))?.index();
+        let kept_from = asked.map_err(Error::io("cannot begin the log"))?.map(|id| id.index);
         let closed = |_| Error::Closed;
         let mut metrics = self.raft.data_metrics();
         let reached = metrics.wait_for(|m| m.last_applied.index() >= kept_from);

@@ -19,6 +19,7 @@ use crate::mvcc::read::Reader;
 use crate::raft::log::Log;
 use crate::raft::peers::{Lane, Peers};
 use crate::raft::rpc::{SNAPSHOT, SnapshotAnswer, SnapshotHead};
+use crate::raft::types::snapshot_meta;
 
 /// Where copies are made from.
 #[derive(Clone)]
@@ -91,12 +92,8 @@ pub async fn send(
     known: &SnapshotMeta<u64, Peer>,
 ) -> Result<SnapshotAnswer, Error> {
     let (path, applied) = images.copy().await?;
-    debug_assert!(applied.log >= known.last_log_id, "the store went back");
-    let meta = SnapshotMeta {
-        last_log_id: applied.log,
-        last_membership: applied.membership,
-        snapshot_id: applied.log.map(|log| log.to_string()).unwrap_or_default(),
-    };
+    let meta = snapshot_meta(applied.log, applied.membership);
+    debug_assert!(meta.last_log_id >= known.last_log_id, "the store went back");
     let file = tokio::fs::File::open(&path).await.map_err(Error::io("cannot open the copy of the store"))?;
     let bytes = file.metadata().await.map_err(Error::io("cannot open the copy of the store"))?.len();
     let head = encode(&SnapshotHead { vote, meta, bytes })?;

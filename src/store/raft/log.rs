@@ -8,18 +8,18 @@ use std::sync::Arc;
 
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{
-    AnyError, Entry, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId as _, RaftLogReader, StorageError,
-    StorageIOError, Vote,
+    AnyError, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogReader, StorageError, StorageIOError, Vote,
 };
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Error;
 use crate::mvcc::applied_index::AppliedIndex;
+use crate::mvcc::entry::Entry;
 use crate::mvcc::job::Job;
-use crate::raft::types::{TypeConfig, weight};
+use crate::raft::types::{TypeConfig, entry_id, entry_of, log_id, raft_entry, raft_vote, vote_of};
 
 /// Entries that are appended and not yet applied.
-pub type Recent = Arc<Mutex<BTreeMap<u64, Entry<TypeConfig>>>>;
+pub type Recent = Arc<Mutex<BTreeMap<u64, Entry>>>;
 
 /// The log as openraft sees it.
 #[derive(Clone, Debug)]
@@ -69,24 +69,30 @@ const SEND_BYTES_MAX: usize = 1024 * 1024;
 
 impl Log {
     /// The entries `from..to`, cut short after `bytes_max`, but never to none.
-    async fn read(&self, from: u64, to: u64, bytes_max: usize) -> Result<Vec<Entry<TypeConfig>>, StorageError<u64>> {
+    async fn read(
+        &self,
+        from: u64,
+        to: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<openraft::Entry<TypeConfig>>, StorageError<u64>> {
         let recent: Vec<_> = {
             let recent = self.recent.lock();
             let mut bytes = 0;
             // The entry that passes the bound is still taken.
-            let fits = |entry: &&Entry<TypeConfig>| {
+            let fits = |entry: &&Entry| {
                 let before = bytes;
-                bytes += weight(entry);
+                bytes += entry.weight();
                 before < bytes_max
             };
             recent.range(from..to).map(|(_, entry)| entry).take_while(fits).cloned().collect()
         };
-        let complete = recent.first().is_some_and(|e| e.get_log_id().index == from)
+        let complete = recent.first().is_some_and(|e| e.log_id.index == from)
             && (recent.len() as u64 == to.saturating_sub(from) || bytes_max != usize::MAX);
         if complete || from >= to {
-            return Ok(recent);
+            return Ok(recent.into_iter().map(raft_entry).collect());
         }
-        self.ask(ErrorVerb::Read, |reply| Job::Entries { from, to, bytes_max, reply }).await
+        let read = self.ask(ErrorVerb::Read, |reply| Job::Entries { from, to, bytes_max, reply }).await?;
+        Ok(read.into_iter().map(raft_entry).collect())
     }
 }
 
@@ -94,7 +100,7 @@ impl RaftLogReader<TypeConfig> for Log {
     async fn try_get_log_entries<R: RangeBounds<u64> + Clone + Debug + OptionalSend>(
         &mut self,
         range: R,
-    ) -> Result<Vec<Entry<TypeConfig>>, StorageError<u64>> {
+    ) -> Result<Vec<openraft::Entry<TypeConfig>>, StorageError<u64>> {
         let from = match range.start_bound() {
             Bound::Included(from) => *from,
             Bound::Excluded(from) => from + 1,
@@ -112,7 +118,7 @@ impl RaftLogReader<TypeConfig> for Log {
         &mut self,
         start: u64,
         end: u64,
-    ) -> Result<Vec<Entry<TypeConfig>>, StorageError<u64>> {
+    ) -> Result<Vec<openraft::Entry<TypeConfig>>, StorageError<u64>> {
         self.read(start, end, SEND_BYTES_MAX).await
     }
 }
@@ -121,7 +127,8 @@ impl RaftLogStorage<TypeConfig> for Log {
     type LogReader = Log;
 
     async fn get_log_state(&mut self) -> Result<LogState<TypeConfig>, StorageError<u64>> {
-        self.ask(ErrorVerb::Read, |reply| Job::LogState { reply }).await
+        let state = self.ask(ErrorVerb::Read, |reply| Job::LogState { reply }).await?;
+        Ok(LogState { last_purged_log_id: state.purged.map(log_id), last_log_id: state.last.map(log_id) })
     }
 
     async fn get_log_reader(&mut self) -> Log {
@@ -129,34 +136,35 @@ impl RaftLogStorage<TypeConfig> for Log {
     }
 
     async fn save_vote(&mut self, vote: &Vote<u64>) -> Result<(), StorageError<u64>> {
-        let vote = *vote;
+        let vote = vote_of(vote);
         self.ask(ErrorVerb::Write, |reply| Job::SaveVote { vote, reply }).await
     }
 
     async fn read_vote(&mut self) -> Result<Option<Vote<u64>>, StorageError<u64>> {
-        self.ask(ErrorVerb::Read, |reply| Job::ReadVote { reply }).await
+        Ok(self.ask(ErrorVerb::Read, |reply| Job::ReadVote { reply }).await?.map(raft_vote))
     }
 
     async fn append<I>(&mut self, entries: I, callback: LogFlushed<TypeConfig>) -> Result<(), StorageError<u64>>
     where
-        I: IntoIterator<Item = Entry<TypeConfig>> + OptionalSend,
+        I: IntoIterator<Item = openraft::Entry<TypeConfig>> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let entries: Vec<_> = entries.into_iter().collect();
+        let entries: Vec<_> = entries.into_iter().map(entry_of).collect();
         {
             let mut recent = self.recent.lock();
-            recent.extend(entries.iter().map(|e| (e.get_log_id().index, e.clone())));
+            recent.extend(entries.iter().map(|e| (e.log_id.index, e.clone())));
         }
+        let callback = Box::new(move |done| callback.log_io_completed(done));
         let job = Job::Append { entries, callback };
         self.jobs.send(job).await.map_err(|_| storage_error(ErrorSubject::Logs, ErrorVerb::Write, &Error::Closed))
     }
 
-    async fn truncate(&mut self, log_id: LogId<u64>) -> Result<(), StorageError<u64>> {
-        self.recent.lock().split_off(&log_id.index);
-        self.ask(ErrorVerb::Delete, |reply| Job::Truncate { since: log_id.index, reply }).await
+    async fn truncate(&mut self, since: LogId<u64>) -> Result<(), StorageError<u64>> {
+        self.recent.lock().split_off(&since.index);
+        self.ask(ErrorVerb::Delete, |reply| Job::Truncate { since: since.index, reply }).await
     }
 
-    async fn purge(&mut self, log_id: LogId<u64>) -> Result<(), StorageError<u64>> {
-        self.ask(ErrorVerb::Delete, |reply| Job::Purge { upto: log_id, reply }).await
+    async fn purge(&mut self, purged: LogId<u64>) -> Result<(), StorageError<u64>> {
+        self.ask(ErrorVerb::Delete, |reply| Job::Purge { upto: entry_id(purged), reply }).await
     }
 }

@@ -2,15 +2,15 @@
 
 use openraft::storage::RaftStateMachine;
 use openraft::{
-    Entry, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogId as _, RaftSnapshotBuilder, Snapshot, SnapshotMeta,
-    StorageError, StoredMembership,
+    Entry, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftSnapshotBuilder, Snapshot, SnapshotMeta, StorageError,
+    StoredMembership,
 };
 
 use crate::error::Error;
 use crate::member::Peer;
 use crate::mvcc::job::Job;
 use crate::raft::log::{Log, storage_error};
-use crate::raft::types::{Image, TypeConfig};
+use crate::raft::types::{Image, TypeConfig, entry_id, entry_of, log_id, raft_members, snapshot_meta};
 
 /// The state machine as openraft sees it.
 #[derive(Clone, Debug)]
@@ -36,7 +36,8 @@ impl RaftStateMachine<TypeConfig> for Machine {
     type SnapshotBuilder = Machine;
 
     async fn applied_state(&mut self) -> Result<(Option<LogId<u64>>, StoredMembership<u64, Peer>), StorageError<u64>> {
-        self.log.ask(ErrorVerb::Read, |reply| Job::Applied { reply }).await
+        let (last, members) = self.log.ask(ErrorVerb::Read, |reply| Job::Applied { reply }).await?;
+        Ok((last.map(log_id), raft_members(members)))
     }
 
     async fn apply<I>(&mut self, entries: I) -> Result<Vec<()>, StorageError<u64>>
@@ -44,9 +45,9 @@ impl RaftStateMachine<TypeConfig> for Machine {
         I: IntoIterator<Item = Entry<TypeConfig>> + OptionalSend,
         I::IntoIter: OptionalSend,
     {
-        let entries: Vec<_> = entries.into_iter().collect();
+        let entries: Vec<_> = entries.into_iter().map(entry_of).collect();
         let n = entries.len();
-        let last = entries.last().map(|e| *e.get_log_id());
+        let last = entries.last().map(|e| e.log_id);
         if !last.is_some_and(|last| self.log.applied_index.acknowledge(last)) {
             self.log.ask(ErrorVerb::Write, |reply| Job::Apply { entries, reply }).await?;
         }
@@ -76,7 +77,8 @@ impl RaftStateMachine<TypeConfig> for Machine {
             return Err(storage_error(ErrorSubject::Snapshot(None), ErrorVerb::Write, &err));
         };
         self.log.recent.lock().clear();
-        self.log.ask(ErrorVerb::Write, |reply| Job::Install { meta: meta.clone(), file, reply }).await
+        let last = meta.last_log_id.map(entry_id);
+        self.log.ask(ErrorVerb::Write, |reply| Job::Install { last, file, reply }).await
     }
 
     async fn get_current_snapshot(&mut self) -> Result<Option<Snapshot<TypeConfig>>, StorageError<u64>> {
@@ -88,9 +90,10 @@ impl Machine {
     /// openraft wants a snapshot that covers what the log no longer holds. The database itself is it: the state is
     /// always as new as the last applied entry, and it is copied only when it is sent.
     async fn snapshot(&self) -> Result<Option<Snapshot<TypeConfig>>, StorageError<u64>> {
-        let (last_log_id, last_membership) = self.log.ask(ErrorVerb::Read, |reply| Job::Applied { reply }).await?;
-        let Some(last) = last_log_id else { return Ok(None) };
-        let meta = SnapshotMeta { last_log_id, last_membership, snapshot_id: last.to_string() };
-        Ok(Some(Snapshot { meta, snapshot: Box::new(Image { received: None }) }))
+        let (last, members) = self.log.ask(ErrorVerb::Read, |reply| Job::Applied { reply }).await?;
+        if last.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(Snapshot { meta: snapshot_meta(last, members), snapshot: Box::new(Image { received: None }) }))
     }
 }

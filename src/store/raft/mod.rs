@@ -4,20 +4,18 @@
 //! entries are applied when Raft says so.
 
 pub mod batch;
-
-pub mod node;
-
-pub mod log;
-pub mod machine;
-
 pub mod election;
 pub mod grow;
 pub mod image;
 pub mod last_contact;
 pub mod link;
+pub mod log;
+pub mod machine;
 pub mod network;
+pub mod node;
 pub mod peers;
 pub mod report;
 pub mod rpc;
 pub mod serve;
+pub mod start;
 pub mod types;
