@@ -14,7 +14,7 @@ use crate::journal::frame::next_index;
 use crate::mvcc::database::{self, Applied, set_meta};
 use crate::mvcc::memtable::{Row, Unsaved};
 use crate::mvcc::space::RESERVE_BYTES;
-use crate::mvcc::writer::Writer;
+use crate::mvcc::writer::{Health, Quorum, Writer};
 
 /// While the disk is full other members' entries are applied further, up to so many times what may be behind.
 const STUCK_TIMES_MAX: usize = 8;
@@ -36,8 +36,8 @@ pub enum Level {
 impl Writer {
     /// How long what is behind may wait; `None` if there is nothing, so that an idle store sleeps.
     pub(super) fn due_in(&self) -> Option<Duration> {
-        let since = self.unsaved.since.as_ref().filter(|_| !self.is_broken)?;
-        let full = self.unsaved.bytes >= self.bounds.behind_bytes_max && !self.is_stuck;
+        let since = self.unsaved.since.as_ref().filter(|_| self.health != Health::Broken)?;
+        let full = self.unsaved.bytes >= self.bounds.behind_bytes_max && self.health == Health::Sound;
         Some(if full { Duration::ZERO } else { BEHIND_FOR.saturating_sub(since.elapsed()) })
     }
 
@@ -51,9 +51,9 @@ impl Writer {
         }
         let level =
             if self.journal.can_retire(self.retirable(self.applied_index())) { Level::Durable } else { Level::Relaxed };
-        let was_stuck = self.is_stuck;
+        let was = self.health;
         if let Err(err) = self.flush(level) {
-            if !was_stuck && !self.is_broken {
+            if was == Health::Sound && self.health != Health::Broken {
                 error!(err = %Chain(&err), "cannot write the database, the log has what it lacks: it is tried again");
             }
             self.unsaved.since = Some(base::time::Stopwatch::start());
@@ -63,14 +63,14 @@ impl Writer {
     /// Refuses to apply more while the disk takes nothing.
     pub(super) fn check_behind(&mut self) -> Result<(), Error> {
         let bytes_max = STUCK_TIMES_MAX * self.bounds.behind_bytes_max;
-        if self.is_stuck && self.unsaved.bytes > bytes_max { self.flush(Level::Relaxed) } else { Ok(()) }
+        if self.health == Health::Full && self.unsaved.bytes > bytes_max { self.flush(Level::Relaxed) } else { Ok(()) }
     }
 
     /// Writes what is behind; afterwards the database says exactly what is applied.
     ///
     /// Errors: `NoSpace`: then what could not be written is still behind. `Io`: the writer is broken.
     pub(super) fn flush(&mut self, level: Level) -> Result<(), Error> {
-        if self.is_broken {
+        if self.health == Health::Broken {
             return Err(Error::Closed);
         }
         let memtable = Arc::clone(&self.shared.memtable);
@@ -80,7 +80,7 @@ impl Writer {
             let told_by_row = database::newest(self.saved.log, newest_row, self.member) == self.applied.log;
             // Compaction may take the newest row, so the floor brings `meta` up to date.
             let meta = !told_by_row || self.saved.membership != self.applied.membership || self.unsaved.floor.is_some();
-            let is_clean = !self.is_stuck && !meta && rows.is_empty() && self.unsaved.leases.is_empty();
+            let is_clean = self.health == Health::Sound && !meta && rows.is_empty() && self.unsaved.leases.is_empty();
             if is_clean && (level == Level::Relaxed || self.durable == self.applied_index()) {
                 drop(rows);
                 self.unsaved = Unsaved::default();
@@ -102,7 +102,7 @@ impl Writer {
                 self.after_commit(level)
             }
             Err(err) => {
-                self.is_stuck = true;
+                self.health = Health::Full;
                 self.take_back();
                 self.judge_space();
                 Err(self.broken_by("cannot write the database", err))
@@ -116,7 +116,7 @@ impl Writer {
             self.journal.retire(self.retirable(self.durable))?;
         }
         let checkpoint = database::checkpoint_if_long(&self.conn);
-        self.is_stuck = checkpoint.is_err();
+        self.health = if checkpoint.is_err() { Health::Full } else { Health::Sound };
         self.judge_space();
         checkpoint.map_err(|err| self.broken_by("cannot bring the WAL to the database", err))
     }
@@ -142,10 +142,10 @@ impl Writer {
 
     /// Nobody knows any more what is on the disk: says why, and has the process end.
     pub(super) fn broken(&mut self, err: Error) -> Error {
-        if !self.is_broken {
+        if self.health != Health::Broken {
             error!(err = %Chain(&err), "the disk failed the store");
         }
-        self.is_broken = true;
+        self.health = Health::Broken;
         err
     }
 
@@ -155,7 +155,9 @@ impl Writer {
         let mut was_full = false;
         loop {
             match work(self) {
-                Err(err @ Error::NoSpace { .. }) if !self.shared.space.is_closing() && !self.is_broken => {
+                Err(err @ Error::NoSpace { .. })
+                    if !self.shared.space.is_closing() && self.health != Health::Broken =>
+                {
                     if !was_full {
                         error!(err = %Chain(&err), "the disk is full: this member waits for room");
                     }
@@ -181,7 +183,7 @@ impl Writer {
         let dir = self.path.parent().unwrap_or(&self.path);
         // A disk that cannot say is not taken for full: writes tell.
         let free = self.disk.free_bytes(dir).unwrap_or(u64::MAX);
-        let is_low = self.is_stuck || free < RESERVE_BYTES;
+        let is_low = self.health != Health::Sound || free < RESERVE_BYTES;
         if self.shared.space.note(is_low) {
             match is_low {
                 true => warn!(free, "alarm NOSPACE: new values are refused until there is room"),
@@ -216,7 +218,11 @@ impl Writer {
     /// Up to which entry the log may forget if the database durably has those up to `durable`: alone all of them, with
     /// others what Raft needs no more.
     pub(super) fn retirable(&self, durable: Option<u64>) -> Option<u64> {
-        if self.alone { durable } else { durable.min(next_index(self.journal.purged()).checked_sub(1)) }
+        if self.quorum == Quorum::Alone {
+            durable
+        } else {
+            durable.min(next_index(self.journal.purged()).checked_sub(1))
+        }
     }
 
     pub(super) fn applied_index(&self) -> Option<u64> {

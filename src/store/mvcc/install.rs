@@ -13,7 +13,7 @@ use crate::mvcc::entry::Vote;
 use crate::mvcc::history;
 use crate::mvcc::hub::Told;
 use crate::mvcc::memtable::Unsaved;
-use crate::mvcc::writer::Writer;
+use crate::mvcc::writer::{Health, Writer};
 
 impl Writer {
     /// Puts a received database in the place of this one, in one SQLite transaction, and tells the watchers what they
@@ -53,7 +53,7 @@ impl Writer {
         self.conn.pragma_update(None, "synchronous", "NORMAL").map_err(failed)?;
         copied.map_err(|err| self.broken_by("cannot install a snapshot", err))?;
         self.shared.memtable.clear();
-        (self.unsaved, self.is_stuck) = (Unsaved::default(), false);
+        (self.unsaved, self.health) = (Unsaved::default(), Health::Sound);
         let revision = self.load()?;
         self.durable = self.applied_index();
         self.tell_missed(before, revision)

@@ -41,6 +41,29 @@ const SLICE_EVERY_JOBS: usize = 16;
 /// Bytes of entries, roughly, that are appended or read again together.
 const APPEND_BYTES_MAX: usize = 1024 * 1024;
 
+/// The state of the disk, as far as the thread knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Health {
+    /// It took what was written last.
+    Sound,
+    /// The database could not be written last time, and may be the next time.
+    Full,
+    /// Entries were applied in part, or a write or a sync failed: nobody knows what is on the disk. Only a new process,
+    /// from the log, makes the state whole.
+    Broken,
+}
+
+/// The agreement that an entry needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Quorum {
+    /// None: this member is the only one, and all of the log is applied. Entries are applied when they are durable.
+    Alone,
+    /// That of this member, which keeps its log: others are about to come.
+    Growing,
+    /// That of a majority.
+    Several,
+}
+
 /// The thread's state.
 pub struct Writer {
     pub(super) disk: Arc<dyn Disk>,
@@ -61,15 +84,8 @@ pub struct Writer {
     pub(super) unsaved: Unsaved,
     /// Up to which entry the database has everything on the disk, as far as this process knows.
     pub(super) durable: Option<u64>,
-    /// Whether the database could not be written last time.
-    pub(super) is_stuck: bool,
-    /// Whether entries were applied in part, or a write or a sync failed: nobody knows what is on the disk. Only a new
-    /// process, from the log, makes the state whole.
-    pub(super) is_broken: bool,
-    /// Whether this member is the only one, all of the log is applied, and nobody is about to come.
-    pub(super) alone: bool,
-    /// Others are about to come.
-    keep_log: bool,
+    pub(super) health: Health,
+    pub(super) quorum: Quorum,
     /// Entries that a full disk refused. To Raft they are there, so the next record begins with them, as ones that
     /// change nothing.
     refused: Vec<Entry>,
@@ -90,16 +106,14 @@ impl Writer {
             newest_row: None,
             unsaved: Unsaved::default(),
             durable: None,
-            is_stuck: false,
-            is_broken: false,
+            health: Health::Sound,
+            quorum: Quorum::Several,
             member,
             journal,
             bounds,
             index: shared.index.clone(),
             leases: shared.leases.clone(),
             hub: shared.hub.clone(),
-            alone: false,
-            keep_log: false,
             refused: Vec::new(),
             compacting: None,
             conn,
@@ -202,8 +216,17 @@ impl Writer {
     /// Alone: the only member as of the applied entries, with nothing in the log behind them.
     fn judge_alone(&mut self) {
         let only = self.is_only() && self.journal.last() <= self.applied.log;
-        self.alone = only && !self.keep_log;
+        if self.quorum != Quorum::Growing {
+            self.quorum = if only { Quorum::Alone } else { Quorum::Several };
+        }
         self.shared.alone.store(only, Ordering::Release);
+    }
+
+    /// A membership with others is in the log: from here on entries need their agreement.
+    fn leave_alone(&mut self) {
+        if self.quorum == Quorum::Alone {
+            self.quorum = Quorum::Several;
+        }
     }
 
     /// Works until told to stop, or until something fails that cannot be taken back.
@@ -212,7 +235,7 @@ impl Writer {
         loop {
             base::sys::give_back_if_asked();
             self.flush_if_due();
-            if self.is_broken {
+            if self.health == Health::Broken {
                 // Who waits for the thread ends the process; nothing is written any more, and the log is let go by
                 // nobody.
                 error!("the store ends: only a new start can tell what is on its disk");
@@ -274,7 +297,7 @@ impl Writer {
                 drop(reply.send(Ok((self.shared.applied_index.acknowledged(), self.applied.membership.clone()))))
             }
             Job::KeepLog { reply } => {
-                (self.keep_log, self.alone) = (true, false);
+                self.quorum = Quorum::Growing;
                 drop(reply.send(Ok(self.applied.log)));
             }
             Job::Install { last, file, reply } => drop(reply.send(self.install(last, &file))),
@@ -325,13 +348,17 @@ impl Writer {
 
     fn append(&mut self, entries: Vec<Entry>, callbacks: Vec<Flushed>) {
         // From the moment a membership with others is in the log, entries need their agreement.
-        if entries.iter().any(|entry| entry.is_membership()) && !self.applied.membership.membership.nodes.is_empty() {
-            self.alone = false;
+        if entries.iter().any(Entry::is_membership) && !self.applied.membership.membership.nodes.is_empty() {
+            self.leave_alone();
         }
         let follows = entries.first().is_some_and(|e| e.log_id.index == next_index(self.applied.log));
         // Alone, durable is agreed upon: apply at once.
         let result = self.with_room(|writer| {
-            if writer.alone && follows { writer.append_alone(&entries) } else { writer.make_durable(&entries) }
+            if writer.quorum == Quorum::Alone && follows {
+                writer.append_alone(&entries)
+            } else {
+                writer.make_durable(&entries)
+            }
         });
         if let Err(err) = &result {
             error!(err = %Chain(err), "cannot append to the log");
@@ -343,7 +370,7 @@ impl Writer {
 
     fn append_alone(&mut self, entries: &[Entry]) -> Result<(), Error> {
         // What the database cannot take is not promised: there is no end to what would be behind it.
-        let room = if self.is_stuck { self.flush(Level::Relaxed) } else { Ok(()) };
+        let room = if self.health == Health::Full { self.flush(Level::Relaxed) } else { Ok(()) };
         let Err(err) = room.and_then(|()| self.make_durable(entries)) else { return self.apply(entries) };
         self.fail(entries, &err);
         let lossless = entries.iter().all(|e| matches!(e.payload, Payload::Normal(_)));
@@ -361,7 +388,7 @@ impl Writer {
     }
 
     fn make_durable(&mut self, entries: &[Entry]) -> Result<(), Error> {
-        if self.is_broken {
+        if self.health == Health::Broken {
             return Err(Error::Closed);
         }
         let frames: Vec<Frame> = self.refused.iter().chain(entries).map(Entry::frame).collect::<Result<_, _>>()?;
@@ -404,8 +431,8 @@ impl Writer {
         }
         let room = self.with_room(Writer::check_behind);
         let result = room.and_then(|()| self.apply(&fresh));
-        if fresh.iter().any(|e| e.is_membership()) {
-            self.keep_log = false;
+        if fresh.iter().any(Entry::is_membership) {
+            self.quorum = Quorum::Several;
         }
         self.judge_alone();
         result
@@ -413,7 +440,7 @@ impl Writer {
 
     /// Applies entries that are durable, tells the watchers, answers those who wait.
     fn apply(&mut self, entries: &[Entry]) -> Result<(), Error> {
-        if self.is_broken {
+        if self.health == Health::Broken {
             return Err(Error::Closed);
         }
         let applied = self.pass(entries);
@@ -427,7 +454,7 @@ impl Writer {
             }
         };
         // Who the members are is on the disk before anything else is answered: it says what this store is.
-        if entries.iter().any(|entry| entry.is_membership())
+        if entries.iter().any(Entry::is_membership)
             && let Err(err) = self.with_room(|writer| writer.flush(Level::Durable))
         {
             self.fail(entries, &err);
@@ -493,7 +520,7 @@ impl Writer {
     fn log_state(&self) -> LogState {
         let last = self.journal.last();
         // Alone, segments go when the database has what is in them: to openraft all of it is purged.
-        if self.alone || last.is_none() || last < self.applied.log {
+        if self.quorum == Quorum::Alone || last.is_none() || last < self.applied.log {
             return LogState { purged: self.applied.log, last: self.applied.log };
         }
         LogState { purged: self.journal.purged(), last }

@@ -11,7 +11,7 @@ use crate::command::{Command, Outcome};
 use crate::error::Error;
 use crate::pending::PendingBatch;
 use crate::raft::node::Node;
-use crate::raft::rpc::Proposed;
+use crate::raft::rpc::ProposeReply;
 
 /// Commands in one entry at most, so that one entry stays short to apply.
 const BATCH_COMMANDS_MAX: usize = 512;
@@ -165,8 +165,8 @@ async fn propose_there(
         _ = node.leader_changed((Some(leader), term)) => return Attempt::Sent,
     };
     match answer {
-        Ok(Ok(Proposed::Refused)) => Attempt::Refused,
-        Ok(Ok(Proposed::Taken)) => Attempt::Sent,
+        Ok(Ok(ProposeReply::Refused)) => Attempt::Refused,
+        Ok(Ok(ProposeReply::Taken)) => Attempt::Sent,
         Ok(Err(_)) | Err(_) => Attempt::Unanswered,
     }
 }

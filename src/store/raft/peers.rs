@@ -16,7 +16,7 @@ use crate::command::Batch;
 use crate::error::Error;
 use crate::member::{Network, Peer};
 use crate::raft::link::Link;
-use crate::raft::rpc::{ADDRESS, CALL_BYTES_MAX, CLUSTER, Call, MEMBER, Propose, Proposed};
+use crate::raft::rpc::{ADDRESS, CALL_BYTES_MAX, CLUSTER, Call, MEMBER, Propose, ProposeReply};
 
 /// A call that is not Raft's own ends by then.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -156,7 +156,7 @@ impl Peers {
     }
 
     /// Hands commands to the leader.
-    pub async fn propose(&self, to: u64, batch: &Batch) -> Result<Proposed, Error> {
+    pub async fn propose(&self, to: u64, batch: &Batch) -> Result<ProposeReply, Error> {
         self.ask(to, &Propose(batch.clone())).await
     }
 

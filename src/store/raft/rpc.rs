@@ -53,7 +53,7 @@ call!(/// Raft's RequestVote.
 call!(/// Asks whether the called would vote for a member whose log ends there. Nothing is promised or changed by it.
     Poll(Option<LogId<u64>>) -> bool, "poll");
 call!(/// Commands for the leader.
-    Propose(Batch) -> Proposed, "propose");
+    Propose(Batch) -> ProposeReply, "propose");
 call!(/// Asks the leader how far a member must have applied for a linearizable read.
     ReadIndex(()) -> Result<Option<u64>, Refusal>, "read-index");
 call!(/// A change of the group, for the leader.
@@ -90,7 +90,7 @@ pub type SnapshotAnswer = Option<SnapshotResponse<u64>>;
 
 /// What became of a proposal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Proposed {
+pub enum ProposeReply {
     /// It is in the leader's log.
     Taken,
     /// It is not, and will not be.

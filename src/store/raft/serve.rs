@@ -19,8 +19,8 @@ use crate::raft::node::Node;
 use crate::raft::peers::collect;
 use crate::raft::report::Reporter;
 use crate::raft::rpc::{
-    ADDRESS, Append, Ballot, CLUSTER, Call, KeepAlive, LeaseLeft, MEMBER, Members, Poll, Propose, Proposed, ReadIndex,
-    Refusal, Reshape, SNAPSHOT, SnapshotAnswer, SnapshotHead, Stand, Status, Yield,
+    ADDRESS, Append, Ballot, CLUSTER, Call, KeepAlive, LeaseLeft, MEMBER, Members, Poll, Propose, ProposeReply,
+    ReadIndex, Refusal, Reshape, SNAPSHOT, SnapshotAnswer, SnapshotHead, Stand, Status, Yield,
 };
 use crate::raft::types::{Image, TypeConfig};
 
@@ -156,23 +156,23 @@ impl Inbox {
         self.node.reshape(&change).await
     }
 
-    async fn propose(&self, Propose(batch): Propose) -> Proposed {
+    async fn propose(&self, Propose(batch): Propose) -> ProposeReply {
         let node = &self.node;
         let (leader, term) = node.leader();
         if leader != Some(node.id) || term != batch.origin.term {
-            return Proposed::Refused;
+            return ProposeReply::Refused;
         }
         if !node.proposed.is_first(&batch.origin) {
             // The answer to the first try was lost on its way.
-            return Proposed::Taken;
+            return ProposeReply::Taken;
         }
         match node.raft.client_write_ff(batch).await {
             // Whether it is agreed upon the caller learns from its own log.
             Ok(answer) => {
                 node.unread.keep(answer);
-                Proposed::Taken
+                ProposeReply::Taken
             }
-            Err(_) => Proposed::Refused,
+            Err(_) => ProposeReply::Refused,
         }
     }
 
