@@ -1,6 +1,6 @@
 //! A pod that wants devices gets them before it is taken in, and its containers what they need to use them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use k8s_cri::v1 as cri;
@@ -12,10 +12,34 @@ use crate::cgroups;
 use crate::container::{self, Role};
 use crate::devices::allocations::Given;
 use crate::devices::registry::Devices;
-use crate::plugins::link::Link;
+use crate::plugins::link::{CallError, Link};
 
 /// A plugin has this long for a call.
 const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Why a pod gets no devices, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AllocateError {
+    #[error("pod {uid:?} container {container:?} changed request for resource {resource:?} from {before} to {now}")]
+    Changed { uid: String, container: String, resource: String, before: usize, now: usize },
+    #[error("no healthy devices present; cannot allocate unhealthy devices {resource}")]
+    NoneHealthy { resource: String },
+    #[error("requested number of devices unavailable for {resource}. Requested: {n}, Available: {available}")]
+    TooFew { resource: String, n: usize, available: usize },
+    #[error("{0}")]
+    Refused(CallError),
+    #[error("device plugin GetPreferredAllocation rpc failed with err: {0}")]
+    NoPreference(CallError),
+    #[error("no containers return in allocation response")]
+    NoAnswer,
+    #[error("cannot write the checkpoint")]
+    Checkpoint,
+}
+
+/// A pod's `UnexpectedAdmissionError`.
+#[derive(Debug, thiserror::Error)]
+#[error("Allocate failed due to {0}, which is unexpected")]
+pub(crate) struct Unexpected(AllocateError);
 
 /// What one container wants of one resource.
 struct Wish {
@@ -32,103 +56,126 @@ struct Plugin {
     taken: BTreeSet<String>,
 }
 
+/// Devices that a pod's containers are to be given, before any of them is.
+#[derive(Default)]
+struct Grants {
+    /// By container and resource.
+    made: BTreeMap<(String, String), Given>,
+    /// Devices of init containers, which are free for those after them: resource and device.
+    reuse: BTreeSet<(String, String)>,
+}
+
+impl Grants {
+    fn add(&mut self, wish: Wish, role: Role, given: Given) {
+        let ids = given.ids.iter().map(|id| (wish.resource.clone(), id.clone()));
+        match role {
+            Role::Init => self.reuse.extend(ids),
+            _ => ids.for_each(|id| {
+                self.reuse.remove(&id);
+            }),
+        }
+        self.made.insert((wish.container, wish.resource), given);
+    }
+
+    fn reusable(&self, resource: &str) -> BTreeSet<String> {
+        self.reuse.iter().filter(|(of, _)| of == resource).map(|(_, id)| id.clone()).collect()
+    }
+
+    fn taken(&self, resource: &str) -> impl Iterator<Item = &String> {
+        self.made.iter().filter(move |((_, of), _)| of == resource).flat_map(|(_, given)| &given.ids)
+    }
+}
+
 impl Devices {
-    /// Gives the pod the devices that it wants, once. The error is the text of upstream's `UnexpectedAdmissionError`.
-    pub(crate) async fn admit(&self, pod: &Pod) -> Result<(), String> {
+    /// Gives the pod the devices that it wants, all or none.
+    pub(crate) async fn admit(&self, pod: &Pod) -> Result<(), Unexpected> {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        let known: Vec<String> = self.with(|state| state.resources.keys().cloned().collect());
-        let mut reuse: BTreeSet<(String, String)> = BTreeSet::new();
-        let mut given_any = false;
         let _one_at_a_time = self.turn.lock().await;
+        let granted = self.plan(&uid, pod).await;
+        granted.and_then(|grants| self.commit(&uid, grants)).map_err(|why| {
+            // A pod that is refused keeps nothing that an earlier try gave it.
+            self.release(&uid);
+            Unexpected(why)
+        })
+    }
+
+    /// Asks plugins for all that the pod lacks. Changes nothing here.
+    async fn plan(&self, uid: &str, pod: &Pod) -> Result<Grants, AllocateError> {
+        let known: Vec<String> = self.with(|state| state.resources.keys().cloned().collect());
+        let mut grants = Grants::default();
         for (container, role) in container::all(pod) {
             for wish in wishes(container, &known) {
                 let have = self.with(|s| {
-                    s.allocations.get(&uid).and_then(|p| p.get(&wish.container)?.get(&wish.resource).cloned())
+                    s.allocations.get(uid).and_then(|p| p.get(&wish.container)?.get(&wish.resource).cloned())
                 });
                 let given = match have {
                     Some(given) if given.ids.len() == wish.n => given,
                     Some(given) => {
-                        self.release(&uid);
-                        return Err(failed(&format!(
-                            "pod {uid:?} container {:?} changed request for resource {:?} from {} to {}",
-                            wish.container,
-                            wish.resource,
-                            given.ids.len(),
-                            wish.n
-                        )));
+                        return Err(AllocateError::Changed {
+                            uid: uid.to_owned(),
+                            container: wish.container,
+                            resource: wish.resource,
+                            before: given.ids.len(),
+                            now: wish.n,
+                        });
                     }
-                    None => {
-                        let of_resource =
-                            reuse.iter().filter(|(r, _)| *r == wish.resource).map(|(_, id)| id.clone()).collect();
-                        match self.give(&uid, &wish, &of_resource).await {
-                            Ok(given) => given,
-                            Err(why) => {
-                                self.release(&uid);
-                                return Err(failed(&why));
-                            }
-                        }
-                    }
+                    None => self.ask(&wish, &grants).await?,
                 };
-                given_any = true;
-                let ids = given.ids.iter().map(|id| (wish.resource.clone(), id.clone()));
-                match role {
-                    // What an init container had is free for those after it.
-                    Role::Init => reuse.extend(ids),
-                    _ => ids.for_each(|id| {
-                        reuse.remove(&id);
-                    }),
-                }
+                grants.add(wish, role, given);
             }
         }
-        if given_any && !self.keep() {
-            self.release(&uid);
-            return Err(failed("cannot write the checkpoint"));
-        }
-        Ok(())
+        Ok(grants)
     }
 
-    async fn give(&self, uid: &str, wish: &Wish, reuse: &BTreeSet<String>) -> Result<Given, String> {
-        let Some(plugin) = self.plugin(&wish.resource) else {
-            return Err(format!("no healthy devices present; cannot allocate unhealthy devices {}", wish.resource));
-        };
-        if plugin.healthy.is_empty() {
-            return Err(format!("no healthy devices present; cannot allocate unhealthy devices {}", wish.resource));
+    /// Notes what was granted, also on the disk.
+    fn commit(&self, uid: &str, grants: Grants) -> Result<(), AllocateError> {
+        if grants.made.is_empty() {
+            return Ok(());
         }
-        let choice = Choice { healthy: &plugin.healthy, taken: &plugin.taken, reuse };
+        self.with(|state| {
+            let pod = state.allocations.entry(uid.to_owned()).or_default();
+            for ((container, resource), given) in grants.made {
+                pod.entry(container).or_default().insert(resource, given);
+            }
+        });
+        if self.keep() { Ok(()) } else { Err(AllocateError::Checkpoint) }
+    }
+
+    async fn ask(&self, wish: &Wish, grants: &Grants) -> Result<Given, AllocateError> {
+        let none = || AllocateError::NoneHealthy { resource: wish.resource.clone() };
+        let plugin =
+            self.plugin(&wish.resource, grants).filter(|plugin| !plugin.healthy.is_empty()).ok_or_else(none)?;
+        let reuse = grants.reusable(&wish.resource);
+        let choice = Choice { healthy: &plugin.healthy, taken: &plugin.taken, reuse: &reuse };
         let preferred = if plugin.options.get_preferred_allocation_available {
             preferred(&plugin, &choice, wish).await?
         } else {
             Vec::new()
         };
-        let ids = choice.take(wish.n, &preferred).map_err(|available| {
-            format!(
-                "requested number of devices unavailable for {}. Requested: {}, Available: {available}",
-                wish.resource, wish.n
-            )
+        let ids = choice.take(wish.n, &preferred).map_err(|available| AllocateError::TooFew {
+            resource: wish.resource.clone(),
+            n: wish.n,
+            available,
         })?;
         let request =
             pb::AllocateRequest { container_requests: vec![pb::DeviceIds { ids: ids.iter().cloned().collect() }] };
         let answer: Result<pb::AllocateResponse, _> = plugin.link.call(pb::ALLOCATE, request, TIMEOUT).await;
-        let needs = answer.map_err(|err| err.to_string())?.container_responses.into_iter().next();
-        let needs = needs.ok_or_else(|| "no containers return in allocation response".to_owned())?;
-        let given = Given { ids, needs };
-        self.with(|state| {
-            let pod = state.allocations.entry(uid.to_owned()).or_default();
-            pod.entry(wish.container.clone()).or_default().insert(wish.resource.clone(), given.clone());
-        });
-        Ok(given)
+        let needs = answer.map_err(AllocateError::Refused)?.container_responses.into_iter().next();
+        let needs = needs.ok_or(AllocateError::NoAnswer)?;
+        Ok(Given { ids, needs })
     }
 
-    fn plugin(&self, resource: &str) -> Option<Plugin> {
+    fn plugin(&self, resource: &str, grants: &Grants) -> Option<Plugin> {
         self.with(|state| {
             let found = state.resources.get(resource)?;
             let of_resource =
                 state.allocations.values().flat_map(|pod| pod.values()).filter_map(|container| container.get(resource));
+            let taken = of_resource.flat_map(|given| &given.ids).chain(grants.taken(resource));
             Some(Plugin {
                 link: found.link.clone()?,
                 options: found.options.clone(),
                 healthy: found.devices.iter().filter(|(_, d)| d.healthy).map(|(id, _)| id.clone()).collect(),
-                taken: of_resource.flat_map(|given| given.ids.iter().cloned()).collect(),
+                taken: taken.cloned().collect(),
             })
         })
     }
@@ -153,11 +200,7 @@ impl Devices {
     }
 }
 
-fn failed(why: &str) -> String {
-    format!("Allocate failed due to {why}, which is unexpected")
-}
-
-async fn preferred(plugin: &Plugin, choice: &Choice<'_>, wish: &Wish) -> Result<Vec<String>, String> {
+async fn preferred(plugin: &Plugin, choice: &Choice<'_>, wish: &Wish) -> Result<Vec<String>, AllocateError> {
     let must: BTreeSet<String> = choice.first(wish.n);
     let available = must.union(&choice.free()).cloned().collect();
     let one = pb::ContainerPreferred {
@@ -168,7 +211,7 @@ async fn preferred(plugin: &Plugin, choice: &Choice<'_>, wish: &Wish) -> Result<
     let request = pb::PreferredRequest { container_requests: vec![one] };
     let answer: Result<pb::PreferredResponse, _> =
         plugin.link.call(pb::GET_PREFERRED_ALLOCATION, request, TIMEOUT).await;
-    let answer = answer.map_err(|err| format!("device plugin GetPreferredAllocation rpc failed with err: {err}"))?;
+    let answer = answer.map_err(AllocateError::NoPreference)?;
     Ok(answer.container_responses.into_iter().next().unwrap_or_default().ids)
 }
 

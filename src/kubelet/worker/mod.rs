@@ -269,7 +269,8 @@ impl Worker {
             self.failure = Some((reason, format!("Pod was rejected: {message}")));
             return Some(Outcome::Again);
         }
-        if is_new && let Err(message) = Box::pin(self.node.devices.admit(&self.pod)).await {
+        if is_new && let Err(refused) = Box::pin(self.node.devices.admit(&self.pod)).await {
+            let message = refused.to_string();
             self.node.events.pod(&self.pod, None, Kind::Warning, "UnexpectedAdmissionError", message.clone());
             self.failure = Some(("UnexpectedAdmissionError".to_owned(), format!("Pod was rejected: {message}")));
             return Some(Outcome::Again);
