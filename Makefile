@@ -13,9 +13,10 @@ test: ## all tests, those with real containers included (as root)
 test-vm: ## a whole machine under emulation: install.sh, reboot, power cuts, uninstall (as root, many minutes)
 	@sh scripts/test-vm.sh
 
-check: ## read-only: format, lints, the tree's own rules
+check: ## read-only: format, lints, documentation, the tree's own rules
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --workspace
 	cargo test --test tidy
 	if command -v cargo-deny >/dev/null; then cargo deny --offline check bans licenses sources; fi
 

@@ -1,4 +1,4 @@
-//! The front door: argv[0] or the subcommand decides the role; nothing else happens here.
+//! The front door: `argv[0]` or the subcommand decides the role; nothing else happens here.
 
 mod agent;
 mod commands;

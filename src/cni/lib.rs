@@ -33,7 +33,7 @@ pub const PLUGINS: [&str; 6] = ["bridge", "host-local", "loopback", "portmap", "
 pub use crate::conflist::{Conflist, conflist};
 pub use crate::source::is_possible as source_guard_is_possible;
 
-/// Runs one CNI call as `plugin` (the base name of argv[0]) and returns the exit code: 0, or 1 with the spec's error
+/// Runs one CNI call as `plugin` (the base name of `argv[0]`) and returns the exit code: 0, or 1 with the spec's error
 /// JSON on stdout.
 pub fn main(plugin: &str) -> i32 {
     let mut stdin = Vec::new();

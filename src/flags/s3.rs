@@ -45,6 +45,7 @@ pub(crate) struct S3Flags {
     #[arg(long, alias = "s3-folder", global = true, value_name = "PATH", help_heading = "Snapshots in S3")]
     pub(crate) etcd_s3_folder: Option<String>,
     /// HTTP proxy to S3: http://[USER:PASSWORD@]HOST:PORT.
+    #[allow(rustdoc::broken_intra_doc_links, reason = "the text is shown by --help as it stands")]
     #[arg(long, alias = "s3-proxy", global = true, value_name = "URL", value_parser = secret, help_heading = "Snapshots in S3")]
     pub(crate) etcd_s3_proxy: Option<Secret<String>>,
     /// How long one request may take; a snapshot goes in parts of 64 MiB (default: 5m0s).

@@ -87,7 +87,8 @@ fn check_namespace(call: &Call<'_, '_>, object: &mut Value) -> Result<(), Status
     Ok(())
 }
 
-/// Names, completes, judges and stores a new object of the storage version. `tracked` as in [`write::update`].
+/// Names, completes, judges and stores a new object of the storage version. `tracked` as in
+/// [`update`](super::write::update).
 pub async fn store(
     call: &mut Call<'_, '_>,
     object: Value,

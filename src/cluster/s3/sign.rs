@@ -1,7 +1,7 @@
 //! AWS Signature Version 4 in a request's headers, over ring. Pure.
 //!
 //! No crate: those at hand bring a second SHA-256 and HMAC, and put the signature into the URL, where logs of others
-//! show it. Spec: https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html
+//! show it. Spec: <https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html>
 
 use base::hex;
 use base::secret::Secret;

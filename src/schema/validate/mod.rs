@@ -1,4 +1,4 @@
-//! Is this object allowed? Field errors in upstream's words. Kinds hang their rules on the map in [`rules`].
+//! Is this object allowed? Field errors in upstream's words. The row of a kind names its rules (`schema/kinds`).
 
 pub mod error;
 pub mod options;
