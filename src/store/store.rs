@@ -82,9 +82,10 @@ impl Store {
     ///
     /// A member that is alone leads when this returns. One of several may still wait for a leader: see
     /// [`Store::ready`]. One that is new and [`Joining`](crate::member::Birth::Joining) waits to be added with
-    /// [`Store::add_learner`] on another member. It closes when `group` stops: a leader hands over, writes in flight are
-    /// answered, the database is left as one file. Errors: `InUse` if another process has it, `NewerSchema`, `Corrupt`,
-    /// `Io`.
+    /// [`Store::add_learner`] on another member. It closes when `group` stops: a leader hands over, writes in flight
+    /// are answered, the database is left as one file.
+    ///
+    /// Errors: `InUse` if another process has it, `NewerSchema`, `Corrupt`, `Io`.
     pub async fn open(config: Config, group: &Group) -> Result<Arc<Store>, Error> {
         Store::open_on(Arc::new(SystemDisk), config, group).await
     }
