@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 use crate::behaviour::Object;
 use crate::defaults::{at, each, make, put};
 use crate::print::cells::{age, name};
-use crate::print::column;
-use crate::print::column::{AGE, Column, NAME};
+use crate::print::column::{self, AGE, Column, NAME};
 use crate::read;
 
 pub(crate) mod mutating_admission_policy;

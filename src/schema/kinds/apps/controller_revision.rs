@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 
 use crate::behaviour::{Behaviour, Printer, Rules, kind};
 use crate::print::cells::{age, name};
-use crate::print::column;
-use crate::print::column::{AGE, NAME};
+use crate::print::column::{self, AGE, NAME};
 use crate::print::workload::count;
 use crate::validate;
 

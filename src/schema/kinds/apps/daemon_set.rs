@@ -5,11 +5,9 @@ use model::meta;
 use serde_json::{Value, json};
 
 use crate::behaviour::{Behaviour, Counts, Object, Owners, Prepare, Printer, Rules, kind};
-use crate::defaults;
-use crate::defaults::{make, put, put_zero, text};
+use crate::defaults::{self, make, put, put_zero, text};
 use crate::print::cells::{age, containers, labels_text, name};
-use crate::print::column;
-use crate::print::column::{AGE, NAME};
+use crate::print::column::{self, AGE, NAME};
 use crate::print::workload::{CONTAINERS, IMAGES, SELECTOR, count, selector};
 use crate::read;
 use crate::strategy::keep::keep;

@@ -4,11 +4,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::behaviour::{Behaviour, Counts, Generation, Object, Owners, Printer, Rules, kind};
-use crate::defaults;
-use crate::defaults::{make, put, put_zero, text};
+use crate::defaults::{self, make, put, put_zero, text};
 use crate::print::cells::{age, containers, name};
-use crate::print::column;
-use crate::print::column::{AGE, NAME};
+use crate::print::column::{self, AGE, NAME};
 use crate::print::workload::{CONTAINERS, IMAGES, SELECTOR, count, selector};
 use crate::read;
 use crate::validate;

@@ -4,8 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::behaviour::{Behaviour, Counts, Object, Owners, Printer, Rules, kind};
-use crate::defaults;
-use crate::defaults::{make, put};
+use crate::defaults::{self, make, put};
 use crate::print::workload::{REPLICAS, replicas, selector};
 use crate::validate;
 

@@ -5,12 +5,10 @@ use model::names;
 use serde_json::{Value, json};
 
 use crate::behaviour::{Behaviour, Counts, Object, Owners, Printer, Rules, kind};
-use crate::defaults;
-use crate::defaults::{at, each, make, put, put_zero, text};
+use crate::defaults::{self, at, each, make, put, put_zero, text};
 use crate::kinds::core::persistent_volume_claim;
 use crate::print::cells::{age, containers, name};
-use crate::print::column;
-use crate::print::column::{AGE, NAME};
+use crate::print::column::{self, AGE, NAME};
 use crate::print::workload::{CONTAINERS, IMAGES};
 use crate::read;
 use crate::validate;

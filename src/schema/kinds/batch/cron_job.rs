@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 
 use super::failure_policy;
 use crate::behaviour::{Behaviour, Object, Owners, Printer, Rules, kind};
-use crate::defaults;
-use crate::defaults::{make, put, put_zero};
+use crate::defaults::{self, make, put, put_zero};
 use crate::print::cells::{age, containers, name, or_none};
 use crate::print::column::{AGE, NAME};
 use crate::print::workload::{CONTAINERS, IMAGES, SELECTOR};

@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 
 use super::failure_policy;
 use crate::behaviour::{Behaviour, Deletion, Object, Owners, Prepare, Printer, Rules, kind};
-use crate::defaults;
-use crate::defaults::{has, is_empty, make, put};
+use crate::defaults::{self, has, is_empty, make, put};
 use crate::print::cells::{age, containers, name};
 use crate::print::column::{AGE, NAME};
 use crate::print::workload::{CONTAINERS, IMAGES, SELECTOR, selector};

@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 use crate::behaviour::{Behaviour, Creation, Object, Printer, Rules, kind};
 use crate::defaults::{each, put_zero};
 use crate::print::cells::{age, name, three_and_more};
-use crate::print::column;
-use crate::print::column::{AGE, NAME};
+use crate::print::column::{self, AGE, NAME};
 use crate::read;
 use crate::validate;
 

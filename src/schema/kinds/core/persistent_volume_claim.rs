@@ -8,8 +8,7 @@ use super::{access_modes, phase};
 use crate::behaviour::{Behaviour, Deletion, Object, Owners, Prepare, Printer, Rules, kind};
 use crate::defaults::{make, put, put_zero};
 use crate::print::cells::{age, name, or_unset};
-use crate::print::column;
-use crate::print::column::{AGE, NAME};
+use crate::print::column::{self, AGE, NAME};
 use crate::read;
 use crate::validate;
 

@@ -3,8 +3,7 @@
 use crate::behaviour::{Behaviour, Deletion, Grace, Owners, Part, Path, Prepare, Printer, Rules, kind};
 use crate::defaults;
 use crate::print;
-use crate::print::column;
-use crate::print::column::{AGE, NAME};
+use crate::print::column::{self, AGE, NAME};
 use crate::strategy;
 use crate::validate;
 

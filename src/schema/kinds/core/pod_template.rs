@@ -3,8 +3,7 @@
 use crate::behaviour::{Behaviour, Deletion, Generation, Owners, Printer, Rules, kind};
 use crate::defaults;
 use crate::print;
-use crate::print::column;
-use crate::print::column::NAME;
+use crate::print::column::{self, NAME};
 use crate::validate;
 
 /// The row.

@@ -4,8 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::behaviour::{Behaviour, Counts, Deletion, Object, Owners, Printer, Rules, kind};
-use crate::defaults;
-use crate::defaults::{has, is_empty, make, put};
+use crate::defaults::{self, has, is_empty, make, put};
 use crate::print::cells::labels_text;
 use crate::print::workload::{REPLICAS, replicas};
 use crate::read;

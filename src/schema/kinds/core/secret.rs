@@ -8,8 +8,7 @@ use super::entries;
 use crate::behaviour::{Behaviour, Object, Printer, Rules, kind};
 use crate::defaults::{make, put_zero};
 use crate::print::cells::{age, name};
-use crate::print::column;
-use crate::print::column::{AGE, NAME};
+use crate::print::column::{self, AGE, NAME};
 use crate::read;
 use crate::validate;
 

@@ -9,8 +9,7 @@ use crate::behaviour::{Behaviour, Owners, Printer, Rules, kind};
 use crate::convert;
 use crate::defaults::make;
 use crate::print::cells::{age, name};
-use crate::print::column;
-use crate::print::column::{AGE, NAME};
+use crate::print::column::{self, AGE, NAME};
 use crate::read;
 use crate::validate;
 

@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 use crate::behaviour::{Behaviour, Owners, Printer, Rules, kind};
 use crate::convert;
 use crate::print::cells::{age, name};
-use crate::print::column;
-use crate::print::column::{AGE, NAME};
+use crate::print::column::{self, AGE, NAME};
 use crate::read;
 use crate::validate;
 

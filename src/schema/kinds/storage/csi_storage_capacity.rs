@@ -5,8 +5,7 @@ use serde_json::{Value, json};
 
 use crate::behaviour::{Behaviour, Owners, Printer, Rules, kind};
 use crate::print::cells::name;
-use crate::print::column;
-use crate::print::column::NAME;
+use crate::print::column::{self, NAME};
 use crate::read;
 use crate::validate;
 

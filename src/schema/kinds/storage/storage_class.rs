@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use crate::behaviour::{Behaviour, Object, Printer, Rules, kind};
 use crate::defaults::put;
 use crate::print::cells::age;
-use crate::print::column;
-use crate::print::column::{AGE, NAME};
+use crate::print::column::{self, AGE, NAME};
 use crate::read;
 use crate::validate;
 
