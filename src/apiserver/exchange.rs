@@ -11,7 +11,7 @@ use wire::{Body, ConnInfo};
 use crate::attributes::Attributes;
 use crate::audit::auditor::Record;
 use crate::capabilities::Capabilities;
-use crate::heavy::Weight;
+use crate::heavy::{Place, Weight};
 use crate::metrics::{Series, verb_label};
 
 /// One request on its way.
@@ -44,6 +44,8 @@ pub struct Exchange<'a> {
     pub held: Option<Arc<wire::held::Hold>>,
     /// Whether it is heavy.
     pub weight: Weight,
+    /// Its place among the requests whose heavy bodies are decoded.
+    pub place: Option<Place>,
     /// Verdict of flow control.
     pub admitted: Option<crate::flow::controller::Admitted>,
 }

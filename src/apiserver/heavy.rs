@@ -17,7 +17,12 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 /// A request with a longer body, or about a longer object, is heavy.
 const LIGHT_BYTES_MAX: usize = 64 * 1024;
 
+/// Requests with heavy bodies that may be decoded and not yet answered, for each that may compute: one waits for the
+/// store or a webhook while another computes, and no more hold what came of their bodies.
+const DECODED_PER_PERMIT: usize = 4;
+
 static PERMITS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(n_permits())));
+static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(n_permits() * DECODED_PER_PERMIT)));
 
 /// Fewer than there are cores, at least one.
 fn n_permits() -> usize {
@@ -45,6 +50,28 @@ impl Weight {
 
     fn is_heavy(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Leave to hold what comes of a heavy body. With it goes the memory that was taken: the allocator would keep it for
+/// each thread that ever did heavy work.
+#[derive(Debug)]
+pub struct Place(#[expect(dead_code, reason = "held, and given back when it is dropped")] OwnedSemaphorePermit);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        base::sys::give_back_free_memory();
+    }
+}
+
+impl Place {
+    /// Waits until a body of so many bytes may be decoded, if it is a heavy one. The place is kept until the request is
+    /// answered: an object takes many times the memory of its body, and each heavy step lets others begin between.
+    pub async fn of(bytes: usize) -> Option<Place> {
+        if bytes <= LIGHT_BYTES_MAX {
+            return None;
+        }
+        Some(Place(Arc::clone(&PLACES).acquire_owned().await.expect("nobody closes the places")))
     }
 }
 
@@ -133,5 +160,17 @@ mod tests {
             assert!(done.recv_timeout(5 * LIMIT).unwrap(), "a light task waited for a heavy one");
         }
         assert!(n_most.load(Ordering::SeqCst) <= n_permits());
+    }
+
+    #[tokio::test]
+    async fn few_heavy_bodies_are_decoded_at_once_and_light_ones_wait_for_none() {
+        let mut held = Vec::new();
+        for _ in 0..n_permits() * DECODED_PER_PERMIT {
+            held.push(tokio::time::timeout(LIMIT, Place::of(LIGHT_BYTES_MAX + 1)).await.unwrap().unwrap());
+        }
+        assert!(Place::of(LIGHT_BYTES_MAX + 1).now_or_never().is_none(), "a heavy body waits for another's end");
+        assert!(Place::of(LIGHT_BYTES_MAX).now_or_never().unwrap().is_none(), "a light one needs no place");
+        drop(held.pop());
+        assert!(tokio::time::timeout(LIMIT, Place::of(LIGHT_BYTES_MAX + 1)).await.unwrap().is_some());
     }
 }

@@ -31,6 +31,7 @@ use schema::table::{Resource, Subresource};
 
 use crate::custom::conversion;
 use crate::exchange::Exchange;
+use crate::heavy::Place;
 use crate::negotiate::{self, Output};
 use crate::status::Status;
 
@@ -54,7 +55,7 @@ impl Call<'_, '_> {
         if self.resource.namespaced { &self.x.attributes.namespace } else { "" }
     }
 
-    /// Reads the whole body.
+    /// Reads the whole body, and waits for a place when it is a heavy one.
     ///
     /// Errors: 413 beyond the bound, 400 when it ends early.
     pub async fn body(&mut self) -> Result<Bytes, Status> {
@@ -71,6 +72,7 @@ impl Call<'_, '_> {
         }
         let all = Bytes::from(all);
         self.x.weight.add(all.len()).await;
+        self.x.place = Place::of(all.len()).await;
         let (headers, resource) = (&self.x.parts.headers, &self.resource);
         self.x.attributes.trail.keep_sent(|| sent(&all, headers, resource.type_def()));
         Ok(all)
