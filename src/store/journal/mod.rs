@@ -116,6 +116,11 @@ impl Journal {
         Ok(journal)
     }
 
+    /// The folder that it is in.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// The last entry.
     pub fn last(&self) -> Option<EntryId> {
         self.map.last()
