@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use base::time::Stopwatch;
 use k8s_openapi::api::core::v1::{NodeCondition, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -53,7 +52,7 @@ pub(crate) async fn conditions(node: &Node, before: &NodeStatus) -> Vec<NodeCond
         }
     };
     let mut all = Vec::new();
-    let pressure = node.pressure.lock().clone();
+    let pressure = node.signals.pressure();
     for (kind, bad, bad_text, good, good_text) in PRESSURES {
         all.push(match pressure.iter().any(|p| p == kind) {
             true => condition(kind, true, bad, bad_text.to_owned()),
@@ -71,15 +70,13 @@ pub(crate) async fn conditions(node: &Node, before: &NodeStatus) -> Vec<NodeCond
 /// Why the node's runtime is not ready; empty if it is.
 async fn runtime_problems(node: &Node, was_ready: bool) -> Vec<String> {
     let answer = node.runtime.cri.status().await;
-    let mut heard = node.runtime_heard.lock();
     match answer {
         Ok(conditions) => {
-            *heard = Some(Stopwatch::start());
+            node.signals.note_runtime();
             conditions.iter().filter(|c| !c.status).map(problem).collect()
         }
         Err(err) => {
-            let silence = heard.as_ref().map(Stopwatch::elapsed);
-            if bears_silence(was_ready, silence) {
+            if bears_silence(was_ready, node.signals.runtime_silence()) {
                 Vec::new()
             } else {
                 vec![format!("container runtime is down: {err}")]

@@ -4,6 +4,7 @@ use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use base::confined::Dir;
@@ -109,6 +110,49 @@ impl Measures {
                 None
             }
         }
+    }
+}
+
+/// The file systems of the node.
+pub(crate) struct Disks {
+    root: PathBuf,
+    /// The folder of images, once the runtime has told.
+    images: OnceLock<PathBuf>,
+    /// Sizes of volumes and logs.
+    pub(crate) measures: Measures,
+}
+
+impl Disks {
+    /// `root`: the folder of pods' volumes.
+    pub(crate) fn new(root: &Path) -> Disks {
+        Disks { root: root.to_owned(), images: OnceLock::new(), measures: Measures::default() }
+    }
+
+    /// The file system of pods' volumes and logs.
+    pub(crate) fn of_pods(&self) -> Option<Disk> {
+        Disk::of(&self.root)
+    }
+
+    /// The file system of images: that of pods while the runtime has told of no other.
+    pub(crate) fn of_images(&self) -> Option<Disk> {
+        Disk::of(self.images.get().unwrap_or(&self.root))
+    }
+
+    /// Whether the folder of images is known.
+    pub(crate) fn knows_images(&self) -> bool {
+        self.images.get().is_some()
+    }
+
+    /// Notes the folder of images; the first word counts.
+    pub(crate) fn note_images(&self, dir: PathBuf) {
+        let _set_once = self.images.set(dir);
+    }
+
+    /// Whether images lie on another file system than volumes.
+    pub(crate) fn are_apart(&self) -> bool {
+        use std::os::unix::fs::MetadataExt as _;
+        let dev = |path: &Path| std::fs::metadata(path).ok().map(|meta| meta.dev());
+        self.images.get().is_some_and(|dir| dev(dir) != dev(&self.root))
     }
 }
 

@@ -2,7 +2,6 @@
 //! Upstream's eviction manager with hard thresholds.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -74,17 +73,18 @@ fn observe(node: &Node) -> BTreeMap<&'static str, Observation> {
     let available =
         u64::try_from(crate::machine::memory_available()).unwrap_or(0).saturating_sub(crate::shelter::held_back());
     all.insert("memory.available", Observation { available, capacity: unsigned(node.machine.memory) });
-    let of_pods = unsigned(node.memory_of_pods());
-    if let Some(used) =
-        crate::stats::of_pods(&node.cgroups).working_set.filter(|_| node.memory_of_pods() < node.machine.memory)
+    let of_pods = unsigned(node.capacity().memory_of_pods());
+    if let Some(used) = crate::stats::of_pods(&node.cgroups)
+        .working_set
+        .filter(|_| node.capacity().memory_of_pods() < node.machine.memory)
     {
         all.insert(OF_PODS, Observation { available: of_pods.saturating_sub(used), capacity: of_pods });
     }
-    if let Some(disk) = node.disk() {
+    if let Some(disk) = node.disks.of_pods() {
         all.insert("nodefs.available", Observation { available: disk.available, capacity: disk.capacity });
         all.insert("nodefs.inodesFree", Observation { available: disk.inodes_free, capacity: disk.inodes });
     }
-    if let Some(disk) = node.image_disk() {
+    if let Some(disk) = node.disks.of_images() {
         all.insert("imagefs.available", Observation { available: disk.available, capacity: disk.capacity });
         all.insert("imagefs.inodesFree", Observation { available: disk.inodes_free, capacity: disk.inodes });
     }
@@ -150,7 +150,7 @@ fn set(alarm: &mut Alarm, node: &Node) {
     };
     let (machine, pods) = (node.cgroups.machine_dir("memory"), node.cgroups.all_pods_dir("memory"));
     let of_machine = level("memory.available", node.machine.memory, &crate::stats::of_machine(&node.cgroups));
-    let of_pods = level(OF_PODS, node.memory_of_pods(), &crate::stats::of_pods(&node.cgroups));
+    let of_pods = level(OF_PODS, node.capacity().memory_of_pods(), &crate::stats::of_pods(&node.cgroups));
     let levels: Vec<Level<'_>> = [(&machine, of_machine), (&pods, of_pods)]
         .into_iter()
         .filter_map(|(group, bytes)| Some(Level { group, bytes: bytes? }))
@@ -167,13 +167,13 @@ enum Round {
 }
 
 async fn learn_image_dir(node: &Node) {
-    if node.image_dir.get().is_some() {
+    if node.disks.knows_images() {
         return;
     }
     let Ok(answer) = node.runtime.cri.image_fs().await else { return };
     let dir = answer.image_filesystems.into_iter().find_map(|f| f.fs_id).map(|id| id.mountpoint);
     if let Some(dir) = dir.filter(|d| !d.is_empty()) {
-        let _set_once = node.image_dir.set(dir.into());
+        node.disks.note_images(dir.into());
     }
 }
 
@@ -185,7 +185,7 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
     }
     // A condition stays for a while, so that a node that swings does not invite pods in between.
     last_seen.retain(|_, at| at.elapsed() <= node.config.settings.pressure_transition);
-    *node.pressure.lock() = last_seen.keys().map(|c| (*c).to_owned()).collect();
+    node.signals.set_pressure(last_seen.keys().map(|c| (*c).to_owned()).collect());
     if low.is_empty() {
         return Round::Done;
     }
@@ -361,15 +361,8 @@ fn parts(signal: &str, images_apart: bool) -> Parts {
     Parts { layers: of_images || !images_apart, volumes_and_logs: !(of_images && images_apart) }
 }
 
-/// Whether images lie on another disk than volumes.
-fn images_apart(node: &Node) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
-    let dev = |path: &std::path::Path| fs::metadata(path).ok().map(|meta| meta.dev());
-    node.image_dir.get().is_some_and(|dir| dev(dir) != dev(&node.config.root_dir))
-}
-
 async fn usage(node: &Node, pods: &Pods, signal: &str) -> Vec<Use> {
-    let (resource, parts) = (resource_of(signal), parts(signal, images_apart(node)));
+    let (resource, parts) = (resource_of(signal), parts(signal, node.disks.are_apart()));
     let stats = node.runtime.cri.container_stats().await.unwrap_or_default();
     let mut used: BTreeMap<String, Vec<(String, i64)>> = BTreeMap::new();
     for stat in stats {
@@ -412,7 +405,7 @@ async fn volumes_and_logs(node: &Node, pod: &Pod) -> (u64, u64) {
     let dirs =
         disk_backed(pod).map(|name| empty_dir(node, pod, name)).chain([crate::sandbox::log_dir(&node.config, pod)]);
     for dir in dirs {
-        if let Some(measure) = node.measures.of(&dir, By::Tree).await {
+        if let Some(measure) = node.disks.measures.of(&dir, By::Tree).await {
             total = (total.0 + measure.bytes, total.1 + measure.inodes);
         }
     }
@@ -435,7 +428,8 @@ fn empty_dir(node: &Node, pod: &Pod, name: &str) -> std::path::PathBuf {
 async fn local_volumes(node: &Node, pod: &Pod) -> Vec<(String, i64)> {
     let mut all = Vec::new();
     for name in disk_backed(pod) {
-        let bytes = node.measures.of(&empty_dir(node, pod, name), By::Tree).await.map_or(0, |measure| measure.bytes);
+        let bytes =
+            node.disks.measures.of(&empty_dir(node, pod, name), By::Tree).await.map_or(0, |measure| measure.bytes);
         all.push((name.to_owned(), amount(bytes)));
     }
     all
@@ -465,7 +459,7 @@ async fn over_local_limits(node: &Node, pods: &Pods) {
             };
             let name = attributes.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default();
             let layer = stat.writable_layer.as_ref().and_then(|l| l.used_bytes.as_ref()).map_or(0, |v| v.value);
-            let logs = node.measures.of(&crate::sandbox::log_dir(&node.config, &pod).join(&name), By::Tree).await;
+            let logs = node.disks.measures.of(&crate::sandbox::log_dir(&node.config, &pod).join(&name), By::Tree).await;
             layers.insert(name, amount(layer.saturating_add(logs.map_or(0, |measure| measure.bytes))));
         }
         if let Some(text) = local_breach(&pod, &volumes, &layers) {

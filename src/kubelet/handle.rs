@@ -19,6 +19,8 @@ use crate::stats::metrics;
 pub struct Handle {
     node: Arc<Node>,
     pods: Pods,
+    /// Logs that somebody follows.
+    log_watches: logs::watch::Watches,
 }
 
 /// How an exec or attach is connected.
@@ -37,8 +39,8 @@ pub struct StreamOptions {
 }
 
 impl Handle {
-    pub(crate) fn new(node: Arc<Node>, pods: Pods) -> Handle {
-        Handle { node, pods }
+    pub(crate) fn new(node: Arc<Node>, pods: Pods, log_watches: logs::watch::Watches) -> Handle {
+        Handle { node, pods, log_watches }
     }
 
     /// The pods of this node with their latest status, for `/pods`.
@@ -69,7 +71,7 @@ impl Handle {
         let (pods, uid, id) = (self.pods.clone(), spec.metadata.uid.clone().unwrap_or_default(), seen.id.clone());
         let still_runs = move || pods.may_write(&uid, &id);
         let path = std::path::PathBuf::from(&seen.log_path);
-        let stream = logs::stream(&path, options, &self.node.clock, &self.node.log_watches, Box::new(still_runs)).await;
+        let stream = logs::stream(&path, options, &self.node.clock, &self.log_watches, Box::new(still_runs)).await;
         stream.map_err(|source| Error::Log { path, source })
     }
 

@@ -7,6 +7,7 @@
 
 mod alarm;
 mod backoffs;
+mod capacity;
 mod cgroups;
 mod conditions;
 pub mod config;
@@ -28,6 +29,7 @@ mod manager;
 mod mount_points;
 mod node;
 mod node_labels;
+mod own_node;
 mod plugins;
 mod pods;
 mod preload;
@@ -42,6 +44,7 @@ mod sandbox;
 pub mod server;
 pub mod settings;
 mod shelter;
+mod signals;
 pub mod sources;
 mod stats;
 mod status;
@@ -93,15 +96,17 @@ pub async fn run(
 ) -> Result<Handle, Error> {
     let group = group.child("kubelet");
     let cgroups = cgroups::Cgroups::prepare(runtime.cgroup_driver)?;
-    let node = Arc::new(Node::new(config, client, runtime, cgroups, &group));
+    let (node, inputs) = Node::new(config, client, runtime, cgroups, &group);
+    let node = Arc::new(node);
     preload::start(Arc::clone(&node), &group);
     registries::follow::follow(Arc::clone(&node), &group);
-    let pods = manager::start(Arc::clone(&node), &group).await;
+    let pods = manager::start(Arc::clone(&node), inputs, &group).await;
     register::start(Arc::clone(&node), &group);
     plugins::start(Arc::clone(&node), &group);
     devices::start(&node, &pods, &group);
     images::gc::start(Arc::clone(&node), &group);
     evict::start(Arc::clone(&node), pods.clone(), &group);
     rotate::start(Arc::clone(&node), pods.clone(), &group);
-    Ok(Handle::new(node, pods))
+    let log_watches = logs::watch::Watches::start(&group);
+    Ok(Handle::new(node, pods, log_watches))
 }

@@ -19,7 +19,7 @@ use tracing::{debug, error, info, warn};
 
 use crate::config::RuntimeChoice;
 use crate::csi;
-use crate::node::Node;
+use crate::node::{Inputs, Node};
 use crate::pods;
 use crate::pods::desired::Desired;
 use crate::pods::map::{Entry, Pods, key};
@@ -46,12 +46,12 @@ const ORPHANS_PERIOD: Duration = Duration::from_secs(60);
 const ORPHAN_RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
 /// Starts the sources and the desk.
-pub(crate) async fn start(node: Arc<Node>, group: &Group) -> Pods {
+pub(crate) async fn start(node: Arc<Node>, inputs: Inputs, group: &Group) -> Pods {
     let pods = Pods::default();
     let (tx, rx) = mpsc::channel(BACKLOG_CHANGES);
-    sources::start(&node, tx, group);
+    let Inputs { informers, ref_changes: refs } = inputs;
+    sources::start(&node, informers, tx, group);
     let runtime = runtime_events::listen(node.runtime.cri.clone(), &node.runtime.socket, group);
-    let refs = node.ref_changes.lock().take();
     let desk = Desk { node, pods: pods.clone(), group: group.child("pods"), leaving: Arc::default() };
     let (node, weighed) = (Arc::clone(&desk.node), pods.clone());
     group.spawn("pod-weights", async move {
@@ -69,9 +69,7 @@ pub(crate) async fn start(node: Arc<Node>, group: &Group) -> Pods {
         }
     });
     group.spawn("pods", async move {
-        if let Some(refs) = refs {
-            desk.run(rx, runtime, refs).await;
-        }
+        desk.run(rx, runtime, refs).await;
     });
     pods
 }

@@ -82,7 +82,7 @@ async fn register(node: &Node) {
         match made {
             Ok(object) => {
                 info!(node = %name, "node registered");
-                *node.registered.lock() = object.metadata.uid;
+                node.own.note_registered(object);
                 return;
             }
             Err(err) => {
@@ -107,6 +107,7 @@ async fn keep_status(node: &Node) {
         let next = status(node, &before).await;
         let due = written_at.is_none_or(|at| now.duration_since(at).as_secs() >= REPORT_SECS);
         let foreign = node
+            .own
             .object()
             .is_some_and(|shown| version_of(&shown) > version && is_overwritten(shown.status.as_ref(), &before));
         if due || foreign || without_heartbeats(&next) != without_heartbeats(&before) {
@@ -201,12 +202,12 @@ fn tell_transitions(node: &Node, before: &NodeStatus, next: &NodeStatus) {
 const DECLARED: [&str; 2] = ["InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers"];
 
 async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
-    let capacity = quantities(node.capacity());
-    let mut allocatable = quantities(node.allocatable());
+    let capacity = quantities(node.capacity().all());
+    let mut allocatable = quantities(node.capacity().allocatable());
     // As whoever advertises them wrote them.
-    let object = node.object();
+    let object = node.own.object();
     let advertised = object.iter().flat_map(|n| n.status.iter()).flat_map(|s| s.capacity.iter().flatten());
-    let foreign = node.extended();
+    let foreign = node.capacity().extended();
     allocatable
         .extend(advertised.filter(|(name, _)| foreign.contains_key(*name)).map(|(name, q)| (name.clone(), q.clone())));
     let image =
@@ -240,7 +241,7 @@ async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
 
 /// Whether the Node shows volumes, or we have told of some.
 fn had_volumes(node: &Node, before: &NodeStatus) -> bool {
-    let shown = node.object().is_some_and(|n| n.status.as_ref().is_some_and(|s| s.volumes_in_use.is_some()));
+    let shown = node.own.object().is_some_and(|n| n.status.as_ref().is_some_and(|s| s.volumes_in_use.is_some()));
     shown || before.volumes_in_use.is_some()
 }
 
@@ -318,7 +319,7 @@ async fn keep_lease(node: &Node) {
                     api_version: "v1".to_owned(),
                     kind: "Node".to_owned(),
                     name: name.clone(),
-                    uid: node.uid().unwrap_or_default(),
+                    uid: node.own.uid().unwrap_or_default(),
                     ..Default::default()
                 };
                 let metadata =

@@ -37,7 +37,7 @@ pub(super) async fn attached(node: &Node, wanted: &Wanted) -> Result<HashMap<Str
     };
     let mut changes = node.own.changes();
     let wait = async {
-        while !node.object().is_some_and(|object| object.status.as_ref().is_some_and(ready)) {
+        while !node.own.object().is_some_and(|object| object.status.as_ref().is_some_and(ready)) {
             let _look_again: Change<_> = changes.next().await;
         }
     };

@@ -34,7 +34,7 @@ pub(crate) async fn ensure(node: &Node) {
     let mut failures = 0;
     loop {
         // The owner's uid is known once the Node is there.
-        if node.uid().is_some_and(|uid| !uid.is_empty()) {
+        if node.own.uid().is_some_and(|uid| !uid.is_empty()) {
             match write(node, |_| {}).await {
                 Ok(()) => return,
                 // A cluster that is starting refuses for a moment.
@@ -122,7 +122,7 @@ async fn write(node: &Node, change: impl Fn(&mut Vec<CSINodeDriver>)) -> Result<
                     api_version: "v1".to_owned(),
                     kind: "Node".to_owned(),
                     name: name.clone(),
-                    uid: node.uid().unwrap_or_default(),
+                    uid: node.own.uid().unwrap_or_default(),
                     ..Default::default()
                 };
                 let metadata =

@@ -46,7 +46,7 @@ pub(crate) fn start(node: Arc<Node>, group: &Group) {
 
 async fn collect(node: &Node) -> Result<(), CriError> {
     let settings = &node.config.settings;
-    let disk = || node.image_disk();
+    let disk = || node.disks.of_images();
     seen_now(node).await?;
     let Some(now) = disk().filter(|d| d.used_percent() >= settings.image_gc_high_percent) else { return Ok(()) };
     let goal = now.capacity / 100 * (100 - settings.image_gc_low_percent);

@@ -52,7 +52,7 @@ impl Target {
         let meta = &self.pod.metadata;
         let text = |s: &Option<String>| s.clone().unwrap_or_default();
         let (ns, name, uid) = (text(&meta.namespace), text(&meta.name), text(&meta.uid));
-        self.node.probe_counts.count([
+        self.node.stats.probes.count([
             ns,
             name,
             uid,

@@ -18,7 +18,7 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 
 /// Whether an object is the picture that this kubelet made of a static pod: anybody may write the annotation alone.
 pub(crate) fn is_of(node: &Node, mirror: &Pod, pod: &Pod) -> bool {
-    is_picture(mirror, pod, &node.config.node_name, node.uid().as_deref())
+    is_picture(mirror, pod, &node.config.node_name, node.own.uid().as_deref())
 }
 
 fn is_picture(mirror: &Pod, pod: &Pod, node_name: &str, node_uid: Option<&str>) -> bool {
@@ -64,7 +64,7 @@ pub(crate) async fn keep(node: &Node, pod: &Pod, have: Option<&Pod>) {
 async fn uid_of_node(node: &Node) -> String {
     let mut backoff = Backoff::new(RETRY.0, RETRY.1);
     loop {
-        match node.uid().filter(|uid| !uid.is_empty()) {
+        match node.own.uid().filter(|uid| !uid.is_empty()) {
             Some(uid) => return uid,
             None => tokio::time::sleep(backoff.next(&node.rng)).await,
         }

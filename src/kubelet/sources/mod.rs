@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use base::task::Group;
-use client::informer::{Change as Changed, Key};
+use client::informer::{Change as Changed, Informers, Key};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
@@ -19,11 +19,11 @@ use crate::sources::annotations::{API, MIRROR, SOURCE, annotation};
 use crate::sources::change::Change;
 
 /// Starts both sources. Files come first: `Synced` follows when the API has told of all pods and of the node itself.
-pub(crate) fn start(node: &Arc<Node>, tx: mpsc::Sender<Change>, group: &Group) {
+pub(crate) fn start(node: &Arc<Node>, informers: Informers, tx: mpsc::Sender<Change>, group: &Group) {
     manifests::start(node, tx.clone(), group);
     let node = Arc::clone(node);
     group.spawn("api-pods", async move {
-        let pods = node.informers.selected::<Pod>(&format!("spec.nodeName={}", node.config.node_name));
+        let pods = informers.selected::<Pod>(&format!("spec.nodeName={}", node.config.node_name));
         let mut changes = pods.changes();
         node.own.synced().await;
         pods.synced().await;

@@ -180,7 +180,7 @@ const MEASURES: [Measure; 7] = [
 /// `/metrics/cadvisor`.
 pub(crate) async fn cadvisor(node: &Node, pods: &Pods) -> Result<String, CriError> {
     let all = look(node, pods).await?;
-    let (mut page, disk) = (Page::default(), node.image_disk());
+    let (mut page, disk) = (Page::default(), node.disks.of_images());
     for (name, kind, help, of) in MEASURES {
         page.head(name, kind, help);
         for used in &all {
@@ -346,7 +346,7 @@ async fn claims(node: &Node, page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
             let told = csi::stats::of(node, path).await.map(|usage| usage.disk());
             let disk = match told {
                 Some(disk) => Some(disk),
-                None => node.measures.of(path, By::FileSystem).await.map(|measure| measure.disk),
+                None => node.disks.measures.of(path, By::FileSystem).await.map(|measure| measure.disk),
             };
             if let Some(disk) = disk {
                 disks.insert((pod.metadata.namespace.as_deref().unwrap_or_default(), claim), disk);
@@ -369,7 +369,7 @@ pub(crate) fn probes(node: &Node) -> String {
         "counter",
         "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.",
     );
-    for (key, n) in node.probe_counts.0.lock().iter() {
+    for (key, n) in node.stats.probes.0.lock().iter() {
         let [ns, pod, uid, container, kind, result] = key;
         let labels = [
             ("container", container),

@@ -73,7 +73,7 @@ pub(crate) async fn look(node: &Node, pods: &Pods) -> Result<Vec<PodUse>, CriErr
         all.push(PodUse { usage: read::pod(&node.cgroups, &pod), pod, snapshot, interfaces, containers });
     }
     let known: Vec<String> = all.iter().map(|p| p.pod.metadata.uid.clone().unwrap_or_default()).collect();
-    node.rates.keep(|key| !key.contains('/') || known.iter().any(|uid| key.starts_with(uid.as_str())));
+    node.stats.rates.keep(|key| !key.contains('/') || known.iter().any(|uid| key.starts_with(uid.as_str())));
     Ok(all)
 }
 
@@ -101,7 +101,7 @@ async fn pod_value(node: &Node, used: PodUse, at: Timestamp, only_cpu_and_memory
         "podRef": {"name": meta.name, "namespace": meta.namespace, "uid": uid},
         "startTime": used.snapshot.status.start_time,
         "containers": containers,
-        "cpu": cpu(&now, usage.cpu_nanos, usage.cpu_nanos.and_then(|n| node.rates.rate(&format!("{uid}/"), n))),
+        "cpu": cpu(&now, usage.cpu_nanos, usage.cpu_nanos.and_then(|n| node.stats.rates.rate(&format!("{uid}/"), n))),
         "memory": memory(&now, usage),
     });
     if !only_cpu_and_memory {
@@ -111,7 +111,7 @@ async fn pod_value(node: &Node, used: PodUse, at: Timestamp, only_cpu_and_memory
         let sum = |list: &[Value], path: &str| list.iter().filter_map(|v| v.pointer(path)?.as_u64()).sum::<u64>();
         let bytes =
             sum(&containers, "/rootfs/usedBytes") + sum(&containers, "/logs/usedBytes") + sum(&volumes, "/usedBytes");
-        let mut storage = disk_value(&now, node.disk());
+        let mut storage = disk_value(&now, node.disks.of_pods());
         storage.insert("usedBytes".to_owned(), json!(bytes));
         value["ephemeral-storage"] = Value::Object(storage);
         value["volume"] = Value::Array(volumes);
@@ -160,7 +160,7 @@ async fn container(
     let value = |v: &Option<cri::UInt64Value>| v.as_ref().map(|v| v.value);
     let (name, now) = (name_of(stats), rfc3339_secs(at));
     let used = stats.cpu.as_ref().and_then(|c| value(&c.usage_core_nano_seconds));
-    let rate = used.and_then(|n| node.rates.rate(&format!("{uid}/{name}"), n));
+    let rate = used.and_then(|n| node.stats.rates.rate(&format!("{uid}/{name}"), n));
     let m = stats.memory.unwrap_or_default();
     let usage = Usage {
         memory: value(&m.usage_bytes),
@@ -171,16 +171,16 @@ async fn container(
         ..Usage::default()
     };
     let layer = stats.writable_layer.clone().unwrap_or_default();
-    let mut rootfs = disk_value(&now, node.image_disk());
+    let mut rootfs = disk_value(&now, node.disks.of_images());
     rootfs.insert("usedBytes".to_owned(), json!(value(&layer.used_bytes)));
     rootfs.insert("inodesUsed".to_owned(), json!(value(&layer.inodes_used)));
-    let mut logs = disk_value(&now, node.disk());
+    let mut logs = disk_value(&now, node.disks.of_pods());
     let dir = stats.attributes.as_ref().map(|a| {
         let label = |key: &str| a.labels.get(key).cloned().unwrap_or_default();
         format!("{}_{}_{}", label(labels::POD_NAMESPACE), label(labels::POD_NAME), label(labels::POD_UID))
     });
     if let Some(dir) = dir
-        && let Some(measure) = node.measures.of(&node.config.log_dir.join(dir).join(&name), By::Tree).await
+        && let Some(measure) = node.disks.measures.of(&node.config.log_dir.join(dir).join(&name), By::Tree).await
     {
         logs.insert("usedBytes".to_owned(), json!(measure.bytes));
         logs.insert("inodesUsed".to_owned(), json!(measure.inodes));
@@ -220,7 +220,7 @@ async fn volumes_of(node: &Node, used: &PodUse, now: &str) -> Vec<Value> {
                 } else {
                     By::Tree
                 };
-                let Some(measure) = node.measures.of(&path, by).await else { continue };
+                let Some(measure) = node.disks.measures.of(&path, by).await else { continue };
                 let mut value = disk_value(now, Some(measure.disk));
                 value.insert("usedBytes".to_owned(), json!(measure.bytes));
                 value.insert("inodesUsed".to_owned(), json!(measure.inodes));
@@ -247,13 +247,13 @@ fn machine(node: &Node, at: Timestamp, runtime: Option<i32>) -> Value {
     let now = rfc3339_secs(at);
     let (total, available) = (node.machine.memory, memory_available());
     let nanos = cpu_nanos();
-    let disk = without_null(Value::Object(disk_value(&now, node.disk())));
-    let images = without_null(Value::Object(disk_value(&now, node.image_disk())));
+    let disk = without_null(Value::Object(disk_value(&now, node.disks.of_pods())));
+    let images = without_null(Value::Object(disk_value(&now, node.disks.of_images())));
     let (maxpid, curproc) = (processes_max(), processes_running());
     json!({
         "nodeName": node.config.node_name,
         "startTime": boot_time().map(rfc3339_secs),
-        "cpu": cpu(&now, Some(nanos), node.rates.rate("node", nanos)),
+        "cpu": cpu(&now, Some(nanos), node.stats.rates.rate("node", nanos)),
         "memory": {"time": now, "availableBytes": available, "usageBytes": total - meminfo("MemFree:"), "workingSetBytes": total - available,
             "rssBytes": meminfo("AnonPages:")},
         "network": network(&now, &read::interfaces(None)),
@@ -273,7 +273,7 @@ fn system_containers(node: &Node, now: &str, runtime: Option<i32>) -> Vec<Value>
         let nanos = program.usage.cpu_nanos;
         without_null(
             json!({"name": program.name, "startTime": program.started.map(rfc3339_secs), "memory": memory(now, &program.usage),
-            "cpu": cpu(now, nanos, nanos.and_then(|n| node.rates.rate(program.name, n)))}),
+            "cpu": cpu(now, nanos, nanos.and_then(|n| node.stats.rates.rate(program.name, n)))}),
         )
     };
     std::iter::once(pods).chain(programs).map(one).collect()

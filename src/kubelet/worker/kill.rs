@@ -234,7 +234,7 @@ impl Worker {
         self.node.refs.release(&self.uid);
         self.node.known.release(&self.uid);
         images::forget(&self.node.pulls, &self.uid);
-        self.node.probe_counts.forget(&self.uid);
+        self.node.stats.probes.forget(&self.uid);
         let dir = volumes::pod_dir(&self.node, &self.uid);
         self.node.tokens.forget(&dir);
         self.node.devices.release(&self.uid);
