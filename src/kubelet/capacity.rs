@@ -93,7 +93,7 @@ impl Capacity<'_> {
         let foreign = capacity
             .filter(|(name, _)| name.split_once('/').is_some_and(|(domain, _)| !domain.ends_with("kubernetes.io")))
             .filter(|(name, _)| !ours.contains_key(*name));
-        foreign.map(|(name, quantity)| (name.clone(), crate::cgroups::parse(quantity).value())).collect()
+        foreign.map(|(name, quantity)| (name.clone(), crate::cgroups::limits::parse(quantity).value())).collect()
     }
 }
 

@@ -1,5 +1,7 @@
 //! The conditions of the Node: pressures, and whether its runtime is ready.
 
+use crate::runtime::Runtime;
+use crate::signals::Signals;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{NodeCondition, NodeStatus};
@@ -59,7 +61,7 @@ pub(crate) async fn conditions(node: &Node, before: &NodeStatus) -> Vec<NodeCond
             false => condition(kind, false, good, good_text.to_owned()),
         });
     }
-    let problems = runtime_problems(node, is_true(before, "Ready")).await;
+    let problems = runtime_problems(&node.runtime, &node.signals, is_true(before, "Ready")).await;
     all.push(match problems.is_empty() {
         true => condition("Ready", true, "KubeletReady", "kubelet is posting ready status".to_owned()),
         false => condition("Ready", false, "KubeletNotReady", problems.join(", ")),
@@ -68,15 +70,15 @@ pub(crate) async fn conditions(node: &Node, before: &NodeStatus) -> Vec<NodeCond
 }
 
 /// Why the node's runtime is not ready; empty if it is.
-async fn runtime_problems(node: &Node, was_ready: bool) -> Vec<String> {
-    let answer = node.runtime.cri.status().await;
+async fn runtime_problems(runtime: &Runtime, signals: &Signals, was_ready: bool) -> Vec<String> {
+    let answer = runtime.cri.status().await;
     match answer {
         Ok(conditions) => {
-            node.signals.note_runtime();
+            signals.note_runtime();
             conditions.iter().filter(|c| !c.status).map(problem).collect()
         }
         Err(err) => {
-            if bears_silence(was_ready, node.signals.runtime_silence()) {
+            if bears_silence(was_ready, signals.runtime_silence()) {
                 Vec::new()
             } else {
                 vec![format!("container runtime is down: {err}")]

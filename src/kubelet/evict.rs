@@ -1,6 +1,9 @@
 //! When memory, disk or processes run out: the node's conditions, what is reclaimed, and which pod has to go.
 //! Upstream's eviction manager with hard thresholds.
 
+use crate::config::Config;
+use crate::disk::Disks;
+use crate::runtime::Runtime;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +16,7 @@ use model::quantity::{Notation, Quantity};
 use tracing::{info, warn};
 
 use crate::alarm::{Alarm, Level};
-use crate::cgroups;
+use crate::cgroups::limits;
 use crate::container;
 use crate::disk::By;
 use crate::events::Kind;
@@ -99,15 +102,15 @@ fn unsigned(bytes: i64) -> u64 {
 }
 
 /// The amount below which a signal tells of a lack.
-fn threshold(node: &Node, signal: &str, capacity: u64) -> Option<u64> {
+fn threshold(config: &Config, signal: &str, capacity: u64) -> Option<u64> {
     let named = if signal == OF_PODS { "memory.available" } else { signal };
-    node.config.settings.eviction_hard.get(named).map(|at| at.of(capacity))
+    config.settings.eviction_hard.get(named).map(|at| at.of(capacity))
 }
 
 /// Signals below their thresholds. File systems without inodes (btrfs) tell 0 of 0.
-fn met(node: &Node, seen: &BTreeMap<&'static str, Observation>) -> Vec<&'static str> {
+fn met(config: &Config, seen: &BTreeMap<&'static str, Observation>) -> Vec<&'static str> {
     let low = |(signal, o): (&&'static str, &Observation)| {
-        threshold(node, signal, o.capacity).is_some_and(|at| o.capacity > 0 && o.available < at).then_some(*signal)
+        threshold(config, signal, o.capacity).is_some_and(|at| o.capacity > 0 && o.available < at).then_some(*signal)
     };
     seen.iter().filter_map(low).collect()
 }
@@ -127,7 +130,7 @@ pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
         let is_told = node.config.settings.memory_alarm;
         let mut alarm = if is_told { Alarm::new(&node.cgroups) } else { Alarm::silent() };
         loop {
-            learn_image_dir(&node).await;
+            learn_image_dir(&node.disks, &node.runtime).await;
             if is_told {
                 set(&mut alarm, &node);
             }
@@ -144,7 +147,7 @@ pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
 /// Has the kernel ring where the thresholds of memory are crossed: usage counts page cache, the signals do not.
 fn set(alarm: &mut Alarm, node: &Node) {
     let level = |signal: &str, capacity: i64, usage: &Usage| {
-        let kept = threshold(node, signal, unsigned(capacity))?;
+        let kept = threshold(&node.config, signal, unsigned(capacity))?;
         let cache = usage.memory?.saturating_sub(usage.working_set?);
         Some(unsigned(capacity).saturating_sub(kept).saturating_add(cache))
     };
@@ -166,20 +169,20 @@ enum Round {
     Done,
 }
 
-async fn learn_image_dir(node: &Node) {
-    if node.disks.knows_images() {
+async fn learn_image_dir(disks: &Disks, runtime: &Runtime) {
+    if disks.knows_images() {
         return;
     }
-    let Ok(answer) = node.runtime.cri.image_fs().await else { return };
+    let Ok(answer) = runtime.cri.image_fs().await else { return };
     let dir = answer.image_filesystems.into_iter().find_map(|f| f.fs_id).map(|id| id.mountpoint);
     if let Some(dir) = dir.filter(|d| !d.is_empty()) {
-        node.disks.note_images(dir.into());
+        disks.note_images(dir.into());
     }
 }
 
 async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, Stopwatch>) -> Round {
     let seen = observe(node);
-    let mut low = met(node, &seen);
+    let mut low = met(&node.config, &seen);
     for signal in &low {
         last_seen.insert(condition_of(signal), Stopwatch::start());
     }
@@ -201,8 +204,8 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
     );
     warn!(signal, "the node runs low, reclaiming");
     if condition_of(signal) == "DiskPressure" {
-        let is_low = || met(node, &observe(node)).contains(&signal);
-        let removed = remove_dead_containers(node, pods).await;
+        let is_low = || met(&node.config, &observe(node)).contains(&signal);
+        let removed = remove_dead_containers(&node.runtime, pods).await;
         if is_enough(is_low, removed > 0, CLEANUP_LOOK).await {
             info!(signal, "enough was reclaimed by removing dead containers");
             return Round::Done;
@@ -221,12 +224,12 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
 
 /// Removes containers that nobody needs any more, with their layers: all of a pod that has ended, and of others those
 /// that are older than the last one of their name. Upstream's `DeleteAllUnusedContainers`. Returns how many went.
-async fn remove_dead_containers(node: &Node, pods: &Pods) -> usize {
+async fn remove_dead_containers(runtime: &Runtime, pods: &Pods) -> usize {
     let mut removed = 0;
     for (pod, snapshot) in pods.all() {
         for id in unused(&snapshot) {
             info!(pod = ?pod.metadata.name, ns = ?pod.metadata.namespace, container = %id, "removing a dead container");
-            match node.runtime.cri.remove_container(&id).await {
+            match runtime.cri.remove_container(&id).await {
                 Ok(()) => removed += 1,
                 Err(err) => warn!(container = %id, err = %Chain(&err), "cannot remove a dead container"),
             }
@@ -287,7 +290,7 @@ async fn evict_one(node: &Node, pods: &Pods, signal: &str, seen: &BTreeMap<&'sta
     // next.
     pods.evict(&chosen.pod, &reason(node, &chosen, signal, seen));
     info!(pod = ?chosen.pod.metadata.name, ns = ?chosen.pod.metadata.namespace, signal, "evicting a pod");
-    given_back(node, &chosen.pod).await;
+    given_back(&node.config, &chosen.pod).await;
     Round::Evicted
 }
 
@@ -296,7 +299,7 @@ fn reason(node: &Node, chosen: &Use, signal: &str, seen: &BTreeMap<&'static str,
     let resource = resource_of(signal);
     let mut text = format!("The node was low on resource: {resource}. ");
     if let Some(o) = seen.get(signal) {
-        let threshold = threshold(node, signal, o.capacity).unwrap_or(0);
+        let threshold = threshold(&node.config, signal, o.capacity).unwrap_or(0);
         text += &format!(
             "Threshold quantity: {}, available: {}. ",
             threshold_text(signal, threshold),
@@ -305,7 +308,7 @@ fn reason(node: &Node, chosen: &Use, signal: &str, seen: &BTreeMap<&'static str,
     }
     for (name, bytes) in &chosen.by_container {
         let request = container::find(&chosen.pod, name)
-            .and_then(|(c, _)| cgroups::request(c.resources.as_ref(), resource))
+            .and_then(|(c, _)| limits::request(c.resources.as_ref(), resource))
             .map_or(0, |q| q.value());
         if *bytes > request {
             let (using, request) = (kibibytes("", u64::try_from(*bytes).unwrap_or(0)), binary(request));
@@ -318,10 +321,10 @@ fn reason(node: &Node, chosen: &Use, signal: &str, seen: &BTreeMap<&'static str,
 }
 
 /// Waits until a pod's worker has given back volumes, containers and, last of all, logs.
-async fn given_back(node: &Node, pod: &Pod) {
+async fn given_back(config: &Config, pod: &Pod) {
     let dirs = [
-        volumes::pod_dir(node, pod.metadata.uid.as_deref().unwrap_or_default()),
-        crate::sandbox::log_dir(&node.config, pod),
+        volumes::pod_dir(config, pod.metadata.uid.as_deref().unwrap_or_default()),
+        crate::sandbox::log_dir(config, pod),
     ];
     let waited = Stopwatch::start();
     while waited.elapsed() < CLEANUP_LIMIT && dirs.iter().any(|dir| dir.exists()) {
@@ -384,7 +387,7 @@ async fn usage(node: &Node, pods: &Pods, signal: &str) -> Vec<Use> {
         let more = match resource {
             "pids" => crate::stats::processes(&node.cgroups, &pod),
             "inodes" | "ephemeral-storage" if parts.volumes_and_logs => {
-                let (bytes, inodes) = volumes_and_logs(node, &pod).await;
+                let (bytes, inodes) = volumes_and_logs(&node.config, &node.disks, &pod).await;
                 if resource == "inodes" { inodes } else { bytes }
             }
             _ => 0,
@@ -400,12 +403,11 @@ fn amount(n: u64) -> i64 {
 }
 
 /// Bytes and inodes of a pod's volumes on the node's disk, and of its logs.
-async fn volumes_and_logs(node: &Node, pod: &Pod) -> (u64, u64) {
+async fn volumes_and_logs(config: &Config, disks: &Disks, pod: &Pod) -> (u64, u64) {
     let mut total = (0, 0);
-    let dirs =
-        disk_backed(pod).map(|name| empty_dir(node, pod, name)).chain([crate::sandbox::log_dir(&node.config, pod)]);
+    let dirs = disk_backed(pod).map(|name| empty_dir(config, pod, name)).chain([crate::sandbox::log_dir(config, pod)]);
     for dir in dirs {
-        if let Some(measure) = node.disks.measures.of(&dir, By::Tree).await {
+        if let Some(measure) = disks.measures.of(&dir, By::Tree).await {
             total = (total.0 + measure.bytes, total.1 + measure.inodes);
         }
     }
@@ -420,16 +422,15 @@ fn disk_backed(pod: &Pod) -> impl Iterator<Item = &str> {
     pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(on_disk).map(|v| v.name.as_str())
 }
 
-fn empty_dir(node: &Node, pod: &Pod, name: &str) -> std::path::PathBuf {
-    volumes::plugin_dir(node, pod, "kubernetes.io~empty-dir", name)
+fn empty_dir(config: &Config, pod: &Pod, name: &str) -> std::path::PathBuf {
+    volumes::plugin_dir(config, pod, "kubernetes.io~empty-dir", name)
 }
 
 /// Bytes of each emptyDir on disk.
-async fn local_volumes(node: &Node, pod: &Pod) -> Vec<(String, i64)> {
+async fn local_volumes(config: &Config, disks: &Disks, pod: &Pod) -> Vec<(String, i64)> {
     let mut all = Vec::new();
     for name in disk_backed(pod) {
-        let bytes =
-            node.disks.measures.of(&empty_dir(node, pod, name), By::Tree).await.map_or(0, |measure| measure.bytes);
+        let bytes = disks.measures.of(&empty_dir(config, pod, name), By::Tree).await.map_or(0, |measure| measure.bytes);
         all.push((name.to_owned(), amount(bytes)));
     }
     all
@@ -449,7 +450,7 @@ async fn over_local_limits(node: &Node, pods: &Pods) {
     let stats = node.runtime.cri.container_stats().await.unwrap_or_default();
     for pod in limited {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        let volumes = local_volumes(node, &pod).await;
+        let volumes = local_volumes(&node.config, &node.disks, &pod).await;
         let mut layers: BTreeMap<String, i64> = BTreeMap::new();
         for stat in &stats {
             let Some(attributes) =
@@ -474,8 +475,7 @@ fn has_local_limit(pod: &Pod) -> bool {
         .iter()
         .flat_map(|s| s.volumes.iter().flatten())
         .any(|v| v.empty_dir.as_ref().is_some_and(|e| e.size_limit.is_some()));
-    sized
-        || container::all(pod).iter().any(|(c, _)| cgroups::limit(c.resources.as_ref(), "ephemeral-storage").is_some())
+    sized || container::all(pod).iter().any(|(c, _)| limits::limit(c.resources.as_ref(), "ephemeral-storage").is_some())
 }
 
 /// Upstream's text when a limit of local storage is broken. Pure.
@@ -484,13 +484,13 @@ fn local_breach(pod: &Pod, volumes: &[(String, i64)], layers: &BTreeMap<String, 
     for volume in spec.volumes.iter().flatten() {
         let Some(limit) = volume.empty_dir.as_ref().and_then(|e| e.size_limit.as_ref()) else { continue };
         let used = volumes.iter().find(|(name, _)| *name == volume.name).map_or(0, |(_, bytes)| *bytes);
-        let bytes = cgroups::parse(limit).value();
+        let bytes = limits::parse(limit).value();
         if bytes > 0 && used > bytes {
             return Some(format!("Usage of EmptyDir volume \"{}\" exceeds the limit \"{}\". ", volume.name, limit.0));
         }
     }
     let limit_of = |c: &k8s_openapi::api::core::v1::Container| {
-        cgroups::limit(c.resources.as_ref(), "ephemeral-storage").map(|q| q.value())
+        limits::limit(c.resources.as_ref(), "ephemeral-storage").map(|q| q.value())
     };
     // Those that have one, as upstream's PodLimits.
     let limits = spec.containers.iter().filter_map(limit_of).reduce(i64::saturating_add);

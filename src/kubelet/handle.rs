@@ -136,7 +136,7 @@ impl Handle {
             "" => Some(metrics::own(&self.node, &self.pods, crate::register::VERSION).await),
             "cadvisor" => Some(metrics::cadvisor(&self.node, &self.pods).await?),
             "resource" => Some(metrics::resource(&self.node, &self.pods).await?),
-            "probes" => Some(metrics::probes(&self.node)),
+            "probes" => Some(metrics::probes(&self.node.stats)),
             _ => None,
         })
     }

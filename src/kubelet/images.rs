@@ -7,6 +7,8 @@ mod pulled;
 pub(crate) mod pulls;
 mod turns;
 
+use crate::known::Known;
+use crate::runtime::Runtime;
 use std::time::Duration;
 
 use base::time::Stopwatch;
@@ -100,7 +102,7 @@ pub(crate) async fn ensure(
         here = node.runtime.cri.image(&image).await.map_err(|err| failed(&err))?;
     }
     let may = match &here {
-        Some(found) => may_use(node, pod, &image, found).await,
+        Some(found) => may_use(&node.known, &node.pulls, pod, &image, found).await,
         None => true,
     };
     let policy = policy(container);
@@ -153,14 +155,13 @@ pub(crate) async fn ensure(
 
 /// Whether a pod may use an image that is here: one that was pulled with credentials is for those who have them, or
 /// others as good.
-async fn may_use(node: &Node, pod: &Pod, image: &str, found: &cri::Image) -> bool {
+async fn may_use(known: &Known, pulls: &Pulls, pod: &Pod, image: &str, found: &cri::Image) -> bool {
     let repository = repository(image);
-    if node.pulls.pulled.allows(&found.id, &repository, &[]) {
+    if pulls.pulled.allows(&found.id, &repository, &[]) {
         return true;
     }
-    let own: Vec<_> =
-        credentials::of_pod(node, pod, image).await.iter().map(|auth| node.pulls.pulled.key(auth)).collect();
-    node.pulls.pulled.allows(&found.id, &repository, &own)
+    let own: Vec<_> = credentials::of_pod(known, pod, image).await.iter().map(|auth| pulls.pulled.key(auth)).collect();
+    pulls.pulled.allows(&found.id, &repository, &own)
 }
 
 /// Pulls an image for a pod, in its turn. Returns how long that took, and how long it waited before.
@@ -181,7 +182,7 @@ async fn pull(
 
 async fn pull_now(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConfig) -> Result<cri::Image, String> {
     let (own, repository, pulled) =
-        (credentials::of_pod(node, pod, image).await, repository(image), &node.pulls.pulled);
+        (credentials::of_pod(&node.known, pod, image).await, repository(image), &node.pulls.pulled);
     // Dropped on the way, it leaves a doubt about what may have come.
     let begun = if own.is_empty() {
         None
@@ -242,13 +243,17 @@ pub(crate) async fn fetch(
 }
 
 /// The images for the node's status, if it is time to look at them again: there are many, and they seldom change.
-pub(crate) async fn to_list(node: &Node, max: usize) -> Option<Result<Vec<(Vec<String>, u64)>, CriError>> {
-    if !node.pulls.wants_list() {
+pub(crate) async fn to_list(
+    pulls: &Pulls,
+    runtime: &Runtime,
+    max: usize,
+) -> Option<Result<Vec<(Vec<String>, u64)>, CriError>> {
+    if !pulls.wants_list() {
         return None;
     }
-    let images = node.runtime.cri.images().await;
+    let images = runtime.cri.images().await;
     if images.is_ok() {
-        node.pulls.note_list();
+        pulls.note_list();
     }
     Some(images.map(|images| listed(images, max)))
 }

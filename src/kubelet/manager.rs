@@ -1,4 +1,4 @@
-//! Which pods this node has: a task for each, and the desk where all events arrive.
+//! Which pods this node has: a task for each, and the sync loop where all events arrive.
 
 use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -35,7 +35,7 @@ use crate::sources::{self, mirror};
 use crate::volumes;
 use crate::worker::Worker;
 
-/// Changes that wait for the desk; when full their senders wait.
+/// Changes that wait for the sync loop; when full their senders wait.
 const BACKLOG_CHANGES: usize = 256;
 /// Between two settings of what pods may use together, as upstream.
 const WEIGH_PERIOD: Duration = Duration::from_secs(60);
@@ -45,15 +45,15 @@ const ORPHANS_PERIOD: Duration = Duration::from_secs(60);
 /// Between two tries to remove what a pod left: the first and the longest pause.
 const ORPHAN_RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 
-/// Starts the sources and the desk.
+/// Starts the sources and the sync loop.
 pub(crate) async fn start(node: Arc<Node>, inputs: Inputs, group: &Group) -> Pods {
     let pods = Pods::default();
     let (tx, rx) = mpsc::channel(BACKLOG_CHANGES);
     let Inputs { informers, ref_changes: refs } = inputs;
     sources::start(&node, informers, tx, group);
     let runtime = runtime_events::listen(node.runtime.cri.clone(), &node.runtime.socket, group);
-    let desk = Desk { node, pods: pods.clone(), group: group.child("pods"), leaving: Arc::default() };
-    let (node, weighed) = (Arc::clone(&desk.node), pods.clone());
+    let this = SyncLoop { node, pods: pods.clone(), group: group.child("pods"), leaving: Arc::default() };
+    let (node, weighed) = (Arc::clone(&this.node), pods.clone());
     group.spawn("pod-weights", async move {
         loop {
             // systemd makes the slice of all pods with the first of them, and may forget what it was told.
@@ -69,13 +69,13 @@ pub(crate) async fn start(node: Arc<Node>, inputs: Inputs, group: &Group) -> Pod
         }
     });
     group.spawn("pods", async move {
-        desk.run(rx, runtime, refs).await;
+        this.run(rx, runtime, refs).await;
     });
     pods
 }
 
 #[derive(Clone)]
-struct Desk {
+struct SyncLoop {
     node: Arc<Node>,
     pods: Pods,
     group: Group,
@@ -83,7 +83,7 @@ struct Desk {
     leaving: Arc<Mutex<BTreeSet<String>>>,
 }
 
-impl Desk {
+impl SyncLoop {
     async fn run(
         self,
         mut changes: mpsc::Receiver<Change>,
@@ -128,14 +128,14 @@ impl Desk {
     /// Anything may have happened unheard: of two lists of the runtime, not of a look at each pod, it is seen which
     /// pods changed.
     fn relist(&self) {
-        let desk = self.clone();
+        let this = self.clone();
         self.group.spawn_short("relist", async move {
-            let cri = &desk.node.runtime.cri;
+            let cri = &this.node.runtime.cri;
             let Ok((sandboxes, containers)) = tokio::try_join!(cri.sandboxes(None), cri.containers(None)) else {
-                return desk.wake_all();
+                return this.wake_all();
             };
             let shown = shown(&sandboxes, &containers);
-            let map = desk.pods.0.map.lock();
+            let map = this.pods.0.map.lock();
             for (uid, entry) in map.iter() {
                 let seen = seen(&entry.shared.lock().observed);
                 if shown.get(uid) != Some(&seen).filter(|seen| !seen.is_empty()) {
@@ -215,12 +215,12 @@ impl Desk {
         let (tx, rx) = watch::channel(desired);
         let group = self.group.child(&uid);
         self.pods.0.map.lock().insert(uid.clone(), Entry { tx: tx.clone(), shared: Arc::clone(&shared) });
-        let desk = self.clone();
+        let this = self.clone();
         self.group.spawn_short("pod", async move {
             let work = || {
                 let worker = Worker::new(
-                    Arc::clone(&desk.node),
-                    desk.pods.clone(),
+                    Arc::clone(&this.node),
+                    this.pods.clone(),
                     rx.clone(),
                     tx.clone(),
                     Arc::clone(&shared),
@@ -228,22 +228,22 @@ impl Desk {
                 );
                 Box::pin(worker.run())
             };
-            to_the_end(work, Backoff::new(PANIC_RETRY.0, PANIC_RETRY.1), &desk.node.rng, &uid).await;
-            let ended = desk.pods.0.map.lock().remove(&uid);
+            to_the_end(work, Backoff::new(PANIC_RETRY.0, PANIC_RETRY.1), &this.node.rng, &uid).await;
+            let ended = this.pods.0.map.lock().remove(&uid);
             let Some((name, was_static)) = ended.map(|entry| {
                 let last = entry.tx.borrow();
                 (key(&last.pod), last.is_static)
             }) else {
                 return;
             };
-            let next = desk.pods.0.held.lock().remove(&name);
+            let next = this.pods.0.held.lock().remove(&name);
             if let Some(pod) = next {
-                desk.begin(Desired::new(pod));
+                this.begin(Desired::new(pod));
             } else if was_static {
                 // Its file is gone: so must be its picture in the API.
-                let mirror = desk.pods.0.mirrors.lock().get(&name).cloned();
+                let mirror = this.pods.0.mirrors.lock().get(&name).cloned();
                 if let Some(mirror) = mirror {
-                    mirror::remove(&desk.node, &mirror).await;
+                    mirror::remove(&this.node.client, &mirror).await;
                 }
             }
         });
@@ -272,7 +272,7 @@ impl Desk {
             }
             _ => {
                 let (node, mirror) = (Arc::clone(&self.node), mirror.clone());
-                self.group.spawn_short("mirror", async move { mirror::remove(&node, &mirror).await });
+                self.group.spawn_short("mirror", async move { mirror::remove(&node.client, &mirror).await });
             }
         }
     }
@@ -280,11 +280,11 @@ impl Desk {
     /// From when on both sources spoke: what runs for nobody is ended, what lies about of nobody is removed. A sandbox
     /// may also appear later, when the call that made it was dropped.
     fn watch_orphans(&self) {
-        let desk = self.clone();
+        let this = self.clone();
         self.group.spawn("orphans", async move {
             let mut looked = false;
             loop {
-                let outcome = desk.end_orphans().await;
+                let outcome = this.end_orphans().await;
                 match &outcome {
                     Ok(()) => looked = true,
                     // A runtime that is being restarted is told of elsewhere.
@@ -409,12 +409,12 @@ async fn to_the_end<F: Future<Output = ()>>(
 async fn orphaned(node: Arc<Node>, uid: String, dir: PathBuf) {
     let mut backoff = Backoff::new(ORPHAN_RETRY.0, ORPHAN_RETRY.1);
     loop {
-        let done = match Box::pin(csi::unmount::tear_down(&node, &uid)).await {
+        let done = match Box::pin(csi::unmount::tear_down(&node.config, &node.csi, &uid)).await {
             Ok(()) => volumes::tidy(&dir).await.map_err(|err| err.to_string()),
             Err(why) => Err(why),
         };
         let Err(why) = done else {
-            volumes::local::release_unused(&node).await;
+            volumes::local::release_unused(&node.config, &node.csi).await;
             return;
         };
         warn!(path = %dir.display(), err = %why, "cannot remove the volumes of a pod that is gone");

@@ -3,6 +3,8 @@
 
 pub(crate) mod ready;
 
+use crate::config::Config;
+use crate::runtime::Runtime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
@@ -166,7 +168,7 @@ fn files(dir: &Path) -> Vec<(PathBuf, u64, i128)> {
 async fn bring(node: &Node, path: &Path, form: Option<Form>) -> Result<BTreeSet<String>, String> {
     let watch = Stopwatch::start();
     let images = match form {
-        Some(Form::Archive) => import(node, path).await?,
+        Some(Form::Archive) => import(&node.config, &node.runtime, path).await?,
         Some(Form::List) => pull_all(node, path).await?,
         _ => return Err("containerd's client reads .tar, .tar.gz and .tar.zst: pack it again".to_owned()),
     };
@@ -178,11 +180,11 @@ async fn bring(node: &Node, path: &Path, form: Option<Form>) -> Result<BTreeSet<
 }
 
 /// Imports an archive, docker's or OCI's; returns the names that it brought.
-async fn import(node: &Node, path: &Path) -> Result<BTreeSet<String>, String> {
-    let socket = &node.runtime.socket;
+async fn import(config: &Config, runtime: &Runtime, path: &Path) -> Result<BTreeSet<String>, String> {
+    let socket = &runtime.socket;
     let listed = async || catalog::list(socket).await.map_err(|err| format!("cannot list images: {err}"));
     let before = listed().await?;
-    let (path, socket_of_ctr, search_path) = (path.to_owned(), socket.clone(), node.config.search_path.clone());
+    let (path, socket_of_ctr, search_path) = (path.to_owned(), socket.clone(), config.search_path.clone());
     Group::blocking(move || feed(&path, &socket_of_ctr, &search_path))
         .await
         .map_err(|err| Chain(&err).to_string())??;

@@ -1,6 +1,8 @@
 //! The Node object: registered once, its status kept true, its lease renewed. A cordon or a label set by a person is
 //! never touched.
 
+use crate::own_node::OwnNode;
+use crate::runtime::Runtime;
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
@@ -212,7 +214,7 @@ async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
         .extend(advertised.filter(|(name, _)| foreign.contains_key(*name)).map(|(name, q)| (name.clone(), q.clone())));
     let image =
         |(names, size): (Vec<String>, u64)| ContainerImage { names: Some(names), size_bytes: i64::try_from(size).ok() };
-    let images = match images::to_list(node, IMAGES_MAX).await {
+    let images = match images::to_list(&node.pulls, &node.runtime, IMAGES_MAX).await {
         Some(Ok(images)) => Some(images.into_iter().map(image).collect()),
         // Nothing new; or they are still there when the runtime is back.
         None | Some(Err(_)) => before.images.clone(),
@@ -220,7 +222,7 @@ async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
     let in_use = node.csi.volumes_in_use();
     NodeStatus {
         // Told to be none once there were some.
-        volumes_in_use: Some(in_use).filter(|all| !all.is_empty() || had_volumes(node, before)),
+        volumes_in_use: Some(in_use).filter(|all| !all.is_empty() || had_volumes(&node.own, before)),
         capacity: Some(capacity),
         allocatable: Some(allocatable),
         addresses: Some(addresses(&node.config)),
@@ -229,23 +231,23 @@ async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
             kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(node.config.port) }),
         }),
         images,
-        node_info: Some(system_info(node)),
+        node_info: Some(system_info(&node.runtime)),
         features: Some(NodeFeatures {
             supplemental_groups_policy: Some(node.runtime.features.supplemental_groups_policy),
         }),
-        runtime_handlers: Some(handlers(node)).filter(|h| !h.is_empty()),
+        runtime_handlers: Some(handlers(&node.runtime)).filter(|h| !h.is_empty()),
         declared_features: Some(DECLARED.iter().map(|feature| (*feature).to_owned()).collect()),
         ..Default::default()
     }
 }
 
 /// Whether the Node shows volumes, or we have told of some.
-fn had_volumes(node: &Node, before: &NodeStatus) -> bool {
-    let shown = node.own.object().is_some_and(|n| n.status.as_ref().is_some_and(|s| s.volumes_in_use.is_some()));
+fn had_volumes(own: &OwnNode, before: &NodeStatus) -> bool {
+    let shown = own.object().is_some_and(|n| n.status.as_ref().is_some_and(|s| s.volumes_in_use.is_some()));
     shown || before.volumes_in_use.is_some()
 }
 
-fn handlers(node: &Node) -> Vec<NodeRuntimeHandler> {
+fn handlers(runtime: &Runtime) -> Vec<NodeRuntimeHandler> {
     let one = |h: &k8s_cri::v1::RuntimeHandler| NodeRuntimeHandler {
         name: Some(h.name.clone()),
         features: h.features.map(|f| NodeRuntimeHandlerFeatures {
@@ -253,7 +255,7 @@ fn handlers(node: &Node) -> Vec<NodeRuntimeHandler> {
             user_namespaces: Some(f.user_namespaces),
         }),
     };
-    node.runtime.handlers.iter().map(one).collect()
+    runtime.handlers.iter().map(one).collect()
 }
 
 /// As upstream writes them: memory in Ki, CPU whole where it is.
@@ -278,7 +280,7 @@ fn addresses(config: &Config) -> Vec<NodeAddress> {
     internal.chain(external).chain([address("Hostname", config.hostname.clone())]).chain(names).collect()
 }
 
-fn system_info(node: &Node) -> NodeSystemInfo {
+fn system_info(runtime: &Runtime) -> NodeSystemInfo {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let pretty = os_release
@@ -290,7 +292,7 @@ fn system_info(node: &Node) -> NodeSystemInfo {
     NodeSystemInfo {
         architecture: arch().to_owned(),
         boot_id: read("/proc/sys/kernel/random/boot_id"),
-        container_runtime_version: format!("{}://{}", node.runtime.name, node.runtime.version),
+        container_runtime_version: format!("{}://{}", runtime.name, runtime.version),
         kernel_version: read("/proc/sys/kernel/osrelease"),
         kube_proxy_version: String::new(),
         kubelet_version: VERSION.to_owned(),

@@ -1,5 +1,6 @@
 //! Container logs that grow: moved away when they are large, and the oldest deleted. Upstream's container log manager.
 
+use crate::config::Config;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,7 +35,7 @@ pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
     group.spawn("log-rotation", async move {
         loop {
             tokio::time::sleep(PERIOD).await;
-            for (id, path) in large(&node, &pods) {
+            for (id, path) in large(&node.config, &pods) {
                 rotate(&node, &id, &path).await;
             }
             if let RuntimeChoice::Managed { root, .. } = &node.config.runtime {
@@ -48,14 +49,14 @@ pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
     });
 }
 
-fn large(node: &Node, pods: &Pods) -> Vec<(String, PathBuf)> {
+fn large(config: &Config, pods: &Pods) -> Vec<(String, PathBuf)> {
     let running = pods.all().into_iter().flat_map(|(_, s)| {
         s.observed.running().map(|c| (c.id.clone(), PathBuf::from(&c.log_path))).collect::<Vec<_>>()
     });
     let size = |path: &Path| {
         place(path).and_then(|(dir, name)| dir.meta(&name)).map_or(0, |meta| if meta.is_file() { meta.size } else { 0 })
     };
-    running.filter(|(_, path)| size(path) >= node.config.settings.log_bytes_max).collect()
+    running.filter(|(_, path)| size(path) >= config.settings.log_bytes_max).collect()
 }
 
 async fn rotate(node: &Node, id: &str, path: &Path) {

@@ -6,7 +6,7 @@ use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Pod, PodSecurityContext, PodSpec};
 use model::quantity::Quantity;
 
-use crate::cgroups::{self, Cgroups};
+use crate::cgroups::{Cgroups, limits};
 use crate::config::Config;
 use crate::container::security;
 use crate::pods::spec::{host_network, hostname, requests};
@@ -54,8 +54,8 @@ pub(crate) fn config(node: &Config, groups: &Cgroups, pod: &Pod, attempt: u32, d
 
 fn linux(groups: &Cgroups, pod: &Pod, spec: &PodSpec) -> cri::LinuxPodSandboxConfig {
     let context = spec.security_context.clone().unwrap_or_default();
-    let overhead = |name: &str| spec.overhead.as_ref().and_then(|o| o.get(name)).map(cgroups::parse);
-    let limit = |name: &str| cgroups::limit_of_pod(spec, name);
+    let overhead = |name: &str| spec.overhead.as_ref().and_then(|o| o.get(name)).map(limits::parse);
+    let limit = |name: &str| limits::limit_of_pod(spec, name);
     cri::LinuxPodSandboxConfig {
         cgroup_parent: groups.parent_of(pod),
         security_context: Some(sandbox_security(spec, &context)),
@@ -77,9 +77,9 @@ fn amounts(
     memory: Option<Quantity>,
 ) -> cri::LinuxContainerResources {
     cri::LinuxContainerResources {
-        cpu_shares: cpu_request_milli.map_or(0, cgroups::shares),
-        cpu_period: cpu.as_ref().map_or(0, |_| cgroups::PERIOD_USEC),
-        cpu_quota: cpu.map_or(0, |q| cgroups::quota(q.milli_value())),
+        cpu_shares: cpu_request_milli.map_or(0, limits::shares),
+        cpu_period: cpu.as_ref().map_or(0, |_| limits::PERIOD_USEC),
+        cpu_quota: cpu.map_or(0, |q| limits::quota(q.milli_value())),
         memory_limit_in_bytes: memory.map_or(0, |q| q.value()),
         ..Default::default()
     }

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::cgroups;
+use crate::cgroups::limits;
 use crate::container::{self, Role};
 use crate::events::whole_secs;
 use crate::pods::observed::{Seen, State};
@@ -53,7 +53,7 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
         pod_ip: ips.first().cloned(),
         pod_ips: (!ips.is_empty()).then(|| ips.iter().map(|ip| PodIP { ip: ip.clone() }).collect()),
         start_time: facts.before.start_time.clone().or_else(|| Some(Time(whole_secs(facts.now)))),
-        qos_class: Some(cgroups::qos(facts.pod).name().to_owned()),
+        qos_class: Some(limits::qos(facts.pod).name().to_owned()),
         observed_generation: facts.pod.metadata.generation,
         allocated_resources: (!rejected).then(|| resources::requests(facts.pod)).filter(|all| !all.is_empty()),
         resources: (!rejected).then(|| facts.resizing.of_pod(facts.pod, is_running)),

@@ -1,6 +1,6 @@
 //! What can be set of a cgroup, in the words of both hierarchies and of systemd.
 
-use super::{PERIOD_USEC, SHARES_MAX, SHARES_MIN};
+use super::limits::{PERIOD_USEC, SHARES_MAX, SHARES_MIN};
 
 /// The kernel rounds limits of memory down to pages. Where pages are larger, a limit is set once more each time, to the
 /// same.

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Pod, ResourceFieldSelector};
 use model::quantity::Quantity;
 
-use crate::cgroups;
+use crate::cgroups::limits;
 use crate::container::error::ConfigError;
 
 /// What a pod learns of its node.
@@ -65,11 +65,11 @@ pub(crate) fn resource(
     let found = super::all(pod).into_iter().find(|(c, _)| c.name == name);
     let Some((container, _)) = found else { return Err(ConfigError::new(format!("container {name} not found"))) };
     let resources = container.resources.as_ref();
-    let divisor = selector.divisor.as_ref().map(cgroups::parse).filter(|d| !d.is_zero());
+    let divisor = selector.divisor.as_ref().map(limits::parse).filter(|d| !d.is_zero());
     let (kind, unit) = selector.resource.split_once('.').unwrap_or((&selector.resource, ""));
     let value = match kind {
-        "limits" => cgroups::limit_within(pod, resources, unit).or_else(|| allocatable(around, unit)),
-        "requests" => cgroups::request(resources, unit),
+        "limits" => limits::limit_within(pod, resources, unit).or_else(|| allocatable(around, unit)),
+        "requests" => limits::request(resources, unit),
         _ => return Err(ConfigError::new(format!("unsupported container resource : {}", selector.resource))),
     };
     let value = value.unwrap_or_else(|| Quantity::from_milli(0));

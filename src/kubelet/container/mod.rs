@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
 
-use crate::cgroups;
+use crate::cgroups::limits;
 use crate::container::error::ConfigError;
 use crate::container::making::Making;
 use crate::runtime::labels;
@@ -181,14 +181,14 @@ pub(crate) fn resources(
     unified: bool,
 ) -> cri::LinuxContainerResources {
     let resources = container.resources.as_ref();
-    let cpu_request = cgroups::request(resources, "cpu").map_or(0, |q| q.milli_value());
-    let cpu_limit = cgroups::limit_within(pod, resources, "cpu").map(|q| q.milli_value());
-    let adjust = cgroups::oom_score_adj(pod, container, memory_capacity);
+    let cpu_request = limits::request(resources, "cpu").map_or(0, |q| q.milli_value());
+    let cpu_limit = limits::limit_within(pod, resources, "cpu").map(|q| q.milli_value());
+    let adjust = limits::oom_score_adj(pod, container, memory_capacity);
     let mut limits = cri::LinuxContainerResources {
-        cpu_period: if cpu_limit.is_some() { cgroups::PERIOD_USEC } else { 0 },
-        cpu_quota: cpu_limit.map_or(0, cgroups::quota),
-        cpu_shares: cgroups::shares(cpu_request),
-        memory_limit_in_bytes: cgroups::limit_within(pod, resources, "memory").map_or(0, |q| q.value()),
+        cpu_period: if cpu_limit.is_some() { limits::PERIOD_USEC } else { 0 },
+        cpu_quota: cpu_limit.map_or(0, limits::quota),
+        cpu_shares: limits::shares(cpu_request),
+        memory_limit_in_bytes: limits::limit_within(pod, resources, "memory").map_or(0, |q| q.value()),
         // Without CAP_SYS_RESOURCE a lower value than our own cannot be set, and runc would refuse the container.
         oom_score_adj: if restrict_oom_score_adj { adjust.max(0) } else { adjust },
         hugepage_limits: hugepages(container),
@@ -205,7 +205,7 @@ pub(crate) fn resources(
 fn hugepages(container: &Container) -> Vec<cri::HugepageLimit> {
     let limits = container.resources.iter().flat_map(|r| r.limits.iter().flatten());
     let sized =
-        limits.filter_map(|(name, amount)| Some((name.strip_prefix("hugepages-")?, cgroups::parse(amount).value())));
+        limits.filter_map(|(name, amount)| Some((name.strip_prefix("hugepages-")?, limits::parse(amount).value())));
     sized
         .map(|(size, bytes)| cri::HugepageLimit {
             page_size: size.replace("Ki", "KB").replace("Mi", "MB").replace("Gi", "GB"),

@@ -13,14 +13,14 @@ use tracing::warn;
 
 use super::wanted::Wanted;
 use super::{Driver, secrets};
-use crate::cgroups;
+use crate::cgroups::limits;
 use crate::events::Kind;
 use crate::node::Node;
 
 /// The bytes that a claim's volume has now, if they are more than the claim says.
 pub(crate) fn wanted_bytes(claim: &PersistentVolumeClaim, size: &Quantity) -> Option<i64> {
     let shown = claim.status.as_ref().and_then(|s| s.capacity.as_ref()?.get("storage"))?;
-    let (bytes, shown) = (cgroups::parse(size).value(), cgroups::parse(shown).value());
+    let (bytes, shown) = (limits::parse(size).value(), limits::parse(shown).value());
     (bytes > shown).then_some(bytes)
 }
 
@@ -34,7 +34,7 @@ pub(super) async fn grow(node: &Node, pod: &Pod, wanted: &Wanted, driver: &Drive
         Ok(false) => return,
         Err(err) => return warn!(volume = %wanted.spec, err = %err, "cannot ask a driver what it can do"),
     }
-    let outcome = ask(node, wanted, driver, (target, staging), bytes).await;
+    let outcome = ask(&node.client, wanted, driver, (target, staging), bytes).await;
     tell(node, pod, &wanted.spec, claim, size, outcome).await;
 }
 
@@ -66,7 +66,7 @@ pub(crate) async fn tell(
 }
 
 async fn ask(
-    node: &Node,
+    client: &kube::Client,
     wanted: &Wanted,
     driver: &Driver,
     (target, staging): (&Path, &Path),
@@ -76,7 +76,7 @@ async fn ask(
     let secrets = match &wanted.expand_secret {
         Some(r) => {
             let (ns, name) = (r.namespace.as_deref().unwrap_or_default(), r.name.as_deref().unwrap_or_default());
-            secrets::secrets(node, ns, name)
+            secrets::secrets(client, ns, name)
                 .await
                 .map_err(|why| format!("fetching NodeExpandSecretRef {ns}/{name} failed: {why}"))?
         }

@@ -260,7 +260,7 @@ impl Work<'_> {
         let Some(reference) = reference else { return Ok(HashMap::new()) };
         let (ns, name) =
             (reference.namespace.as_deref().unwrap_or_default(), reference.name.as_deref().unwrap_or_default());
-        secrets(self.node, ns, name).await.map_err(|why| format!("fetching {field} {ns}/{name} failed: {why}"))
+        secrets(&self.node.client, ns, name).await.map_err(|why| format!("fetching {field} {ns}/{name} failed: {why}"))
     }
 
     async fn give_to_group(&self, driver: &Driver, target: &Path) -> Result<(), VolumeError> {

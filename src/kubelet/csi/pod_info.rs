@@ -85,7 +85,7 @@ async fn one(
     let account =
         pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_else(|| "default".to_owned());
     let fresh = async {
-        let (text, expires) = content::request(node, pod, &account, Some(&request.audience), life).await?;
+        let (text, expires) = content::request(&node.client, pod, &account, Some(&request.audience), life).await?;
         let wait = SignedDuration::from_secs(expires.duration_since(now).as_secs().max(0) * 4 / 5);
         Ok(Token { text, asked_at: now, refresh_at: now.checked_add(wait).unwrap_or(now), expires })
     };

@@ -1,10 +1,11 @@
 //! How full a volume is, asked of its driver.
 
+use crate::config::Config;
+use crate::csi::Csi;
 use proto::csi as pb;
 
 use super::data::{self, Data};
 use crate::disk::Disk;
-use crate::node::Node;
 
 /// In bytes and in files.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,17 +33,17 @@ impl Usage {
 }
 
 /// What the driver of a pod's volume says; `None` if the folder is no driver's, or the driver does not tell.
-pub(crate) async fn of(node: &Node, path: &std::path::Path) -> Option<Usage> {
+pub(crate) async fn of(config: &Config, csi: &Csi, path: &std::path::Path) -> Option<Usage> {
     let dir = path.parent()?;
     if dir.parent()?.file_name()? != "kubernetes.io~csi" {
         return None;
     }
     let data = Data::read(dir).ok().flatten()?;
-    let driver = node.csi.driver(&data.driver).ok()?;
+    let driver = csi.driver(&data.driver).ok()?;
     if !driver.can(pb::GET_VOLUME_STATS).await.ok()? {
         return None;
     }
-    let staging = data::staging_dir(&node.config.root_dir, &data.driver, &data.handle);
+    let staging = data::staging_dir(&config.root_dir, &data.driver, &data.handle);
     let request = pb::StatsRequest {
         staging_target_path: if data.is_ephemeral() { String::new() } else { staging.display().to_string() },
         volume_id: data.handle,

@@ -1,5 +1,7 @@
 //! A pod's volumes of drivers are given back, read off the disk: it makes no difference which kubelet mounted them.
 
+use crate::config::Config;
+use crate::csi::Csi;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -12,7 +14,6 @@ use proto::csi as pb;
 
 use super::data::{self, Block, Data, gone_is_fine};
 use crate::mount_points;
-use crate::node::Node;
 
 /// What hangs on volumes is taken off within this; a share whose server is away holds on.
 const DETACH_LIMIT: Duration = Duration::from_secs(60);
@@ -20,8 +21,8 @@ const DETACH_LIMIT: Duration = Duration::from_secs(60);
 const STAGED_MAX: usize = 1000;
 
 /// Unpublishes all volumes of a pod, and unstages those that no other pod has. Done again, it goes on where it stopped.
-pub(crate) async fn tear_down(node: &Node, uid: &str) -> Result<(), String> {
-    let root = &node.config.root_dir;
+pub(crate) async fn tear_down(config: &Config, csi: &Csi, uid: &str) -> Result<(), String> {
+    let root = &config.root_dir;
     let (mounted, devices) = (data::pod_volumes(root, uid), data::pod_devices(root, uid));
     if mounted.exists() || devices.exists() {
         let pod = root.join("pods").join(uid);
@@ -29,14 +30,14 @@ pub(crate) async fn tear_down(node: &Node, uid: &str) -> Result<(), String> {
         within(&pod, DETACH_LIMIT, move || detach_sub_paths(&of_work)).await.map_err(|err| err.to_string())?;
         for spec in names(&mounted).map_err(|err| err.to_string())? {
             let text = |why: String| format!("UnmountVolume.TearDown failed for volume {spec:?} : {why}");
-            unmount(node, uid, &spec).await.map_err(text)?;
+            unmount(config, csi, uid, &spec).await.map_err(text)?;
         }
         for spec in names(&devices).map_err(|err| err.to_string())? {
             let text = |why: String| format!("UnmapVolume.UnmapPodDevice failed for volume {spec:?} : {why}");
-            unmap(node, uid, &spec).await.map_err(text)?;
+            unmap(config, csi, uid, &spec).await.map_err(text)?;
         }
     }
-    node.csi.let_go(uid);
+    csi.let_go(uid);
     Ok(())
 }
 
@@ -56,15 +57,15 @@ fn detach_sub_paths(pod: &Path) -> io::Result<()> {
     Ok(())
 }
 
-async fn unmount(node: &Node, uid: &str, spec: &str) -> Result<(), String> {
+async fn unmount(config: &Config, csi: &Csi, uid: &str, spec: &str) -> Result<(), String> {
     let io = |err: io::Error| err.to_string();
-    let root = &node.config.root_dir;
+    let root = &config.root_dir;
     let dir = data::pod_volume_dir(root, uid, spec);
     // Without the file nothing of a driver can be there; what else is there is removed with the pod.
     let Some(data) = Data::read(&dir).map_err(io)? else { return Ok(()) };
-    let lock = node.csi.lock(&data.driver, &data.handle);
+    let lock = csi.lock(&data.driver, &data.handle);
     let _one_at_a_time = lock.lock().await;
-    let driver = node.csi.driver(&data.driver)?;
+    let driver = csi.driver(&data.driver)?;
     let target = dir.join("mount");
     let request = pb::UnpublishRequest { volume_id: data.handle.clone(), target_path: target.display().to_string() };
     let done: Result<pb::Empty, _> = driver.call(pb::NODE_UNPUBLISH_VOLUME, request).await;
@@ -76,7 +77,7 @@ async fn unmount(node: &Node, uid: &str, spec: &str) -> Result<(), String> {
     gone_is_fine(fs::remove_dir(&target)).map_err(io)?;
     if !data.is_ephemeral() && !data::others(root, uid, &data.driver, &data.handle) {
         let staging = data::staging_dir(root, &data.driver, &data.handle);
-        unstage(node, &driver, &data.handle, &staging).await?;
+        unstage(csi, &driver, &data.handle, &staging).await?;
         if mount_points::is_mount_point(&staging).map_err(io)? {
             return Err(format!("{} is still mounted", staging.display()));
         }
@@ -84,42 +85,42 @@ async fn unmount(node: &Node, uid: &str, spec: &str) -> Result<(), String> {
         if let Some(parent) = staging.parent() {
             Data::remove(parent).and_then(|()| gone_is_fine(fs::remove_dir(parent))).map_err(io)?;
         }
-        node.csi.undone(&data.driver, &data.handle);
+        csi.undone(&data.driver, &data.handle);
     }
     // Last: until then a kubelet that starts anew must do this again.
     Data::remove(&dir).and_then(|()| gone_is_fine(fs::remove_dir(&dir))).map_err(io)
 }
 
-async fn unmap(node: &Node, uid: &str, spec: &str) -> Result<(), String> {
+async fn unmap(config: &Config, csi: &Csi, uid: &str, spec: &str) -> Result<(), String> {
     let io = |err: io::Error| err.to_string();
-    let root = &node.config.root_dir;
+    let root = &config.root_dir;
     let block = Block::new(root, spec);
     let link = data::pod_devices(root, uid).join(spec);
     let Some(data) = Data::read(&block.data_dir()).map_err(io)? else {
         return gone_is_fine(fs::remove_file(&link)).map_err(io);
     };
-    let lock = node.csi.lock(&data.driver, &data.handle);
+    let lock = csi.lock(&data.driver, &data.handle);
     let _one_at_a_time = lock.lock().await;
-    let driver = node.csi.driver(&data.driver)?;
+    let driver = csi.driver(&data.driver)?;
     let device = block.device(uid);
     let request = pb::UnpublishRequest { volume_id: data.handle.clone(), target_path: device.display().to_string() };
     let done: Result<pb::Empty, _> = driver.call(pb::NODE_UNPUBLISH_VOLUME, request).await;
     done.map_err(|err| err.to_string())?;
     gone_is_fine(fs::remove_file(&device)).map_err(io)?;
     if block.is_unused().map_err(io)? {
-        unstage(node, &driver, &data.handle, &block.staging).await?;
+        unstage(csi, &driver, &data.handle, &block.staging).await?;
         // Some drivers put a file into the folder.
         let staging = Dir::open(&block.staging).map_err(io)?;
         for (name, _) in staging.entries(STAGED_MAX).map_err(io)? {
             staging.remove_file(Path::new(&name)).map_err(io)?;
         }
         block.remove().map_err(io)?;
-        node.csi.undone(&data.driver, &data.handle);
+        csi.undone(&data.driver, &data.handle);
     }
     gone_is_fine(fs::remove_file(&link)).map_err(io)
 }
 
-async fn unstage(node: &Node, driver: &super::Driver, handle: &str, staging: &Path) -> Result<(), String> {
+async fn unstage(csi: &Csi, driver: &super::Driver, handle: &str, staging: &Path) -> Result<(), String> {
     let text = |err: crate::plugins::link::CallError| format!("UnmountDevice failed: {err}");
     if driver.can(pb::STAGE_UNSTAGE_VOLUME).await.map_err(text)? {
         let request =
@@ -127,6 +128,6 @@ async fn unstage(node: &Node, driver: &super::Driver, handle: &str, staging: &Pa
         let done: Result<pb::Empty, _> = driver.call(pb::NODE_UNSTAGE_VOLUME, request).await;
         done.map_err(text)?;
     }
-    node.csi.staged.lock().remove(&(driver.name.clone(), handle.to_owned()));
+    csi.staged.lock().remove(&(driver.name.clone(), handle.to_owned()));
     Ok(())
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use proto::plugins as pb;
 
 use super::pick::Choice;
-use crate::cgroups;
+use crate::cgroups::limits;
 use crate::container::{self, Role};
 use crate::devices::allocations::Given;
 use crate::devices::registry::Devices;
@@ -223,7 +223,7 @@ fn wishes(container: &Container, known: &[String]) -> Vec<Wish> {
         .map(|(name, amount)| Wish {
             container: container.name.clone(),
             resource: name.clone(),
-            n: usize::try_from(cgroups::parse(amount).value()).unwrap_or(0),
+            n: usize::try_from(limits::parse(amount).value()).unwrap_or(0),
         })
         .filter(|wish| wish.n > 0)
         .collect()

@@ -1,10 +1,10 @@
 //! The credentials that a pod brings for an image: of all its pull secrets, all that fit.
 
+use crate::known::Known;
 use base64::Engine as _;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::node::Node;
 use crate::providers::config::{matches, repository};
 use crate::registries;
 
@@ -13,10 +13,10 @@ const TRIES_MAX: usize = 32;
 
 /// The pod's credentials for an image, the most exact first. Secrets that are missing or are none are passed over, as
 /// upstream.
-pub(super) async fn of_pod(node: &Node, pod: &Pod, image: &str) -> Vec<cri::AuthConfig> {
+pub(super) async fn of_pod(known: &Known, pod: &Pod, image: &str) -> Vec<cri::AuthConfig> {
     let mut found = Vec::new();
     for name in pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten()).map(|r| r.name.clone()) {
-        let Ok(Some(secret)) = node.known.secret(pod, &name).await else { continue };
+        let Ok(Some(secret)) = known.secret(pod, &name).await else { continue };
         let data = secret.data.unwrap_or_default();
         let Some(bytes) = data.get(".dockerconfigjson").or_else(|| data.get(".dockercfg")) else { continue };
         let Ok(json) = serde_json::from_slice::<serde_json::Value>(&bytes.0) else { continue };

@@ -1,5 +1,7 @@
 //! What is deleted of images when the disk fills: what nobody uses, the least recently used first.
 
+use crate::images::pulls::Pulls;
+use crate::runtime::Runtime;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +49,7 @@ pub(crate) fn start(node: Arc<Node>, group: &Group) {
 async fn collect(node: &Node) -> Result<(), CriError> {
     let settings = &node.config.settings;
     let disk = || node.disks.of_images();
-    seen_now(node).await?;
+    seen_now(&node.pulls, &node.runtime).await?;
     let Some(now) = disk().filter(|d| d.used_percent() >= settings.image_gc_high_percent) else { return Ok(()) };
     let goal = now.capacity / 100 * (100 - settings.image_gc_low_percent);
     let wanted = goal.saturating_sub(now.available);
@@ -63,15 +65,15 @@ async fn collect(node: &Node) -> Result<(), CriError> {
 }
 
 /// Ids and names of the images of all containers.
-async fn used_now(node: &Node) -> Result<HashSet<String>, CriError> {
-    Ok(node.runtime.cri.containers(None).await?.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect())
+async fn used_now(runtime: &Runtime) -> Result<HashSet<String>, CriError> {
+    Ok(runtime.cri.containers(None).await?.into_iter().flat_map(|c| [c.image_ref, c.image_id]).collect())
 }
 
 /// Notes which images there are and which are in use; those that are gone are forgotten.
-async fn seen_now(node: &Node) -> Result<Vec<Here>, CriError> {
-    let used = used_now(node).await?;
-    let images = node.runtime.cri.images().await?;
-    Ok(note(images, &used, &mut node.pulls.ages.lock()))
+async fn seen_now(pulls: &Pulls, runtime: &Runtime) -> Result<Vec<Here>, CriError> {
+    let used = used_now(runtime).await?;
+    let images = runtime.cri.images().await?;
+    Ok(note(images, &used, &mut pulls.ages.lock()))
 }
 
 fn note(images: Vec<cri::Image>, used: &HashSet<String>, ages: &mut HashMap<String, Age>) -> Vec<Here> {
@@ -97,7 +99,7 @@ fn is_used(image: &cri::Image, used: &HashSet<String>) -> bool {
 /// What was found less than `--minimum-image-ttl-duration` ago stays: a container may be about to be made of it.
 pub(crate) async fn free(node: &Node, wanted: u64) -> Result<u64, CriError> {
     let until = node.pulls.pulled.now();
-    let here = seen_now(node).await?;
+    let here = seen_now(&node.pulls, &node.runtime).await?;
     node.pulls.pulled.keep(&here.iter().map(|here| here.image.id.clone()).collect::<BTreeSet<_>>(), until).await;
     // Older versions do not tell over the CRI which images are pinned.
     let pins: HashSet<String> = match catalog::list(&node.runtime.socket).await {
@@ -114,7 +116,7 @@ pub(crate) async fn free(node: &Node, wanted: u64) -> Result<u64, CriError> {
     if unused.is_empty() {
         return Ok(0);
     }
-    let shown = match parents(node).await {
+    let shown = match parents(&node.runtime).await {
         Ok(shown) => shown,
         Err(status) => {
             warn!(err = %Chain(&status), "no image is deleted: the runtime does not tell which ones are shown as volumes");
@@ -125,7 +127,7 @@ pub(crate) async fn free(node: &Node, wanted: u64) -> Result<u64, CriError> {
         let shown = &shown;
         async move {
             // Deleting takes its time, and meanwhile pods start.
-            if is_used(&image, &used_now(node).await?) || is_shown(node, &image, shown).await? {
+            if is_used(&image, &used_now(&node.runtime).await?) || is_shown(&node.runtime, &image, shown).await? {
                 return Ok::<bool, CriError>(false);
             }
             info!(image = %image.id, bytes = image.size, "deleting an unused image");
@@ -160,8 +162,8 @@ async fn delete<'f, E: std::error::Error + 'static>(
 }
 
 /// Whether a pod has an image as a volume. `shown` holds the snapshots that such volumes are views of.
-async fn is_shown(node: &Node, image: &cri::Image, shown: &HashSet<String>) -> Result<bool, CriError> {
-    Ok(!shown.is_empty() && node.runtime.cri.chain_id(&image.id).await?.is_none_or(|chain| shown.contains(&chain)))
+async fn is_shown(runtime: &Runtime, image: &cri::Image, shown: &HashSet<String>) -> Result<bool, CriError> {
+    Ok(!shown.is_empty() && runtime.cri.chain_id(&image.id).await?.is_none_or(|chain| shown.contains(&chain)))
 }
 
 /// What may be deleted, the least recently used first. Containerd would delete an image under its containers, too.

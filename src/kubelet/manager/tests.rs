@@ -1,4 +1,4 @@
-//! What the desk knows of its pods, and what it makes of the runtime's lists.
+//! The sync loop's pods, and what it makes of the runtime's lists.
 
 use super::*;
 use crate::pods::desired::Desired;

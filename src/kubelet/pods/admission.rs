@@ -9,7 +9,7 @@ use model::selectors;
 use model::sysctls;
 use model::taints::tolerates;
 
-use crate::cgroups;
+use crate::cgroups::limits;
 use crate::container;
 use crate::settings::Settings;
 use crate::sources::annotations::is_static;
@@ -115,10 +115,10 @@ pub(super) fn victims(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Vec<Ar
         return Vec::new();
     }
     // The ones to spare first: the highest class, the highest priority.
-    let class = |pod: &Pod| match cgroups::qos(pod) {
-        cgroups::Qos::Guaranteed => 2,
-        cgroups::Qos::Burstable => 1,
-        cgroups::Qos::BestEffort => 0,
+    let class = |pod: &Pod| match limits::qos(pod) {
+        limits::Qos::Guaranteed => 2,
+        limits::Qos::Burstable => 1,
+        limits::Qos::BestEffort => 0,
     };
     victims.sort_by_key(|other| std::cmp::Reverse((class(other), priority(other))));
     victims.retain(|spared| {
@@ -164,7 +164,7 @@ fn under_pressure(host: &Host<'_>, pod: &Pod) -> Verdict {
             },
         )
     });
-    if memory_only && (cgroups::qos(pod) != cgroups::Qos::BestEffort || tolerates_memory) {
+    if memory_only && (limits::qos(pod) != limits::Qos::BestEffort || tolerates_memory) {
         return Ok(());
     }
     refuse("Evicted", format!("The node had condition: [{}]. ", host.pressure.join(" ")))
@@ -349,7 +349,7 @@ mod tests {
         let huge = serde_json::json!({"requests": {"cpu": "9223372036854775807", "memory": "9223372036854775807"}});
         let of = |name: &str| serde_json::json!({"name": name, "resources": huge});
         assert_eq!(check(serde_json::json!({"containers": [of("a"), of("b")]})), "OutOfcpu");
-        assert!(cgroups::Limits::of(&pod(serde_json::json!({"spec": {"containers": [of("a"), of("b")]}}))).shares > 0);
+        assert!(limits::Limits::of(&pod(serde_json::json!({"spec": {"containers": [of("a"), of("b")]}}))).shares > 0);
     }
 
     #[test]

@@ -1,5 +1,8 @@
 //! The pods of this node, each with the wishes for it and what its worker saw last.
 
+use crate::config::Config;
+use crate::events::Recorder;
+use crate::own_node::OwnNode;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -13,7 +16,7 @@ use super::admission;
 use super::observed::State;
 use super::share::{self, Share};
 use super::spec::requests;
-use crate::cgroups;
+use crate::cgroups::limits;
 use crate::events::Kind;
 use crate::node::Node;
 use crate::pods::admission::Host;
@@ -80,7 +83,7 @@ impl Pods {
                 return Err(Refusal::Final(refusal));
             }
             for victim in victims {
-                self.preempt(node, &victim);
+                self.preempt(&node.events, &victim);
             }
             return Err(Refusal::NotYet);
         }
@@ -138,12 +141,12 @@ impl Pods {
     }
 
     /// The API object that shows the pod: itself, or a static pod's mirror once there is one.
-    pub(crate) fn api_pod(&self, node: &Node, pod: &Pod) -> Option<Pod> {
+    pub(crate) fn api_pod(&self, config: &Config, own: &OwnNode, pod: &Pod) -> Option<Pod> {
         if !is_static(pod) {
             return Some(pod.clone());
         }
         let mirrors = self.0.mirrors.lock();
-        mirrors.get(&key(pod)).filter(|mirror| mirror::is_of(node, mirror, pod)).map(|p| Pod::clone(p))
+        mirrors.get(&key(pod)).filter(|mirror| mirror::is_of(config, own, mirror, pod)).map(|p| Pod::clone(p))
     }
 
     /// Every pod that has a task, with what its task last saw.
@@ -173,11 +176,11 @@ impl Pods {
     }
 
     /// Ends a pod for the sake of a critical one.
-    pub(crate) fn preempt(&self, node: &Node, victim: &Pod) {
+    pub(crate) fn preempt(&self, events: &Recorder, victim: &Pod) {
         let text = "Preempted in order to admit critical pod";
         if self.oust(victim, "Preempting", text) {
             info!(ns = ?victim.metadata.namespace, name = ?victim.metadata.name, "ending a pod, a critical one needs its room");
-            node.events.pod(victim, None, Kind::Warning, "Preempting", text);
+            events.pod(victim, None, Kind::Warning, "Preempting", text);
         }
     }
 
@@ -197,7 +200,7 @@ impl Pods {
             .shares()
             .into_iter()
             .map(|share| share.granted)
-            .filter(|pod| cgroups::qos(pod) == cgroups::Qos::Burstable);
+            .filter(|pod| limits::qos(pod) == limits::Qos::Burstable);
         all.map(|pod| requests(&pod, "cpu")).fold(0, i64::saturating_add)
     }
 

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodStatus, ResourceRequirements
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
 use super::spec::requests;
-use crate::cgroups::{self, Limits};
+use crate::cgroups::limits::{self, Limits};
 use crate::container;
 use crate::pods::admission::Host;
 use crate::sources::annotations::is_static;
@@ -61,8 +61,9 @@ pub(crate) fn wishes(pod: &Pod) -> BTreeMap<String, ResourceRequirements> {
 /// Requests and limits as numbers, so that `1000m` and `1` are the same.
 fn amounts(resources: &ResourceRequirements) -> BTreeMap<(bool, &str), i64> {
     let of = |is_limit: bool, map: &'_ Option<BTreeMap<String, _>>| -> Vec<((bool, String), i64)> {
-        let value =
-            |name: &str, q| if name == "cpu" { cgroups::parse(q).milli_value() } else { cgroups::parse(q).value() };
+        let value = |name: &str, q| {
+            if name == "cpu" { limits::parse(q).milli_value() } else { limits::parse(q).value() }
+        };
         map.iter().flatten().map(|(name, q)| ((is_limit, name.clone()), value(name, q))).collect()
     };
     let names: Vec<(bool, &str)> = [(false, &resources.requests), (true, &resources.limits)]
@@ -213,9 +214,9 @@ fn keep_to(own: &mut Option<BTreeMap<String, ApiQuantity>>, granted: Option<&BTr
 /// Spec: `GetLimits` in pkg/kubelet/util/util.go v1.36.2.
 pub(crate) fn held(pod: Option<&ResourceRequirements>, own: &ResourceRequirements) -> ResourceRequirements {
     let mut held = own.clone();
-    for name in ["cpu", "memory"].into_iter().filter(|name| cgroups::limit(Some(own), name).is_none()) {
+    for name in ["cpu", "memory"].into_iter().filter(|name| limits::limit(Some(own), name).is_none()) {
         if let Some(limit) =
-            pod.filter(|pod| cgroups::limit(Some(pod), name).is_some()).and_then(|pod| pod.limits.as_ref()?.get(name))
+            pod.filter(|pod| limits::limit(Some(pod), name).is_some()).and_then(|pod| pod.limits.as_ref()?.get(name))
         {
             held.limits.get_or_insert_default().insert(name.to_owned(), limit.clone());
         }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::spec::requests;
-use crate::cgroups;
+use crate::cgroups::limits;
 use crate::pods::admission::Host;
 use crate::pods::resizing::{Grant, grant};
 
@@ -32,7 +32,7 @@ impl Share {
 /// upstream's pkg/kubelet/allocation (v1.36).
 fn turn(pod: &Pod, deferred: Option<Timestamp>) -> (Reverse<i32>, bool, Timestamp) {
     let priority = pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or(0);
-    (Reverse(priority), cgroups::qos(pod) != cgroups::Qos::Guaranteed, deferred.unwrap_or(Timestamp::MAX))
+    (Reverse(priority), limits::qos(pod) != limits::Qos::Guaranteed, deferred.unwrap_or(Timestamp::MAX))
 }
 
 /// Whether the node can give `pod` what it asks for now, beside what all were granted and what those before it in turn

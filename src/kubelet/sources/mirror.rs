@@ -1,5 +1,8 @@
 //! Mirror pods: how static pods show themselves in the API. Deleting one does not end its pod.
 
+use crate::config::Config;
+use crate::own_node::OwnNode;
+use base::rng::Rng;
 use std::time::Duration;
 
 use base::backoff::Backoff;
@@ -17,8 +20,8 @@ use crate::sources::annotations::{HASH, MIRROR, annotation};
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// Whether an object is the picture that this kubelet made of a static pod: anybody may write the annotation alone.
-pub(crate) fn is_of(node: &Node, mirror: &Pod, pod: &Pod) -> bool {
-    is_picture(mirror, pod, &node.config.node_name, node.own.uid().as_deref())
+pub(crate) fn is_of(config: &Config, own: &OwnNode, mirror: &Pod, pod: &Pod) -> bool {
+    is_picture(mirror, pod, &config.node_name, own.uid().as_deref())
 }
 
 fn is_picture(mirror: &Pod, pod: &Pod, node_name: &str, node_uid: Option<&str>) -> bool {
@@ -34,10 +37,10 @@ fn is_picture(mirror: &Pod, pod: &Pod, node_name: &str, node_uid: Option<&str>) 
 /// Makes the mirror of a static pod, or replaces one that shows an older manifest.
 pub(crate) async fn keep(node: &Node, pod: &Pod, have: Option<&Pod>) {
     if let Some(have) = have {
-        if is_of(node, have, pod) && have.metadata.deletion_timestamp.is_none() {
+        if is_of(&node.config, &node.own, have, pod) && have.metadata.deletion_timestamp.is_none() {
             return;
         }
-        remove(node, have).await;
+        remove(&node.client, have).await;
     }
     let mut mirror = pod.clone();
     mirror.metadata.uid = None;
@@ -48,7 +51,7 @@ pub(crate) async fn keep(node: &Node, pod: &Pod, have: Option<&Pod>) {
         api_version: "v1".to_owned(),
         kind: "Node".to_owned(),
         name: node.config.node_name.clone(),
-        uid: uid_of_node(node).await,
+        uid: uid_of_node(&node.own, &node.rng).await,
         controller: Some(true),
         block_owner_deletion: None,
     }]);
@@ -61,19 +64,19 @@ pub(crate) async fn keep(node: &Node, pod: &Pod, have: Option<&Pod>) {
 }
 
 /// The node's uid is known once it is registered; a mirror without its owner is refused.
-async fn uid_of_node(node: &Node) -> String {
+async fn uid_of_node(own: &OwnNode, rng: &Rng) -> String {
     let mut backoff = Backoff::new(RETRY.0, RETRY.1);
     loop {
-        match node.own.uid().filter(|uid| !uid.is_empty()) {
+        match own.uid().filter(|uid| !uid.is_empty()) {
             Some(uid) => return uid,
-            None => tokio::time::sleep(backoff.next(&node.rng)).await,
+            None => tokio::time::sleep(backoff.next(rng)).await,
         }
     }
 }
 
 /// Removes a mirror whose file is gone.
-pub(crate) async fn remove(node: &Node, mirror: &Pod) {
-    let api: Api<Pod> = Api::namespaced(node.client.clone(), mirror.metadata.namespace.as_deref().unwrap_or_default());
+pub(crate) async fn remove(client: &kube::Client, mirror: &Pod) {
+    let api: Api<Pod> = Api::namespaced(client.clone(), mirror.metadata.namespace.as_deref().unwrap_or_default());
     let preconditions = Preconditions { uid: mirror.metadata.uid.clone(), resource_version: None };
     let now = DeleteParams { grace_period_seconds: Some(0), preconditions: Some(preconditions), ..Default::default() };
     match api.delete(mirror.metadata.name.as_deref().unwrap_or_default(), &now).await {

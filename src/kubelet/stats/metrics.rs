@@ -1,6 +1,7 @@
 //! The pages that Prometheus and metrics-server read: `/metrics`, `/metrics/cadvisor`, `/metrics/resource`,
 //! `/metrics/probes`.
 
+use crate::node::Counters;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -269,7 +270,7 @@ fn spec_measures(page: &mut Page, all: &[PodUse]) {
     for used in all {
         let (ns, pod) = names(used);
         for (container, _) in crate::container::all(&used.pod) {
-            let limit = crate::cgroups::limit(container.resources.as_ref(), "memory").map_or(0, |q| q.value());
+            let limit = crate::cgroups::limits::limit(container.resources.as_ref(), "memory").map_or(0, |q| q.value());
             page.value(
                 "container_spec_memory_limit_bytes",
                 &[("container", &container.name), ("namespace", ns), ("pod", pod)],
@@ -343,7 +344,7 @@ async fn claims(node: &Node, page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
         for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
             let Some(claim) = volumes::claim_name(pod, volume) else { continue };
             let Some(path) = snapshot.volumes.get(&volume.name) else { continue };
-            let told = csi::stats::of(node, path).await.map(|usage| usage.disk());
+            let told = csi::stats::of(&node.config, &node.csi, path).await.map(|usage| usage.disk());
             let disk = match told {
                 Some(disk) => Some(disk),
                 None => node.disks.measures.of(path, By::FileSystem).await.map(|measure| measure.disk),
@@ -362,14 +363,14 @@ async fn claims(node: &Node, page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
 }
 
 /// `/metrics/probes`.
-pub(crate) fn probes(node: &Node) -> String {
+pub(crate) fn probes(stats: &Counters) -> String {
     let mut page = Page::default();
     page.head(
         "prober_probe_total",
         "counter",
         "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.",
     );
-    for (key, n) in node.stats.probes.0.lock().iter() {
+    for (key, n) in stats.probes.0.lock().iter() {
         let [ns, pod, uid, container, kind, result] = key;
         let labels = [
             ("container", container),

@@ -7,6 +7,7 @@ pub(crate) mod read;
 
 mod system;
 
+use crate::node::Counters;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -211,7 +212,7 @@ async fn volumes_of(node: &Node, used: &PodUse, now: &str) -> Vec<Value> {
         pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| v.host_path.is_none() && v.image.is_none())
     {
         let Some(path) = used.snapshot.volumes.get(&volume.name).cloned() else { continue };
-        let mut value = match csi::stats::of(node, &path).await {
+        let mut value = match csi::stats::of(&node.config, &node.csi, &path).await {
             Some(u) => driver_value(now, u),
             None => {
                 // What has a file system of its own is not walked, as upstream: a share may hold millions of files.
@@ -260,20 +261,20 @@ fn machine(node: &Node, at: Timestamp, runtime: Option<i32>) -> Value {
         "fs": disk,
         "runtime": {"imageFs": images, "containerFs": images},
         "rlimit": {"time": now, "maxpid": maxpid, "curproc": curproc},
-        "systemContainers": system_containers(node, &now, runtime),
+        "systemContainers": system_containers(&node.cgroups, &node.stats, &now, runtime),
     })
 }
 
 /// All pods together, and the two programs that run them. `misc`, the machine's rest, is not told: nobody asks for it.
-fn system_containers(node: &Node, now: &str, runtime: Option<i32>) -> Vec<Value> {
+fn system_containers(cgroups: &Cgroups, stats: &Counters, now: &str, runtime: Option<i32>) -> Vec<Value> {
     let booted = boot_time();
-    let pods = system::Program { name: "pods", started: booted, usage: of_pods(&node.cgroups) };
-    let programs = system::programs(node.cgroups.is_unified(), booted, runtime);
+    let pods = system::Program { name: "pods", started: booted, usage: of_pods(cgroups) };
+    let programs = system::programs(cgroups.is_unified(), booted, runtime);
     let one = |program: system::Program| {
         let nanos = program.usage.cpu_nanos;
         without_null(
             json!({"name": program.name, "startTime": program.started.map(rfc3339_secs), "memory": memory(now, &program.usage),
-            "cpu": cpu(now, nanos, nanos.and_then(|n| node.stats.rates.rate(program.name, n)))}),
+            "cpu": cpu(now, nanos, nanos.and_then(|n| stats.rates.rate(program.name, n)))}),
         )
     };
     std::iter::once(pods).chain(programs).map(one).collect()

@@ -8,8 +8,6 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use tracing::{debug, warn};
 
-use crate::node::Node;
-
 /// A status that meets another write is tried again at once this often.
 const CONFLICTS_MAX: u32 = 3;
 
@@ -60,8 +58,13 @@ fn change(pod: &Pod, status: &PodStatus, before: Option<&PodStatus>) -> serde_js
 }
 
 /// Writes a status to the API. Fields that are absent are taken away.
-pub(crate) async fn publish(node: &Node, pod: &Pod, status: &PodStatus, before: Option<&PodStatus>) -> Published {
-    let api: Api<Pod> = Api::namespaced(node.client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
+pub(crate) async fn publish(
+    client: &kube::Client,
+    pod: &Pod,
+    status: &PodStatus,
+    before: Option<&PodStatus>,
+) -> Published {
+    let api: Api<Pod> = Api::namespaced(client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
     let name = pod.metadata.name.clone().unwrap_or_default();
     let change = serde_json::json!({"metadata": {"uid": pod.metadata.uid}, "status": change(pod, status, before)});
     let mut answer = api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(&change)).await;

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use model::quantity::{Notation, Quantity};
 
-use crate::cgroups::{self, Limits};
+use crate::cgroups::limits::{self, Limits};
 use crate::container::{self, Role};
 
 type Amounts = BTreeMap<String, Quantity>;
@@ -54,8 +54,8 @@ pub(crate) fn of_pod(
         return ResourceRequirements { requests: some(requests(pod)), limits: some(limits(pod)), ..own };
     }
     let (mut asked, mut limited) = (own.requests.unwrap_or_default(), own.limits.unwrap_or_default());
-    let milli = |of: &Told| of.get("cpu").map_or(0, |q| cgroups::parse(q).milli_value());
-    let shares = cgroups::milli_of_shares(held.shares);
+    let milli = |of: &Told| of.get("cpu").map_or(0, |q| limits::parse(q).milli_value());
+    let shares = limits::milli_of_shares(held.shares);
     if shares.max(milli(&asked)) > LEAST_MILLI {
         asked.insert("cpu".to_owned(), ApiQuantity(Quantity::from_milli(shares).to_string()));
     }
@@ -63,7 +63,7 @@ pub(crate) fn of_pod(
         asked.insert("memory".to_owned(), memory);
     }
     if let Some(quota) =
-        held.quota.map(cgroups::milli_of_quota).filter(|quota| (*quota).max(milli(&limited)) > LEAST_LIMIT_MILLI)
+        held.quota.map(limits::milli_of_quota).filter(|quota| (*quota).max(milli(&limited)) > LEAST_LIMIT_MILLI)
     {
         limited.insert("cpu".to_owned(), ApiQuantity(Quantity::from_milli(quota).to_string()));
     }
@@ -77,7 +77,7 @@ pub(crate) fn of_pod(
 /// containers say.
 fn sum(pod: &Pod, part: fn(&ResourceRequirements) -> Option<&Told>) -> Amounts {
     let of = |own: Option<&ResourceRequirements>| -> Amounts {
-        own.and_then(part).into_iter().flatten().map(|(name, amount)| (name.clone(), cgroups::parse(amount))).collect()
+        own.and_then(part).into_iter().flatten().map(|(name, amount)| (name.clone(), limits::parse(amount))).collect()
     };
     let (mut steady, mut sidecars, mut starting) = (Amounts::new(), Amounts::new(), Amounts::new());
     for (container, role) in container::all(pod) {
@@ -112,7 +112,7 @@ fn sum(pod: &Pod, part: fn(&ResourceRequirements) -> Option<&Told>) -> Amounts {
 
 fn overhead(pod: &Pod) -> impl Iterator<Item = (&str, Quantity)> {
     let all = pod.spec.iter().flat_map(|spec| spec.overhead.iter().flatten());
-    all.map(|(name, amount)| (name.as_str(), cgroups::parse(amount)))
+    all.map(|(name, amount)| (name.as_str(), limits::parse(amount)))
 }
 
 fn add(into: &mut Amounts, name: &str, more: Quantity) {

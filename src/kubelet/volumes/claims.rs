@@ -1,6 +1,8 @@
 //! Persistent volumes behind a bound claim: those that lie on this machine (`local`, `hostPath`), NFS shares, and those
 //! of drivers.
 
+use crate::config::Config;
+use crate::csi::Csi;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{
@@ -77,11 +79,11 @@ pub(super) async fn resolve(
             (source.path.clone(), source.fs_type.clone(), spec.mount_options.clone().unwrap_or_default());
         let device = local::Device { volume: name.clone(), path, fs_type, options, read_only };
         let is_mounted = !block && host_path::is_block_device(&source.path).await?;
-        let local = of_machine(node, &device, block, is_mounted, &targets.local).await?;
+        let local = of_machine(&node.config, &node.csi, &device, block, is_mounted, &targets.local).await?;
         let size = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
         if let Some(size) = size.filter(|size| !read_only && expand::wanted_bytes(&found, size).is_some()) {
             // A folder and a raw device are as large as they are.
-            let outcome = if is_mounted { local::grow(node, &device).await } else { Ok(()) };
+            let outcome = if is_mounted { local::grow(&node.config, &node.csi, &device).await } else { Ok(()) };
             expand::tell(node, pod, &name, &found, size, outcome).await;
         }
         return Ok(Found::Local(local));
@@ -104,7 +106,8 @@ pub(super) async fn resolve(
 
 /// A `local` volume: a folder, a raw device, or a device whose filesystem is mounted first.
 async fn of_machine(
-    node: &Node,
+    config: &Config,
+    csi: &Csi,
     device: &local::Device,
     block: bool,
     is_mounted: bool,
@@ -112,7 +115,7 @@ async fn of_machine(
 ) -> Result<Local, String> {
     let read_only = device.read_only;
     if is_mounted {
-        let place = local::attach(node, device, target).await?;
+        let place = local::attach(config, csi, device, target).await?;
         return Ok(Local { path: target.to_owned(), read_only, group_at: Some(place), may_grow: true });
     }
     let kind = if block { "BlockDevice" } else { "Directory" };

@@ -1,5 +1,6 @@
 //! What the files of configMap, secret, projected and downwardAPI volumes hold.
 
+use crate::known::Known;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -58,13 +59,13 @@ pub(super) async fn of(
     let mut content = Content { files: Files::new(), refresh_at: None };
     if let Some(source) = &volume.config_map {
         let mode = source.default_mode.unwrap_or(MODE_DEFAULT);
-        let have = config_map(node, pod, &source.name, source.optional).await?;
+        let have = config_map(&node.known, pod, &source.name, source.optional).await?;
         content.files =
             pick(have, source.items.as_deref(), mode, source.optional, &format!("configmap \"{}\"", source.name))?;
     } else if let Some(source) = &volume.secret {
         let mode = source.default_mode.unwrap_or(MODE_DEFAULT);
         let name = source.secret_name.clone().unwrap_or_default();
-        let have = secret_of(node, pod, &name, source.optional).await?;
+        let have = secret_of(&node.known, pod, &name, source.optional).await?;
         content.files = pick(have, source.items.as_deref(), mode, source.optional, &format!("secret \"{name}\""))?;
     } else if let Some(source) = &volume.downward_api {
         content.files = downward(
@@ -77,7 +78,7 @@ pub(super) async fn of(
         let mode = source.default_mode.unwrap_or(MODE_DEFAULT);
         for part in source.sources.iter().flatten() {
             if let Some(s) = &part.config_map {
-                let have = config_map(node, pod, &s.name, s.optional).await?;
+                let have = config_map(&node.known, pod, &s.name, s.optional).await?;
                 content.files.extend(pick(
                     have,
                     s.items.as_deref(),
@@ -86,7 +87,7 @@ pub(super) async fn of(
                     &format!("configmap \"{}\"", s.name),
                 )?);
             } else if let Some(s) = &part.secret {
-                let have = secret_of(node, pod, &s.name, s.optional).await?;
+                let have = secret_of(&node.known, pod, &s.name, s.optional).await?;
                 content.files.extend(pick(
                     have,
                     s.items.as_deref(),
@@ -107,12 +108,12 @@ pub(super) async fn of(
 }
 
 async fn config_map(
-    node: &Node,
+    known: &Known,
     pod: &Pod,
     name: &str,
     optional: Option<bool>,
 ) -> Result<BTreeMap<String, Vec<u8>>, String> {
-    let Some(map) = node.known.config_map(pod, name).await.map_err(|err| err.to_string())? else {
+    let Some(map) = known.config_map(pod, name).await.map_err(|err| err.to_string())? else {
         return absent(optional, format!("configmap \"{name}\" not found"));
     };
     let text = map.data.into_iter().flatten().map(|(key, value)| (key, value.into_bytes()));
@@ -120,22 +121,22 @@ async fn config_map(
 }
 
 async fn secret_of(
-    node: &Node,
+    known: &Known,
     pod: &Pod,
     name: &str,
     optional: Option<bool>,
 ) -> Result<BTreeMap<String, Vec<u8>>, String> {
-    values(node.known.secret(pod, name).await, name, optional)
+    values(known.secret(pod, name).await, name, optional)
 }
 
 /// A Secret's values.
 pub(crate) async fn secret(
-    node: &Node,
+    client: &kube::Client,
     ns: &str,
     name: &str,
     optional: Option<bool>,
 ) -> Result<BTreeMap<String, Vec<u8>>, String> {
-    let api: Api<Secret> = Api::namespaced(node.client.clone(), ns);
+    let api: Api<Secret> = Api::namespaced(client.clone(), ns);
     values(api.get_opt(name).await, name, optional)
 }
 
@@ -214,7 +215,7 @@ async fn token(
     let now = node.clock.now();
     let account = spec.service_account_name.clone().unwrap_or_else(|| "default".to_owned());
     let fresh = async {
-        let (text, expires) = request(node, pod, &account, source.audience.as_deref(), life).await?;
+        let (text, expires) = request(&node.client, pod, &account, source.audience.as_deref(), life).await?;
         let whole = expires.duration_since(now).as_secs().max(0);
         let wait = (whole * 4 / 5).min(TOKEN_AGE_MAX_SECS);
         Ok(Token {
@@ -244,14 +245,14 @@ async fn token(
 
 /// A fresh token of the pod's account that lives for `life` seconds, and when it ends.
 pub(crate) async fn request(
-    node: &Node,
+    client: &kube::Client,
     pod: &Pod,
     account: &str,
     audience: Option<&str>,
     life: i64,
 ) -> Result<(String, Timestamp), String> {
     let api: Api<ServiceAccount> =
-        Api::namespaced(node.client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
+        Api::namespaced(client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
     let ask = TokenRequest {
         spec: Some(TokenRequestSpec {
             audiences: Some(audience.into_iter().filter(|a| !a.is_empty()).map(str::to_owned).collect()),

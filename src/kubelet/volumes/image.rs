@@ -1,6 +1,8 @@
 //! Image volumes: an image's files, read-only, as a view that containerd's snapshotter gives. Works on every
 //! containerd, also on those whose CRI knows no such mounts.
 
+use crate::runtime::Runtime;
+use base::time::Clock;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
@@ -17,7 +19,6 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Status};
 
 use crate::mount_points::is_mount_point;
-use crate::node::Node;
 use crate::runtime::cri::channel;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -39,10 +40,10 @@ fn key(uid: &str, volume: &str) -> String {
 }
 
 /// The snapshots of images that volumes of pods are views of: those images are in use.
-pub(crate) async fn parents(node: &Node) -> Result<HashSet<String>, Status> {
+pub(crate) async fn parents(runtime: &Runtime) -> Result<HashSet<String>, Status> {
     let filters = vec![format!("name~=\"^{KEY_PREFIX}\"")];
-    let wanted = ListSnapshotsRequest { snapshotter: node.runtime.snapshotter.clone(), filters };
-    let mut answers = SnapshotsClient::new(channel(&node.runtime.socket)).list(request(wanted)).await?.into_inner();
+    let wanted = ListSnapshotsRequest { snapshotter: runtime.snapshotter.clone(), filters };
+    let mut answers = SnapshotsClient::new(channel(&runtime.socket)).list(request(wanted)).await?.into_inner();
     let mut parents = HashSet::new();
     while let Some(part) = answers.message().await? {
         parents.extend(part.info.into_iter().filter(|view| view.name.starts_with(KEY_PREFIX)).map(|view| view.parent));
@@ -52,7 +53,8 @@ pub(crate) async fn parents(node: &Node) -> Result<HashSet<String>, Status> {
 
 /// Mounts the files of an image that is here at `target`.
 pub(crate) async fn mount_image(
-    node: &Node,
+    clock: &Clock,
+    runtime: &Runtime,
     uid: &str,
     volume: &str,
     image: &str,
@@ -61,11 +63,11 @@ pub(crate) async fn mount_image(
     if is_mount_point(target).map_err(|err| err.to_string())? {
         return Ok(());
     }
-    let chain = node.runtime.cri.chain_id(image).await.map_err(|err| err.to_string())?;
+    let chain = runtime.cri.chain_id(image).await.map_err(|err| err.to_string())?;
     let chain = chain.ok_or_else(|| format!("the runtime does not tell where the files of image \"{image}\" are"))?;
-    let mut client = SnapshotsClient::new(channel(&node.runtime.socket));
-    let (snapshotter, key) = (node.runtime.snapshotter.clone(), key(uid, volume));
-    let labels = HashMap::from([(ROOT_LABEL.to_owned(), base::time::rfc3339_secs(node.clock.now()))]);
+    let mut client = SnapshotsClient::new(channel(&runtime.socket));
+    let (snapshotter, key) = (runtime.snapshotter.clone(), key(uid, volume));
+    let labels = HashMap::from([(ROOT_LABEL.to_owned(), base::time::rfc3339_secs(clock.now()))]);
     let view = ViewSnapshotRequest { snapshotter: snapshotter.clone(), key: key.clone(), parent: chain, labels };
     let mounts = match client.view(request(view)).await {
         Ok(answer) => answer.into_inner().mounts,
@@ -117,11 +119,11 @@ fn one(wanted: &Mount, target: &Path) -> Result<(), String> {
 }
 
 /// Gives the views of a pod back, after they were unmounted.
-pub(crate) async fn release(node: &Node, pod: &k8s_openapi::api::core::v1::Pod) {
+pub(crate) async fn release(runtime: &Runtime, pod: &k8s_openapi::api::core::v1::Pod) {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| v.image.is_some()) {
-        let gone = RemoveSnapshotRequest { snapshotter: node.runtime.snapshotter.clone(), key: key(uid, &volume.name) };
-        match SnapshotsClient::new(channel(&node.runtime.socket)).remove(request(gone)).await {
+        let gone = RemoveSnapshotRequest { snapshotter: runtime.snapshotter.clone(), key: key(uid, &volume.name) };
+        match SnapshotsClient::new(channel(&runtime.socket)).remove(request(gone)).await {
             Err(status) if status.code() != Code::NotFound => {
                 tracing::warn!(volume = %volume.name, err = %base::chain::Chain(&status), "cannot give back the view of an image");
             }

@@ -2,6 +2,7 @@
 //! machine, bound into each pod, and taken off when no pod has it any more. As upstream's pkg/volume/local and
 //! mount-utils (v1.36); layout as theirs: `<root>/plugins/kubernetes.io/local-volume/mounts/<volume>`.
 
+use crate::config::Config;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,7 +18,6 @@ use tracing::{info, warn};
 use super::{DISK_LIMIT, program};
 use crate::csi::Csi;
 use crate::mount_points::{is_mount_point, resolved};
-use crate::node::Node;
 
 /// The plugin's name in folders and locks.
 const PLUGIN: &str = "kubernetes.io/local-volume";
@@ -57,15 +57,15 @@ pub(super) struct Device {
 ///
 /// Errors: why not, in upstream's words.
 /// Cancel safety: dropped, what was begun goes on to its end, and nobody else begins with that volume before.
-pub(super) async fn attach(node: &Node, device: &Device, target: &Path) -> Result<PathBuf, String> {
-    let place = base_of(node).join(&device.volume);
+pub(super) async fn attach(config: &Config, csi: &Csi, device: &Device, target: &Path) -> Result<PathBuf, String> {
+    let place = base_of(config).join(&device.volume);
     if is_mount_point(target).map_err(|err| err.to_string())? {
         return Ok(place);
     }
     if !device.path.starts_with('/') {
         return Err(format!("local volume {:?}: want an absolute path", device.path));
     }
-    let one_at_a_time = turn(&node.csi, &device.volume, TURN_LIMIT).await?;
+    let one_at_a_time = turn(csi, &device.volume, TURN_LIMIT).await?;
     let (device, at, target) = (device.clone(), place.clone(), target.to_owned());
     let work = move || {
         let _until_the_end = one_at_a_time;
@@ -90,9 +90,9 @@ fn mount_and_bind(device: &Device, place: &Path, target: &Path) -> Result<(), St
 /// Makes the filesystem as large as its device (upstream's mount-utils `ResizeFs`).
 ///
 /// Errors: why not, in upstream's words.
-pub(super) async fn grow(node: &Node, device: &Device) -> Result<(), String> {
-    let one_at_a_time = turn(&node.csi, &device.volume, TURN_LIMIT).await?;
-    let (device, place) = (device.path.clone(), base_of(node).join(&device.volume));
+pub(super) async fn grow(config: &Config, csi: &Csi, device: &Device) -> Result<(), String> {
+    let one_at_a_time = turn(csi, &device.volume, TURN_LIMIT).await?;
+    let (device, place) = (device.path.clone(), base_of(config).join(&device.volume));
     let work = move || {
         let _until_the_end = one_at_a_time;
         let fs_type = found_on(&device)?.unwrap_or_default();
@@ -132,8 +132,8 @@ async fn turn(csi: &Csi, volume: &str, limit: Duration) -> Result<OwnedMutexGuar
 
 /// Takes off the machine's mounts of devices that no pod has any more. One that somebody is busy with stays until a
 /// later pod ends.
-pub(crate) async fn release_unused(node: &Node) {
-    let base = base_of(node);
+pub(crate) async fn release_unused(config: &Config, csi: &Csi) {
+    let base = base_of(config);
     let mounted = match super::mounts_under(&base) {
         Ok(mounted) => mounted,
         Err(err) => {
@@ -141,7 +141,7 @@ pub(crate) async fn release_unused(node: &Node) {
             return;
         }
     };
-    release_each(&node.csi, mounted, &node.config.root_dir.join("pods")).await;
+    release_each(csi, mounted, &config.root_dir.join("pods")).await;
 }
 
 async fn release_each(csi: &Csi, mounted: Vec<PathBuf>, pods: &Path) {
@@ -162,8 +162,8 @@ async fn release_each(csi: &Csi, mounted: Vec<PathBuf>, pods: &Path) {
     }
 }
 
-fn base_of(node: &Node) -> PathBuf {
-    node.config.root_dir.join("plugins").join(PLUGIN).join("mounts")
+fn base_of(config: &Config) -> PathBuf {
+    config.root_dir.join("plugins").join(PLUGIN).join("mounts")
 }
 
 /// Unmounts `place` unless a pod has what is mounted there. Gives whether it did.

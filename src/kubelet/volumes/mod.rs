@@ -27,6 +27,8 @@ mod program;
 
 pub(crate) mod refs;
 
+use crate::config::Config;
+use crate::machine::Machine;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -37,7 +39,7 @@ use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, PodSpec, Volume, Vol
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use self::mounted::shown;
-use crate::cgroups;
+use crate::cgroups::limits;
 use crate::container::fields::Surroundings;
 use crate::csi::{self, wanted::Wanted};
 use crate::mount_points::{is_mount_point, mounts_under};
@@ -59,8 +61,8 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(3600);
 const GROUP_LIMIT: Duration = Duration::from_secs(3600);
 
 /// `<root>/pods/<uid>`.
-pub(crate) fn pod_dir(node: &Node, uid: &str) -> PathBuf {
-    node.config.root_dir.join("pods").join(uid)
+pub(crate) fn pod_dir(config: &Config, uid: &str) -> PathBuf {
+    config.root_dir.join("pods").join(uid)
 }
 
 /// The mounts and the devices of each container.
@@ -113,16 +115,16 @@ pub(crate) async fn mount_all(
         let path = if let Some(source) = &volume.host_path {
             host_path::prepare(source).await.map_err(failed)?
         } else if let Some(source) = &volume.empty_dir {
-            let path = plugin_dir(node, pod, "kubernetes.io~empty-dir", &volume.name);
+            let path = plugin_dir(&node.config, pod, "kubernetes.io~empty-dir", &volume.name);
             if !known {
-                let made = scratch(node, pod, &volume.name, source, fs_group).await;
+                let made = scratch(&node.config, &node.machine, pod, &volume.name, source, fs_group).await;
                 made.map_err(|err| failed(format!("{}: {err}", path.display())))?;
             }
             path
         } else if let Some(claim) = claim_name(pod, volume) {
             let targets = claims::Targets {
-                nfs: plugin_dir(node, pod, "kubernetes.io~nfs", &volume.name),
-                local: plugin_dir(node, pod, "kubernetes.io~local-volume", &volume.name),
+                nfs: plugin_dir(&node.config, pod, "kubernetes.io~nfs", &volume.name),
+                local: plugin_dir(&node.config, pod, "kubernetes.io~local-volume", &volume.name),
             };
             let local = match claims::resolve(node, pod, volume, &claim, &targets).await.map_err(failed)? {
                 claims::Found::Local(local) => local,
@@ -143,7 +145,7 @@ pub(crate) async fn mount_all(
                 .as_ref()
                 .is_some_and(|c| c.fs_group_change_policy.as_deref() == Some("OnRootMismatch"));
             if let Some((group, at)) = fs_group.zip(local.group_at.as_deref()).filter(|_| !known) {
-                local_group(node, pod, &volume.name, at, group, mismatch_only)
+                local_group(&node.config, pod, &volume.name, at, group, mismatch_only)
                     .await
                     .map_err(|err| failed(err.to_string()))?;
             }
@@ -152,7 +154,7 @@ pub(crate) async fn mount_all(
             if source.read_only == Some(true) {
                 mounted.read_only.insert(volume.name.clone(), true);
             }
-            let target = plugin_dir(node, pod, "kubernetes.io~nfs", &volume.name);
+            let target = plugin_dir(&node.config, pod, "kubernetes.io~nfs", &volume.name);
             nfs::attach(source, &[], &target).await.map_err(failed)?;
             target
         } else if let Some(source) = &volume.csi {
@@ -192,8 +194,8 @@ pub(crate) fn claim_name(pod: &Pod, volume: &Volume) -> Option<String> {
     named.or_else(|| volume.ephemeral.as_ref().and_then(|_| ephemeral()))
 }
 
-pub(crate) fn plugin_dir(node: &Node, pod: &Pod, plugin: &str, volume: &str) -> PathBuf {
-    pod_dir(node, pod.metadata.uid.as_deref().unwrap_or_default()).join("volumes").join(plugin).join(volume)
+pub(crate) fn plugin_dir(config: &Config, pod: &Pod, plugin: &str, volume: &str) -> PathBuf {
+    pod_dir(config, pod.metadata.uid.as_deref().unwrap_or_default()).join("volumes").join(plugin).join(volume)
 }
 
 /// ConfigMaps, Secrets, tokens and the downward API: files made of objects.
@@ -208,7 +210,7 @@ async fn rendered(
     let Some(plugin) = content::plugin(volume) else {
         return Err("no volume plugin matched".to_owned());
     };
-    let path = plugin_dir(node, pod, plugin.dir, &volume.name);
+    let path = plugin_dir(&node.config, pod, plugin.dir, &volume.name);
     let content = content::of(node, pod, volume, around, &path).await?;
     if let Some(at) = content.refresh_at {
         mounted.refresh_at = Some(mounted.refresh_at.map_or(at, |earlier| earlier.min(at)));
@@ -233,8 +235,8 @@ async fn rendered(
 
 /// The file that says that a volume of a pod was made ready: its mode and owner are the pod's own business from then
 /// on. As upstream's.
-fn mark(node: &Node, pod: &Pod, plugin: &str, volume: &str) -> PathBuf {
-    pod_dir(node, pod.metadata.uid.as_deref().unwrap_or_default())
+fn mark(config: &Config, pod: &Pod, plugin: &str, volume: &str) -> PathBuf {
+    pod_dir(config, pod.metadata.uid.as_deref().unwrap_or_default())
         .join("plugins")
         .join(plugin)
         .join(volume)
@@ -250,15 +252,16 @@ fn note_ready(mark: &Path, text: &str) -> io::Result<()> {
 ///
 /// Errors: the disk's, or that it does not answer.
 async fn scratch(
-    node: &Node,
+    config: &Config,
+    machine: &Machine,
     pod: &Pod,
     volume: &str,
     source: &EmptyDirVolumeSource,
     fs_group: Option<u32>,
 ) -> io::Result<()> {
-    let path = plugin_dir(node, pod, "kubernetes.io~empty-dir", volume);
-    let (at, source, mark) = (path.clone(), source.clone(), mark(node, pod, "kubernetes.io~empty-dir", volume));
-    let size = memory_size(node, pod, &source);
+    let path = plugin_dir(config, pod, "kubernetes.io~empty-dir", volume);
+    let (at, source, mark) = (path.clone(), source.clone(), mark(config, pod, "kubernetes.io~empty-dir", volume));
+    let size = memory_size(machine, pod, &source);
     within(&path, DISK_LIMIT, move || empty_dir(&at, &source, size, fs_group, &mark)).await
 }
 
@@ -297,14 +300,14 @@ fn empty_dir(
 
 /// Bytes that an emptyDir in memory may hold: its own limit, the pod's memory limit, what pods of the node may have;
 /// the least of them. As upstream's `calculateEmptyDirMemorySize`.
-fn memory_size(node: &Node, pod: &Pod, source: &EmptyDirVolumeSource) -> Option<i64> {
+fn memory_size(machine: &Machine, pod: &Pod, source: &EmptyDirVolumeSource) -> Option<i64> {
     if source.medium.as_deref() != Some("Memory") {
         return None;
     }
     least(&[
-        source.size_limit.as_ref().map(|q| cgroups::parse(q).value()),
-        cgroups::Limits::of(pod).memory,
-        Some(node.machine.memory),
+        source.size_limit.as_ref().map(|q| limits::parse(q).value()),
+        limits::Limits::of(pod).memory,
+        Some(machine.memory),
     ])
 }
 
@@ -315,15 +318,15 @@ fn least(sizes: &[Option<i64>]) -> Option<i64> {
 /// Gives a local volume to the pod's group once for the pod, and not while another pod works in it. As upstream's
 /// `local.go`.
 async fn local_group(
-    node: &Node,
+    config: &Config,
     pod: &Pod,
     volume: &str,
     path: &Path,
     group: u32,
     mismatch_only: bool,
 ) -> io::Result<()> {
-    let mark = mark(node, pod, "kubernetes.io~local-volume", volume);
-    let (pods, root) = (node.config.root_dir.join("pods"), path.to_owned());
+    let mark = mark(config, pod, "kubernetes.io~local-volume", volume);
+    let (pods, root) = (config.root_dir.join("pods"), path.to_owned());
     let work = move || {
         let text = root.display().to_string();
         if mark.exists() {

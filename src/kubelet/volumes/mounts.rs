@@ -44,7 +44,7 @@ pub(crate) async fn of_container(
         let host_path = match sub_path {
             None => volume.clone(),
             Some(sub) => {
-                let target = pod_dir(node, pod.metadata.uid.as_deref().unwrap_or_default())
+                let target = pod_dir(&node.config, pod.metadata.uid.as_deref().unwrap_or_default())
                     .join("volume-subpaths")
                     .join(&wish.name)
                     .join(&container.name)

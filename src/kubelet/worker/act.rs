@@ -224,14 +224,22 @@ impl Worker {
             pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| wanted.contains(&v.name.as_str()))
         {
             let Some(source) = &volume.image else { continue };
-            let target = volumes::plugin_dir(&self.node, &self.pod, "kubernetes.io~image", &volume.name);
+            let target = volumes::plugin_dir(&self.node.config, &self.pod, "kubernetes.io~image", &volume.name);
             let stand_in = Container {
                 image: source.reference.clone(),
                 image_pull_policy: source.pull_policy.clone(),
                 ..Container::default()
             };
             let image = images::ensure(&self.node, &self.pod, &stand_in, field, sandbox).await?;
-            let made = volumes::image::mount_image(&self.node, &self.uid, &volume.name, &image.id, &target).await;
+            let made = volumes::image::mount_image(
+                &self.node.clock,
+                &self.node.runtime,
+                &self.uid,
+                &volume.name,
+                &image.id,
+                &target,
+            )
+            .await;
             made.map_err(|why| {
                 Problem::new("ImageVolumeMountFailed", &format!("failed to mount image volume {}: {why}", volume.name))
             })?;
@@ -324,7 +332,7 @@ impl Worker {
         let envs = env::build(&self.pod, spec, &sources, &around)?;
         let mut mounts =
             mounts::of_container(&self.node, &self.pod, spec, &self.mounted, &envs, self.userns.as_ref()).await?;
-        let dir = volumes::pod_dir(&self.node, &self.uid);
+        let dir = volumes::pod_dir(&self.node.config, &self.uid);
         let file_failed =
             |path: &Path, err: std::io::Error| ConfigError::new(format!("cannot prepare {}: {err}", path.display()));
         let taken = |path: &str, mounts: &[cri::Mount]| mounts.iter().any(|m| m.container_path == path);

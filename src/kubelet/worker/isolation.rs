@@ -34,7 +34,7 @@ impl Worker {
             ));
         }
         let pods = self.node.config.root_dir.join("pods");
-        let first = block(&pods, &volumes::pod_dir(&self.node, &self.uid))
+        let first = block(&pods, &volumes::pod_dir(&self.node.config, &self.uid))
             .map_err(|err| format!("cannot give the pod a user namespace: {err}"))?;
         let mapping = || vec![cri::IdMapping { host_id: first, container_id: 0, length: IDS }];
         Ok((

@@ -235,10 +235,10 @@ impl Worker {
         self.node.known.release(&self.uid);
         images::forget(&self.node.pulls, &self.uid);
         self.node.stats.probes.forget(&self.uid);
-        let dir = volumes::pod_dir(&self.node, &self.uid);
+        let dir = volumes::pod_dir(&self.node.config, &self.uid);
         self.node.tokens.forget(&dir);
         self.node.devices.release(&self.uid);
-        if let Err(why) = Box::pin(csi::unmount::tear_down(&self.node, &self.uid)).await {
+        if let Err(why) = Box::pin(csi::unmount::tear_down(&self.node.config, &self.node.csi, &self.uid)).await {
             warn!(pod = %self.name(), err = %why, "cannot give a volume back yet");
             return false;
         }
@@ -248,8 +248,8 @@ impl Worker {
         }
         match volumes::tidy(&dir).await {
             Ok(()) => {
-                volumes::image::release(&self.node, &self.pod).await;
-                volumes::local::release_unused(&self.node).await;
+                volumes::image::release(&self.node.runtime, &self.pod).await;
+                volumes::local::release_unused(&self.node.config, &self.node.csi).await;
                 self.mounted = volumes::mounted::Mounted::default();
                 true
             }
@@ -289,7 +289,7 @@ impl Worker {
 
     /// Confirms the deletion: only now may another pod take the name.
     async fn delete_object(&self) -> bool {
-        let Some(target) = self.pods.api_pod(&self.node, &self.pod) else { return true };
+        let Some(target) = self.pods.api_pod(&self.node.config, &self.node.own, &self.pod) else { return true };
         let api: Api<Pod> =
             Api::namespaced(self.node.client.clone(), target.metadata.namespace.as_deref().unwrap_or_default());
         let preconditions = Preconditions { uid: target.metadata.uid.clone(), resource_version: None };

@@ -11,7 +11,8 @@ use serde_json::json;
 use tracing::{info, warn};
 
 use super::Worker;
-use crate::cgroups::{self, Limits};
+use crate::cgroups;
+use crate::cgroups::limits::Limits;
 use crate::container::{self, Role};
 use crate::events::Kind;
 use crate::pods::observed::State;
@@ -177,7 +178,8 @@ impl Worker {
         before: &BTreeMap<String, ResourceRequirements>,
         updates: &[(String, Container)],
     ) -> Option<String> {
-        let limit = |resources: Option<&ResourceRequirements>| cgroups::limit(resources, "memory").map(|q| q.value());
+        let limit =
+            |resources: Option<&ResourceRequirements>| cgroups::limits::limit(resources, "memory").map(|q| q.value());
         let whole = lowered(Limits::of(&with(pod, before)).memory, Limits::of(pod).memory);
         let lower = |c: &Container| lowered(limit(before.get(&c.name)), limit(c.resources.as_ref()));
         let containers: Vec<_> = updates.iter().filter_map(|(id, c)| Some((id, c, lower(c)?))).collect();
@@ -246,7 +248,7 @@ fn must_restart(container: &Container, have: &ResourceRequirements, goal: &Resou
 
 /// Whether a container has limits of its pod's for want of its own.
 fn inherits(container: &Container) -> bool {
-    ["cpu", "memory"].iter().any(|name| cgroups::limit(container.resources.as_ref(), name).is_none())
+    ["cpu", "memory"].iter().any(|name| cgroups::limits::limit(container.resources.as_ref(), name).is_none())
 }
 
 /// The new limit, if it is one where there was none, or a lower one.
@@ -268,7 +270,7 @@ fn refusal(what: &str, limit: i64, used: Option<u64>) -> Option<String> {
 fn lift(limits: &mut k8s_cri::v1::LinuxContainerResources) {
     if limits.cpu_quota == 0 {
         limits.cpu_quota = -1;
-        limits.cpu_period = cgroups::PERIOD_USEC;
+        limits.cpu_period = cgroups::limits::PERIOD_USEC;
     }
     if limits.memory_limit_in_bytes == 0 {
         limits.memory_limit_in_bytes = -1;

@@ -146,12 +146,12 @@ impl Telling {
             self.reached = true;
             return;
         }
-        let Some(target) = self.pods.api_pod(&self.node, &self.pod) else {
+        let Some(target) = self.pods.api_pod(&self.node.config, &self.node.own, &self.pod) else {
             self.reached = true;
             return;
         };
         let published =
-            status::publish::publish(&self.node, &target, &self.told.status, self.told.published.as_ref()).await;
+            status::publish::publish(&self.node.client, &target, &self.told.status, self.told.published.as_ref()).await;
         self.reached = published != Published::Failed;
         if let Published::Yes(version) = published {
             self.told.version = version;
@@ -164,7 +164,7 @@ impl Telling {
     /// Whether somebody wrote over what we said, after we said it.
     fn is_overwritten(&self) -> bool {
         let mirror = if crate::sources::annotations::is_static(&self.pod) {
-            self.pods.api_pod(&self.node, &self.pod)
+            self.pods.api_pod(&self.node.config, &self.node.own, &self.pod)
         } else {
             None
         };
