@@ -12,6 +12,8 @@ mod language;
 mod layout;
 #[path = "tidy/promises.rs"]
 mod promises;
+#[path = "tidy/recipes.rs"]
+mod recipes;
 #[path = "tidy/signatures.rs"]
 mod signatures;
 #[path = "tidy/unused.rs"]
