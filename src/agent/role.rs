@@ -107,8 +107,8 @@ struct Plan {
 }
 
 impl Plan {
-    fn of(args: AgentArgs) -> Result<Plan, RoleError> {
-        let rng = Rng::from_os();
+    fn of(args: AgentArgs, group: &Group) -> Result<Plan, RoleError> {
+        let (clock, rng) = (group.clock().clone(), group.rng().clone());
         let given = join::address_of(&args.server).map_err(RoleError::Server)?;
         let node_name = host::full_node_name(&args.node, &args.common.state.layout, &rng)?;
         // The address that leads to the server is the one that others see: not that of some default route.
@@ -120,16 +120,7 @@ impl Plan {
         };
         // Judged before anything is asked or written.
         let flags = NodeFlags::of(&args.node)?;
-        Ok(Plan {
-            folder: args.common.state.layout.agent(),
-            flags,
-            args,
-            given,
-            node_name,
-            node_ips,
-            clock: Clock::system(),
-            rng,
-        })
+        Ok(Plan { folder: args.common.state.layout.agent(), flags, args, given, node_name, node_ips, clock, rng })
     }
 
     /// The node's addresses from now on in a cluster of these families: the one that leads to a server and one of the
@@ -184,8 +175,8 @@ impl Plan {
 }
 
 async fn run(args: AgentArgs) -> Result<(), RoleError> {
-    let plan = Plan::of(args)?;
     let (root, fatal) = Group::root("kedge");
+    let plan = Plan::of(args, &root)?;
     if plan.args.check {
         return check(&plan, &root).await;
     }

@@ -12,6 +12,8 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::{Instrument as _, error};
 
 use crate::limits;
+use crate::rng::Rng;
+use crate::time::Clock;
 
 /// Why the process must end: a long-lived task ended or panicked.
 #[derive(Debug, thiserror::Error)]
@@ -23,7 +25,7 @@ pub struct Fatal {
     pub how: &'static str,
 }
 
-/// Owns, names, cancels and joins tasks. Clones are the same group.
+/// Owns, names, cancels and joins tasks, and hands them time and chance. Clones are the same group.
 #[derive(Clone, Debug)]
 pub struct Group {
     name: Arc<str>,
@@ -32,18 +34,32 @@ pub struct Group {
     above: Arc<[TaskTracker]>,
     stop: CancellationToken,
     fatal: mpsc::Sender<Fatal>,
+    clock: Clock,
+    rng: Rng,
 }
 
 impl Group {
     /// The root of all groups, and the receiver on which the role learns that a task ended against the plan.
     pub fn root(name: &str) -> (Group, mpsc::Receiver<Fatal>) {
+        Group::root_by(name, Clock::system(), Rng::from_os())
+    }
+
+    /// The same with the time and the chance of a simulator.
+    pub fn root_by(name: &str, clock: Clock, rng: Rng) -> (Group, mpsc::Receiver<Fatal>) {
         // One report is enough to end the process; later ones are dropped when the slot is full.
         let (fatal, reports) = mpsc::channel(limits::FATAL_REPORTS);
-        let above = Arc::new([]);
-        (
-            Group { name: name.into(), tracker: TaskTracker::new(), above, stop: CancellationToken::new(), fatal },
-            reports,
-        )
+        let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
+        (Group { name: name.into(), tracker, above: Arc::new([]), stop, fatal, clock, rng }, reports)
+    }
+
+    /// The clock of the tasks.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The chance of the tasks.
+    pub fn rng(&self) -> &Rng {
+        &self.rng
     }
 
     /// A group that stops with this one, which waits for its tasks, or alone by its own [`Group::shutdown`].
@@ -54,6 +70,8 @@ impl Group {
             above: self.above.iter().chain([&self.tracker]).cloned().collect(),
             stop: self.stop.child_token(),
             fatal: self.fatal.clone(),
+            clock: self.clock.clone(),
+            rng: self.rng.clone(),
         }
     }
 

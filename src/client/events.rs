@@ -74,8 +74,8 @@ impl Recorder {
             source,
             known: BTreeMap::new(),
             budget: Budget::default(),
-            clock: Clock::system(),
-            rng: Rng::from_os(),
+            clock: group.clock().clone(),
+            rng: group.rng().clone(),
         };
         group.spawn(&format!("events-{component}"), writer.run(reports));
         Recorder { queue }

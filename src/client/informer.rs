@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use base::rng::Rng;
 use base::task::Group;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::PartialObjectMeta;
@@ -99,7 +98,10 @@ impl Informers {
     /// Tells `sink` of the metadata of all objects of any kind until `group` ends: for who keeps what it needs of them
     /// itself.
     pub fn follow_metadata(&self, resource: &ApiResource, group: &Group, sink: Arc<dyn Sink>) {
-        group.spawn("watch", reflector::follow(self.client.clone(), metadata_source(resource), sink, Rng::from_os()));
+        group.spawn(
+            "watch",
+            reflector::follow(self.client.clone(), metadata_source(resource), sink, group.rng().clone()),
+        );
     }
 
     /// The informer of the objects that a field selector picks, e.g. `spec.nodeName=edge-1`.
@@ -134,7 +136,7 @@ impl Informers {
         };
         group.spawn(
             "watch-one",
-            reflector::follow(client.clone(), source, Arc::clone(&shared) as Arc<dyn Sink>, Rng::from_os()),
+            reflector::follow(client.clone(), source, Arc::clone(&shared) as Arc<dyn Sink>, group.rng().clone()),
         );
         Informer(shared)
     }
@@ -147,7 +149,12 @@ impl Informers {
         let name = format!("watch-{}{}", if source.metadata { "metadata-" } else { "" }, source.kind);
         self.group.spawn(
             &name,
-            reflector::follow(self.client.clone(), source, Arc::clone(shared) as Arc<dyn Sink>, Rng::from_os()),
+            reflector::follow(
+                self.client.clone(),
+                source,
+                Arc::clone(shared) as Arc<dyn Sink>,
+                self.group.rng().clone(),
+            ),
         );
     }
 }

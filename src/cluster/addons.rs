@@ -76,7 +76,7 @@ pub fn keep(
         recorder,
         config,
         leads: false,
-        rng: Rng::from_os(),
+        rng: group.rng().clone(),
         seen: BTreeMap::new(),
         retries: BTreeMap::new(),
     };

@@ -181,7 +181,7 @@ pub fn save(
         .tempdir_in(&places.dir)
         .map_err(FileError::at("cannot make a folder in", &places.dir))?;
     let copy = store::folder::database(work.path());
-    let contents = store::backup::copy_to(&places.layout.server().db(), &copy)?;
+    let contents = store::backup::copy_to(&places.layout.server().db(), &copy, rng)?;
     let manifest = Manifest {
         created: rfc3339_secs(clock.now()),
         node: node.to_owned(),

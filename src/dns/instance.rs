@@ -95,8 +95,8 @@ pub(crate) async fn run(options: Run) -> Result<(), DnsError> {
     let (group, mut reports) = Group::root("dns");
     let (fatal, mut fatals) = mpsc::channel(1);
     let mut process = Process {
+        rng: group.rng().clone(),
         group,
-        rng: Rng::from_os(),
         metrics: Arc::default(),
         informers: BTreeMap::new(),
         fatal,

@@ -81,7 +81,7 @@ impl Node {
         cgroups: Cgroups,
         group: &Group,
     ) -> (Node, Inputs) {
-        let clock = Clock::system();
+        let (clock, rng) = (group.clock().clone(), group.rng().clone());
         let (refs, changes) = Refs::new(client.clone(), group);
         let informers = Informers::new(client.clone(), group);
         let node = Node {
@@ -93,10 +93,10 @@ impl Node {
             known: Known::new(client.clone()),
             csi: Csi::new(&config.root_dir),
             devices: Devices::new(&config.root_dir),
-            pulls: Pulls::new(&config.root_dir, config.settings.parallel_pulls, &Rng::from_os()),
+            pulls: Pulls::new(&config.root_dir, config.settings.parallel_pulls, &rng),
             registries: Registries::default(),
             preload: Ready::default(),
-            rng: Rng::from_os(),
+            rng,
             group: group.clone(),
             stats: Counters::default(),
             signals: Signals::default(),

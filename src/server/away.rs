@@ -6,10 +6,8 @@ use std::path::{Path, PathBuf};
 
 use base::files::{FileError, create_private_dir};
 use base::layout::Layout;
-use base::rng::Rng;
 use base::secret::Secret;
 use base::task::Group;
-use base::time::Clock;
 use cluster::s3::bucket::{Bucket, S3Error};
 use cluster::s3::settings::{Bad, Settings, settings};
 use cluster::s3::xml::Entry;
@@ -100,7 +98,7 @@ impl S3Flags {
             (Some(_), None) => return Err(AwayError::NoServer),
             (Some(name), Some(client)) => Some((name, read_secret(client, name).await?)),
         };
-        Ok(Bucket::new(self.settings(more)?, Clock::system(), Rng::from_os(), group)?)
+        Ok(Bucket::new(self.settings(more)?, group.clock().clone(), group.rng().clone(), group)?)
     }
 }
 

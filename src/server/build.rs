@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use base::rng::Rng;
 use base::task::Group;
-use base::time::Clock;
 use cluster::credentials::Credentials;
 use cluster::identity::Identities;
 use cluster::names::ServerNames;
@@ -34,7 +32,7 @@ pub(super) async fn build(plan: &Plan, groups: &Groups) -> Result<(), ServerErro
     let workers = &groups.workers;
     // Reading some 30 MB goes on beside the start of the store.
     let images = Group::blocking(SystemImages::of_this_program);
-    let base = Base::build(plan, groups, &Clock::system(), &Rng::from_os()).instrument(info_span!("store")).await?;
+    let base = Base::build(plan, groups).await?;
     let (node_ips, advertised) = plan.follow_ips(&groups.port);
     let images = images.await.map_err(LifeError::from)?;
     let names = images.as_ref().ok().map(SystemImages::names);

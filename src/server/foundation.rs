@@ -14,7 +14,7 @@ use pki::leaf::{Ca, Leaf};
 use pki::server::Pki;
 use store::member::{MutualTls, Network};
 use store::store::Store;
-use tracing::info;
+use tracing::{Instrument as _, info, info_span};
 use wire::serve::Protocol;
 
 use crate::process::http1::h1;
@@ -47,7 +47,9 @@ pub(super) struct Base {
 }
 
 impl Base {
-    pub(super) async fn build(plan: &Plan, groups: &Groups, clock: &Clock, rng: &Rng) -> Result<Base, ServerError> {
+    /// The port is outside of the spans: what it serves belongs to all parts.
+    pub(super) async fn build(plan: &Plan, groups: &Groups) -> Result<Base, ServerError> {
+        let (clock, rng) = (groups.storage.clock(), groups.storage.rng());
         let folder = plan.args.common.state.layout.server();
         let db = folder.db();
         files::create_private_dir(folder.path())?;
@@ -58,12 +60,13 @@ impl Base {
         let joining = plan.joining();
         let place = joining.fetch(clock, rng, &groups.port).await?;
         authorities::take_next(&folder)?;
-        let pki = Arc::new(open_pki(plan, &folder.tls(), clock)?);
+        let pki = Arc::new(info_span!("certificates").in_scope(|| open_pki(plan, &folder.tls(), clock))?);
         let (passwords, known) = listener::passwords_of(&plan.args, &pki, &folder, rng)?;
         let (peers, dial) = between_peers(&pki)?;
         let network = Network { name: plan.node_name.clone(), address: plan.address(), dial };
         drop(lock);
-        let datastore = plan.args.store.open(&db, place.birth(), network, rng, &groups.storage).await?;
+        let opening = plan.args.store.open(&db, place.birth(), network, rng, &groups.storage);
+        let datastore = opening.instrument(info_span!("store")).await?;
         let front = Front::new(pki.authority(Ca::Server).bundle().to_owned());
         let addr = SocketAddr::new(plan.bind, plan.args.https_listen_port);
         let clients = pki.client_bundle()?.and(&plan.apiserver.client_ca_pem)?;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use base::chain::Chain;
 use base::cron::Schedule;
-use base::rng::Rng;
 use base::task::Group;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
@@ -70,7 +69,7 @@ pub(crate) fn keep_by(
 /// One that fails is logged; the next is tried in its time.
 pub(crate) fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group) {
     let recorder = Recorder::new(client.clone(), "kedge-snapshots", &plan.node, group);
-    let own = group.clone();
+    let (own, rng) = (group.clone(), group.rng().clone());
     group.spawn("snapshots", async move {
         let zone = TimeZone::system();
         let plan = Arc::new(plan);
@@ -82,10 +81,10 @@ pub(crate) fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group
                 }
                 tokio::time::sleep(left.min(LOOK)).await;
             }
-            let (now, taking) = (clock.clone(), Arc::clone(&plan));
+            let (now, rng, taking) = (clock.clone(), rng.clone(), Arc::clone(&plan));
             let began = tokio::time::Instant::now();
             let taken = Group::blocking(move || {
-                let saved = snapshot::save(&taking.places, &taking.prefix, &taking.node, VERSION, &now, &Rng::from_os())?;
+                let saved = snapshot::save(&taking.places, &taking.prefix, &taking.node, VERSION, &now, &rng)?;
                 snapshot::prune(&taking.places.dir, &taking.prefix, &taking.node, taking.keep).map(|gone| (saved, gone.len()))
             });
             let taken = taken.await;

@@ -36,7 +36,7 @@ const COPY_TRIES: usize = 10;
 /// Copies the store in `dir` to the new file `to`, as it stands at one moment, whether a server works on it or not.
 ///
 /// What is in the log of it counts, as in [`reset`]. Blocks. Errors: `Io` if there is no store, `NoSpace`, `Corrupt`.
-pub fn copy_to(dir: &Path, to: &Path) -> Result<Contents, Error> {
+pub fn copy_to(dir: &Path, to: &Path, rng: &Rng) -> Result<Contents, Error> {
     let path = database::path_in(dir);
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let failed = |err| database::sqlite(&path, "cannot copy the store", err);
@@ -49,7 +49,7 @@ pub fn copy_to(dir: &Path, to: &Path) -> Result<Contents, Error> {
         let entries =
             salt.map_or(Ok(Vec::new()), |salt| journal::look(&journal::dir_in(dir), salt, next_index(applied.log)))?;
         copy_pages(&source, to).map_err(failed)?;
-        add(entries.iter().map(Entry::read).collect::<Result<_, _>>()?, to, member)
+        add(entries.iter().map(Entry::read).collect::<Result<_, _>>()?, to, (member, rng))
     };
     let mut tries = 1;
     while let Err(err) = copy() {
@@ -63,9 +63,9 @@ pub fn copy_to(dir: &Path, to: &Path) -> Result<Contents, Error> {
 }
 
 /// Brings to a copy those entries that it lacks.
-fn add(mut entries: Vec<Entry>, to: &Path, member: u64) -> Result<(), Error> {
+fn add(mut entries: Vec<Entry>, to: &Path, (member, rng): (u64, &Rng)) -> Result<(), Error> {
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
-    let conn = database::open_writer(&*disk, to, &Rng::from_os())?;
+    let conn = database::open_writer(&*disk, to, rng)?;
     let next = next_index(database::applied(&conn, to, member)?.log);
     entries.retain(|entry| entry.log_id.index >= next);
     match entries.first() {

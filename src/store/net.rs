@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base::rng::Rng;
 use base::task::Group;
 use base::time::Stopwatch;
 use tokio_util::sync::CancellationToken;
@@ -65,8 +64,13 @@ impl Net {
         let (group, _reports) = Group::root(name);
         let dial = Arc::new(Port { net: self.clone(), from: name.to_owned() });
         let network = Network { name: name.to_owned(), address: name.to_owned(), dial };
-        let config =
-            Config { dir: dir.join(name), birth, network: Some(network), rng: Rng::from_os(), bounds: Bounds::TESTS };
+        let config = Config {
+            dir: dir.join(name),
+            birth,
+            network: Some(network),
+            rng: group.rng().clone(),
+            bounds: Bounds::TESTS,
+        };
         let store = match Store::open_on(disk, config, &group).await {
             Ok(store) => store,
             Err(err) => {

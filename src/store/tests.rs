@@ -241,7 +241,7 @@ async fn a_copy_at_any_moment_holds_every_acknowledged_write() {
     for n in 0..5 {
         let acknowledged = store.txn(put("marker", &n.to_string())).await.unwrap().revision;
         let copy = tempfile::tempdir().unwrap();
-        let contents = crate::backup::copy_to(dir.path(), &copy.path().join("state.db")).unwrap();
+        let contents = crate::backup::copy_to(dir.path(), &copy.path().join("state.db"), &Rng::from_os()).unwrap();
         assert!(contents.revision >= acknowledged.0, "lost a write");
         let (crashed, crashed_group) = open(copy.path()).await;
         assert!(crashed.current_revision() >= acknowledged, "lost a write");

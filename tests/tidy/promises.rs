@@ -1,6 +1,6 @@
 //! Promises of ARCHITECTURE.md, "Absent on purpose", that the files themselves show.
 
-use crate::{files_below, is_test, none, read};
+use crate::{files_below, is_test, none, read, rooms};
 
 /// Places of unsafe code: the one of the program, and the disk of tests.
 const UNSAFE: [&str; 2] = ["src/base/sys.rs", "src/store/faults/vfs.rs"];
@@ -8,8 +8,9 @@ const UNSAFE: [&str; 2] = ["src/base/sys.rs", "src/store/faults/vfs.rs"];
 /// Its channel carries nothing: its end is what is heard.
 const NOTHING_IS_SENT: &str = "src/base/program.rs";
 
-/// Rooms that are handed time and chance, so that a simulator can run them.
-const HANDED_TIME: [&str; 2] = ["src/controllers/", "src/scheduler/"];
+/// Rooms that make their own clock and seed: the group of all tasks does so for all others, and CNI plugins are
+/// processes of their own.
+const MAKES_TIME: [&str; 2] = ["src/base/", "src/cni/"];
 
 /// Code of a file without the tests at its end.
 fn code(path: &str) -> String {
@@ -41,9 +42,12 @@ fn unsafe_code_stands_in_one_file() {
 }
 
 #[test]
-fn controllers_and_scheduler_are_handed_time_and_chance() {
-    let found = having(&HANDED_TIME, &["Clock::system()", "Rng::from_os()"]);
-    none("a room that makes its own clock or seed: take it from the context", &found);
+fn rooms_are_handed_time_and_chance() {
+    let rooms: Vec<String> = rooms().iter().map(|room| format!("src/{room}/")).collect();
+    let handed: Vec<&str> = rooms.iter().map(String::as_str).filter(|room| !MAKES_TIME.contains(room)).collect();
+    let mut found = having(&handed, &["Clock::system()", "Rng::from_os()"]);
+    found.retain(|path| !path.contains("/examples/"));
+    none("a room that makes its own clock or seed: take it from the group of its tasks, or as an argument", &found);
 }
 
 #[test]

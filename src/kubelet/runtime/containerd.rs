@@ -12,7 +12,6 @@ use std::time::Duration;
 use base::backoff::Backoff;
 use base::chain::Chain;
 use base::files::{FileError, create_private_dir, read_if_exists, write_atomic};
-use base::rng::Rng;
 use base::task::Group;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use tokio::process::Command;
@@ -248,8 +247,8 @@ fn supervise(daemon: Daemon, adopted: Option<Pid>, group: &Group) -> Result<(), 
         Some(_) => None,
         None => Some(daemon.spawn()?),
     };
+    let rng = group.rng().clone();
     group.spawn("containerd", async move {
-        let rng = Rng::from_os();
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
         if let Some(pid) = adopted {
             wait_for_exit(pid).await;

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use base::backoff::Backoff;
 use base::chain::Chain;
-use base::rng::Rng;
 use base::task::Group;
 use containerd_client::events::{TaskExit, TaskStart};
 use containerd_client::services::v1::SubscribeRequest;
@@ -48,8 +47,8 @@ pub enum RuntimeEvent {
 pub fn listen(cri: Cri, socket: &Path, group: &Group) -> mpsc::Receiver<RuntimeEvent> {
     let (tx, rx) = mpsc::channel(BACKLOG_EVENTS);
     let socket = socket.to_owned();
+    let rng = group.rng().clone();
     group.spawn("runtime-events", async move {
-        let rng = Rng::from_os();
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
         let mut cri_has_events = true;
         loop {

@@ -57,7 +57,7 @@ pub(crate) fn start(
     end: watch::Receiver<Option<End>>,
     group: &Group,
 ) {
-    let checker = Checker { name, nodes, api, clock: Clock::system(), round: 0 };
+    let checker = Checker { name, nodes, api, clock: group.clock().clone(), round: 0 };
     group.spawn("overlay-health", checker.run(end));
 }
 

@@ -77,7 +77,7 @@ impl Health {
     pub(crate) async fn start(any: IpAddr, group: &Group) -> Health {
         let health = Health {
             state: Arc::default(),
-            clock: Clock::system(),
+            clock: group.clock().clone(),
             group: group.child("health"),
             retry: BIND_RETRY,
             any,
