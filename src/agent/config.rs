@@ -120,8 +120,8 @@ impl AgentConfig {
             kubelet_port: args.kubelet_port,
             api_port,
             servers,
-            cluster_cidrs: cidrs("range of pods", &cluster.cluster_cidrs)?,
-            service_cidrs: cidrs("range of services", &cluster.service_cidrs)?,
+            cluster_cidrs: some("range of pods", &cluster.cluster_cidrs)?.to_vec(),
+            service_cidrs: some("range of services", &cluster.service_cidrs)?.to_vec(),
             cluster_dns: cluster.cluster_dns.clone(),
             cluster_domain: cluster.cluster_domain.clone(),
             resolv_conf: args.resolv_conf.clone().or_else(host::resolv_conf),
@@ -140,10 +140,9 @@ impl AgentConfig {
 
 /// The ranges that the cluster's settings name: at least one.
 ///
-/// Errors: there is none, or it is no range.
-pub(crate) fn cidrs(missing: &'static str, all: &[String]) -> Result<Vec<IpNet>, AgentError> {
-    let parsed: Result<Vec<IpNet>, _> = all.iter().map(|text| text.parse()).collect();
-    parsed.ok().filter(|cidrs| !cidrs.is_empty()).ok_or(AgentError::Settings { missing })
+/// Errors: there is none.
+pub(crate) fn some<'a>(missing: &'static str, all: &'a [IpNet]) -> Result<&'a [IpNet], AgentError> {
+    if all.is_empty() { Err(AgentError::Settings { missing }) } else { Ok(all) }
 }
 
 /// Choices about the pod network.

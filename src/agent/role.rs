@@ -36,7 +36,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::{AgentError, addresses};
-use crate::agent::config::{AgentConfig, ApiServers, NodeFlags, OwnNode, cidrs};
+use crate::agent::config::{AgentConfig, ApiServers, NodeFlags, OwnNode, some};
 use crate::agent::host::{self, HostError};
 use crate::agent::images::SystemImages;
 use crate::flags::ranges;
@@ -193,10 +193,11 @@ async fn check(plan: &Plan, group: &Group) -> Result<(), RoleError> {
     println!("this machine may join https://{} as node {}", plan.given, plan.node_name);
     println!("server version: {}", welcome.version);
     println!("servers: {}", welcome.servers.join(", "));
+    let listed = |ranges: &[IpNet]| ranges.iter().map(IpNet::to_string).collect::<Vec<_>>().join(",");
     println!(
         "pods: {}, services: {}",
-        welcome.settings.cluster_cidrs.join(","),
-        welcome.settings.service_cidrs.join(",")
+        listed(&welcome.settings.cluster_cidrs),
+        listed(&welcome.settings.service_cidrs)
     );
     Ok(())
 }
@@ -244,7 +245,7 @@ async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleEr
     }
     let unreadable = || RoleError::Unreadable { path: plan.folder.membership() };
     let node = NodeFiles::load(&plan.folder).ok_or_else(unreadable)?;
-    let families = ranges::families(&cidrs("range of pods", &node.membership.settings.cluster_cidrs)?);
+    let families = ranges::families(some("range of pods", &node.membership.settings.cluster_cidrs)?);
     let node_ips = plan.follow_ips(&balancer, &families, paths)?;
     let addr = SocketAddr::from(([127, 0, 0, 1], plan.args.lb_server_port));
     balancer.start(addr, paths).await.map_err(|source| RoleError::Listen { addr, source })?;

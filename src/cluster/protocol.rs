@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::secrets::Secrets;
@@ -81,9 +82,9 @@ pub struct JoinRequest {
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
     /// Ranges of pods' addresses.
-    pub cluster_cidrs: Vec<String>,
+    pub cluster_cidrs: Vec<IpNet>,
     /// Ranges of services' addresses.
-    pub service_cidrs: Vec<String>,
+    pub service_cidrs: Vec<IpNet>,
     /// Addresses of the DNS service.
     pub cluster_dns: Vec<IpAddr>,
     /// e.g. `cluster.local`.

@@ -352,10 +352,7 @@ impl Supervisor {
                 .filter_map(|server| server.rsplit_once(':'))
                 .map(|(host, _)| host.trim_matches(['[', ']']).to_owned()),
         );
-        Ok(Reserved {
-            names,
-            ranges: self.config.settings.service_cidrs.iter().filter_map(|cidr| cidr.parse().ok()).collect(),
-        })
+        Ok(Reserved { names, ranges: self.config.settings.service_cidrs.clone() })
     }
 
     fn sign(&self, requests: [(Vec<u8>, Ca, Profile); 3]) -> Result<[String; 3], Refusal> {
@@ -464,8 +461,14 @@ fn status_of(refusal: &Refusal) -> StatusCode {
             StatusCode::UNAUTHORIZED
         }
         Refusal::UselessToken { .. } | Refusal::AgentToken => StatusCode::FORBIDDEN,
+        Refusal::ClockSkew { .. } | Refusal::VersionSkew { .. } | Refusal::Invalid { .. } => StatusCode::BAD_REQUEST,
         Refusal::NameTaken { .. } | Refusal::Twin { .. } | Refusal::FlagsDiffer { .. } => StatusCode::CONFLICT,
-        _ => StatusCode::BAD_REQUEST,
+        // Those that a machine finds out by itself.
+        Refusal::Unreachable { .. }
+        | Refusal::NotKedge { .. }
+        | Refusal::WrongCa { .. }
+        | Refusal::WrongName { .. }
+        | Refusal::NoMembers { .. } => StatusCode::BAD_REQUEST,
     }
 }
 

@@ -7,7 +7,6 @@ use apiserver::arguments::Arguments;
 use base::rng::Rng;
 use base::task::Group;
 use cluster::protocol::Settings;
-use ipnet::IpNet;
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -136,8 +135,8 @@ impl Plan {
     /// Settings of the cluster, for nodes that join.
     pub(super) fn settings(&self) -> Settings {
         Settings {
-            cluster_cidrs: self.ranges.cluster.iter().map(IpNet::to_string).collect(),
-            service_cidrs: self.ranges.service.iter().map(IpNet::to_string).collect(),
+            cluster_cidrs: self.ranges.cluster.clone(),
+            service_cidrs: self.ranges.service.clone(),
             cluster_dns: self.ranges.dns.clone(),
             cluster_domain: self.args.cluster_domain.clone(),
             options: [
