@@ -1,13 +1,12 @@
 //! Authentication and authorization, as handlers use them.
 
+use authn::Authenticator;
+use authn::configuration::Anonymous;
+use authz::{Authorizer, Decision};
+use registry::attributes::Attributes;
+use registry::metrics::{Metrics, Verdict};
+use registry::status::Status;
 use std::sync::Arc;
-
-use crate::attributes::Attributes;
-use crate::authn::Authenticator;
-use crate::authn::configuration::Anonymous;
-use crate::authz::{Authorizer, Decision};
-use crate::metrics::{Metrics, Verdict};
-use crate::status::Status;
 
 /// The guards of the server's doors.
 pub struct Access {

@@ -3,6 +3,3 @@
 pub mod auditor;
 pub mod file;
 pub mod policy;
-pub mod trail;
-
-pub use trail::Trail;

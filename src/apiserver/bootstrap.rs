@@ -5,20 +5,21 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use authz::{aggregate, bootstrap};
 use base::task::Group;
 use jiff::Timestamp;
 use model::meta;
+use registry::lookup::Lookup as _;
+use registry::objects::Objects;
+use registry::registrar::Registrar;
+use registry::services;
+use registry::status::Status;
 use schema::behaviour::Lifetime;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use crate::authz::{aggregate, bootstrap};
 use crate::config::Config;
-use crate::lookup::Lookup as _;
-use crate::objects::Objects;
-use crate::registrar::Registrar;
-use crate::status::Status;
-use crate::{flow, services};
+use crate::flow;
 
 const NAMESPACES: &[&str] = &["default", "kube-system", "kube-public", "kube-node-lease"];
 /// Between two looks for events that are too old.
@@ -84,7 +85,7 @@ pub async fn run(registrar: &Registrar, config: &Config) -> Result<(), BuildErro
         .await
         .map_err(|status| BuildError::Bootstrap { what, why: status.message.clone() })?;
     let since = "configmap of the tracking of old tokens";
-    crate::authn::legacy::track(registrar)
+    authn::legacy::track(registrar)
         .await
         .map_err(|status| BuildError::Bootstrap { what: since.to_owned(), why: status.message.clone() })?;
     flow_control(registrar).await?;
@@ -201,7 +202,7 @@ async fn sweep(objects: &Objects, event_ttl: Duration) -> Result<(), Status> {
             continue;
         }
         let lives = i64::try_from(event_ttl.as_secs()).unwrap_or(i64::MAX);
-        let prefix = crate::keys::prefix(&resource.group, &resource.plural);
+        let prefix = registry::keys::prefix(&resource.group, &resource.plural);
         let (kvs, _) = objects.cache.read_all(&prefix, None).await?;
         let mut removed = 0;
         for kv in &kvs {

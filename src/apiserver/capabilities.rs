@@ -2,24 +2,24 @@
 
 use std::sync::Arc;
 
+use admission::run::Admission;
+use authn::TokenIssuer;
 use base::task::Group;
+use registry::connect::Connector;
+use registry::metrics::Metrics;
+use registry::objects::Objects;
+use registry::services::allocator::Allocator;
+use registry::virtuals::Virtual;
 
 use crate::access::Access;
-use crate::admission::run::Admission;
 use crate::aggregate::aggregation::Aggregation;
 use crate::audit::auditor::Auditor;
-use crate::authn::TokenIssuer;
 use crate::config::Config;
-use crate::connect::Connector;
 use crate::crypt::rotate::Encryption;
 use crate::flow::controller::Flow;
 use crate::health::Health;
-use crate::metrics::Metrics;
-use crate::objects::Objects;
 use crate::pages::Pages;
-use crate::services::allocator::Allocator;
 use crate::usage::meter::Meter;
-use crate::virtuals::Virtual;
 
 /// A resource that computes its answers: group, plural, and who answers.
 pub type VirtualRow = (&'static str, &'static str, Arc<dyn Virtual>);

@@ -2,11 +2,10 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use registry::user::UserInfo;
 use schema::behaviour::ServerPart;
 use schema::validate::error::FieldError;
 use serde_json::Value;
-
-use crate::user::UserInfo;
 
 /// Writes into a new object who asked for it, over whatever the client wrote there, if its kind says so.
 pub(crate) fn sign(part: ServerPart, user: &UserInfo, object: &mut Value) {

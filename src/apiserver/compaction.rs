@@ -11,11 +11,10 @@ use std::time::Duration;
 use base::chain::Chain;
 use base::limits::HISTORY_SECS;
 use base::task::Group;
+use registry::cache::Cache;
 use store::error::Error;
 use store::{Revision, Storage};
 use tracing::{debug, warn};
-
-use crate::cache::Cache;
 
 /// Compacts for as long as `group` lives, and lets the cache forget as much.
 pub(crate) fn keep(cache: Arc<Cache>, group: &Group) {

@@ -1,9 +1,8 @@
 //! ComponentStatuses: nobody stores them, they are made when somebody asks.
 
 use futures_util::future::BoxFuture;
+use registry::objects::Objects;
 use serde_json::{Value, json};
-
-use crate::objects::Objects;
 
 /// Makes all objects of a resource.
 pub(crate) type Make = for<'s> fn(&'s Objects) -> BoxFuture<'s, Vec<Value>>;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use base::rng::Rng;
 use base::time::Clock;
 use ipnet::IpNet;
+use registry::version::Build;
 use tokio::sync::watch;
 
 use crate::arguments::Arguments;
-use crate::version::Build;
 
 /// Configuration, by a person or the role.
 #[derive(Clone, Debug)]

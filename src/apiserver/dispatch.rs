@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use http::Response;
+use registry::attributes::Attributes;
+use registry::negotiate;
+use registry::status::Status;
 use schema::behaviour::ServerPart;
 use schema::table::{Resource, Subresource};
 use wire::Body;
 
-use crate::attributes::Attributes;
 use crate::component_status::components;
 use crate::exchange::Exchange;
 use crate::kinds::{self, Methods};
-use crate::negotiate;
 use crate::respond::page_not_found;
-use crate::status::Status;
 use crate::verbs::judge::Part;
 use crate::verbs::{Call, computed, create, delete, delete_collection, get, list, patch, subresource, update, watch};
 

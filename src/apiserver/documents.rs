@@ -8,6 +8,9 @@ use futures_util::future::BoxFuture;
 use http::header::{CACHE_CONTROL, ETAG, EXPIRES, HeaderValue, IF_NONE_MATCH, LOCATION, VARY};
 use http::{HeaderMap, Response, StatusCode};
 use jiff::SignedDuration;
+use registry::negotiate::{self, Format};
+use registry::status::Status;
+use registry::version::GIT_VERSION;
 use schema::discovery::{self, Aggregated, order::InOrder};
 use schema::openapi;
 use serde_json::Value;
@@ -15,11 +18,8 @@ use wire::Body;
 
 use crate::aggregate::merge;
 use crate::exchange::Exchange;
-use crate::negotiate::{self, Format};
 use crate::pages::{Made, Name, Origin, Page};
 use crate::respond::{self, page_not_found};
-use crate::status::Status;
-use crate::version::GIT_VERSION;
 
 /// A document with a hash in its address is good for this long.
 const KEPT_FOR: SignedDuration = SignedDuration::from_hours(365 * 24);

@@ -11,6 +11,8 @@ use std::time::Duration;
 use base::chain::Chain;
 use base::task::Group;
 use bytes::Bytes;
+use registry::registrar::Registrar;
+use registry::status::Status;
 use serde_json::{Value, json};
 use store::error::Error;
 use store::{Op, Revision, Storage, Txn, WatchRequest};
@@ -19,9 +21,7 @@ use tracing::{info, warn};
 
 use crate::crypt::sealed::Seals;
 use crate::crypt::shared::State;
-use crate::registrar::Registrar;
 use crate::server_leases::{ROOT, addresses};
-use crate::status::Status;
 
 /// A server that is silent for so long is none.
 const LEASE_SECS: u64 = 15;

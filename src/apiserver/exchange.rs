@@ -5,14 +5,14 @@ use std::sync::Arc;
 use base::sync::Mutex;
 use base::url::Query;
 use http::header::HeaderValue;
+use registry::attributes::Attributes;
+use registry::metrics::{Series, verb_label};
 use schema::catalog::Catalog;
 use wire::{Body, ConnInfo};
 
-use crate::attributes::Attributes;
 use crate::audit::auditor::Record;
 use crate::capabilities::Capabilities;
 use crate::heavy::{Place, Weight};
-use crate::metrics::{Series, verb_label};
 
 /// One request on its way.
 pub struct Exchange<'a> {
@@ -39,7 +39,7 @@ pub struct Exchange<'a> {
     /// Its audit record, if the policy wants one.
     pub record: Option<Record>,
     /// Its place among the requests being answered.
-    pub seat: Option<crate::metrics::Gauge>,
+    pub seat: Option<registry::metrics::Gauge>,
     /// Where its answer counts, once it has begun to be made.
     pub held: Option<Arc<wire::held::Hold>>,
     /// Whether it is heavy.
@@ -66,7 +66,7 @@ impl Exchange<'_> {
             _ => "cluster",
         };
         let applies = a.verb == "patch"
-            && crate::negotiate::media_type(&self.parts.headers).starts_with("application/apply-patch");
+            && registry::negotiate::media_type(&self.parts.headers).starts_with("application/apply-patch");
         let named = |name: &String| if a.is_resource && found { name.clone() } else { String::new() };
         Series {
             verb: verb_label(&a.verb, &a.subresource, applies),

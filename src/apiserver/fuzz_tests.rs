@@ -1,18 +1,18 @@
 //! Seeded fuzzing of what the API server reads beside bodies: paths, queries, headers, tokens of pages, and the answers
 //! of webhooks and kubelets. Nothing may panic, and what is refused is refused with a Status.
 
+use admission::webhooks::question;
 use base::fuzz::{self, mutated_text, pick, rounds};
 use base::url::{self, Query};
 use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method};
+use registry::{cache, conversion, negotiate};
 use schema::table::Name;
 use serde_json::{Value, json};
 
-use crate::admission::webhooks::question;
-use crate::custom::conversion;
 use crate::stream::{remote_command, rewrite};
 use crate::verbs::{delete, list, page};
-use crate::{cache, info, negotiate, usage};
+use crate::{info, usage};
 
 const ROUNDS: u64 = 4_000;
 

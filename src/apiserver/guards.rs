@@ -1,8 +1,25 @@
 //! The usual guards of a server, made from its certificates: one call for the role that builds it.
 
+mod authorizers;
+mod plugins;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use admission::Plugin;
+use admission::image_policy::ImagePolicy;
+use admission::webhooks::Outside;
+use authn::basic::BasicUser;
+use authn::chain::{self, Chain, TokenAuthenticator};
+use authn::configuration::{Anonymous, Configuration};
+use authn::issue::Issuer;
+use authn::jwt::{self, Jwt};
+use authn::legacy::Uses;
+use authn::token_file::TokenFile;
+use authn::token_webhook::TokenWebhook;
+use authn::{Authenticator, TokenIssuer};
+use authz::Authorizer;
+use authz::escalation::Escalation;
 use base::rng::Rng;
 use base::task::Group;
 use base::time::Clock;
@@ -11,32 +28,17 @@ use pki::error::PkiError;
 use pki::jwt::{Signer, Verifier};
 use pki::leaf::{Ca, Leaf};
 use pki::server::Pki;
+use registry::lookup::Lookup;
+use registry::objects::Objects;
+use registry::webhook::client::{Identity, Webhooks};
+use registry::webhook::kubeconfig::Remote;
 
-use crate::admission::Plugin;
-use crate::admission::image_policy::ImagePolicy;
-use crate::admission::standard::{self, plugins};
-use crate::admission::webhooks::Outside;
+use crate::aggregate;
 use crate::arguments::Arguments;
 use crate::audit::auditor::{Auditor, Plan};
-use crate::authn::basic::BasicUser;
-use crate::authn::chain::{self, Chain, TokenAuthenticator};
-use crate::authn::configuration::{Anonymous, Configuration};
-use crate::authn::issue::Issuer;
-use crate::authn::jwt::{self, Jwt};
-use crate::authn::legacy::Uses;
-use crate::authn::token_file::TokenFile;
-use crate::authn::token_webhook::TokenWebhook;
-use crate::authn::{Authenticator, TokenIssuer};
-use crate::authz::Authorizer;
-use crate::authz::configured;
-use crate::authz::escalation::Escalation;
 use crate::capabilities::VirtualRow;
 use crate::crypt::rotate::Encryption;
-use crate::lookup::Lookup;
-use crate::objects::Objects;
-use crate::webhook::client::{Identity, Webhooks};
-use crate::webhook::kubeconfig::Remote;
-use crate::{aggregate, authn, authz};
+use crate::guards::plugins::plugins;
 
 /// Guards of the server; made by the role from `authn`, `authz` and `admission`.
 pub struct Guards {
@@ -69,7 +71,7 @@ struct Settings {
     tokens: Option<TokenFile>,
     token_webhook: Option<Remote>,
     authentication: Configuration,
-    modes: Vec<configured::Mode>,
+    modes: Vec<authorizers::Mode>,
     audit: Option<Plan>,
     encryption: Option<Encryption>,
     image_policy: Option<(ImagePolicy, Remote)>,
@@ -140,7 +142,7 @@ impl Parts {
                 .map_err(|why| flag("token-auth-file", why))?,
             token_webhook: arguments.token_webhook.as_ref().map(remote).transpose()?,
             authentication: authentication(arguments)?,
-            modes: configured::modes(arguments)?,
+            modes: authorizers::modes(arguments)?,
             audit: Plan::read(&arguments.audit)?,
             encryption: Some(encryption),
         };
@@ -179,7 +181,7 @@ impl Parts {
             last.push(Arc::new(TokenWebhook::new(remote, webhooks.clone(), version, arguments.token_webhook_ttl)));
         }
         let chain = Arc::new(Chain::new(config, lookup.clone()).with(first, last));
-        let (authorizer, rbac) = configured::chain(modes, &lookup, webhooks);
+        let (authorizer, rbac) = authorizers::chain(modes, &lookup, webhooks);
         let auditor = audit.map(|plan| Arc::new(Auditor::start(plan, webhooks.clone(), self.clock.clone(), group)));
         let mut virtuals = authz::review::virtuals(&authorizer, &rbac);
         virtuals.extend(authn::review::virtuals(&chain));
@@ -199,7 +201,7 @@ impl Parts {
         Guards {
             authenticator: chain,
             authorizer,
-            plugins: plugins(standard::Parts {
+            plugins: plugins(plugins::Parts {
                 objects: Arc::clone(objects),
                 escalation,
                 outside,

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use http::{Response, StatusCode};
+use registry::status::Status;
+use registry::user::GROUP_MASTERS;
 use wire::Body;
 use wire::held::Hold;
 
 use crate::exchange::{Exchange, is_foreign};
 use crate::respond;
-use crate::status::Status;
-use crate::user::GROUP_MASTERS;
 
 /// A shorter answer counts nothing: 250 of these are what one connection can have at once.
 const COUNTED_BYTES_MIN: usize = 4 * 1024;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use base::url;
+use registry::attributes::Attributes;
+use registry::status::Status;
+use registry::user::{self, UserInfo};
 
-use crate::attributes::Attributes;
 use crate::exchange::Exchange;
-use crate::status::Status;
-use crate::user::{self, UserInfo};
 
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use base::url::{self, Query};
 use http::Method;
+use registry::attributes::Attributes;
+use registry::status::Status;
 use serde_json::{Value, json};
-
-use crate::attributes::Attributes;
-use crate::status::Status;
 
 /// What follows the subresource in the path, e.g. of `pods/x/proxy/a/b`: `a/b`, as it was sent.
 pub fn tail(path: &str) -> &str {

@@ -4,10 +4,9 @@
 //! The network's part of every node enforces NetworkPolicies, so it needs labels, addresses and named ports of all
 //! pods. It needs no environment, no command and no volume of them, and these hold what tenants hide from each other.
 
+use registry::user::UserInfo;
 use schema::table::Resource;
 use serde_json::{Map, Value};
-
-use crate::user::UserInfo;
 
 /// Makes the view of an object.
 pub(crate) type View = fn(Value) -> Value;

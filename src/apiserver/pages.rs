@@ -12,6 +12,8 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Response};
+use registry::negotiate::Format;
+use registry::status::Status;
 use schema::catalog::Catalog;
 use schema::discovery::Aggregated;
 use schema::openapi;
@@ -20,9 +22,7 @@ use wire::{Body, gzip};
 
 use crate::aggregate::registry::Known;
 use crate::heavy::{Beside, Weight};
-use crate::negotiate::Format;
 use crate::respond;
-use crate::status::Status;
 
 /// A document that nobody asked for so long is dropped.
 const IDLE: Duration = Duration::from_secs(60);

@@ -1,6 +1,9 @@
 //! Paths that are no resources: health, version, metrics, discovery, OpenAPI, keys.
 
 use http::{Method, Response, StatusCode};
+use registry::negotiate::{self, Output};
+use registry::status::Status;
+use registry::version::version;
 use schema::discovery;
 use serde_json::{Value, json};
 use wire::Body;
@@ -9,10 +12,7 @@ use crate::aggregate::merge;
 use crate::capabilities::Capabilities;
 use crate::crypt::rotate::Change;
 use crate::exchange::Exchange;
-use crate::negotiate::{self, Output};
 use crate::respond::{self, page_not_found};
-use crate::status::Status;
-use crate::version::version;
 use crate::{documents, health};
 
 /// Whether a request without credentials may ask for this path.

@@ -7,6 +7,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use authn::configuration::Anonymous;
 use base::time::Stopwatch;
 use base::url::Query;
 use futures_util::FutureExt as _;
@@ -14,19 +15,18 @@ use futures_util::future::BoxFuture;
 use http::header::{CACHE_CONTROL, HeaderValue, WARNING};
 use http::{HeaderName, Request, Response};
 use http_body_util::BodyExt as _;
+use registry::attributes::Attributes;
+use registry::metrics::Verdict;
+use registry::status::Status;
+use registry::user::UserInfo;
 use tracing::{debug, error};
 use wire::{Body, ConnInfo};
 
-use crate::attributes::Attributes;
 use crate::audit::auditor::Record;
 use crate::audit::policy::Stage as AuditStage;
-use crate::authn::configuration::Anonymous;
 use crate::capabilities::Capabilities;
 use crate::exchange::{Exchange, is_foreign};
 use crate::heavy::{Beside, Weight};
-use crate::metrics::Verdict;
-use crate::status::Status;
-use crate::user::UserInfo;
 use crate::{aggregate, dispatch, held, impersonate, info, paths, respond, warnings};
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
@@ -186,7 +186,7 @@ async fn authenticate(x: &mut Exchange<'_>) -> Result<(), Status> {
     }
     // The credentials have served: nothing behind this point may see or log them.
     x.parts.headers.remove(http::header::AUTHORIZATION);
-    if x.attributes.user.name == crate::user::ANONYMOUS {
+    if x.attributes.user.name == registry::user::ANONYMOUS {
         let path = &x.attributes.path;
         let welcome = match &x.server.access.anonymous {
             Anonymous::Health => paths::open_to_anonymous(path),
@@ -302,7 +302,7 @@ async fn take_seat(x: &mut Exchange<'_>) -> Result<(), Status> {
         return Ok(());
     }
     // This process's own parts and the masters are counted and never turned away.
-    let exempt = x.conn.identity.is_some() || x.attributes.user.in_group(crate::user::GROUP_MASTERS);
+    let exempt = x.conn.identity.is_some() || x.attributes.user.in_group(registry::user::GROUP_MASTERS);
     let (reading, writing) = arguments.inflight;
     let limit = if exempt {
         0
@@ -320,7 +320,7 @@ async fn take_seat(x: &mut Exchange<'_>) -> Result<(), Status> {
 
 async fn authorize(x: &mut Exchange<'_>) -> Result<(), Status> {
     info::unambiguous(&x.attributes.path)?;
-    let unasked = x.server.access.anonymous == Anonymous::Health && x.attributes.user.name == crate::user::ANONYMOUS;
+    let unasked = x.server.access.anonymous == Anonymous::Health && x.attributes.user.name == registry::user::ANONYMOUS;
     if unasked && paths::open_to_anonymous(&x.attributes.path) {
         return Ok(());
     }

@@ -5,12 +5,11 @@ use std::io;
 use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, VARY};
 use http::{HeaderMap, Response, StatusCode};
+use registry::negotiate::{self, Format, Output};
+use registry::status::Status;
 use schema::discovery::order::InOrder;
 use serde_json::Value;
 use wire::Body;
-
-use crate::negotiate::{self, Format, Output};
-use crate::status::Status;
 
 /// Answers from this size on are compressed for clients that ask, as upstream's `defaultGzipThresholdBytes`.
 const GZIP_FROM_BYTES: usize = 128 * 1024;

@@ -5,36 +5,37 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use admission::run::Admission;
 use async_trait::async_trait;
 use base::task::Group;
+use registry::cache::Cache;
+use registry::catalogs::Catalogs;
+use registry::connect::Connector;
+use registry::conversion::Converter;
+use registry::lookup::{Lookup, PRELOADED};
+use registry::metrics::Metrics;
+use registry::objects::Objects;
+use registry::registrar::Registrar;
+use registry::services;
+use registry::services::allocator::Allocator;
+use registry::user::UserInfo;
+use registry::webhook::client::Webhooks;
 use store::Storage;
 
 use crate::access::Access;
-use crate::admission::run::Admission;
 use crate::aggregate::aggregation::Aggregation;
 use crate::aggregate::availability::Watchdog;
 use crate::aggregate::caller::Caller;
 use crate::bootstrap::{self, BuildError};
-use crate::cache::Cache;
 use crate::capabilities::Capabilities;
 use crate::config::Config;
-use crate::connect::Connector;
 use crate::crypt::sealed::Seals;
-use crate::custom::catalogs::Catalogs;
-use crate::custom::conversion::Converter;
 use crate::endpoints::{self, Endpoint};
 use crate::flow::controller::Flow;
 use crate::guards::Guards;
 use crate::health::{Health, Step};
-use crate::lookup::{Lookup, PRELOADED};
-use crate::metrics::Metrics;
-use crate::objects::Objects;
-use crate::registrar::Registrar;
-use crate::services::allocator::Allocator;
 use crate::usage::meter::Meter;
-use crate::user::UserInfo;
-use crate::webhook::client::Webhooks;
-use crate::{admission, authn, compaction, custom, flow, pipeline, services, usage};
+use crate::{compaction, custom, flow, pipeline, usage};
 
 /// The API server.
 pub struct ApiServer(Capabilities);
@@ -53,7 +54,7 @@ async fn publish(
         port: config.advertise_port,
         seals,
     });
-    let unnoted = |status: crate::status::Status| BuildError::Bootstrap {
+    let unnoted = |status: registry::status::Status| BuildError::Bootstrap {
         what: "the endpoints of this server".to_owned(),
         why: status.message.clone(),
     };

@@ -137,7 +137,7 @@ fn dns_addresses(service: &[IpNet], given: &[IpAddr]) -> Result<Vec<IpAddr>, Bad
                 Err(bad(FLAG, format!("{first} and {second} are of one family: want one address a family")))
             }
             (Some(one), None) => Ok(*one),
-            _ => Ok(apiserver::services::nth_address(range, DNS_PLACE)),
+            _ => Ok(registry::services::nth_address(range, DNS_PLACE)),
         }
     };
     service.iter().map(of).collect()

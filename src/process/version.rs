@@ -4,8 +4,8 @@
 pub(crate) const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (Kubernetes v1.36)");
 
 /// From which commit, and when; see build.rs.
-pub(crate) fn build() -> apiserver::version::Build {
+pub(crate) fn build() -> registry::version::Build {
     let date = env!("KEDGE_BUILD_UNIX").parse().ok().and_then(|secs| jiff::Timestamp::from_second(secs).ok());
     let date = base::time::rfc3339_secs(date.unwrap_or_default());
-    apiserver::version::Build { commit: env!("KEDGE_COMMIT"), tree: env!("KEDGE_TREE"), date }
+    registry::version::Build { commit: env!("KEDGE_COMMIT"), tree: env!("KEDGE_TREE"), date }
 }

@@ -4,8 +4,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use apiserver::connect::{Connector, Target};
-use apiserver::status::Status;
 use apiserver::stream::{log, port_forward, remote_command};
 use async_trait::async_trait;
 use base::chain::Chain;
@@ -15,6 +13,8 @@ use cluster::tunnel::Tunnels;
 use http::{Request, Response};
 use k8s_openapi::api::core::v1::{Node, NodeAddress, NodeStatus};
 use model::node;
+use registry::connect::{Connector, Target};
+use registry::status::Status;
 use serde_json::Value;
 use wire::dial::Dial;
 use wire::{Body, proxy};

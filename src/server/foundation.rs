@@ -111,7 +111,7 @@ fn open_pki(plan: &Plan, dir: &Path, clock: &Clock) -> Result<Pki, ServerError> 
         leaf_life: plan.args.certificate_life.map_or(pki::authority::LEAF_LIFE, std::time::Duration::from_secs),
         node_name: plan.node_name.clone(),
         node_ips: plan.node_ips.clone(),
-        service_ips: plan.ranges.service.iter().map(|range| apiserver::services::nth_address(range, 1)).collect(),
+        service_ips: plan.ranges.service.iter().map(|range| registry::services::nth_address(range, 1)).collect(),
         cluster_domain: plan.args.cluster_domain.clone(),
         tls_sans: plan.args.tls_san.iter().cloned().chain([plan.advertise.to_string()]).collect(),
     };

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 
 use apiserver::ApiServer;
-use apiserver::authn::service_account;
-use apiserver::user::{GROUP_AUTHENTICATED, GROUP_MASTERS, GROUP_NODES, UserInfo};
+use authn::service_account;
 use client::transport::{Clients, Transport};
 use pki::leaf::SUPERVISOR;
+use registry::user::{GROUP_AUTHENTICATED, GROUP_MASTERS, GROUP_NODES, UserInfo};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, ServiceExt as _};
 

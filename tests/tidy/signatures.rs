@@ -40,8 +40,11 @@ impl Habit {
 
 /// By room, at most: pairs of texts, bool arguments, errors of text. They may only shrink, and this table with them.
 const MOST: &[(&str, [usize; 3])] = &[
+    ("src/admission", [13, 6, 19]),
     ("src/agent", [0, 4, 3]),
-    ("src/apiserver", [104, 32, 109]),
+    ("src/apiserver", [23, 21, 36]),
+    ("src/authn", [9, 0, 28]),
+    ("src/authz", [6, 0, 8]),
     ("src/base", [1, 2, 6]),
     ("src/cel", [6, 11, 12]),
     ("src/client", [4, 3, 0]),
@@ -56,6 +59,7 @@ const MOST: &[(&str, [usize; 3])] = &[
     ("src/network", [6, 2, 1]),
     ("src/pki", [9, 2, 2]),
     ("src/process", [0, 2, 0]),
+    ("src/registry", [53, 5, 17]),
     ("src/scheduler", [0, 1, 2]),
     ("src/schema", [103, 29, 10]),
     ("src/server", [3, 1, 3]),

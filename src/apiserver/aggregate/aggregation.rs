@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::caller::Caller;
 use super::fetched::Documents;
 use super::registry::Registry;
-use crate::lookup::Lookup;
+use registry::lookup::Lookup;
 
 /// Which APIs others answer, and how they are asked.
 pub struct Aggregation {

@@ -11,13 +11,15 @@ use tracing::warn;
 use super::aggregation::Aggregation;
 use super::registry::ApiService;
 use super::{GROUP, RESOURCE, local};
-use crate::lookup::Lookup as _;
-use crate::objects::Objects;
-use crate::registrar::Registrar;
-use crate::status::Status;
-use crate::webhook::call::Place;
-use crate::webhook::client::ready;
-use crate::{forms, keys, usage};
+use registry::lookup::Lookup as _;
+use registry::objects::Objects;
+use registry::registrar::Registrar;
+use registry::status::Status;
+use registry::webhook::call::Place;
+use registry::webhook::client::ready;
+use registry::{forms, keys};
+
+use crate::usage;
 
 /// Every backend is asked again after this, as upstream.
 const RECHECK: Duration = Duration::from_secs(30);

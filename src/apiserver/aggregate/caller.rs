@@ -8,9 +8,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 
 use super::registry::ApiService;
-use crate::user::UserInfo;
-use crate::webhook::call::Endpoint;
-use crate::webhook::client::{CallError, Identity, Webhooks};
+use registry::user::UserInfo;
+use registry::webhook::call::Endpoint;
+use registry::webhook::client::{CallError, Identity, Webhooks};
 
 /// Calls servers behind this one.
 pub struct Caller {

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::caller::Caller;
 use super::registry::{ApiService, Known};
-use crate::webhook::call::Endpoint;
+use registry::webhook::call::Endpoint;
 
 /// Others' documents are asked for again after this.
 const FRESH: Duration = Duration::from_secs(30);

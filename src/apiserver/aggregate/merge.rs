@@ -9,8 +9,8 @@ use serde_json::{Map, Value, json};
 
 use super::fetched::{Documents, ask_all};
 use super::registry::{ApiService, Known};
-use crate::lookup::Lookup as _;
-use crate::objects::Objects;
+use registry::lookup::Lookup as _;
+use registry::objects::Objects;
 
 /// `/apis`: others' groups behind our own.
 pub fn groups(own: &mut Value, known: &Known) {

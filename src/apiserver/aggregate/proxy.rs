@@ -6,9 +6,10 @@ use wire::Body;
 
 use super::caller::says_who;
 use super::registry::ApiService;
+use registry::status::Status;
+
 use crate::exchange::Exchange;
 use crate::respond;
-use crate::status::Status;
 
 /// Passes the request on, upgrades and watches included; what this server computes it answers.
 pub async fn run(x: &mut Exchange<'_>, service: &ApiService) -> Result<Response<Body>, Status> {

@@ -8,8 +8,8 @@ use model::meta;
 use serde_json::Value;
 
 use super::{GROUP, RESOURCE};
-use crate::lookup::Lookup;
-use crate::webhook::call::{Endpoint, Place};
+use registry::lookup::Lookup;
+use registry::webhook::call::{Endpoint, Place};
 
 /// One APIService.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +48,7 @@ impl ApiService {
                 port: service["port"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(443),
             },
             path: "/".to_owned(),
-            ca_pem: crate::webhook::call::ca_bundle(&spec["caBundle"]).unwrap_or_default(),
+            ca_pem: registry::webhook::call::ca_bundle(&spec["caBundle"]).unwrap_or_default(),
         });
         ApiService {
             computed: service.is_none()
@@ -195,7 +195,7 @@ impl ApiService {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authz::fixture::Objects;
+    use registry::memory::Objects;
     use serde_json::json;
 
     fn service(group: &str, version: &str, remote: bool, priority: i64) -> Value {

@@ -15,10 +15,11 @@ use tracing::error;
 
 use super::file::{Keeping, Log};
 use super::policy::{Level, Policy, Stage, Verdict};
+use registry::attributes::Attributes;
+use registry::webhook::client::Webhooks;
+use registry::webhook::kubeconfig::Remote;
+
 use crate::arguments::Audit;
-use crate::attributes::Attributes;
-use crate::webhook::client::Webhooks;
-use crate::webhook::kubeconfig::Remote;
 
 /// Events that wait for the webhook; more are dropped and counted, as upstream's batch mode does.
 const BACKLOG: usize = 10_000;

@@ -1,8 +1,7 @@
 //! Audit policies: how much is written about which requests.
 
+use registry::attributes::Attributes;
 use serde_json::Value;
-
-use crate::attributes::Attributes;
 
 /// How much is written; each level holds what the one before it does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -201,7 +200,7 @@ impl Rule {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::user::UserInfo;
+    use registry::user::UserInfo;
 
     fn ask(verb: &str, resource: &str, sub: &str, namespace: &str) -> Attributes {
         Attributes {

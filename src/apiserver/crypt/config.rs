@@ -106,7 +106,7 @@ impl Config {
 
     /// The providers of a resource; none: it is stored as it is.
     pub fn providers(&self, group: &str, plural: &str) -> &[Provider] {
-        let name = crate::status::qualified(group, plural);
+        let name = registry::status::qualified(group, plural);
         let covers = |pattern: &String| match pattern.strip_prefix("*.") {
             Some("*") => true,
             Some("") => group.is_empty(),

@@ -16,9 +16,11 @@ use tracing::info;
 use super::config::{Config, Provider, Rule, new_key};
 use super::sealed::Seals;
 use super::shared::{KEY, START};
-use crate::objects::Objects;
-use crate::status::Status;
-use crate::{keys, server_leases};
+use registry::keys;
+use registry::objects::Objects;
+use registry::status::Status;
+
+use crate::server_leases;
 
 /// Every server that lives takes a configuration within this.
 const TAKEN_LIMIT: Duration = Duration::from_secs(30);

@@ -17,7 +17,7 @@ use tracing::error;
 use super::config::Provider;
 use super::kms::Envelope;
 use super::shared::{KEY, Share, State};
-use crate::keys;
+use registry::keys;
 
 /// Prefix of every sealed value.
 const MARK: &[u8] = b"k8s:enc:";

@@ -13,12 +13,11 @@ use tracing::{info, warn};
 use schema::custom::definition::CLEANUP;
 
 use super::status::{set_condition, settled};
-use crate::forms;
-use crate::keys;
-use crate::lookup::Lookup as _;
-use crate::metrics::Metrics;
-use crate::objects::Objects;
-use crate::status::Status;
+use registry::lookup::Lookup as _;
+use registry::metrics::Metrics;
+use registry::objects::Objects;
+use registry::status::Status;
+use registry::{forms, keys};
 
 const GROUP: &str = "apiextensions.k8s.io";
 const PLURAL: &str = "customresourcedefinitions";

@@ -1,9 +1,8 @@
 //! Which FlowSchema a request belongs to, and which flow of it.
 
 use model::meta;
+use registry::attributes::Attributes;
 use serde_json::Value;
-
-use crate::attributes::Attributes;
 
 /// A FlowSchema, read.
 #[derive(Clone, Debug, PartialEq)]
@@ -140,7 +139,7 @@ impl Subject {
             Subject::User(name) => name == "*" || *name == a.user.name,
             Subject::Group(name) => name == "*" || a.user.in_group(name),
             Subject::Account(namespace, name) => {
-                let of = crate::authn::service_account::split_user(&a.user.name);
+                let of = authn::service_account::split_user(&a.user.name);
                 of.is_some_and(|(ns, account)| ns == namespace && (name == "*" || name == account))
             }
         }
@@ -164,7 +163,7 @@ fn path_matches((verbs, urls): &(Vec<String>, Vec<String>), a: &Attributes) -> b
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::user::UserInfo;
+    use registry::user::UserInfo;
 
     #[test]
     fn everybody_finds_his_own() {

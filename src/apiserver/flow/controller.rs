@@ -10,8 +10,8 @@ use model::meta;
 use super::GROUP;
 use super::classify::FlowSchema;
 use super::level::{Kind, Level, Pool, Refusal, Seat, WAIT_MAX};
-use crate::attributes::Attributes;
-use crate::lookup::Lookup;
+use registry::attributes::Attributes;
+use registry::lookup::Lookup;
 
 #[derive(Default)]
 struct State {
@@ -157,9 +157,9 @@ impl Flow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authz::fixture::Objects;
     use crate::flow::defaults;
-    use crate::user::UserInfo;
+    use registry::memory::Objects;
+    use registry::user::UserInfo;
 
     #[tokio::test]
     async fn the_masters_pass_where_others_wait() {

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::GROUP;
-use crate::forms;
-use crate::lookup::Lookup as _;
-use crate::objects::Objects;
-use crate::status::Status;
+use registry::forms;
+use registry::lookup::Lookup as _;
+use registry::objects::Objects;
+use registry::status::Status;
 
 const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";

@@ -6,11 +6,11 @@ use base::time::Stopwatch;
 use model::budget::{self, Asker};
 use model::pod::Pod;
 use model::{meta, phase};
+use registry::forms;
+use registry::status::{Cause, Status};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::forms;
-use crate::status::{Cause, Status};
 use crate::verbs::again::Again;
 use crate::verbs::{Call, delete};
 

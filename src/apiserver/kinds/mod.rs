@@ -3,9 +3,9 @@
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::Response;
+use registry::status::Status;
 use wire::Body;
 
-use crate::status::Status;
 use crate::verbs::Call;
 
 mod eviction;

@@ -4,8 +4,9 @@ use http::Response;
 use wire::Body;
 
 use super::passing::{self, behind_proxy, node_of, proxyable, scheme_name_port};
-use crate::connect::Target;
-use crate::status::Status;
+use registry::connect::Target;
+use registry::status::Status;
+
 use crate::verbs::Call;
 
 /// `nodes/proxy`.

@@ -3,16 +3,16 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use admission::{Operation, Review};
 use base::unicast;
 use http::{Request, Response};
+use registry::connect::Target;
+use registry::lookup::Lookup as _;
+use registry::status::Status;
 use serde_json::{Value, json};
 use wire::Body;
 
-use crate::admission::{Operation, Review};
-use crate::connect::Target;
 use crate::info;
-use crate::lookup::Lookup as _;
-use crate::status::Status;
 use crate::stream::rewrite::{self, Way};
 use crate::verbs::Call;
 

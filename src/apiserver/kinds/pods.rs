@@ -11,10 +11,11 @@ use wire::Body;
 use super::eviction;
 use super::passing::{self, assigned_node, behind_proxy, named, proxyable, scheme_name_port};
 use super::posted::{admit, posted};
-use crate::attributes::Attributes;
-use crate::connect::Target;
-use crate::forms;
-use crate::status::Status;
+use registry::attributes::Attributes;
+use registry::connect::Target;
+use registry::forms;
+use registry::status::Status;
+
 use crate::verbs::judge::Part;
 use crate::verbs::write::{self, Maker};
 use crate::verbs::{Call, create, delete, managers};
@@ -47,7 +48,7 @@ async fn bind(call: &mut Call<'_, '_>, mut binding: Value) -> Result<Response<Bo
         } else {
             schema::validate::error::FieldError::not_supported(field, json!(target), &["Node", "<empty>"])
         };
-        return Err(crate::status::invalid("", "Binding", &name, vec![error]));
+        return Err(registry::status::invalid("", "Binding", &name, vec![error]));
     }
     let manager = managers::named(call)?;
     let now = base::time::rfc3339_secs(call.x.server.objects.clock.now());

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use admission::{Operation, Review};
+use registry::status::Status;
+use registry::{forms, negotiate};
 use serde_json::Value;
 
-use crate::admission::{Operation, Review};
-use crate::status::Status;
 use crate::verbs::{Call, update};
-use crate::{forms, negotiate};
 
 /// The body of a create, of the subresource's own kind.
 pub(super) async fn posted(call: &mut Call<'_, '_>) -> Result<Value, Status> {

@@ -4,7 +4,8 @@ use http::{Response, StatusCode};
 use wire::Body;
 
 use super::posted::{admit, posted};
-use crate::status::Status;
+use registry::status::Status;
+
 use crate::verbs::{Call, present};
 
 /// Issues a token for a service account.

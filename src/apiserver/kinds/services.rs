@@ -5,8 +5,9 @@ use serde_json::{Value, json};
 use wire::Body;
 
 use super::passing::{self, behind_proxy, named, node_of, proxyable, scheme_name_port};
-use crate::connect::Target;
-use crate::status::Status;
+use registry::connect::Target;
+use registry::status::Status;
+
 use crate::verbs::Call;
 
 /// `services/proxy`.

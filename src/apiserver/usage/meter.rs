@@ -14,11 +14,11 @@ use tracing::debug;
 
 use super::history::{Histories, Pair};
 use super::page;
-use crate::attributes::Attributes;
-use crate::connect::{Connector, Target};
-use crate::lookup::Lookup as _;
-use crate::objects::Objects;
-use crate::status::Status;
+use registry::attributes::Attributes;
+use registry::connect::{Connector, Target};
+use registry::lookup::Lookup as _;
+use registry::objects::Objects;
+use registry::status::Status;
 
 /// A kubelet that does not answer by then is left out.
 const ANSWER: Duration = Duration::from_secs(10);

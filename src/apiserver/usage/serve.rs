@@ -13,10 +13,11 @@ use wire::Body;
 use super::history::{Pair, Use};
 use super::meter::{Filter, node_of};
 use super::{GROUP, VERSION, document};
+use registry::negotiate::{self, Output, Transform};
+use registry::status::Status;
+
 use crate::exchange::Exchange;
-use crate::negotiate::{self, Output, Transform};
 use crate::respond;
-use crate::status::Status;
 use crate::verbs::shape::meta_version;
 
 /// Answers a request below `/apis/metrics.k8s.io/v1beta1`, or for one of the group's documents.

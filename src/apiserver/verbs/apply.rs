@@ -14,9 +14,9 @@ use super::judge::Part;
 use super::update::{answer, check_address};
 use super::write::{self, Maker};
 use super::{Call, managers};
-use crate::forms;
-use crate::negotiate::Format;
-use crate::status::{Cause, Status};
+use registry::forms;
+use registry::negotiate::Format;
+use registry::status::{Cause, Status};
 
 /// Answers with the merged object; 201 if it is new.
 pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, Status> {

@@ -7,8 +7,9 @@ use wire::Body;
 use super::Call;
 use super::present;
 use super::shape::ListMeta;
+use registry::status::Status;
+
 use crate::component_status::Make;
-use crate::status::Status;
 
 /// Answers `get` and `list`.
 pub async fn run(call: &mut Call<'_, '_>, make: Make) -> Result<Response<Body>, Status> {

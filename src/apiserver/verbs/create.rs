@@ -10,8 +10,8 @@ use wire::Body;
 use super::again::Again;
 use super::judge::{self, Change, Part};
 use super::{Call, managers, present};
-use crate::status::{Cause, Status};
-use crate::{forms, negotiate};
+use registry::status::{Cause, Status};
+use registry::{forms, negotiate};
 
 /// A generated name is drawn again this often when it is taken, as upstream.
 const NAME_TRIES: usize = 8;

@@ -13,10 +13,11 @@ use wire::Body;
 use super::Call;
 use super::again::Again;
 use super::judge::attributes_for;
-use crate::admission::{Operation, Review};
-use crate::negotiate::{self, Format};
+use admission::{Operation, Review};
+use registry::negotiate::{self, Format};
+use registry::status::Status;
+
 use crate::respond;
-use crate::status::Status;
 
 /// The two finalizers of the garbage collector.
 const ORPHAN: &str = "orphan";
@@ -99,7 +100,7 @@ pub async fn options(call: &mut Call<'_, '_>) -> Result<Options, Status> {
             Format::Yaml => read(schema::decode::Format::Yaml)?,
             Format::Protobuf => {
                 let of = call.x.catalog.type_of_kind("", "v1", "DeleteOptions");
-                crate::forms::from_protobuf(
+                registry::forms::from_protobuf(
                     &bytes,
                     of.ok_or_else(|| Status::internal("the table has no DeleteOptions"))?,
                 )?
@@ -338,7 +339,7 @@ mod tests {
     }
 
     fn planned(old: &Value, options: &Options) -> Plan {
-        let pods = crate::forms::stored("", "pods").unwrap();
+        let pods = registry::forms::stored("", "pods").unwrap();
         plan(&pods.behaviour.deletion, &pods, old, options, Timestamp::UNIX_EPOCH)
     }
 

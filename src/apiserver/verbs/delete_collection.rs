@@ -9,9 +9,9 @@ use super::delete::{self, Outcome};
 use super::present;
 use super::shape::ListMeta;
 use super::{Call, list};
-use crate::cache::entry::Entry;
-use crate::custom::selection::Selection;
-use crate::status::Status;
+use registry::cache::entry::Entry;
+use registry::selection::Selection;
+use registry::status::Status;
 
 /// Answers with the list of what was there.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {

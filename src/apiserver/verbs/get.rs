@@ -4,7 +4,7 @@ use http::{Response, StatusCode};
 use wire::Body;
 
 use super::{Call, present};
-use crate::status::Status;
+use registry::status::Status;
 
 /// Answers with the object.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {

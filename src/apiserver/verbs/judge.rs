@@ -8,13 +8,15 @@ use serde_json::Value;
 use store::Txn;
 
 use super::{Call, managers, scale_view};
-use crate::admission::charges::Charge;
-use crate::admission::timing::Round;
-use crate::admission::{Operation, Review};
-use crate::attributes::Attributes;
-use crate::services::allocator::Turn;
-use crate::status::Status;
-use crate::{certificates, forms, trusted};
+use admission::charges::Charge;
+use admission::timing::Round;
+use admission::{Operation, Review};
+use registry::attributes::Attributes;
+use registry::services::allocator::Turn;
+use registry::status::Status;
+use registry::{forms, trusted};
+
+use crate::certificates;
 
 /// Which half of an object a request may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

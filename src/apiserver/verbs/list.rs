@@ -16,13 +16,14 @@ use super::Call;
 use super::page::Token;
 use super::present;
 use super::shape::ListMeta;
-use crate::cache::entry::Entry;
-use crate::cache::filter::Filter;
-use crate::cache::{Cache, Kind};
-use crate::custom::selection::Selection;
+use registry::cache::entry::Entry;
+use registry::cache::filter::Filter;
+use registry::cache::{Cache, Kind};
+use registry::selection::Selection;
+use registry::status::Status;
+
 use crate::heavy::Weight;
 use crate::held;
-use crate::status::Status;
 
 /// Asking one object whether it is wanted costs about as much as reading so many bytes.
 pub const FILTER_BYTES: usize = 16;

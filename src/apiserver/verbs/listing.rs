@@ -18,12 +18,14 @@ use wire::gzip::Packer;
 
 use super::Call;
 use super::shape::{self, ListMeta};
-use crate::cache::entry::Entry;
+use registry::cache::entry::Entry;
+use registry::forms;
+use registry::negotiate::{Format, Output, Transform};
+use registry::status::Status;
+
 use crate::heavy::{Beside, Weight};
-use crate::narrow::View;
-use crate::negotiate::{Format, Output, Transform};
-use crate::status::Status;
-use crate::{forms, narrow, respond};
+use crate::narrow::{self, View};
+use crate::respond;
 
 /// Pieces of a list are about this long.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -365,7 +367,7 @@ async fn protobuf(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::entry::Form;
+    use registry::cache::entry::Form;
 
     fn look(output: Output) -> Look {
         let pods = forms::stored("", "pods").unwrap();

@@ -6,7 +6,7 @@ use schema::behaviour::Path;
 use serde_json::Value;
 
 use super::{Call, versions};
-use crate::status::Status;
+use registry::status::Status;
 
 /// The manager of written fields: `fieldManager`, else the first part of the user agent.
 pub fn named(call: &Call<'_, '_>) -> Result<String, Status> {

@@ -27,13 +27,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
+use registry::conversion;
+use registry::negotiate::{self, Output};
+use registry::status::Status;
 use schema::table::{Resource, Subresource};
 
-use crate::custom::conversion;
 use crate::exchange::Exchange;
 use crate::heavy::Place;
-use crate::negotiate::{self, Output};
-use crate::status::Status;
 
 /// A request together with the rows of the table it is about.
 pub struct Call<'x, 'a> {

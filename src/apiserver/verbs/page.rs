@@ -2,9 +2,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use registry::status::Status;
 use serde::{Deserialize, Serialize};
-
-use crate::status::Status;
 
 /// The inside of a token, as upstream writes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -13,8 +13,8 @@ use super::judge::Part;
 use super::update::answer;
 use super::write::{self, Maker};
 use super::{Call, apply, managers};
-use crate::status::Status;
-use crate::{forms, negotiate};
+use registry::status::Status;
+use registry::{forms, negotiate};
 
 /// The kinds of patch by media type.
 const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";

@@ -12,11 +12,12 @@ use wire::Body;
 use super::Call;
 use super::listing::{self, Item};
 use super::shape::{ListMeta, list_metadata, meta_version, metadata_only, row};
-use crate::cache::entry::Entry;
-use crate::custom::conversion;
-use crate::negotiate::{Format, Transform};
-use crate::status::Status;
-use crate::{forms, narrow, respond};
+use registry::cache::entry::Entry;
+use registry::negotiate::{Format, Transform};
+use registry::status::Status;
+use registry::{conversion, forms};
+
+use crate::{narrow, respond};
 
 /// A stored object.
 pub async fn entry(call: &Call<'_, '_>, code: StatusCode, entry: &Entry) -> Result<Response<Body>, Status> {
@@ -86,7 +87,7 @@ fn table(call: &Call<'_, '_>, object: Value) -> Value {
 }
 
 /// How a watch brings objects into the version asked for, where a webhook may be needed for that.
-pub fn watch_converter(call: &Call<'_, '_>) -> Option<crate::cache::stream::Convert> {
+pub fn watch_converter(call: &Call<'_, '_>) -> Option<registry::cache::stream::Convert> {
     conversion::by_webhook(&call.resource)?;
     let (objects, stored, resource) =
         (Arc::clone(&call.x.server.objects), Arc::clone(&call.stored), Arc::clone(&call.resource));
@@ -104,7 +105,7 @@ pub fn watch_converter(call: &Call<'_, '_>) -> Option<crate::cache::stream::Conv
 
 /// How a watch turns bytes (of the stored version, or what [`watch_converter`] made of them) into what the client asked
 /// for; `None` if they are it.
-pub fn watch_encoder(call: &Call<'_, '_>) -> Option<crate::cache::stream::Encode> {
+pub fn watch_encoder(call: &Call<'_, '_>) -> Option<registry::cache::stream::Encode> {
     let converted = conversion::by_webhook(&call.resource).is_some();
     let same = same(&call.stored, &call.resource) || converted;
     let view = narrow::of(&call.x.attributes.user, &call.resource);

@@ -13,8 +13,8 @@ use super::scale_view::API_VERSION;
 use super::update::check_address;
 use super::write::{self, Maker};
 use super::{Call, apply, managers, present, scale_view};
-use crate::status::Status;
-use crate::{forms, negotiate};
+use registry::status::Status;
+use registry::{forms, negotiate};
 
 /// Answers `get`, `update` and `patch` of `scale`.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
@@ -72,7 +72,7 @@ fn not_negative(name: &str, replicas: i64) -> Result<(), Status> {
         json!(replicas),
         "must be greater than or equal to 0",
     );
-    Err(crate::status::invalid("autoscaling", "Scale", name, vec![error]))
+    Err(registry::status::invalid("autoscaling", "Scale", name, vec![error]))
 }
 
 /// Server-side apply of a Scale: who applies it owns the number in the workload, by way of `scale`.

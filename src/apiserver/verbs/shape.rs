@@ -1,9 +1,8 @@
 //! Objects and lists in the shapes beside their own: rows of a Table, metadata alone.
 
+use registry::negotiate::Output;
 use schema::table::Resource;
 use serde_json::{Map, Value, json};
-
-use crate::negotiate::Output;
 
 /// Metadata of a list.
 pub struct ListMeta {

@@ -5,7 +5,7 @@ use wire::Body;
 
 use super::judge::Part;
 use super::{Call, patch, present, scale, update};
-use crate::status::Status;
+use registry::status::Status;
 
 /// Answers a request about a subresource.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {

@@ -9,8 +9,8 @@ use wire::Body;
 use super::judge::Part;
 use super::write::{self, Maker, Written};
 use super::{Call, managers, present};
-use crate::status::Status;
-use crate::{forms, negotiate};
+use registry::status::Status;
+use registry::{forms, negotiate};
 
 /// Answers with the stored object; 201 if the update created it.
 pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, Status> {

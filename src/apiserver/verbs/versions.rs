@@ -11,9 +11,8 @@ use schema::table::Resource;
 use serde_json::Value;
 
 use super::Call;
-use crate::custom::conversion;
-use crate::forms;
-use crate::status::Status;
+use registry::status::Status;
+use registry::{conversion, forms};
 
 /// Forms of objects, as far as they are known.
 struct Forms {

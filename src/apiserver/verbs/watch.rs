@@ -17,17 +17,18 @@ use wire::{Body, upgrade, websocket};
 
 use super::list::{self, parse_version};
 use super::{Call, present, shape};
-use crate::cache::Kind;
-use crate::cache::change::{Change, Framing};
-use crate::cache::entry::Entry;
-use crate::cache::filter::Filter;
-use crate::cache::kind::Delivery;
-use crate::cache::stream::{Options, error_frame, frames};
-use crate::custom::selection::Selection;
+use registry::cache::Kind;
+use registry::cache::change::{Change, Framing};
+use registry::cache::entry::Entry;
+use registry::cache::filter::Filter;
+use registry::cache::kind::Delivery;
+use registry::cache::stream::{Options, error_frame, frames};
+use registry::keys;
+use registry::negotiate::{Format, Transform};
+use registry::selection::Selection;
+use registry::status::Status;
+
 use crate::held;
-use crate::keys;
-use crate::negotiate::{Format, Transform};
-use crate::status::Status;
 
 /// No watch lasts longer, whatever its client asks for.
 const LASTS_MAX: Duration = Duration::from_secs(365 * 24 * 3600);

@@ -10,9 +10,9 @@ use super::again::Again;
 use super::delete::is_held;
 use super::judge::{self, Change, Part, attributes_for};
 use super::{Call, managers, versions};
-use crate::attributes::Attributes;
-use crate::custom::conversion;
-use crate::status::{Cause, Status};
+use registry::attributes::Attributes;
+use registry::conversion;
+use registry::status::{Cause, Status};
 
 /// How an update ended.
 pub enum Written {

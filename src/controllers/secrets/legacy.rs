@@ -1,5 +1,5 @@
 //! Tokens that an earlier Kubernetes made for every service account and nobody uses: marked as invalid after a year
-//! without use, and deleted after another. The API server writes down when one was used (`apiserver/authn/legacy.rs`).
+//! without use, and deleted after another. The API server writes down when one was used (`authn/legacy.rs`).
 //!
 //! Spec: upstream v1.36.2, `pkg/controller/serviceaccount/legacy_serviceaccount_token_cleaner.go`.
 

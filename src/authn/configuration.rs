@@ -1,0 +1,349 @@
+//! AuthenticationConfiguration: issuers of tokens with their rules, and whom nobody vouches for.
+
+use std::collections::BTreeSet;
+
+use cel::Program;
+use cel::types::{BOOL, Object, TEXT, Ty};
+use schema::read;
+use serde_json::Value;
+
+use super::jwt::{Mapping, Rule, Settings};
+use registry::strict::known;
+
+/// The versions of the file that are read.
+const VERSIONS: [&str; 3] =
+    ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
+const ISSUERS_MAX: usize = 64;
+/// Every algorithm that a structured configuration takes.
+const ALGORITHMS: [&str; 8] = ["RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "PS384", "PS512"];
+
+/// Paths that are open to a request without credentials.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Anonymous {
+    /// Those that are open to everybody: health.
+    #[default]
+    Health,
+    /// All that the authorizer allows.
+    Any,
+    /// Nothing.
+    Nothing,
+    /// These, as far as the authorizer allows.
+    Paths(Vec<String>),
+}
+
+/// A file, read.
+#[derive(Clone, Debug, Default)]
+pub struct Configuration {
+    /// Issuers, in order.
+    pub issuers: Vec<Settings>,
+    /// `anonymous`; `None` if the file does not say.
+    pub anonymous: Option<Anonymous>,
+}
+
+impl Configuration {
+    /// Reads the file's text.
+    ///
+    /// Errors: upstream's text, with the path of what is wrong.
+    pub fn parse(text: &str) -> Result<Configuration, String> {
+        let value: Value = serde_saphyr::from_str(text).map_err(|err| err.to_string())?;
+        let (version, kind) = (read::text(&value, "apiVersion"), read::text(&value, "kind"));
+        if kind != "AuthenticationConfiguration" || !VERSIONS.contains(&version) {
+            return Err(format!("no kind {kind:?} is registered for version {version:?}"));
+        }
+        known(&value, "", &["apiVersion", "kind", "jwt", "anonymous"])?;
+        let all = read::list(&value, "jwt");
+        if all.len() > ISSUERS_MAX {
+            return Err(format!("jwt: Too many: {}: must have at most {ISSUERS_MAX} items", all.len()));
+        }
+        let (mut issuers, mut urls) = (Vec::new(), BTreeSet::new());
+        for (idx, one) in all.iter().enumerate() {
+            let issuer = issuer(one, &format!("jwt[{idx}]"))?;
+            if !urls.insert(issuer.issuer_url.clone()) {
+                return Err(format!("jwt[{idx}].issuer.url: Duplicate value: {:?}", issuer.issuer_url));
+            }
+            issuers.push(issuer);
+        }
+        let anonymous = value.get("anonymous").filter(|a| a.is_object()).map(anonymous).transpose()?;
+        Ok(Configuration { issuers, anonymous })
+    }
+}
+
+fn anonymous(value: &Value) -> Result<Anonymous, String> {
+    known(value, "anonymous", &["enabled", "conditions"])?;
+    let paths: Vec<String> = read::list(value, "conditions").iter().map(|c| read::text(c, "path").to_owned()).collect();
+    match (value["enabled"].as_bool().unwrap_or(false), paths.is_empty()) {
+        (false, false) => {
+            Err("anonymous.conditions: Invalid value: enabled should be set to true when conditions are defined"
+                .to_owned())
+        }
+        (false, true) => Ok(Anonymous::Nothing),
+        (true, true) => Ok(Anonymous::Any),
+        (true, false) => Ok(Anonymous::Paths(paths)),
+    }
+}
+
+fn issuer(one: &Value, path: &str) -> Result<Settings, String> {
+    known(one, path, &["issuer", "claimValidationRules", "claimMappings", "userValidationRules"])?;
+    let (of, at) = (&one["issuer"], format!("{path}.issuer"));
+    known(
+        of,
+        &at,
+        &["url", "discoveryURL", "certificateAuthority", "audiences", "audienceMatchPolicy", "egressSelectorType"],
+    )?;
+    let url = https(read::text(of, "url"), &format!("{at}.url"))?;
+    let discovery_url = match read::some_text(of, "discoveryURL") {
+        None | Some("") => None,
+        Some(text) if text.trim_end_matches('/') == url.trim_end_matches('/') => {
+            return Err(format!("{at}.discoveryURL: Invalid value: {text:?}: discoveryURL must be different from URL"));
+        }
+        Some(text) => Some(https(text, &format!("{at}.discoveryURL"))?),
+    };
+    if !read::text(of, "egressSelectorType").is_empty() {
+        return Err(format!("{at}.egressSelectorType: Forbidden: kedge has no egress selectors"));
+    }
+    let audiences: Vec<String> = read::texts(of, "audiences").into_iter().map(str::to_owned).collect();
+    if audiences.is_empty() {
+        return Err(format!("{at}.audiences: Required value: at least one jwt[*].issuer.audiences is required"));
+    }
+    match (read::text(of, "audienceMatchPolicy"), audiences.len()) {
+        ("MatchAny", _) | ("", 1) => {}
+        (other, n) if n > 1 => {
+            return Err(format!(
+                "{at}.audienceMatchPolicy: Invalid value: {other:?}: audienceMatchPolicy must be MatchAny for multiple audiences"
+            ));
+        }
+        (other, _) => {
+            return Err(format!(
+                "{at}.audienceMatchPolicy: Invalid value: {other:?}: audienceMatchPolicy must be empty or MatchAny for single audience"
+            ));
+        }
+    }
+    let rules = one["claimValidationRules"].as_array().into_iter().flatten().enumerate();
+    let rules = rules
+        .map(|(idx, rule)| claim_rule(rule, &format!("{path}.claimValidationRules[{idx}]")))
+        .collect::<Result<Vec<_>, _>>()?;
+    let (mappings, at) = (&one["claimMappings"], format!("{path}.claimMappings"));
+    known(mappings, &at, &["username", "groups", "uid", "extra"])?;
+    let username = mapping(&mappings["username"], &format!("{at}.username"), Kind::Name)?;
+    if matches!(username, Mapping::None) {
+        return Err(format!("{at}.username: Required value: claim or expression is required"));
+    }
+    let extra = extra(mappings, &at)?;
+    verified_email(&username, &extra, &rules, &at)?;
+    Ok(Settings {
+        issuer_url: url,
+        discovery_url,
+        ca_pem: read::text(of, "certificateAuthority").to_owned(),
+        audiences,
+        signing_algs: ALGORITHMS.map(str::to_owned).to_vec(),
+        rules,
+        username,
+        groups: mapping(&mappings["groups"], &format!("{at}.groups"), Kind::List)?,
+        uid: mapping(&mappings["uid"], &format!("{at}.uid"), Kind::Id)?,
+        extra,
+        user_rules: user_rules(one, path)?,
+    })
+}
+
+fn https(text: &str, path: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err(format!("{path}: Required value: URL is required"));
+    }
+    if !text.starts_with("https://") {
+        return Err(format!("{path}: Invalid value: {text:?}: URL scheme must be https"));
+    }
+    for (mark, what) in [
+        ('@', "URL must not contain a username or password"),
+        ('?', "URL must not contain a query"),
+        ('#', "URL must not contain a fragment"),
+    ] {
+        if text.contains(mark) {
+            return Err(format!("{path}: Invalid value: {text:?}: {what}"));
+        }
+    }
+    Ok(text.to_owned())
+}
+
+fn compile(text: &str, name: &str, of: Ty, path: &str) -> Result<Program, String> {
+    Program::compile(text, &[(name.to_owned(), of)])
+        .map_err(|why| format!("{path}: Invalid value: {text:?}: compilation failed: {why}"))
+}
+
+fn claims() -> Ty {
+    Ty::Map(Box::new(TEXT), Box::new(Ty::Dyn))
+}
+
+fn user() -> Ty {
+    let texts = || Ty::List(Box::new(TEXT));
+    let extra = Ty::Map(Box::new(TEXT), Box::new(texts()));
+    let fields = [("username", TEXT), ("uid", TEXT), ("groups", texts()), ("extra", extra)];
+    let fields = fields.into_iter().map(|(name, ty)| (name.to_owned(), ty)).collect();
+    Ty::Object(std::sync::Arc::new(Object { name: "kubernetes.UserInfo".to_owned(), fields }))
+}
+
+fn bool_of(text: &str, name: &str, of: Ty, path: &str) -> Result<Program, String> {
+    let program = compile(text, name, of, path)?;
+    if program.makes(&BOOL) {
+        Ok(program)
+    } else {
+        Err(format!("{path}: Invalid value: {text:?}: must evaluate to bool"))
+    }
+}
+
+fn claim_rule(rule: &Value, path: &str) -> Result<Rule, String> {
+    known(rule, path, &["claim", "requiredValue", "expression", "message"])?;
+    let (claim, expression) = (read::text(rule, "claim"), read::text(rule, "expression"));
+    let (value, message) = (read::text(rule, "requiredValue"), read::text(rule, "message"));
+    match (claim.is_empty(), expression.is_empty()) {
+        (false, false) => Err(format!("{path}: Invalid value: {claim:?}: claim and expression can't both be set")),
+        (true, true) => Err(format!("{path}: Required value: claim or expression is required")),
+        (false, true) if !message.is_empty() => {
+            Err(format!("{path}.message: Invalid value: {message:?}: message can't be set when claim is set"))
+        }
+        (false, true) => Ok(Rule::Value(claim.to_owned(), value.to_owned())),
+        (true, false) if !value.is_empty() => Err(format!(
+            "{path}.requiredValue: Invalid value: {value:?}: requiredValue can't be set when expression is set"
+        )),
+        (true, false) => Ok(Rule::Expression(
+            bool_of(expression, "claims", claims(), &format!("{path}.expression"))?,
+            message.to_owned(),
+        )),
+    }
+}
+
+fn user_rules(one: &Value, path: &str) -> Result<Vec<(Program, String)>, String> {
+    let rule = |(idx, rule): (usize, &Value)| {
+        let path = format!("{path}.userValidationRules[{idx}]");
+        known(rule, &path, &["expression", "message"])?;
+        let text = read::text(rule, "expression");
+        if text.is_empty() {
+            return Err(format!("{path}.expression: Required value: expression is required"));
+        }
+        Ok((bool_of(text, "user", user(), &format!("{path}.expression"))?, read::text(rule, "message").to_owned()))
+    };
+    read::list(one, "userValidationRules").iter().enumerate().map(rule).collect()
+}
+
+/// Target of a mapping, and whether a prefix goes before it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Name,
+    List,
+    Id,
+}
+
+fn mapping(of: &Value, path: &str, kind: Kind) -> Result<Mapping, String> {
+    let fields: &[&str] = if kind == Kind::Id { &["claim", "expression"] } else { &["claim", "prefix", "expression"] };
+    known(of, path, fields)?;
+    let (claim, expression, prefix) =
+        (read::text(of, "claim"), read::text(of, "expression"), of.get("prefix").and_then(Value::as_str));
+    match (claim.is_empty(), expression.is_empty()) {
+        (false, false) => Err(format!("{path}: Invalid value: \"\": claim and expression can't both be set")),
+        (true, true) => Ok(Mapping::None),
+        (true, false) => {
+            if prefix.is_some() {
+                return Err(format!(
+                    "{path}.prefix: Invalid value: {:?}: prefix can't be set when expression is set",
+                    prefix.unwrap_or_default()
+                ));
+            }
+            let program = compile(expression, "claims", claims(), &format!("{path}.expression"))?;
+            // What a claim holds is known when it is there.
+            let list =
+                kind == Kind::List && matches!(&program.result, Ty::List(item) if matches!(**item, TEXT | Ty::Dyn));
+            if matches!(program.result, TEXT | Ty::Dyn) || list {
+                return Ok(Mapping::Expression(program));
+            }
+            let wanted = if kind == Kind::List {
+                "must evaluate to a string or a list of strings"
+            } else {
+                "must evaluate to string"
+            };
+            Err(format!("{path}.expression: Invalid value: {expression:?}: {wanted}"))
+        }
+        (false, true) if kind != Kind::Id && prefix.is_none() => Err(format!(
+            "{path}.prefix: Required value: prefix is required when claim is set. It can be set to an empty string to disable prefixing"
+        )),
+        (false, true) => Ok(Mapping::Claim(claim.to_owned(), prefix.unwrap_or_default().to_owned())),
+    }
+}
+
+fn extra(mappings: &Value, path: &str) -> Result<Vec<(String, Program)>, String> {
+    let mut seen = BTreeSet::new();
+    let mut out = Vec::new();
+    for (idx, one) in read::list(mappings, "extra").iter().enumerate() {
+        let path = format!("{path}.extra[{idx}]");
+        known(one, &path, &["key", "valueExpression"])?;
+        let (key, text) = (read::text(one, "key"), read::text(one, "valueExpression"));
+        if !key.contains('/') {
+            return Err(format!(
+                "{path}.key: Invalid value: {key:?}: must be a domain-prefixed path (such as \"acme.io/foo\")"
+            ));
+        }
+        if key != key.to_lowercase() {
+            return Err(format!("{path}.key: Invalid value: {key:?}: key must be lowercase"));
+        }
+        if !seen.insert(key) {
+            return Err(format!("{path}.key: Duplicate value: {key:?}"));
+        }
+        if text.is_empty() {
+            return Err(format!("{path}.valueExpression: Required value: valueExpression is required"));
+        }
+        out.push((key.to_owned(), compile(text, "claims", claims(), &format!("{path}.valueExpression"))?));
+    }
+    Ok(out)
+}
+
+/// Who names users by their e-mail looks at whether it was verified.
+fn verified_email(username: &Mapping, extra: &[(String, Program)], rules: &[Rule], path: &str) -> Result<(), String> {
+    let Mapping::Expression(name) = username else { return Ok(()) };
+    let verified = |p: &Program| p.text.contains("claims.email_verified") || p.text.contains("claims.?email_verified");
+    let looked = verified(name)
+        || extra.iter().any(|(_, p)| verified(p))
+        || rules.iter().any(|r| if let Rule::Expression(p, _) = r { verified(p) } else { false });
+    if !name.text.contains("claims.email") || looked {
+        return Ok(());
+    }
+    Err(format!(
+        "{path}.username.expression: Invalid value: {:?}: claims.email_verified must be used in claimMappings.username.expression or \
+         claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when claims.email is used in \
+         claimMappings.username.expression",
+        name.text
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(rest: &str) -> Result<Configuration, String> {
+        Configuration::parse(&format!(
+            "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n{rest}"
+        ))
+    }
+
+    const ISSUER: &str = "jwt:\n- issuer: {url: 'https://i', audiences: [c]}\n";
+
+    #[test]
+    fn a_file_is_read_or_refused_with_the_place_that_is_wrong() {
+        let good = format!(
+            "{ISSUER}  claimMappings:\n    username: {{expression: \"'x:' + claims.sub\"}}\n    groups: {{claim: groups, prefix: ''}}\n    extra: [{{key: a.b/c, valueExpression: claims.tid}}]\n  claimValidationRules: [{{expression: \"claims.exp - claims.nbf <= 86400\", message: long}}]\n  userValidationRules: [{{expression: \"!user.username.startsWith('system:')\"}}]\nanonymous: {{enabled: true, conditions: [{{path: /livez}}]}}\n"
+        );
+        let read = parse(&good).unwrap();
+        assert_eq!((read.issuers.len(), read.anonymous), (1, Some(Anonymous::Paths(vec!["/livez".into()]))));
+        let why = |rest: &str| parse(&format!("{ISSUER}{rest}")).unwrap_err();
+        assert!(
+            why("  claimMappings: {username: {claim: sub}}")
+                .starts_with("jwt[0].claimMappings.username.prefix: Required value")
+        );
+        assert!(
+            why("  claimMappings: {username: {expression: claims.email}}")
+                .contains("claims.email_verified must be used")
+        );
+        assert!(
+            why("  claimMappings: {username: {expression: 'nothing.x'}}").contains("undeclared reference to 'nothing'")
+        );
+        assert!(why("  claimMapping: {}").contains("unknown field \"jwt[0].claimMapping\""));
+        assert!(parse("jwt: [{issuer: {url: 'http://i'}}]").unwrap_err().contains("URL scheme must be https"));
+    }
+}

@@ -1,0 +1,102 @@
+//! The cache as authorizers and admission plugins read it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use base::chain::Chain;
+use serde_json::Value;
+use tokio::sync::watch;
+use tracing::warn;
+
+use super::Cache;
+use crate::keys;
+use crate::lookup::{Lookup, Mark, Since};
+use crate::status::Status;
+
+#[async_trait]
+impl Lookup for Cache {
+    async fn load(&self, group: &str, resource: &str) {
+        if let Err(err) = self.ready(group, resource).await {
+            warn!(group, resource, err = %Chain(&err), "cannot fill the cache");
+        }
+    }
+
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.kind(group, resource).get(&keys::local(namespace, name)).map(|e| Arc::new(e.value()))
+    }
+
+    async fn sure(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.load(group, resource).await;
+        if let Some(found) = self.get(group, resource, namespace, name) {
+            return Some(found);
+        }
+        if let Err(err) = self.wait_for_now().await {
+            warn!(group, resource, err = %Chain(&err), "cannot bring the cache up to date");
+        }
+        self.get(group, resource, namespace, name)
+    }
+
+    fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        self.kind(group, resource).snapshot(namespace).items.iter().map(|e| Arc::new(e.value())).collect()
+    }
+
+    fn since(
+        &self,
+        group: &str,
+        resource: &str,
+        namespace: &str,
+        mark: Option<&Mark>,
+        names: &[&str],
+    ) -> Result<Since, Status> {
+        let kind = self.kind(group, resource);
+        let revision = mark.filter(|mark| std::ptr::eq(mark.kind.as_ptr(), &*kind)).map(|mark| mark.revision);
+        let (news, named, newest) = kind.since(namespace, revision, names).ok_or(store::error::Error::TimedOut)?;
+        Ok(Since { mark: Some(Mark { kind: Arc::downgrade(&kind), revision: newest }), news, named })
+    }
+
+    fn count(&self, group: &str, resource: &str) -> usize {
+        self.known(group, resource).map_or(0, |kind| kind.len())
+    }
+
+    fn changed(&self, group: &str, resource: &str) -> watch::Receiver<u64> {
+        self.kind(group, resource).changed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use store::bounds::Bounds;
+    use store::{Op, Txn};
+
+    use super::*;
+    use crate::catalogs::Catalogs;
+
+    #[tokio::test]
+    async fn what_was_written_a_moment_ago_is_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (group, _reports) = base::task::Group::root("test");
+        let rng = base::rng::Rng::from_seed(7);
+        let config = store::Config {
+            dir: dir.path().join("db"),
+            birth: store::member::Birth::First,
+            network: None,
+            rng,
+            bounds: Bounds::SHIPPED,
+        };
+        let storage: Arc<dyn store::Storage> = store::store::Store::open(config, &group).await.unwrap();
+        let cache = Cache::start(Arc::clone(&storage), Arc::new(Catalogs::default()), &group);
+        cache.load("", "serviceaccounts").await;
+        for n in 0..100 {
+            let name = format!("sa{n}");
+            assert!(cache.sure("", "serviceaccounts", "a", &name).await.is_none());
+            // As another server would write it: nothing tells this one's cache but the store.
+            let value = serde_json::json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "a"}});
+            let key = Bytes::from(keys::object("", "serviceaccounts", "a", &name));
+            let put = Op::Put { key, value: value.to_string().into(), lease: 0, prev_kv: false };
+            storage.txn(Txn { success: vec![put], ..Txn::default() }).await.unwrap();
+            assert!(cache.sure("", "serviceaccounts", "a", &name).await.is_some(), "{name}");
+        }
+        group.shutdown().await;
+    }
+}
