@@ -48,11 +48,11 @@ impl AdmissionConfiguration {
         if kind != "AdmissionConfiguration" || !VERSIONS.contains(&version) {
             return Err(format!("no kind {kind:?} is registered for version {version:?}"));
         }
-        known(&value, "", &["apiVersion", "kind", "plugins"])?;
+        known(&value, "", &["apiVersion", "kind", "plugins"]).map_err(|err| err.to_string())?;
         let mut out = AdmissionConfiguration::default();
         for (idx, plugin) in read::list(&value, "plugins").iter().enumerate() {
             let at = format!("plugins[{idx}]");
-            known(plugin, &at, &["name", "path", "configuration"])?;
+            known(plugin, &at, &["name", "path", "configuration"]).map_err(|err| err.to_string())?;
             let configuration = match (read::at(plugin, "configuration"), read::some_text(plugin, "path")) {
                 (Some(inside), _) => inside.clone(),
                 (None, Some(path)) => {

@@ -39,7 +39,7 @@ impl Limit {
         if (version, kind) != (VERSION, "Configuration") {
             return Err(format!("{path}: no kind {kind:?} is registered for version {version:?}"));
         }
-        known(value, path, &["apiVersion", "kind", "limits"])?;
+        known(value, path, &["apiVersion", "kind", "limits"]).map_err(|err| err.to_string())?;
         let limits = read::list(value, "limits");
         if limits.is_empty() {
             return Err("limits: Invalid value: null: must not be empty".to_owned());
@@ -48,7 +48,7 @@ impl Limit {
     }
 
     fn of(value: &Value, at: &str) -> Result<Limit, String> {
-        known(value, at, &["type", "qps", "burst", "cacheSize"])?;
+        known(value, at, &["type", "qps", "burst", "cacheSize"]).map_err(|err| err.to_string())?;
         let kind = read::text(value, "type");
         let kind = KINDS.into_iter().find(|known| *known == kind).ok_or_else(|| {
             let all = KINDS.map(|kind| format!("{kind:?}")).join(", ");

@@ -43,9 +43,10 @@ impl ImagePolicy {
     ///
     /// Errors: a text about the first thing that is wrong.
     pub fn of(value: &Value, path: &str) -> Result<ImagePolicy, String> {
-        known(value, path, &["imagePolicy"])?;
+        known(value, path, &["imagePolicy"]).map_err(|err| err.to_string())?;
         let (policy, at) = (&value["imagePolicy"], format!("{path}.imagePolicy"));
-        known(policy, &at, &["kubeConfigFile", "allowTTL", "denyTTL", "retryBackoff", "defaultAllow"])?;
+        known(policy, &at, &["kubeConfigFile", "allowTTL", "denyTTL", "retryBackoff", "defaultAllow"])
+            .map_err(|err| err.to_string())?;
         let kubeconfig =
             read::some_text(policy, "kubeConfigFile").ok_or_else(|| format!("{at}.kubeConfigFile: Required value"))?;
         // -1 is none at all; 0 is upstream's default; bounds are upstream's.

@@ -26,7 +26,7 @@ impl Selectors {
     ///
     /// Errors: a text with the place of what is wrong.
     pub fn of(value: &Value, path: &str) -> Result<Selectors, String> {
-        known(value, path, &["podNodeSelectorPluginConfig"])?;
+        known(value, path, &["podNodeSelectorPluginConfig"]).map_err(|err| err.to_string())?;
         let entries = read::map(value, "podNodeSelectorPluginConfig").into_iter().flatten();
         let entry = |(name, text): (&String, &Value)| {
             let at = || format!("{path}.podNodeSelectorPluginConfig.{name}");

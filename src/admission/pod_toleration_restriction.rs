@@ -32,7 +32,7 @@ impl Tolerations {
         if kind != "Configuration" || version != VERSION {
             return Err(format!("{path}: no kind {kind:?} is registered for version {version:?}"));
         }
-        known(value, path, &["apiVersion", "kind", "default", "whitelist"])?;
+        known(value, path, &["apiVersion", "kind", "default", "whitelist"]).map_err(|err| err.to_string())?;
         let mut errors = Vec::new();
         for list in ["default", "whitelist"] {
             schema::validate::tolerations(

@@ -226,7 +226,7 @@ fn authentication(arguments: &Arguments) -> Result<Configuration, String> {
         Some(path) => {
             let named = |why: String| format!("authentication-config: {}: {why}", path.display());
             let text = std::fs::read_to_string(path).map_err(|err| named(err.to_string()))?;
-            Configuration::parse(&text).map_err(named)?
+            Configuration::parse(&text).map_err(|err| named(err.to_string()))?
         }
     };
     if !arguments.oidc.issuer_url.is_empty() {

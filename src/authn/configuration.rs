@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use cel::Program;
 use cel::types::{BOOL, Object, TEXT, Ty};
 use schema::read;
+use schema::validate::error::FieldError;
 use serde_json::Value;
 
 use super::jwt::{Mapping, Rule, Settings};
-use registry::strict::known;
+use registry::strict::{UnknownField, known};
 
 /// The versions of the file that are read.
 const VERSIONS: [&str; 3] =
@@ -31,6 +32,23 @@ pub enum Anonymous {
     Paths(Vec<String>),
 }
 
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigurationError {
+    /// It is no YAML.
+    #[error(transparent)]
+    Syntax(#[from] serde_saphyr::Error),
+    /// It is something else.
+    #[error("no kind {kind:?} is registered for version {version:?}")]
+    Kind { kind: String, version: String },
+    /// It has a field that nobody reads.
+    #[error(transparent)]
+    Unknown(#[from] UnknownField),
+    /// A field of it is wrong.
+    #[error(transparent)]
+    Field(#[from] FieldError),
+}
+
 /// A file, read.
 #[derive(Clone, Debug, Default)]
 pub struct Configuration {
@@ -44,22 +62,22 @@ impl Configuration {
     /// Reads the file's text.
     ///
     /// Errors: upstream's text, with the path of what is wrong.
-    pub fn parse(text: &str) -> Result<Configuration, String> {
-        let value: Value = serde_saphyr::from_str(text).map_err(|err| err.to_string())?;
+    pub fn parse(text: &str) -> Result<Configuration, ConfigurationError> {
+        let value: Value = serde_saphyr::from_str(text)?;
         let (version, kind) = (read::text(&value, "apiVersion"), read::text(&value, "kind"));
         if kind != "AuthenticationConfiguration" || !VERSIONS.contains(&version) {
-            return Err(format!("no kind {kind:?} is registered for version {version:?}"));
+            return Err(ConfigurationError::Kind { kind: kind.to_owned(), version: version.to_owned() });
         }
         known(&value, "", &["apiVersion", "kind", "jwt", "anonymous"])?;
         let all = read::list(&value, "jwt");
         if all.len() > ISSUERS_MAX {
-            return Err(format!("jwt: Too many: {}: must have at most {ISSUERS_MAX} items", all.len()));
+            return Err(FieldError::too_many("jwt", all.len(), ISSUERS_MAX).into());
         }
         let (mut issuers, mut urls) = (Vec::new(), BTreeSet::new());
         for (idx, one) in all.iter().enumerate() {
             let issuer = issuer(one, &format!("jwt[{idx}]"))?;
             if !urls.insert(issuer.issuer_url.clone()) {
-                return Err(format!("jwt[{idx}].issuer.url: Duplicate value: {:?}", issuer.issuer_url));
+                return Err(FieldError::duplicate(format!("jwt[{idx}].issuer.url"), issuer.issuer_url).into());
             }
             issuers.push(issuer);
         }
@@ -68,13 +86,14 @@ impl Configuration {
     }
 }
 
-fn anonymous(value: &Value) -> Result<Anonymous, String> {
+fn anonymous(value: &Value) -> Result<Anonymous, ConfigurationError> {
     known(value, "anonymous", &["enabled", "conditions"])?;
     let paths: Vec<String> = read::list(value, "conditions").iter().map(|c| read::text(c, "path").to_owned()).collect();
     match (value["enabled"].as_bool().unwrap_or(false), paths.is_empty()) {
         (false, false) => {
-            Err("anonymous.conditions: Invalid value: enabled should be set to true when conditions are defined"
-                .to_owned())
+            let why = "enabled should be set to true when conditions are defined";
+            // As upstream, which shows no value here.
+            Err(FieldError { bad_value: None, ..FieldError::invalid("anonymous.conditions", "", why) }.into())
         }
         (false, true) => Ok(Anonymous::Nothing),
         (true, true) => Ok(Anonymous::Any),
@@ -82,7 +101,7 @@ fn anonymous(value: &Value) -> Result<Anonymous, String> {
     }
 }
 
-fn issuer(one: &Value, path: &str) -> Result<Settings, String> {
+fn issuer(one: &Value, path: &str) -> Result<Settings, ConfigurationError> {
     known(one, path, &["issuer", "claimValidationRules", "claimMappings", "userValidationRules"])?;
     let (of, at) = (&one["issuer"], format!("{path}.issuer"));
     known(
@@ -94,30 +113,19 @@ fn issuer(one: &Value, path: &str) -> Result<Settings, String> {
     let discovery_url = match read::some_text(of, "discoveryURL") {
         None | Some("") => None,
         Some(text) if text.trim_end_matches('/') == url.trim_end_matches('/') => {
-            return Err(format!("{at}.discoveryURL: Invalid value: {text:?}: discoveryURL must be different from URL"));
+            return Err(FieldError::invalid(
+                format!("{at}.discoveryURL"),
+                text,
+                "discoveryURL must be different from URL",
+            )
+            .into());
         }
         Some(text) => Some(https(text, &format!("{at}.discoveryURL"))?),
     };
     if !read::text(of, "egressSelectorType").is_empty() {
-        return Err(format!("{at}.egressSelectorType: Forbidden: kedge has no egress selectors"));
+        return Err(FieldError::forbidden(format!("{at}.egressSelectorType"), "kedge has no egress selectors").into());
     }
-    let audiences: Vec<String> = read::texts(of, "audiences").into_iter().map(str::to_owned).collect();
-    if audiences.is_empty() {
-        return Err(format!("{at}.audiences: Required value: at least one jwt[*].issuer.audiences is required"));
-    }
-    match (read::text(of, "audienceMatchPolicy"), audiences.len()) {
-        ("MatchAny", _) | ("", 1) => {}
-        (other, n) if n > 1 => {
-            return Err(format!(
-                "{at}.audienceMatchPolicy: Invalid value: {other:?}: audienceMatchPolicy must be MatchAny for multiple audiences"
-            ));
-        }
-        (other, _) => {
-            return Err(format!(
-                "{at}.audienceMatchPolicy: Invalid value: {other:?}: audienceMatchPolicy must be empty or MatchAny for single audience"
-            ));
-        }
-    }
+    let audiences = audiences(of, &at)?;
     let rules = one["claimValidationRules"].as_array().into_iter().flatten().enumerate();
     let rules = rules
         .map(|(idx, rule)| claim_rule(rule, &format!("{path}.claimValidationRules[{idx}]")))
@@ -126,7 +134,7 @@ fn issuer(one: &Value, path: &str) -> Result<Settings, String> {
     known(mappings, &at, &["username", "groups", "uid", "extra"])?;
     let username = mapping(&mappings["username"], &format!("{at}.username"), Kind::Name)?;
     if matches!(username, Mapping::None) {
-        return Err(format!("{at}.username: Required value: claim or expression is required"));
+        return Err(FieldError::required(format!("{at}.username"), "claim or expression is required").into());
     }
     let extra = extra(mappings, &at)?;
     verified_email(&username, &extra, &rules, &at)?;
@@ -145,12 +153,43 @@ fn issuer(one: &Value, path: &str) -> Result<Settings, String> {
     })
 }
 
-fn https(text: &str, path: &str) -> Result<String, String> {
+fn audiences(of: &Value, at: &str) -> Result<Vec<String>, ConfigurationError> {
+    let audiences: Vec<String> = read::texts(of, "audiences").into_iter().map(str::to_owned).collect();
+    if audiences.is_empty() {
+        return Err(FieldError::required(
+            format!("{at}.audiences"),
+            "at least one jwt[*].issuer.audiences is required",
+        )
+        .into());
+    }
+    match (read::text(of, "audienceMatchPolicy"), audiences.len()) {
+        ("MatchAny", _) | ("", 1) => {}
+        (other, n) if n > 1 => {
+            return Err(FieldError::invalid(
+                format!("{at}.audienceMatchPolicy"),
+                other,
+                "audienceMatchPolicy must be MatchAny for multiple audiences",
+            )
+            .into());
+        }
+        (other, _) => {
+            return Err(FieldError::invalid(
+                format!("{at}.audienceMatchPolicy"),
+                other,
+                "audienceMatchPolicy must be empty or MatchAny for single audience",
+            )
+            .into());
+        }
+    }
+    Ok(audiences)
+}
+
+fn https(text: &str, path: &str) -> Result<String, ConfigurationError> {
     if text.is_empty() {
-        return Err(format!("{path}: Required value: URL is required"));
+        return Err(FieldError::required(path, "URL is required").into());
     }
     if !text.starts_with("https://") {
-        return Err(format!("{path}: Invalid value: {text:?}: URL scheme must be https"));
+        return Err(FieldError::invalid(path, text, "URL scheme must be https").into());
     }
     for (mark, what) in [
         ('@', "URL must not contain a username or password"),
@@ -158,15 +197,15 @@ fn https(text: &str, path: &str) -> Result<String, String> {
         ('#', "URL must not contain a fragment"),
     ] {
         if text.contains(mark) {
-            return Err(format!("{path}: Invalid value: {text:?}: {what}"));
+            return Err(FieldError::invalid(path, text, what).into());
         }
     }
     Ok(text.to_owned())
 }
 
-fn compile(text: &str, name: &str, of: Ty, path: &str) -> Result<Program, String> {
+fn compile(text: &str, name: &str, of: Ty, path: &str) -> Result<Program, ConfigurationError> {
     Program::compile(text, &[(name.to_owned(), of)])
-        .map_err(|why| format!("{path}: Invalid value: {text:?}: compilation failed: {why}"))
+        .map_err(|why| FieldError::invalid(path, text, format!("compilation failed: {why}")).into())
 }
 
 fn claims() -> Ty {
@@ -181,29 +220,33 @@ fn user() -> Ty {
     Ty::Object(std::sync::Arc::new(Object { name: "kubernetes.UserInfo".to_owned(), fields }))
 }
 
-fn bool_of(text: &str, name: &str, of: Ty, path: &str) -> Result<Program, String> {
+fn bool_of(text: &str, name: &str, of: Ty, path: &str) -> Result<Program, ConfigurationError> {
     let program = compile(text, name, of, path)?;
     if program.makes(&BOOL) {
         Ok(program)
     } else {
-        Err(format!("{path}: Invalid value: {text:?}: must evaluate to bool"))
+        Err(FieldError::invalid(path, text, "must evaluate to bool").into())
     }
 }
 
-fn claim_rule(rule: &Value, path: &str) -> Result<Rule, String> {
+fn claim_rule(rule: &Value, path: &str) -> Result<Rule, ConfigurationError> {
     known(rule, path, &["claim", "requiredValue", "expression", "message"])?;
     let (claim, expression) = (read::text(rule, "claim"), read::text(rule, "expression"));
     let (value, message) = (read::text(rule, "requiredValue"), read::text(rule, "message"));
     match (claim.is_empty(), expression.is_empty()) {
-        (false, false) => Err(format!("{path}: Invalid value: {claim:?}: claim and expression can't both be set")),
-        (true, true) => Err(format!("{path}: Required value: claim or expression is required")),
+        (false, false) => Err(FieldError::invalid(path, claim, "claim and expression can't both be set").into()),
+        (true, true) => Err(FieldError::required(path, "claim or expression is required").into()),
         (false, true) if !message.is_empty() => {
-            Err(format!("{path}.message: Invalid value: {message:?}: message can't be set when claim is set"))
+            Err(FieldError::invalid(format!("{path}.message"), message, "message can't be set when claim is set")
+                .into())
         }
         (false, true) => Ok(Rule::Value(claim.to_owned(), value.to_owned())),
-        (true, false) if !value.is_empty() => Err(format!(
-            "{path}.requiredValue: Invalid value: {value:?}: requiredValue can't be set when expression is set"
-        )),
+        (true, false) if !value.is_empty() => Err(FieldError::invalid(
+            format!("{path}.requiredValue"),
+            value,
+            "requiredValue can't be set when expression is set",
+        )
+        .into()),
         (true, false) => Ok(Rule::Expression(
             bool_of(expression, "claims", claims(), &format!("{path}.expression"))?,
             message.to_owned(),
@@ -211,13 +254,13 @@ fn claim_rule(rule: &Value, path: &str) -> Result<Rule, String> {
     }
 }
 
-fn user_rules(one: &Value, path: &str) -> Result<Vec<(Program, String)>, String> {
+fn user_rules(one: &Value, path: &str) -> Result<Vec<(Program, String)>, ConfigurationError> {
     let rule = |(idx, rule): (usize, &Value)| {
         let path = format!("{path}.userValidationRules[{idx}]");
         known(rule, &path, &["expression", "message"])?;
         let text = read::text(rule, "expression");
         if text.is_empty() {
-            return Err(format!("{path}.expression: Required value: expression is required"));
+            return Err(FieldError::required(format!("{path}.expression"), "expression is required").into());
         }
         Ok((bool_of(text, "user", user(), &format!("{path}.expression"))?, read::text(rule, "message").to_owned()))
     };
@@ -232,20 +275,22 @@ enum Kind {
     Id,
 }
 
-fn mapping(of: &Value, path: &str, kind: Kind) -> Result<Mapping, String> {
+fn mapping(of: &Value, path: &str, kind: Kind) -> Result<Mapping, ConfigurationError> {
     let fields: &[&str] = if kind == Kind::Id { &["claim", "expression"] } else { &["claim", "prefix", "expression"] };
     known(of, path, fields)?;
     let (claim, expression, prefix) =
         (read::text(of, "claim"), read::text(of, "expression"), of.get("prefix").and_then(Value::as_str));
     match (claim.is_empty(), expression.is_empty()) {
-        (false, false) => Err(format!("{path}: Invalid value: \"\": claim and expression can't both be set")),
+        (false, false) => Err(FieldError::invalid(path, "", "claim and expression can't both be set").into()),
         (true, true) => Ok(Mapping::None),
         (true, false) => {
             if prefix.is_some() {
-                return Err(format!(
-                    "{path}.prefix: Invalid value: {:?}: prefix can't be set when expression is set",
-                    prefix.unwrap_or_default()
-                ));
+                return Err(FieldError::invalid(
+                    format!("{path}.prefix"),
+                    prefix.unwrap_or_default(),
+                    "prefix can't be set when expression is set",
+                )
+                .into());
             }
             let program = compile(expression, "claims", claims(), &format!("{path}.expression"))?;
             // What a claim holds is known when it is there.
@@ -259,16 +304,18 @@ fn mapping(of: &Value, path: &str, kind: Kind) -> Result<Mapping, String> {
             } else {
                 "must evaluate to string"
             };
-            Err(format!("{path}.expression: Invalid value: {expression:?}: {wanted}"))
+            Err(FieldError::invalid(format!("{path}.expression"), expression, wanted).into())
         }
-        (false, true) if kind != Kind::Id && prefix.is_none() => Err(format!(
-            "{path}.prefix: Required value: prefix is required when claim is set. It can be set to an empty string to disable prefixing"
-        )),
+        (false, true) if kind != Kind::Id && prefix.is_none() => Err(FieldError::required(
+            format!("{path}.prefix"),
+            "prefix is required when claim is set. It can be set to an empty string to disable prefixing",
+        )
+        .into()),
         (false, true) => Ok(Mapping::Claim(claim.to_owned(), prefix.unwrap_or_default().to_owned())),
     }
 }
 
-fn extra(mappings: &Value, path: &str) -> Result<Vec<(String, Program)>, String> {
+fn extra(mappings: &Value, path: &str) -> Result<Vec<(String, Program)>, ConfigurationError> {
     let mut seen = BTreeSet::new();
     let mut out = Vec::new();
     for (idx, one) in read::list(mappings, "extra").iter().enumerate() {
@@ -276,18 +323,21 @@ fn extra(mappings: &Value, path: &str) -> Result<Vec<(String, Program)>, String>
         known(one, &path, &["key", "valueExpression"])?;
         let (key, text) = (read::text(one, "key"), read::text(one, "valueExpression"));
         if !key.contains('/') {
-            return Err(format!(
-                "{path}.key: Invalid value: {key:?}: must be a domain-prefixed path (such as \"acme.io/foo\")"
-            ));
+            return Err(FieldError::invalid(
+                format!("{path}.key"),
+                key,
+                "must be a domain-prefixed path (such as \"acme.io/foo\")",
+            )
+            .into());
         }
         if key != key.to_lowercase() {
-            return Err(format!("{path}.key: Invalid value: {key:?}: key must be lowercase"));
+            return Err(FieldError::invalid(format!("{path}.key"), key, "key must be lowercase").into());
         }
         if !seen.insert(key) {
-            return Err(format!("{path}.key: Duplicate value: {key:?}"));
+            return Err(FieldError::duplicate(format!("{path}.key"), key).into());
         }
         if text.is_empty() {
-            return Err(format!("{path}.valueExpression: Required value: valueExpression is required"));
+            return Err(FieldError::required(format!("{path}.valueExpression"), "valueExpression is required").into());
         }
         out.push((key.to_owned(), compile(text, "claims", claims(), &format!("{path}.valueExpression"))?));
     }
@@ -295,7 +345,12 @@ fn extra(mappings: &Value, path: &str) -> Result<Vec<(String, Program)>, String>
 }
 
 /// Who names users by their e-mail looks at whether it was verified.
-fn verified_email(username: &Mapping, extra: &[(String, Program)], rules: &[Rule], path: &str) -> Result<(), String> {
+fn verified_email(
+    username: &Mapping,
+    extra: &[(String, Program)],
+    rules: &[Rule],
+    path: &str,
+) -> Result<(), ConfigurationError> {
     let Mapping::Expression(name) = username else { return Ok(()) };
     let verified = |p: &Program| p.text.contains("claims.email_verified") || p.text.contains("claims.?email_verified");
     let looked = verified(name)
@@ -304,12 +359,10 @@ fn verified_email(username: &Mapping, extra: &[(String, Program)], rules: &[Rule
     if !name.text.contains("claims.email") || looked {
         return Ok(());
     }
-    Err(format!(
-        "{path}.username.expression: Invalid value: {:?}: claims.email_verified must be used in claimMappings.username.expression or \
-         claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when claims.email is used in \
-         claimMappings.username.expression",
-        name.text
-    ))
+    let why = "claims.email_verified must be used in claimMappings.username.expression or \
+               claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when claims.email is used in \
+               claimMappings.username.expression";
+    Err(FieldError::invalid(format!("{path}.username.expression"), name.text.as_str(), why).into())
 }
 
 #[cfg(test)]
@@ -317,9 +370,8 @@ mod tests {
     use super::*;
 
     fn parse(rest: &str) -> Result<Configuration, String> {
-        Configuration::parse(&format!(
-            "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n{rest}"
-        ))
+        let text = format!("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n{rest}");
+        Configuration::parse(&text).map_err(|err| err.to_string())
     }
 
     const ISSUER: &str = "jwt:\n- issuer: {url: 'https://i', audiences: [c]}\n";

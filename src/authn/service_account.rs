@@ -22,7 +22,36 @@ use registry::user::UserInfo;
 
 /// Issuer of the tokens in Secrets of type `kubernetes.io/service-account-token`.
 pub const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
-const INVALIDATED: &str = "service account token has been invalidated";
+
+/// Why a service account's token is no good, in upstream's words where it has them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum Invalid {
+    #[error("service account token has expired")]
+    Expired,
+    #[error("service account token is not valid yet")]
+    NotYet,
+    #[error("the token's subject is not its service account")]
+    Subject,
+    /// The object that it is bound to is gone.
+    #[error("service account token has been invalidated")]
+    Bound,
+    #[error("serviceaccounts {name:?} not found")]
+    NoAccount { name: String },
+    #[error("service account {account} has been deleted")]
+    AccountDeleted { account: String },
+    #[error("service account UID ({stored}) does not match claim ({claimed})")]
+    OtherAccount { stored: String, claimed: String },
+    #[error("Token has been invalidated")]
+    NoSecret,
+    #[error("Token does not match server's copy")]
+    OtherToken,
+    #[error(
+        "the token in secret {secret} for service account {account} has been marked invalid. Use tokens from the TokenRequest API \
+         or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the secret to temporarily allow use \
+         of this token"
+    )]
+    Marked { secret: String, account: String },
+}
 
 /// Authenticates service-account tokens.
 pub struct ServiceAccounts {
@@ -62,14 +91,14 @@ impl ServiceAccounts {
         ServiceAccounts { verifier, issuers, clock, lookup, legacy_uses }
     }
 
-    fn bound(&self, claims: &Value) -> Result<UserInfo, String> {
+    fn bound(&self, claims: &Value) -> Result<UserInfo, Invalid> {
         check_times(claims, self.clock.now())?;
         let private = &claims["kubernetes.io"];
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let (namespace, account) = (text(&private["namespace"]), &private["serviceaccount"]);
         let (name, uid) = (text(&account["name"]), text(&account["uid"]));
         if claims["sub"] != format!("system:serviceaccount:{namespace}:{name}") {
-            return Err("the token's subject is not its service account".to_owned());
+            return Err(Invalid::Subject);
         }
         self.account(&namespace, &name, &uid)?;
         let mut user = user_of(&namespace, &name, &uid);
@@ -95,72 +124,66 @@ impl ServiceAccounts {
         Ok(user)
     }
 
-    fn still_there(&self, resource: &str, namespace: &str, bound: &Value) -> Result<(), String> {
+    fn still_there(&self, resource: &str, namespace: &str, bound: &Value) -> Result<(), Invalid> {
         let name = bound["name"].as_str().unwrap_or_default();
-        let object = self.lookup.get("", resource, namespace, name).ok_or(INVALIDATED)?;
+        let object = self.lookup.get("", resource, namespace, name).ok_or(Invalid::Bound)?;
         let ends = |object: &Value| {
             object["metadata"]["deletionTimestamp"].as_str().and_then(|at| at.parse::<Timestamp>().ok())
         };
         // The time of deletion already counts the grace period; one minute more for those who watch it go.
         let gone = ends(&object).is_some_and(|at| self.clock.now().as_second() > at.as_second() + 60);
-        if gone || bound["uid"] != meta::uid(&object) { Err(INVALIDATED.to_owned()) } else { Ok(()) }
+        if gone || bound["uid"] != meta::uid(&object) { Err(Invalid::Bound) } else { Ok(()) }
     }
 
-    fn account(&self, namespace: &str, name: &str, uid: &str) -> Result<(), String> {
+    fn account(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Invalid> {
         let account = self
             .lookup
             .get("", "serviceaccounts", namespace, name)
-            .ok_or_else(|| format!("serviceaccounts {name:?} not found"))?;
+            .ok_or_else(|| Invalid::NoAccount { name: name.to_owned() })?;
         if meta::deletion_timestamp(&account).is_some() {
-            return Err(format!("service account {namespace}/{name} has been deleted"));
+            return Err(Invalid::AccountDeleted { account: format!("{namespace}/{name}") });
         }
         let stored = meta::uid(&account);
         if uid != stored {
-            return Err(format!("service account UID ({stored}) does not match claim ({uid})"));
+            return Err(Invalid::OtherAccount { stored: stored.to_owned(), claimed: uid.to_owned() });
         }
         Ok(())
     }
 
-    fn legacy(&self, claims: &Value, token: &str) -> Result<UserInfo, String> {
+    fn legacy(&self, claims: &Value, token: &str) -> Result<UserInfo, Invalid> {
         let text = |field: &str| {
             claims[format!("kubernetes.io/serviceaccount/{field}")].as_str().unwrap_or_default().to_owned()
         };
         let (namespace, name, uid, secret) =
             (text("namespace"), text("service-account.name"), text("service-account.uid"), text("secret.name"));
         if claims["sub"] != format!("system:serviceaccount:{namespace}:{name}") {
-            return Err("the token's subject is not its service account".to_owned());
+            return Err(Invalid::Subject);
         }
-        let object = self
-            .lookup
-            .get("", "secrets", &namespace, &secret)
-            .ok_or_else(|| "Token has been invalidated".to_owned())?;
+        let object = self.lookup.get("", "secrets", &namespace, &secret).ok_or(Invalid::NoSecret)?;
         let stored = object["data"]["token"].as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
         if meta::deletion_timestamp(&object).is_some() || !same_secret(&String::from_utf8_lossy(&stored), token) {
-            return Err("Token does not match server's copy".to_owned());
+            return Err(Invalid::OtherToken);
         }
         self.account(&namespace, &name, &uid)?;
         // A try is a use, too: a token that somebody still needs is not deleted.
         self.legacy_uses.note(&object, self.clock.now());
         if meta::label(&object, INVALID_SINCE).is_some_and(|since| !since.is_empty()) {
-            return Err(format!(
-                "the token in secret {namespace}/{secret} for service account {namespace}/{name} has been marked invalid. Use tokens \
-                 from the TokenRequest API or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the \
-                 secret to temporarily allow use of this token"
-            ));
+            let (secret, account) = (format!("{namespace}/{secret}"), format!("{namespace}/{name}"));
+            return Err(Invalid::Marked { secret, account });
         }
         Ok(user_of(&namespace, &name, &uid))
     }
 }
 
-fn check_times(claims: &Value, now: Timestamp) -> Result<(), String> {
+fn check_times(claims: &Value, now: Timestamp) -> Result<(), Invalid> {
     let now = now.as_second();
     let time = |field: &str| claims[field].as_i64().or_else(|| claims[field].as_f64().map(|secs| secs as i64));
     if time("exp").is_none_or(|end| now >= end) {
-        return Err("service account token has expired".to_owned());
+        return Err(Invalid::Expired);
     }
     // One minute of leeway, as clocks of two servers differ.
     if time("nbf").is_some_and(|start| now + 60 < start) {
-        return Err("service account token is not valid yet".to_owned());
+        return Err(Invalid::NotYet);
     }
     Ok(())
 }
@@ -186,7 +209,7 @@ impl TokenAuthenticator for ServiceAccounts {
         }
         let claims = self.verifier.verify(token).map_err(|err| AuthnError(err.to_string()))?;
         if claims["iss"] == LEGACY_ISSUER {
-            let user = self.legacy(&claims, token).map_err(AuthnError)?;
+            let user = self.legacy(&claims, token).map_err(|why| AuthnError(why.to_string()))?;
             return Ok(Some(Authenticated { user, audiences: accepted.to_vec() }));
         }
         let audiences = audiences_of(&claims);
@@ -195,7 +218,7 @@ impl TokenAuthenticator for ServiceAccounts {
             let (has, wants) = (quoted(&audiences), quoted(accepted));
             return Err(AuthnError(format!("token audiences {has} is invalid for the target audiences {wants}")));
         }
-        let user = self.bound(&claims).map_err(AuthnError)?;
+        let user = self.bound(&claims).map_err(|why| AuthnError(why.to_string()))?;
         Ok(Some(Authenticated { user, audiences: common }))
     }
 }

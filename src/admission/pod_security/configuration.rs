@@ -33,12 +33,13 @@ impl PodSecurityConfiguration {
         if kind != "PodSecurityConfiguration" || !VERSIONS.contains(&version) {
             return Err(format!("{path}: no kind {kind:?} is registered for version {version:?}"));
         }
-        known(value, path, &["apiVersion", "kind", "defaults", "exemptions"])?;
+        known(value, path, &["apiVersion", "kind", "defaults", "exemptions"]).map_err(|err| err.to_string())?;
         let (defaults, exemptions) = (&value["defaults"], &value["exemptions"]);
         let versions = MODES.map(|mode| format!("{mode}-version"));
         let fields: Vec<&str> = MODES.into_iter().chain(versions.iter().map(String::as_str)).collect();
-        known(defaults, &format!("{path}.defaults"), &fields)?;
-        known(exemptions, &format!("{path}.exemptions"), &["usernames", "runtimeClasses", "namespaces"])?;
+        known(defaults, &format!("{path}.defaults"), &fields).map_err(|err| err.to_string())?;
+        known(exemptions, &format!("{path}.exemptions"), &["usernames", "runtimeClasses", "namespaces"])
+            .map_err(|err| err.to_string())?;
         let mut out = PodSecurityConfiguration::default();
         for (idx, mode) in MODES.into_iter().enumerate() {
             let level = read::some_text(defaults, mode).unwrap_or("privileged");

@@ -203,6 +203,8 @@ fn in_go_order(value: &Value, out: &mut String) {
     }
 }
 
+impl std::error::Error for FieldError {}
+
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.field, self.body())
