@@ -6,6 +6,8 @@
 mod deny;
 #[path = "tidy/floors.rs"]
 mod floors;
+#[path = "tidy/imports.rs"]
+mod imports;
 #[path = "tidy/language.rs"]
 mod language;
 #[path = "tidy/layout.rs"]

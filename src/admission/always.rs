@@ -1,10 +1,10 @@
 //! The plugins that say yes or no to everything.
 
 use async_trait::async_trait;
-
-use super::{Operation, Plugin, Review};
 use registry::attributes::Attributes;
 use registry::status::Status;
+
+use super::{Operation, Plugin, Review};
 
 /// Upstream's `AlwaysAdmit`.
 pub struct AlwaysAdmit;

@@ -4,12 +4,12 @@
 use std::collections::HashSet;
 
 use async_trait::async_trait;
+use registry::attributes::Attributes;
+use registry::status::Status;
 use schema::validate::error::FieldError;
 use serde_json::{Value, json};
 
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::status::Status;
 
 const LISTS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 

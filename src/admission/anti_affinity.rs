@@ -1,11 +1,11 @@
 //! Pods keep others off their own node at most, not off whole zones.
 
 use async_trait::async_trait;
+use registry::attributes::Attributes;
+use registry::status::Status;
 use schema::read;
 
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::status::Status;
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
 

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use authz::{Authorizer, Decision};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use registry::attributes::Attributes;
+use registry::status::Status;
 use schema::read;
 use serde_json::Value;
 
 use super::{Operation, Plugin, Review};
-use authz::{Authorizer, Decision};
-use registry::attributes::Attributes;
-use registry::status::Status;
 
 const GROUP: &str = "certificates.k8s.io";
 const RESOURCE: &str = "certificatesigningrequests";

@@ -9,11 +9,11 @@
 //!
 //! A quota that is made or lowered holds on each server from when its cache shows it.
 
-use base::sync::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::rng::Rng;
+use base::sync::{Mutex, MutexGuard};
 use bytes::Bytes;
 use registry::cache::Cache;
 use registry::keys::unchanged_since;

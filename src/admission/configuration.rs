@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use registry::strict::known;
 use schema::read;
 use serde_json::Value;
 
@@ -11,7 +12,6 @@ use super::image_policy::ImagePolicy;
 use super::pod_node_selector::Selectors;
 use super::pod_security::configuration::PodSecurityConfiguration;
 use super::pod_toleration_restriction::Tolerations;
-use registry::strict::known;
 
 const VERSIONS: [&str; 2] = ["apiserver.config.k8s.io/v1", "apiserver.k8s.io/v1alpha1"];
 

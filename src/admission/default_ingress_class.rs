@@ -2,12 +2,12 @@
 
 use async_trait::async_trait;
 use model::meta;
+use registry::attributes::Attributes;
+use registry::status::Status;
 use serde_json::json;
 
 use super::default_storage_class::newest_marked;
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::status::Status;
 
 const GROUP: &str = "networking.k8s.io";
 

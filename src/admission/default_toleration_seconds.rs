@@ -1,11 +1,11 @@
 //! Pods stay five minutes on a node that is not ready or not reachable, unless they say otherwise.
 
 use async_trait::async_trait;
+use registry::attributes::Attributes;
+use registry::status::Status;
 use serde_json::{Value, json};
 
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::status::Status;
 
 const KEYS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
-
-use super::{Operation, Plugin, Review};
 use registry::attributes::Attributes;
 use registry::status::Status;
+
+use super::{Operation, Plugin, Review};
 
 /// Upstream's `DenyServiceExternalIPs`.
 pub struct DenyServiceExternalIPs;

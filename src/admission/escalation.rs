@@ -2,12 +2,12 @@
 //! plugin.
 
 use async_trait::async_trait;
-
-use super::{Operation, Plugin, Review};
 use authz::escalation::Escalation;
 use authz::rbac::GROUP;
 use registry::attributes::Attributes;
 use registry::status::Status;
+
+use super::{Operation, Plugin, Review};
 
 /// See [`authz::escalation`].
 pub struct RbacEscalation(pub Escalation);

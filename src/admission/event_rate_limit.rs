@@ -1,17 +1,17 @@
 //! Not more events than agreed: of the whole server, a namespace, a user, or one source about one object.
 
-use base::sync::Mutex;
 use std::collections::HashMap;
 
 use async_trait::async_trait;
+use base::sync::Mutex;
+use registry::attributes::Attributes;
+use registry::status::Status;
+use registry::strict::known;
 use schema::read;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::status::Status;
-use registry::strict::known;
 
 const VERSION: &str = "eventratelimit.admission.k8s.io/v1alpha1";
 const KINDS: [&str; 4] = ["Namespace", "Server", "SourceAndObject", "User"];

@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
+use authz::{Authorizer, Decision};
 use cel::Surroundings;
 use cel::authz::{Authz, Host};
 use cel::run::Lazy;
 use cel::value::Val;
 use futures_util::FutureExt as _;
+use registry::attributes::Attributes;
+use registry::status::Status;
+use registry::user::UserInfo;
 
 use super::Review;
 use super::matching::Matched;
 use super::webhooks::question;
-use authz::{Authorizer, Decision};
-use registry::attributes::Attributes;
-use registry::status::Status;
-use registry::user::UserInfo;
 
 /// The values of one request in one version.
 pub struct Facts {

@@ -3,11 +3,11 @@
 use std::collections::{BTreeSet, HashSet};
 
 use async_trait::async_trait;
+use registry::attributes::Attributes;
+use registry::status::Status;
 use serde_json::{Value, json};
 
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::status::Status;
 
 /// Upstream's `ExtendedResourceToleration`.
 pub struct ExtendedResourceToleration;

@@ -1,25 +1,25 @@
 //! Somebody outside says which images may run.
 
-use base::sync::Mutex;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base::sync::Mutex;
 use bytes::Bytes;
 use model::meta;
+use registry::attributes::Attributes;
+use registry::status::Status;
+use registry::strict::known;
+use registry::webhook::client::Webhooks;
+use registry::webhook::kubeconfig::Remote;
 use schema::read;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::warn;
 
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::status::Status;
-use registry::strict::known;
-use registry::webhook::client::Webhooks;
-use registry::webhook::kubeconfig::Remote;
 
 /// Verdicts that are remembered; when full, all are forgotten.
 const REMEMBERED_MAX: usize = 1024;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use model::meta;
 use model::quantity::Quantity;
+use registry::attributes::Attributes;
+use registry::status::Status;
 use serde_json::{Map, Value, json};
 
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::status::Status;
 
 /// Upstream's `LimitRanger`.
 pub struct LimitRanger;

@@ -6,13 +6,13 @@
 use model::labels::Selector;
 use model::labels::error::SelectorError;
 use model::meta;
+use registry::attributes::Attributes;
+use registry::status::Status;
 use schema::catalog::Catalog;
 use schema::table::Gvk;
 use serde_json::Value;
 
 use super::{Operation, Review};
-use registry::attributes::Attributes;
-use registry::status::Status;
 
 /// Where webhooks and policies are configured.
 pub const GROUP: &str = "admissionregistration.k8s.io";

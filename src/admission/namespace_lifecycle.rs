@@ -1,11 +1,11 @@
 //! Nothing is created in a namespace that is not there or is going; the first namespaces stay.
 
 use async_trait::async_trait;
+use registry::attributes::Attributes;
+use registry::status::{Cause, Status};
 use serde_json::Value;
 
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::status::{Cause, Status};
 
 /// Namespaces that cannot be deleted.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];

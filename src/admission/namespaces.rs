@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use serde_json::json;
-
-use super::{Operation, Plugin, Review};
 use registry::attributes::Attributes;
 use registry::objects::Objects;
 use registry::status::Status;
+use serde_json::json;
+
+use super::{Operation, Plugin, Review};
 
 fn inside_a_namespace(a: &Attributes) -> bool {
     !a.namespace.is_empty() && (!a.group.is_empty() || a.resource != "namespaces")

@@ -1,12 +1,12 @@
 //! A change of a running pod that its node's kubelet could not carry out is refused at once.
 
 use async_trait::async_trait;
+use registry::attributes::Attributes;
+use registry::status::Status;
 use schema::read;
 use serde_json::Value;
 
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::status::Status;
 
 /// Changes of what a pod as a whole may use.
 const POD_LEVEL: &str = "InPlacePodLevelResourcesVerticalScaling";

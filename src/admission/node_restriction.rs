@@ -4,15 +4,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use model::meta;
-use serde_json::Value;
-
-use super::{Operation, Plugin, Review, references};
 use authz::node::own_claim;
 use authz::{Authorizer, Decision};
+use model::meta;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use registry::trusted::MIRROR;
+use serde_json::Value;
+
+use super::{Operation, Plugin, Review, references};
 
 /// Upstream's `NodeRestriction`. The authorizer says which audiences nodes may ask for beyond those of their pods.
 pub struct NodeRestriction(pub Arc<dyn Authorizer>);

@@ -5,13 +5,13 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use authz::{Authorizer, Decision};
+use registry::attributes::Attributes;
+use registry::status::Status;
 use schema::table::Resource;
 use serde_json::Value;
 
 use super::{Operation, Plugin, Review};
-use authz::{Authorizer, Decision};
-use registry::attributes::Attributes;
-use registry::status::Status;
 
 /// Upstream's `OwnerReferencesPermissionEnforcement`.
 pub struct OwnerReferencesPermissionEnforcement(pub Arc<dyn Authorizer>);

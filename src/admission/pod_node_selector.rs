@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use model::meta;
+use registry::attributes::Attributes;
+use registry::status::Status;
+use registry::strict::known;
 use schema::read;
 use serde_json::{Value, json};
 
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::status::Status;
-use registry::strict::known;
 
 const ANNOTATION: &str = "scheduler.alpha.kubernetes.io/node-selector";
 const DEFAULT: &str = "clusterDefaultNodeSelector";

@@ -2,12 +2,12 @@
 
 use async_trait::async_trait;
 use model::quantity::Quantity;
+use registry::attributes::Attributes;
+use registry::status::{Cause, Status};
 use schema::read;
 use serde_json::Value;
 
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::status::{Cause, Status};
 
 /// Upstream's `PodResizeValidator`.
 pub struct PodResizeValidator;

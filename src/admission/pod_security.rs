@@ -6,14 +6,14 @@ mod namespace;
 mod policy;
 
 use async_trait::async_trait;
+use registry::attributes::Attributes;
+use registry::status::Status;
 use serde_json::Value;
 
 use self::checks::{details, violations};
 use self::configuration::PodSecurityConfiguration;
 use self::policy::{Asked, LABELS, Policy};
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::status::Status;
 
 /// Upstream's `PodSecurity`, with every version of the standards that it knows.
 #[derive(Default)]

@@ -1,13 +1,13 @@
 //! Upstream's published cases, where they are present, texts, versions and labels.
 
 use model::meta;
+use registry::memory::Objects;
+use registry::user::UserInfo;
 use serde_json::json;
 
 use super::checks::Level;
 use super::policy::Version;
 use super::*;
-use registry::memory::Objects;
-use registry::user::UserInfo;
 
 fn of(level: Level, version: Version) -> Asked {
     Asked { level, version }

@@ -2,10 +2,10 @@
 
 use async_trait::async_trait;
 use model::meta;
-
-use super::{Operation, Plugin, Review};
 use registry::attributes::Attributes;
 use registry::status::Status;
+
+use super::{Operation, Plugin, Review};
 
 const LABELS: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use model::meta;
-use serde_json::{Value, json};
-
-use super::{Operation, Plugin, Review};
 use registry::attributes::Attributes;
 use registry::lookup::Lookup;
 use registry::status::Status;
+use serde_json::{Value, json};
+
+use super::{Operation, Plugin, Review};
 
 const GROUP: &str = "scheduling.k8s.io";
 

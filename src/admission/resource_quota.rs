@@ -11,15 +11,15 @@ use base::time::Clock;
 use jiff::Timestamp;
 use model::meta;
 use model::quantity::{Notation, Quantity};
+use registry::attributes::Attributes;
+use registry::objects::Objects;
+use registry::status::Status;
 use schema::quota::{self, Sums, Usage};
 use serde_json::Value;
 
 use super::charges::{Charges, Coming};
 use super::tally::{Counted, Tallies};
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::objects::Objects;
-use registry::status::Status;
 
 /// Upstream's `ResourceQuota`.
 pub struct ResourceQuota {

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use base::time::Stopwatch;
+use registry::status::Status;
 
 use super::timing::{Round, Times};
 use super::{Plugin, Review};
-use registry::status::Status;
 
 /// The plugins of one server, in the order they run.
 pub struct Admission {

@@ -1,11 +1,11 @@
 //! A pod's runtime class brings its overhead and the nodes that have the runtime.
 
 use async_trait::async_trait;
+use registry::attributes::Attributes;
+use registry::status::Status;
 use serde_json::{Value, json};
 
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::status::Status;
 
 /// Upstream's `RuntimeClass`.
 pub struct RuntimeClass;

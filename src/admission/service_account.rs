@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use authn::issue::WARN_ONLY_LIFE_SECS;
 use base::rng::Rng;
 use model::meta;
-use serde_json::{Value, json};
-
-use super::{Operation, Plugin, Review, references};
-use authn::issue::WARN_ONLY_LIFE_SECS;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use registry::trusted::MIRROR;
+use serde_json::{Value, json};
+
+use super::{Operation, Plugin, Review, references};
 
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// As long as upstream tries again, ten times in all.

@@ -2,10 +2,10 @@
 
 use async_trait::async_trait;
 use model::meta;
-
-use super::{Operation, Plugin, Review};
 use registry::attributes::Attributes;
 use registry::status::Status;
+
+use super::{Operation, Plugin, Review};
 
 /// Upstream's `StorageObjectInUseProtection`.
 pub struct StorageObjectInUseProtection;

@@ -1,11 +1,11 @@
 //! A new node takes no pods until it has said that it is ready.
 
 use async_trait::async_trait;
+use registry::attributes::Attributes;
+use registry::status::Status;
 use serde_json::{Value, json};
 
 use super::{Operation, Plugin, Review};
-use registry::attributes::Attributes;
-use registry::status::Status;
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 

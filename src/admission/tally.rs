@@ -3,10 +3,10 @@
 //! A request reads only what has changed since the one before: what was, is taken off, and what is, comes on top. All
 //! objects are read when a tally begins, and again when the cache does not remember all changes since.
 
-use base::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use base::sync::Mutex;
 use jiff::Timestamp;
 use registry::cache::entry::Entry;
 use registry::lookup::{Lookup, Mark, News};

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use base::rng::Rng;
+use registry::memory::Objects;
+use registry::user::UserInfo;
 use serde_json::{Value, json};
 
 use super::*;
-use registry::memory::Objects;
-use registry::user::UserInfo;
 
 struct Case {
     operation: Operation,

@@ -3,13 +3,13 @@
 //!
 //! Both images share one layer with the binary under several names; containerd stores and unpacks it once.
 
-use base::hex;
 use std::fs::File;
 use std::io::{self, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use base::hex;
 use kubelet::runtime::Runtime;
 use ring::digest;
 use serde_json::json;

@@ -1,12 +1,13 @@
 //! Authentication and authorization, as handlers use them.
 
+use std::sync::Arc;
+
 use authn::Authenticator;
 use authn::configuration::Anonymous;
 use authz::{Authorizer, Decision};
 use registry::attributes::Attributes;
 use registry::metrics::{Metrics, Verdict};
 use registry::status::Status;
-use std::sync::Arc;
 
 /// The guards of the server's doors.
 pub struct Access {

@@ -8,10 +8,11 @@ mod absent;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::arguments::absent::{FIXED, NOT_HERE};
 use admission::configuration::AdmissionConfiguration;
 use admission::names;
 use authn::oidc::Oidc;
+
+use crate::arguments::absent::{FIXED, NOT_HERE};
 
 /// Arguments, beyond the defaults.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,14 +4,14 @@
 //! The names are upstream's, as probes and dashboards exclude and show single ones. What upstream starts after its port
 //! is open kedge does before, in four steps; each name stands for the step that does it.
 
-use base::sync::{Mutex, RwLock};
-use base::url::Query;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::sync::{Mutex, RwLock};
 use base::task::Group;
+use base::url::Query;
 use http::{Response, StatusCode};
 use store::Storage;
 use wire::Body;

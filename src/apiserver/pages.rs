@@ -2,11 +2,11 @@
 //! a second of a core and tens of megabytes, and it changes only when what is served changes. So one is made at a time,
 //! beside the async threads, for all who ask; it is kept compressed and let go of when nobody asks any more.
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use base::sync::{Mutex, MutexGuard};
 use base::task::Group;
 use bytes::Bytes;
 use futures_util::FutureExt as _;

@@ -2,12 +2,12 @@
 //!
 //! A panic anywhere in it is answered with 500 and ends nothing but the request.
 
-use base::sync::Mutex;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use authn::configuration::Anonymous;
+use base::sync::Mutex;
 use base::time::Stopwatch;
 use base::url::Query;
 use futures_util::FutureExt as _;

@@ -3,9 +3,9 @@
 use base::secret::Secret;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use registry::user::UserInfo;
 
 use super::AuthnError;
-use registry::user::UserInfo;
 
 /// One user with a password.
 #[derive(Clone, Debug)]

@@ -8,13 +8,13 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use pki::token::BootstrapToken;
+use registry::lookup::Lookup;
+use registry::user::UserInfo;
 use serde_json::Value;
 
 use super::AuthnError;
 use super::basic::same_secret;
 use super::chain::{Authenticated, TokenAuthenticator};
-use registry::lookup::Lookup;
-use registry::user::UserInfo;
 
 const GROUP: &str = "system:bootstrappers";
 

@@ -9,6 +9,8 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::request::Parts;
 use pki::bundle::Bundle;
 use pki::jwt::Verifier;
+use registry::lookup::Lookup;
+use registry::user::{GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED, UserInfo};
 
 use super::basic::{Basic, BasicUser};
 use super::bootstrap_token::BootstrapTokens;
@@ -17,8 +19,6 @@ use super::legacy::Uses;
 use super::service_account::ServiceAccounts;
 use super::x509::ClientCerts;
 use super::{Authenticator, AuthnError};
-use registry::lookup::Lookup;
-use registry::user::{GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED, UserInfo};
 
 /// Configuration of the chain.
 pub struct Config {

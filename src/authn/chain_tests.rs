@@ -6,11 +6,10 @@ use base64::Engine as _;
 use jiff::{SignedDuration, Timestamp};
 use pki::leaf::{Ca, Leaf};
 use pki::server::{Options, Pki};
+use registry::memory::Objects;
 use serde_json::{Value, json};
 
 use super::*;
-use registry::memory::Objects;
-
 use crate::TokenIssuer as _;
 use crate::issue::{Issuer, WARN_ONLY_LIFE_SECS};
 

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use cel::Program;
 use cel::types::{BOOL, Object, TEXT, Ty};
+use registry::strict::{UnknownField, known};
 use schema::read;
 use schema::validate::error::FieldError;
 use serde_json::Value;
 
 use super::jwt::{Mapping, Rule, Settings};
-use registry::strict::{UnknownField, known};
 
 /// The versions of the file that are read.
 const VERSIONS: [&str; 3] =

@@ -5,9 +5,9 @@ use base::url;
 use http::request::Parts;
 use pki::bundle::Bundle;
 use pki::identity;
+use registry::user::UserInfo;
 
 use super::AuthnError;
-use registry::user::UserInfo;
 
 const USER: &str = "x-remote-user";
 const UID: &str = "x-remote-uid";

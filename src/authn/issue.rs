@@ -6,11 +6,11 @@ use base::time::{Clock, rfc3339_secs};
 use jiff::Timestamp;
 use model::meta;
 use pki::jwt::{Signer, Verifier};
+use registry::lookup::Lookup;
+use registry::status::{Cause, Status};
 use serde_json::{Value, json};
 
 use super::TokenIssuer;
-use registry::lookup::Lookup;
-use registry::status::{Cause, Status};
 
 /// Shortest life that may be asked for.
 const LIFE_SECS_MIN: i64 = 10 * 60;

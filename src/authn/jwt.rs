@@ -1,26 +1,26 @@
 //! ID tokens of issuers outside (OpenID Connect): verified with the keys that an issuer publishes, and turned into
 //! users by rules that flags (`oidc-*`) or an AuthenticationConfiguration give.
 
-use base::sync::Mutex;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base::sync::Mutex;
 use base::time::Clock;
 use cel::value::Val;
 use cel::{CALL_BUDGET, Program, Surroundings};
 use pki::jwt::unverified_claims;
+use registry::user::UserInfo;
+use registry::webhook::call::Endpoint;
+use registry::webhook::client::{Identity, Webhooks};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::AuthnError;
 use super::chain::{Authenticated, TokenAuthenticator};
 use crate::oidc::Oidc as Flags;
-use registry::user::UserInfo;
-use registry::webhook::call::Endpoint;
-use registry::webhook::client::{Identity, Webhooks};
 
 /// The issuer must answer within this.
 const ANSWER: Duration = Duration::from_secs(10);

@@ -3,11 +3,11 @@
 //!
 //! Spec: upstream v1.36.2, `pkg/serviceaccount/legacy.go` and `pkg/controlplane/controller/legacytokentracking`.
 
-use base::sync::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use base::task::Group;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;

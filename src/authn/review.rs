@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use serde_json::{Value, json};
-
-use super::chain::Chain;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use registry::virtuals::Virtual;
+use serde_json::{Value, json};
+
+use super::chain::Chain;
 
 /// Answers `TokenReview`.
 pub struct TokenReview(pub Arc<Chain>);

@@ -11,14 +11,14 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use model::meta;
 use pki::jwt::{Verifier, unverified_claims};
+use registry::lookup::Lookup;
+use registry::user::UserInfo;
 use serde_json::Value;
 
 use super::AuthnError;
 use super::basic::same_secret;
 use super::chain::{Authenticated, TokenAuthenticator};
 use super::legacy::{INVALID_SINCE, Uses};
-use registry::lookup::Lookup;
-use registry::user::UserInfo;
 
 /// Issuer of the tokens in Secrets of type `kubernetes.io/service-account-token`.
 pub const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use async_trait::async_trait;
 use base::secret::Secret;
+use registry::user::UserInfo;
 
 use super::AuthnError;
 use super::basic::same_secret;
 use super::chain::{Authenticated, TokenAuthenticator};
-use registry::user::UserInfo;
 
 /// Tokens of a file that was read at the start.
 pub struct TokenFile(Vec<(Secret<String>, UserInfo)>);

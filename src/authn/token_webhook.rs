@@ -1,20 +1,20 @@
 //! `--authentication-token-webhook-config-file`: a TokenReview by somebody else.
 
-use base::sync::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base::sync::Mutex;
 use bytes::Bytes;
+use registry::webhook::client::Webhooks;
+use registry::webhook::kubeconfig::Remote;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tokio::time::Instant;
 
 use super::AuthnError;
 use super::chain::{Authenticated, TokenAuthenticator};
-use registry::webhook::client::Webhooks;
-use registry::webhook::kubeconfig::Remote;
 
 /// The webhook must answer within this.
 const ANSWER: Duration = Duration::from_secs(30);

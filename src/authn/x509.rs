@@ -1,15 +1,15 @@
 //! Client certificates: the common name is the user, the organizations are the groups.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 
+use base::sync::Mutex;
 use base::time::Clock;
 use jiff::Timestamp;
 use pki::bundle::Bundle;
 use pki::identity;
+use registry::user::UserInfo;
 
 use super::AuthnError;
-use registry::user::UserInfo;
 
 /// Certificates whose verdict is remembered; when full, all are forgotten and looked at anew.
 const REMEMBERED_MAX: usize = 1024;

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use async_trait::async_trait;
+use registry::attributes::Attributes;
+use registry::user::{GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED};
 use serde_json::Value;
 
 use super::{Authorizer, Decision};
-use registry::attributes::Attributes;
-use registry::user::{GROUP_AUTHENTICATED, GROUP_UNAUTHENTICATED};
 
 /// One policy; `*` means all, empty means nothing of that kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use model::labels::Selector;
 use model::meta;
+use registry::lookup::Lookup;
 use serde_json::Value;
 
 use super::bootstrap::Write;
 use super::rbac::GROUP;
-use registry::lookup::Lookup;
 
 /// The cluster roles whose gathered rules are not what they should be, as updates. To be asked after each change of
 /// cluster roles.

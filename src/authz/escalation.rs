@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use registry::attributes::Attributes;
+use registry::status::Status;
+use registry::user::{GROUP_MASTERS, UserInfo};
 use serde_json::Value;
 
 use super::rbac::{GROUP, Rbac};
 use super::rule::{Rule, rules_of};
 use super::{Authorizer, Decision, covers};
-use registry::attributes::Attributes;
-use registry::status::Status;
-use registry::user::{GROUP_MASTERS, UserInfo};
 
 /// Dependencies of the checks.
 #[derive(Clone)]

@@ -8,6 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use registry::attributes::Attributes;
+use registry::memory::Objects;
+use registry::user::UserInfo;
 use schema::catalog::Catalog;
 use serde_json::Value;
 
@@ -15,9 +18,6 @@ use super::node::Node;
 use super::rbac::Rbac;
 use super::union::Masters;
 use super::{Authorizer, Decision, bootstrap};
-use registry::attributes::Attributes;
-use registry::memory::Objects;
-use registry::user::UserInfo;
 
 const GOLDEN: &str = include_str!("matrix.tsv");
 const OBJECTS: &str = include_str!("matrix_objects.json");

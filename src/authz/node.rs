@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use registry::attributes::Attributes;
+use registry::lookup::Lookup;
+use registry::trusted::MIRROR;
 use serde_json::Value;
 
 use super::bootstrap;
 use super::rule::{Rule, field_asked, rules_of};
 use super::{Authorizer, Decision};
-use registry::attributes::Attributes;
-use registry::lookup::Lookup;
-use registry::trusted::MIRROR;
 
 /// Decides about requests of nodes; has no opinion on others.
 pub struct Node {

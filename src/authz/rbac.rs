@@ -1,20 +1,20 @@
 //! The RBAC authorizer: roles and bindings compiled into an index by subject, compiled again when they change.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use base::sync::Mutex;
 use model::meta;
+use registry::attributes::Attributes;
+use registry::lookup::Lookup;
+use registry::user::UserInfo;
 use serde_json::Value;
 use tokio::sync::watch;
 
 use super::rule::{Rule, rules_of};
 use super::{Authorizer, Decision};
-use registry::attributes::Attributes;
-use registry::lookup::Lookup;
-use registry::user::UserInfo;
 
 /// API group of roles and bindings.
 pub const GROUP: &str = "rbac.authorization.k8s.io";

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use serde_json::{Value, json};
-
-use super::rbac::Rbac;
-use super::{Authorizer, Decision};
 use registry::attributes::Attributes;
 use registry::status::{Cause, Status};
 use registry::user::UserInfo;
 use registry::virtuals::Virtual;
+use serde_json::{Value, json};
+
+use super::rbac::Rbac;
+use super::{Authorizer, Decision};
 
 const GROUP: &str = "authorization.k8s.io";
 

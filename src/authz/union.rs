@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-
-use super::{Authorizer, Decision};
 use registry::attributes::Attributes;
 use registry::user::GROUP_MASTERS;
+
+use super::{Authorizer, Decision};
 
 /// Asks each in turn; the first that allows or denies is believed.
 pub struct Union(pub Vec<Arc<dyn Authorizer>>);

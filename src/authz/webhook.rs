@@ -1,21 +1,21 @@
 //! A webhook that decides: a SubjectAccessReview by somebody else.
 
-use base::sync::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base::sync::Mutex;
 use bytes::Bytes;
 use cel::Program;
+use registry::attributes::Attributes;
+use registry::webhook::client::Webhooks;
+use registry::webhook::kubeconfig::Remote;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::warn;
 
 use super::{Authorizer, Decision, conditions};
-use registry::attributes::Attributes;
-use registry::webhook::client::Webhooks;
-use registry::webhook::kubeconfig::Remote;
 
 /// Verdicts that are remembered; when full, all are forgotten.
 const REMEMBERED_MAX: usize = 8192;

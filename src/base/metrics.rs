@@ -3,10 +3,11 @@
 //! Labels are few and their values bounded by what the process itself is made of: nothing that a stranger sends becomes
 //! a label.
 
-use crate::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::OnceLock;
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// Bounds in seconds for what takes from a tenth of a millisecond to a minute.
 pub const SECONDS: [f64; 13] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];

@@ -1,9 +1,10 @@
 //! Places: how many of something are under way, for each key and in all. One that is asked for beyond that is refused
 //! at once; a place is given back when it is dropped.
 
-use crate::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use crate::sync::{Mutex, MutexGuard};
 
 /// Places by key.
 pub struct Places<K> {

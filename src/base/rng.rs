@@ -1,11 +1,12 @@
 //! Chance, the only place that draws it: ids, jitter, generated names. With a seed the draws repeat.
 
-use crate::sync::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng as _, RngCore as _, SeedableRng as _};
+
+use crate::sync::Mutex;
 
 /// Letters of generated names: no vowels and no look-alikes, as upstream's `k8s.io/apimachinery/pkg/util/rand`.
 const NAME_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";

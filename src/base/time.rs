@@ -1,9 +1,10 @@
 //! Wall time, the only place that reads it. Durations and timers come from `tokio::time`, which tests can pause.
 
-use crate::sync::Mutex;
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+
+use crate::sync::Mutex;
 
 /// A source of wall time: the system's, or one that a test sets.
 #[derive(Clone, Debug, Default)]

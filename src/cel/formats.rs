@@ -4,10 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
 
 use base64::Engine as _;
+use model::names;
 use regex::Regex;
 
 use super::moment::Moment;
-use model::names;
 
 /// Whether a text has a format.
 pub fn fits(format: &str, text: &str) -> bool {

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use model::quantity::Quantity;
+
 use super::authz::{Authz, Host};
 use super::moment::{self, Moment};
 use super::operators::weight;
@@ -10,7 +12,6 @@ use super::semver::Semver;
 use super::url::Url;
 use super::value::Val;
 use super::{lists, network, strings, time};
-use model::quantity::Quantity;
 
 /// `name(args)`.
 pub(super) fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {

@@ -1,15 +1,15 @@
 //! Texts: the standard methods, the strings extension, patterns, formats.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base::sync::Mutex;
+use model::names::{self, NameUse};
 use regex::Regex;
 
 use super::run::{Fault, Outcome, Run, error};
 use super::value::Val;
 use super::{formats, patterns, templates, time};
-use model::names::{self, NameUse};
 
 /// A method of a text.
 pub(super) fn method(run: &Run<'_>, text: &Arc<str>, name: &str, args: &[Val]) -> Outcome {

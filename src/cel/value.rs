@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use model::quantity::Quantity;
 use serde_json::{Map, Value};
 
 use super::moment::Moment;
-use model::quantity::Quantity;
 
 /// One value. Cloning is cheap.
 #[derive(Clone, Debug)]

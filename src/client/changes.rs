@@ -7,10 +7,10 @@
 //! change for each object that ended meanwhile, and at most [`CHANGES_OF_ONE_MAX`] others a name, however often the
 //! objects change.
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
+use base::sync::{Mutex, MutexGuard};
 use kube::Resource;
 use tokio::sync::Notify;
 

@@ -1,11 +1,11 @@
 //! Shared informers: one watch and one cache per kind and process, many readers. The only list/watch in the tree.
 
-use base::sync::{Mutex, RwLock};
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use base::sync::{Mutex, RwLock};
 use base::task::Group;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::PartialObjectMeta;

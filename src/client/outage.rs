@@ -1,9 +1,9 @@
 //! All watches of a process go over few connections: when one breaks, each of them notices. It is one event, told once,
 //! and so is its end.
 
-use base::sync::Mutex;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use tokio::time::Instant;
 
 /// Watches notice the same break within this.

@@ -1,12 +1,12 @@
 //! A work queue: keys that need attention, each once, one worker at a time, with delays and back-off after failures.
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::OnceLock;
 use std::time::Duration;
 
 use base::metrics::{self, Metric};
+use base::sync::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 

@@ -4,7 +4,6 @@
 //! The list of servers is kept in a file, so that a node starts while the server it once joined through is gone for
 //! good.
 
-use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,6 +13,7 @@ use std::time::Duration;
 
 use base::chain::Chain;
 use base::files::{self, FileError};
+use base::sync::Mutex;
 use base::task::Group;
 use serde::{Deserialize, Serialize};
 use tokio::net::{TcpListener, TcpStream};

@@ -1,10 +1,10 @@
 //! Who may join: the cluster's passwords and its bootstrap tokens.
 
-use base::sync::RwLock;
 use std::sync::Arc;
 
 use base::chain::Chain;
 use base::secret::Secret;
+use base::sync::RwLock;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;

@@ -9,7 +9,6 @@ pub mod definition;
 pub mod program;
 pub mod release;
 
-use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,6 +17,7 @@ use std::time::Duration;
 use base::backoff::Backoff;
 use base::chain::Chain;
 use base::rng::Rng;
+use base::sync::Mutex;
 use base::task::Group;
 use base::time::Clock;
 use client::events::Recorder;

@@ -1,10 +1,10 @@
 //! The way to a node that holds a tunnel open to another server only: that server passes the dials on.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::chain::Chain;
+use base::sync::Mutex;
 use base::task::Group;
 use http::HeaderMap;
 use tokio::sync::watch;

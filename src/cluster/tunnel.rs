@@ -1,6 +1,5 @@
 //! Tunnels: nodes open one to every server and keep it; servers find the way to a node among those that are open.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
@@ -11,6 +10,7 @@ use std::time::Duration;
 use base::backoff::Backoff;
 use base::chain::Chain;
 use base::rng::Rng;
+use base::sync::Mutex;
 use base::task::Group;
 use http::HeaderMap;
 use tokio::sync::watch;

@@ -1,8 +1,8 @@
 //! The `bridge` plugin: a bridge on the host, a veth pair to the container, addresses and routes from IPAM.
 
-use base::fnv;
 use std::net::IpAddr;
 
+use base::fnv;
 use base::rng::Rng;
 use ipnet::IpNet;
 use serde::Deserialize;

@@ -22,6 +22,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use base::chain::Chain;
+use base::layout::CONFIG_FILE;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
@@ -35,7 +36,6 @@ use crate::flags::refused;
 use crate::flags::roles::{AgentArgs, ServerArgs};
 use crate::process::version::VERSION;
 use crate::{agent, server};
-use base::layout::CONFIG_FILE;
 
 /// Kubernetes in one small binary.
 #[derive(Debug, Parser)]

@@ -1,9 +1,9 @@
 //! Bridges the time between a write and its echo in the cache, so that nothing is created or deleted twice.
 
-use base::sync::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
+use base::sync::Mutex;
 use client::informer::Key;
 use tokio::time::Instant;
 

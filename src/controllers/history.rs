@@ -12,11 +12,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::runtime::RawExtension;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use model::owners;
 use serde_json::{Value, json};
 
 use crate::adoption::{Adoption, Claimed};
 use crate::driver::{self, Error};
-use model::owners;
 
 /// Old templates that are kept when the spec does not say.
 const LIMIT: i32 = 10;

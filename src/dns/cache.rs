@@ -1,9 +1,9 @@
 //! The cache plugin: answers are kept as long as their records live, within bounds.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use tokio::time::Instant;

@@ -3,7 +3,6 @@
 //! A resolver that fails is asked for a sign of life in the background until it gives one; meanwhile others are
 //! preferred. When all are down one is asked nevertheless, as the check may be what fails.
 
-use base::sync::Mutex;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base::rng::Rng;
+use base::sync::Mutex;
 use base::task::Group;
 use hickory_proto::op::{Edns, Message, Query, ResponseCode};
 use hickory_proto::rr::{Name, RecordType};

@@ -1,12 +1,12 @@
 //! The kubernetes plugin: changes are worked into the index, and each question is answered from it.
 
-use base::sync::RwLock;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use base::sync::RwLock;
 use base::task::Group;
 use client::informer::{Informer, Informers, Key};
 use client::services::{Services, Touched};

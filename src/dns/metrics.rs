@@ -1,9 +1,10 @@
 //! Counters under CoreDNS's names, in Prometheus' text form.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
+
+use base::sync::Mutex;
 
 /// Upper bounds of CoreDNS's request durations in seconds.
 const DURATION_BOUNDS: [f64; 16] =

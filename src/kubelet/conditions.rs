@@ -1,7 +1,5 @@
 //! The conditions of the Node: pressures, and whether its runtime is ready.
 
-use crate::runtime::Runtime;
-use crate::signals::Signals;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{NodeCondition, NodeStatus};
@@ -9,6 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::events::whole_secs;
 use crate::node::Node;
+use crate::runtime::Runtime;
+use crate::signals::Signals;
 
 /// A runtime that is silent for less than this is being restarted: its pods run on, and the node stays what it was.
 /// Upstream's `maxWaitForContainerRuntime`.

@@ -1,6 +1,5 @@
 //! How full a file system is, and what a tree in it occupies.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -9,6 +8,7 @@ use std::time::Duration;
 
 use base::confined::Dir;
 use base::confined::deadline::within;
+use base::sync::Mutex;
 use base::time::Stopwatch;
 use tracing::debug;
 

@@ -1,9 +1,6 @@
 //! When memory, disk or processes run out: the node's conditions, what is reclaimed, and which pod has to go.
 //! Upstream's eviction manager with hard thresholds.
 
-use crate::config::Config;
-use crate::disk::Disks;
-use crate::runtime::Runtime;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,8 +14,10 @@ use tracing::{info, warn};
 
 use crate::alarm::{Alarm, Level};
 use crate::cgroups::limits;
+use crate::config::Config;
 use crate::container;
 use crate::disk::By;
+use crate::disk::Disks;
 use crate::events::Kind;
 use crate::images;
 use crate::node::Node;
@@ -26,6 +25,7 @@ use crate::pods::map::Pods;
 use crate::pods::observed::{Seen, State};
 use crate::pods::snapshot::Snapshot;
 use crate::pods::spec::requests;
+use crate::runtime::Runtime;
 use crate::runtime::labels;
 use crate::stats::read::Usage;
 use crate::volumes;

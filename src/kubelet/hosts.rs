@@ -1,7 +1,8 @@
 //! The `/etc/hosts` that the kubelet manages in each pod.
 
-use crate::pods::spec::{host_network, hostname};
 use k8s_openapi::api::core::v1::Pod;
+
+use crate::pods::spec::{host_network, hostname};
 
 /// The file's text. A pod in the host's network gets the host's own, with its aliases added.
 pub(crate) fn render(pod: &Pod, ips: &[String], domain: &str, hosts_of_node: &str) -> String {

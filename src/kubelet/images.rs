@@ -7,8 +7,6 @@ mod pulled;
 pub(crate) mod pulls;
 mod turns;
 
-use crate::known::Known;
-use crate::runtime::Runtime;
 use std::time::Duration;
 
 use base::time::Stopwatch;
@@ -18,8 +16,10 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::events::Kind;
 use crate::images::pulls::Pulls;
+use crate::known::Known;
 use crate::node::Node;
 use crate::providers::config::repository;
+use crate::runtime::Runtime;
 use crate::runtime::cri::CriError;
 
 /// Why a container has no image yet: upstream's reason and text for its waiting state.

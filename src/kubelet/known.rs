@@ -5,13 +5,13 @@
 //! answers, its answer counts. In: questions with the uid of the pod that asks. Out: answers; what no pod of the node
 //! asks for is forgotten.
 
-use base::sync::Mutex;
 use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use base::time::Stopwatch;
 use client::informer::Kind;
 use k8s_openapi::NamespaceResourceScope;

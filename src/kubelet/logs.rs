@@ -5,17 +5,17 @@ pub(crate) mod watch;
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 
 use base::confined::Dir;
 use base::task::Group;
 use base::time::Clock;
 use bytes::{Bytes, BytesMut};
+use futures_util::Stream;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Semaphore;
 
 use self::watch::{Follower, Watches};
-use futures_util::Stream;
-use std::pin::Pin;
 
 /// A log as it is read.
 pub type LogStream = Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>;

@@ -1,6 +1,5 @@
 //! Which pods this node has: a task for each, and the sync loop where all events arrive.
 
-use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -10,6 +9,7 @@ use std::time::Duration;
 use base::backoff::Backoff;
 use base::chain::Chain;
 use base::clock_set::ClockSet;
+use base::sync::Mutex;
 use base::task::Group;
 use futures_util::FutureExt as _;
 use k8s_cri::v1 as cri;

@@ -3,8 +3,6 @@
 
 pub(crate) mod ready;
 
-use crate::config::Config;
-use crate::runtime::Runtime;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
@@ -25,9 +23,11 @@ use k8s_cri::v1 as cri;
 use serde::{Deserialize, Serialize};
 use tracing::{info, warn};
 
+use crate::config::Config;
 use crate::error::Error;
 use crate::events::Kind;
 use crate::node::Node;
+use crate::runtime::Runtime;
 use crate::runtime::catalog;
 
 /// Unpacking some gigabytes onto an SD card takes its time.

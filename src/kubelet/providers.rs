@@ -6,7 +6,6 @@
 
 pub mod config;
 
-use base::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Debug};
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,6 +14,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use k8s_cri::v1 as cri;
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -1,8 +1,6 @@
 //! The Node object: registered once, its status kept true, its lease renewed. A cordon or a label set by a person is
 //! never touched.
 
-use crate::own_node::OwnNode;
-use crate::runtime::Runtime;
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::Arc;
@@ -30,6 +28,8 @@ use crate::events::Kind;
 use crate::images;
 use crate::node::Node;
 use crate::node_labels::{arch, labels};
+use crate::own_node::OwnNode;
+use crate::runtime::Runtime;
 
 const LEASE_PERIOD: Duration = Duration::from_secs(10);
 const LEASE_SECS: i32 = 40;

@@ -9,11 +9,11 @@ pub(crate) mod follow;
 pub(crate) mod hosts;
 pub mod places;
 
-use base::sync::RwLock;
 use std::sync::Arc;
 
 use base::chain::Chain;
 use base::files::{create_private_dir, read_if_exists};
+use base::sync::RwLock;
 use k8s_cri::v1 as cri;
 use tracing::warn;
 

@@ -1,6 +1,5 @@
 //! Container logs that grow: moved away when they are large, and the oldest deleted. Upstream's container log manager.
 
-use crate::config::Config;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +15,7 @@ use jiff::Timestamp;
 use rustix::fs::FileType;
 use tracing::{debug, warn};
 
+use crate::config::Config;
 use crate::config::RuntimeChoice;
 use crate::node::Node;
 use crate::pods::map::Pods;

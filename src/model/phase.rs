@@ -1,9 +1,10 @@
 //! The phase of a pod, as several controllers ask for it.
 
-use crate::pod::Pod;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod as WholePod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+
+use crate::pod::Pod;
 
 /// The phase, empty if none was written yet.
 pub fn phase(pod: &Pod) -> &str {

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::pod::{Container, Pod, PodStatus, Quantities};
-use crate::quantity::Quantity;
 use k8s_openapi::api::core::v1::{self, Node};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+
+use crate::pod::{Container, Pod, PodStatus, Quantities};
+use crate::quantity::Quantity;
 
 /// Amounts by resource name: `cpu` in thousandths, everything else in whole units.
 pub type Amounts = BTreeMap<String, i64>;

@@ -4,13 +4,13 @@
 //! The kernel sends every change with the netlink port of who made it. Ours are those of the `nft` processes that we
 //! run. Spec: `linux/netfilter/nf_tables.h`, `NFNLGRP_NFTABLES`.
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
+use base::sync::{Mutex, MutexGuard};
 use base::task::Group;
 use rtnetlink::sys::{AsyncSocket as _, AsyncSocketExt as _, TokioSocket, protocols::NETLINK_NETFILTER};
 use tokio::sync::Notify;

@@ -1,10 +1,10 @@
 //! Handing scripts to the `nft` program. One call is one transaction: all of it is in force, or nothing changed.
 
-use base::sync::Mutex;
 use std::collections::{BTreeSet, VecDeque};
 use std::process::Stdio;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
 

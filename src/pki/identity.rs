@@ -1,9 +1,9 @@
 //! Reading a certificate: whose it is, which names it covers, when it ends.
 
-use base::hex;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use base::hex;
 use jiff::Timestamp;
 use rustls_pki_types::CertificateDer;
 use sha2::{Digest as _, Sha256};

@@ -2,11 +2,11 @@
 //! trusted, until somebody drops them. So servers and nodes that have the new set already, and those that do not yet,
 //! understand each other.
 
-use base::hex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use base::files::{self, FileError};
+use base::hex;
 use base::rng::Rng;
 use jiff::{SignedDuration, Timestamp};
 use rcgen::{

@@ -1,7 +1,6 @@
 //! Everything a server keeps under `<data-dir>/server/tls`: made on the first start, checked on each later one, renewed
 //! in between.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -9,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::files::{create_private_dir, read_if_exists, write_atomic};
+use base::sync::Mutex;
 use base::time::Clock;
 use jiff::Timestamp;
 use tracing::info;

@@ -1,8 +1,8 @@
 //! Join tokens: the long form that pins the cluster's authority, the short form, and bootstrap tokens.
 
-use base::hex;
 use std::fmt;
 
+use base::hex;
 use base::rng::Rng;
 use base::secret::Secret;
 use rustls_pki_types::CertificateDer;

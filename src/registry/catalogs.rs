@@ -3,9 +3,9 @@
 //! A request works on the catalog as it was when it came in. A changed definition makes a new catalog; what did not
 //! change is taken over as it is, so schemas and rules compile once.
 
-use base::sync::RwLock;
 use std::sync::Arc;
 
+use base::sync::RwLock;
 use schema::catalog::Catalog;
 use schema::table::{Name, Resource};
 use serde_json::Value;

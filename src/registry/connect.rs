@@ -1,10 +1,11 @@
 //! Streams that leave the server: logs, exec, attach, port-forward and proxy. This room finds out whom a request means;
 //! a [`Connector`] reaches them.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use http::{Request, Response};
 use serde_json::Value;
-use std::sync::Arc;
 use wire::dial::{DialError, Stream};
 
 use crate::status::Status;

@@ -1,11 +1,12 @@
 //! Counters of the API server in Prometheus' text form.
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
+
+use base::sync::{Mutex, MutexGuard};
 
 /// Upper bounds in seconds of `apiserver_request_duration_seconds`: upstream's, so that quantiles of both can be put
 /// side by side.

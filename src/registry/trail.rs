@@ -1,11 +1,11 @@
 //! Notes that a request gathers on its way: audit annotations and late warnings. All copies of a request's attributes
 //! share them.
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use base::sync::{Mutex, MutexGuard};
 use serde_json::Value;
 
 use crate::user::UserInfo;

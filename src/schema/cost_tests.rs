@@ -3,6 +3,7 @@
 //! Measured is the time that this thread had a processor, so other tests do not disturb. Linear work is four times as
 //! long, work that looks for each item in the whole list sixteen times.
 
+use model::meta;
 use serde_json::{Value, json};
 
 use crate::apply::versions::Only;
@@ -10,7 +11,6 @@ use crate::apply::{self, Request};
 use crate::catalog::Catalog;
 use crate::table::Resource;
 use crate::{custom, patch, strategy, validate};
-use model::meta;
 
 const ITEMS: usize = 2000;
 /// Between the four of linear work and the sixteen of its square.

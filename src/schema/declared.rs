@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use cel::Program;
+use cel::admission::{self, Extras};
+use cel::types::{BOOL, INT, Object, TEXT, Ty};
 use serde_json::{Value, json};
 
 use crate::catalog::Catalog;
 use crate::custom::rules::{escaped, type_of};
 use crate::read;
 use crate::table::{Resource, Shape, TypeDef};
-use cel::Program;
-use cel::admission::{self, Extras};
-use cel::types::{BOOL, INT, Object, TEXT, Ty};
 
 /// Types that one rule of a policy is checked against, as upstream.
 const TYPES_MAX: usize = 10;

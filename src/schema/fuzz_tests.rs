@@ -4,6 +4,8 @@
 
 use base::fuzz::{self, mutated, pick, rounds};
 use base::rng::Rng;
+use model::labels::Selector;
+use model::quantity::Quantity;
 use serde_json::{Value, json};
 
 use crate::apply::versions::Only;
@@ -12,8 +14,6 @@ use crate::decode::{FieldValidation, Format, decode, untyped};
 use crate::fields::FieldSelector;
 use crate::table::TypeDef;
 use crate::{apply, defaults, patch, protobuf, validate};
-use model::labels::Selector;
-use model::quantity::Quantity;
 
 const ROUNDS: u64 = 400;
 

@@ -1,6 +1,5 @@
 //! Snapshots away from this machine, in S3: the flags as k3s spells them, and the bucket that they or a Secret name.
 
-use crate::flags::s3::S3Flags;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -14,6 +13,8 @@ use cluster::s3::xml::Entry;
 use cluster::snapshot::{self, SnapshotError};
 use k8s_openapi::api::core::v1::Secret as SecretObject;
 use kube::api::Api;
+
+use crate::flags::s3::S3Flags;
 
 /// What a Secret may say. All else is a matter of the machine's own flags and files.
 const FROM_SECRET: [&str; 3] = ["access-key", "secret-key", "session-token"];

@@ -1,12 +1,12 @@
 //! A real etcd as the store: [`Storage`] over its protocol.
 
-use base::sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use base::limits;
+use base::sync::Mutex;
 use base::task::Group;
 use proto::etcd as pb;
 use tokio::sync::mpsc;

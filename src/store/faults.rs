@@ -6,7 +6,6 @@
 //! created, renamed or removed in a folder is so for certain after a sync of that folder, and a power cut keeps a
 //! beginning of such changes or any of them. SQLite comes by way of the VFS in `vfs`, the log by [`Disk`].
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -15,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::rng::Rng;
+use base::sync::{Mutex, MutexGuard};
 
 use crate::disk::{Disk, LogFile, SystemDisk};
 

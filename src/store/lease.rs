@@ -1,11 +1,11 @@
 //! The lives of leases. Only the leader keeps their time; a new leader gives each its whole life again, as etcd's does.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
+use base::sync::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::{debug, warn};

@@ -1,10 +1,10 @@
 //! Clients on three members while leaders are cut off: what they saw must be one order of events.
 
-use base::sync::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::rng::Rng;
+use base::sync::Mutex;
 use base::task::Group;
 use base::time::Stopwatch;
 use bytes::Bytes;

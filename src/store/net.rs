@@ -1,6 +1,5 @@
 //! For tests: a network in memory between stores, which can be cut.
 
-use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
@@ -8,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base::sync::Mutex;
 use base::task::Group;
 use base::time::Stopwatch;
 use tokio_util::sync::CancellationToken;

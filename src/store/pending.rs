@@ -1,9 +1,9 @@
 //! The callers of this member whose batches are on their way. The writer answers them when it applies the batch.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base::sync::Mutex;
 use tokio::sync::oneshot;
 
 use crate::command::{Batch, Command, Origin, Outcome};

@@ -1,7 +1,5 @@
 //! The embedded store: opening it, and the [`Storage`] face over Raft and the versions.
 
-use base::fnv;
-use base::sync::{Mutex, RwLock};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,6 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base::chain::Chain;
 use base::files::create_private_dir;
+use base::fnv;
+use base::sync::{Mutex, RwLock};
 use base::task::Group;
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot, watch};

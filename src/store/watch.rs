@@ -1,10 +1,10 @@
 //! The reader's end of a watch: first the past, page by page from the database, then what the hub sends.
 
-use base::sync::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base::sync::Mutex;
 use tokio::sync::mpsc;
 
 use crate::error::Error;

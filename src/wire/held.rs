@@ -7,7 +7,6 @@
 //! nothing was taken. A stream that passes the
 //! bytes of others through (a log, an exec) has none, and its reader may pause for as long as it likes.
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,6 +14,7 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use base::sync::{Mutex, MutexGuard};
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::sync::Notify;

@@ -1,10 +1,10 @@
 //! Connections that are kept for the next request: short questions to the same server pay one TLS handshake, not one
 //! each.
 
-use base::sync::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use base::task::Group;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;

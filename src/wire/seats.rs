@@ -4,13 +4,13 @@
 //! handler vouches for (`ConnInfo::vouch`). Strangers have few seats, lose the oldest when there are too many, and
 //! never stay long. So nobody without credentials takes descriptors and memory from those who have some.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use base::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// How many connections a listener bears.

@@ -1,11 +1,11 @@
 //! PodSecurityConfiguration: the levels of namespaces that say none, and who is exempt.
 
+use registry::strict::known;
 use schema::read;
 use serde_json::Value;
 
 use super::checks::Level;
 use super::policy::{Asked, Policy, Version};
-use registry::strict::known;
 
 const VERSIONS: [&str; 3] = [
     "pod-security.admission.config.k8s.io/v1",

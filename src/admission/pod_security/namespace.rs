@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use base::time::Stopwatch;
 use model::meta;
+use registry::status::Status;
 use serde_json::Value;
 
 use super::PodSecurity;
 use super::checks::{Level, reasons, violations};
 use super::policy::{Asked, LABELS, Policy};
-use registry::status::Status;
-
 use crate::{Operation, Review};
 
 /// So many pods of a namespace are looked at (pod-security-admission `admission/admission.go`, 1.36.2).

@@ -3,10 +3,10 @@
 use std::fmt;
 
 use model::meta;
+use registry::status::Cause;
 use serde_json::Value;
 
 use super::checks::Level;
-use registry::status::Cause;
 
 /// First part of the labels' keys.
 pub(super) const LABELS: &str = "pod-security.kubernetes.io";

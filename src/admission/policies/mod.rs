@@ -8,11 +8,11 @@ pub mod patches;
 pub mod typing;
 pub mod validating;
 
-use base::sync::Mutex;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base::sync::Mutex;
 use cel::admission::{self, Extras};
 use cel::run::{Fault, Outcome};
 use cel::syntax::Dialect;
@@ -21,6 +21,7 @@ use cel::value::Val;
 use cel::{OBJECT_BUDGET, Program, Surroundings};
 use model::labels::Selector;
 use model::meta;
+use registry::lookup::Lookup;
 use schema::read;
 use serde_json::Value;
 
@@ -28,7 +29,6 @@ use super::Review;
 use super::conditions::Conditions;
 use super::expressions::Facts;
 use super::matching::Matcher;
-use registry::lookup::Lookup;
 
 const GROUP: &str = "admissionregistration.k8s.io";
 

@@ -3,17 +3,16 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use authz::Authorizer;
 use cel::syntax::Dialect;
 use cel::value::Val;
+use registry::attributes::Attributes;
+use registry::status::{Cause, Status};
 use schema::decode::FieldValidation;
 use schema::read;
 use serde_json::Value;
 
 use super::{Binding, Compiled, Policy, Shelf, parameters, patches};
-use authz::Authorizer;
-use registry::attributes::Attributes;
-use registry::status::{Cause, Status};
-
 use crate::expressions::Facts;
 use crate::matching::{Matched, configures_admission};
 use crate::webhooks::{mutating, question};

@@ -4,16 +4,15 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use authz::{Authorizer, Decision};
+use registry::attributes::Attributes;
+use registry::status::Status;
+use registry::user::GROUP_MASTERS;
 use schema::read;
 use schema::validate::error::FieldError;
 use serde_json::Value;
 
 use super::GROUP;
-use authz::{Authorizer, Decision};
-use registry::attributes::Attributes;
-use registry::status::Status;
-use registry::user::GROUP_MASTERS;
-
 use crate::{Operation, Plugin, Review};
 
 /// Upstream makes these checks in the storage of policies and bindings; here they are one more plugin.

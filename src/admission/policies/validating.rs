@@ -4,18 +4,17 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use authz::Authorizer;
 use cel::Surroundings;
 use cel::syntax::Dialect;
 use cel::types::{BOOL, Ty};
 use cel::value::Val;
+use registry::attributes::Attributes;
+use registry::status::{Cause, Status};
 use schema::read;
 use serde_json::{Value, json};
 
 use super::{Binding, Compiled, Policy, Shelf, parameters};
-use authz::Authorizer;
-use registry::attributes::Attributes;
-use registry::status::{Cause, Status};
-
 use crate::expressions::Facts;
 use crate::matching::configures_admission;
 use crate::{Operation, Plugin, Review};

@@ -1,10 +1,10 @@
 //! One webhook of a configuration, read once and kept until the configurations change.
 
-use base::sync::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::metrics::{self, Metric};
+use base::sync::Mutex;
 use model::meta;
 use registry::lookup::Lookup;
 use registry::status::Status;

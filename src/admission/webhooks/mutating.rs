@@ -1,14 +1,13 @@
 //! `MutatingAdmissionWebhook`: one webhook after the other may patch the object.
 
 use async_trait::async_trait;
+use registry::attributes::Attributes;
+use registry::status::Status;
 use serde_json::{Value, json};
 
 use super::hook::{Hook, Hooks};
 use super::outside::Outside;
 use super::question;
-use registry::attributes::Attributes;
-use registry::status::Status;
-
 use crate::matching::{Matched, configures_admission};
 use crate::{Operation, Plugin, Review};
 

@@ -3,15 +3,14 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use registry::status::Status;
+use registry::trail::Trail;
+use registry::webhook::client::Identity;
 use schema::table::Gvk;
 use serde_json::{Value, json};
 
 use super::hook::Hook;
 use super::outside::Outside;
-use registry::status::Status;
-use registry::trail::Trail;
-use registry::webhook::client::Identity;
-
 use crate::Review;
 use crate::matching::{Matched, as_requested};
 

@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::{BoxFuture, join_all};
+use registry::attributes::Attributes;
+use registry::status::Status;
 
 use super::hook::{Hook, Hooks};
 use super::outside::Outside;
 use super::question::{self, Failure};
-use registry::attributes::Attributes;
-use registry::status::Status;
-
 use crate::matching::{Matched, configures_admission};
 use crate::{Operation, Plugin, Review};
 

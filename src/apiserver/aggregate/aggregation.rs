@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use registry::lookup::Lookup;
+
 use super::caller::Caller;
 use super::fetched::Documents;
 use super::registry::Registry;
-use registry::lookup::Lookup;
 
 /// Which APIs others answer, and how they are asked.
 pub struct Aggregation {

@@ -5,12 +5,6 @@ use std::time::Duration;
 
 use base::task::Group;
 use model::meta;
-use serde_json::{Value, json};
-use tracing::warn;
-
-use super::aggregation::Aggregation;
-use super::registry::ApiService;
-use super::{GROUP, RESOURCE, local};
 use registry::lookup::Lookup as _;
 use registry::objects::Objects;
 use registry::registrar::Registrar;
@@ -18,7 +12,12 @@ use registry::status::Status;
 use registry::webhook::call::Place;
 use registry::webhook::client::ready;
 use registry::{forms, keys};
+use serde_json::{Value, json};
+use tracing::warn;
 
+use super::aggregation::Aggregation;
+use super::registry::ApiService;
+use super::{GROUP, RESOURCE, local};
 use crate::usage;
 
 /// Every backend is asked again after this, as upstream.

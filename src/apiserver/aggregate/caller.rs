@@ -6,11 +6,11 @@ use std::time::Duration;
 use base::url;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
-
-use super::registry::ApiService;
 use registry::user::UserInfo;
 use registry::webhook::call::Endpoint;
 use registry::webhook::client::{CallError, Identity, Webhooks};
+
+use super::registry::ApiService;
 
 /// Calls servers behind this one.
 pub struct Caller {

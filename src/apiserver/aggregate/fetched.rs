@@ -7,12 +7,12 @@ use std::time::Duration;
 use base::sync::{Mutex, MutexGuard};
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, StreamExt as _};
+use registry::webhook::call::Endpoint;
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::caller::Caller;
 use super::registry::{ApiService, Known};
-use registry::webhook::call::Endpoint;
 
 /// Others' documents are asked for again after this.
 const FRESH: Duration = Duration::from_secs(30);

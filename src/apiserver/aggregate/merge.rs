@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use model::meta;
+use registry::lookup::Lookup as _;
+use registry::objects::Objects;
 use schema::{discovery, read};
 use serde_json::{Map, Value, json};
 
 use super::fetched::{Documents, ask_all};
 use super::registry::{ApiService, Known};
-use registry::lookup::Lookup as _;
-use registry::objects::Objects;
 
 /// `/apis`: others' groups behind our own.
 pub fn groups(own: &mut Value, known: &Known) {

@@ -2,12 +2,11 @@
 //! it is.
 
 use http::{Response, StatusCode};
+use registry::status::Status;
 use wire::Body;
 
 use super::caller::says_who;
 use super::registry::ApiService;
-use registry::status::Status;
-
 use crate::exchange::Exchange;
 use crate::respond;
 

@@ -1,15 +1,15 @@
 //! Which group and version is whose: the APIServices, read once and kept until one changes.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base::sync::Mutex;
 use model::meta;
+use registry::lookup::Lookup;
+use registry::webhook::call::{Endpoint, Place};
 use serde_json::Value;
 
 use super::{GROUP, RESOURCE};
-use registry::lookup::Lookup;
-use registry::webhook::call::{Endpoint, Place};
 
 /// One APIService.
 #[derive(Clone, Debug, PartialEq)]

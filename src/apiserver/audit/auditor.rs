@@ -9,16 +9,15 @@ use base::task::Group;
 use base::time::{Clock, rfc3339_micros};
 use bytes::Bytes;
 use jiff::Timestamp;
+use registry::attributes::Attributes;
+use registry::webhook::client::Webhooks;
+use registry::webhook::kubeconfig::Remote;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tracing::error;
 
 use super::file::{Keeping, Log};
 use super::policy::{Level, Policy, Stage, Verdict};
-use registry::attributes::Attributes;
-use registry::webhook::client::Webhooks;
-use registry::webhook::kubeconfig::Remote;
-
 use crate::arguments::Audit;
 
 /// Events that wait for the webhook; more are dropped and counted, as upstream's batch mode does.

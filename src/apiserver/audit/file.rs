@@ -1,11 +1,11 @@
 //! The log backend: one JSON line an event, in a file that is rotated as upstream's (lumberjack's names).
 
-use base::sync::Mutex;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use base::sync::Mutex;
 use jiff::Timestamp;
 
 /// How a log is kept.

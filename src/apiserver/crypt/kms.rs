@@ -3,7 +3,6 @@
 //! The plugin encrypts one seed; from that come the keys of all values, a fresh one each, so it is asked once a
 //! rotation and not once a value. The stored form is upstream's, and so are the times.
 
-use base::sync::Mutex;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -15,6 +14,7 @@ use arc_swap::ArcSwapOption;
 use base::chain::Chain;
 use base::rng::Rng;
 use base::secret::Secret;
+use base::sync::Mutex;
 use base::task::Group;
 use pki::seal::{self, Cipher, Key};
 use prost::Message;

@@ -9,6 +9,9 @@ use std::time::Duration;
 use base::time::Stopwatch;
 use bytes::Bytes;
 use pki::seal::Cipher;
+use registry::keys;
+use registry::objects::Objects;
+use registry::status::Status;
 use serde_json::{Value, json};
 use store::{Compare, CompareOp, Op, Txn};
 use tracing::info;
@@ -16,10 +19,6 @@ use tracing::info;
 use super::config::{Config, Provider, Rule, new_key};
 use super::sealed::Seals;
 use super::shared::{KEY, START};
-use registry::keys;
-use registry::objects::Objects;
-use registry::status::Status;
-
 use crate::server_leases;
 
 /// Every server that lives takes a configuration within this.

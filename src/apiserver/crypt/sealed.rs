@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base::rng::Rng;
 use bytes::Bytes;
+use registry::keys;
 use store::error::Error;
 use store::watch::{Lens, WatchStream};
 use store::{
@@ -17,7 +18,6 @@ use tracing::error;
 use super::config::Provider;
 use super::kms::Envelope;
 use super::shared::{KEY, Share, State};
-use registry::keys;
 
 /// Prefix of every sealed value.
 const MARK: &[u8] = b"k8s:enc:";

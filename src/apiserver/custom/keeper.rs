@@ -5,19 +5,18 @@ use std::time::Duration;
 
 use base::task::Group;
 use model::meta;
-use schema::read;
-use schema::table::Resource;
-use serde_json::Value;
-use tracing::{info, warn};
-
-use schema::custom::definition::CLEANUP;
-
-use super::status::{set_condition, settled};
 use registry::lookup::Lookup as _;
 use registry::metrics::Metrics;
 use registry::objects::Objects;
 use registry::status::Status;
 use registry::{forms, keys};
+use schema::custom::definition::CLEANUP;
+use schema::read;
+use schema::table::Resource;
+use serde_json::Value;
+use tracing::{info, warn};
+
+use super::status::{set_condition, settled};
 
 const GROUP: &str = "apiextensions.k8s.io";
 const PLURAL: &str = "customresourcedefinitions";

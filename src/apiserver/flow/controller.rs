@@ -1,17 +1,17 @@
 //! Flow control as the stored objects say: read once and kept until one changes.
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use base::sync::{Mutex, MutexGuard};
 use model::meta;
+use registry::attributes::Attributes;
+use registry::lookup::Lookup;
 
 use super::GROUP;
 use super::classify::FlowSchema;
 use super::level::{Kind, Level, Pool, Refusal, Seat, WAIT_MAX};
-use registry::attributes::Attributes;
-use registry::lookup::Lookup;
 
 #[derive(Default)]
 struct State {

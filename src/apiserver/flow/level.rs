@@ -1,13 +1,13 @@
 //! The seats of one priority level: some requests at once, the others in queues that take turns. What a level does not
 //! use it lends.
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use base::sync::{Mutex, MutexGuard};
 use serde_json::Value;
 use tokio::sync::oneshot;
 

@@ -6,15 +6,15 @@ use std::time::Duration;
 use base::task::Group;
 use futures_util::future::BoxFuture;
 use model::meta;
+use registry::forms;
+use registry::lookup::Lookup as _;
+use registry::objects::Objects;
+use registry::status::Status;
 use schema::read;
 use serde_json::{Value, json};
 use tracing::warn;
 
 use super::GROUP;
-use registry::forms;
-use registry::lookup::Lookup as _;
-use registry::objects::Objects;
-use registry::status::Status;
 
 const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";

@@ -1,12 +1,11 @@
 //! `nodes/proxy`: the way to a node, or to its kubelet.
 
 use http::Response;
+use registry::connect::Target;
+use registry::status::Status;
 use wire::Body;
 
 use super::passing::{self, behind_proxy, node_of, proxyable, scheme_name_port};
-use registry::connect::Target;
-use registry::status::Status;
-
 use crate::verbs::Call;
 
 /// `nodes/proxy`.

@@ -5,17 +5,16 @@ use std::sync::Arc;
 use base::url;
 use http::{Response, StatusCode};
 use model::meta;
+use registry::attributes::Attributes;
+use registry::connect::Target;
+use registry::forms;
+use registry::status::Status;
 use serde_json::{Value, json};
 use wire::Body;
 
 use super::eviction;
 use super::passing::{self, assigned_node, behind_proxy, named, proxyable, scheme_name_port};
 use super::posted::{admit, posted};
-use registry::attributes::Attributes;
-use registry::connect::Target;
-use registry::forms;
-use registry::status::Status;
-
 use crate::verbs::judge::Part;
 use crate::verbs::write::{self, Maker};
 use crate::verbs::{Call, create, delete, managers};

@@ -1,11 +1,10 @@
 //! `serviceaccounts/token`.
 
 use http::{Response, StatusCode};
+use registry::status::Status;
 use wire::Body;
 
 use super::posted::{admit, posted};
-use registry::status::Status;
-
 use crate::verbs::{Call, present};
 
 /// Issues a token for a service account.

@@ -1,13 +1,12 @@
 //! `services/proxy`: the way to an endpoint of a Service.
 
 use http::Response;
+use registry::connect::Target;
+use registry::status::Status;
 use serde_json::{Value, json};
 use wire::Body;
 
 use super::passing::{self, behind_proxy, named, node_of, proxyable, scheme_name_port};
-use registry::connect::Target;
-use registry::status::Status;
-
 use crate::verbs::Call;
 
 /// `services/proxy`.

@@ -1,10 +1,10 @@
 //! Rates of nodes and containers from two looks at a node's counters, taken when somebody asks.
 
-use base::sync::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 use tokio::time::Instant;

@@ -8,17 +8,17 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http::Request;
 use model::labels::Selector;
 use model::meta;
+use registry::attributes::Attributes;
+use registry::connect::{Connector, Target};
+use registry::lookup::Lookup as _;
+use registry::objects::Objects;
+use registry::status::Status;
 use schema::fields::FieldSelector;
 use serde_json::Value;
 use tracing::debug;
 
 use super::history::{Histories, Pair};
 use super::page;
-use registry::attributes::Attributes;
-use registry::connect::{Connector, Target};
-use registry::lookup::Lookup as _;
-use registry::objects::Objects;
-use registry::status::Status;
 
 /// A kubelet that does not answer by then is left out.
 const ANSWER: Duration = Duration::from_secs(10);

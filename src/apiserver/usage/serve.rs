@@ -7,15 +7,14 @@ use base::time::rfc3339_secs;
 use http::{Response, StatusCode};
 use model::meta;
 use model::quantity::{Notation, Quantity};
+use registry::negotiate::{self, Output, Transform};
+use registry::status::Status;
 use serde_json::{Value, json};
 use wire::Body;
 
 use super::history::{Pair, Use};
 use super::meter::{Filter, node_of};
 use super::{GROUP, VERSION, document};
-use registry::negotiate::{self, Output, Transform};
-use registry::status::Status;
-
 use crate::exchange::Exchange;
 use crate::respond;
 use crate::verbs::shape::meta_version;

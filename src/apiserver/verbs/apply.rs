@@ -3,6 +3,9 @@
 use std::sync::Arc;
 
 use http::Response;
+use registry::forms;
+use registry::negotiate::Format;
+use registry::status::{Cause, Status};
 use schema::apply::ApplyError;
 use schema::apply::versions::Versions;
 use schema::behaviour::Path;
@@ -14,9 +17,6 @@ use super::judge::Part;
 use super::update::{answer, check_address};
 use super::write::{self, Maker};
 use super::{Call, managers};
-use registry::forms;
-use registry::negotiate::Format;
-use registry::status::{Cause, Status};
 
 /// Answers with the merged object; 201 if it is new.
 pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, Status> {

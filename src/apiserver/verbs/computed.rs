@@ -2,13 +2,12 @@
 
 use http::{Response, StatusCode};
 use model::meta;
+use registry::status::Status;
 use wire::Body;
 
 use super::Call;
 use super::present;
 use super::shape::ListMeta;
-use registry::status::Status;
-
 use crate::component_status::Make;
 
 /// Answers `get` and `list`.

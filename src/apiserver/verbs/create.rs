@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use http::{Response, StatusCode};
 use model::meta;
+use registry::status::{Cause, Status};
+use registry::{forms, negotiate};
 use serde_json::Value;
 use wire::Body;
 
 use super::again::Again;
 use super::judge::{self, Change, Part};
 use super::{Call, managers, present};
-use registry::status::{Cause, Status};
-use registry::{forms, negotiate};
 
 /// A generated name is drawn again this often when it is taken, as upstream.
 const NAME_TRIES: usize = 8;

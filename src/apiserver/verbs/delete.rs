@@ -1,9 +1,12 @@
 //! `delete`: an object goes, now or when its finalizers and its grace period allow.
 
+use admission::{Operation, Review};
 use base::url::Query;
 use http::{Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use model::{grace, meta};
+use registry::negotiate::{self, Format};
+use registry::status::Status;
 use schema::behaviour::{DeleteAnswer, Deletion, Dependents, Grace, Holds};
 use schema::table::Resource;
 use schema::validate::error::FieldError;
@@ -13,10 +16,6 @@ use wire::Body;
 use super::Call;
 use super::again::Again;
 use super::judge::attributes_for;
-use admission::{Operation, Review};
-use registry::negotiate::{self, Format};
-use registry::status::Status;
-
 use crate::respond;
 
 /// The two finalizers of the garbage collector.

@@ -3,15 +3,15 @@
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use http::Response;
+use registry::cache::entry::Entry;
+use registry::selection::Selection;
+use registry::status::Status;
 use wire::Body;
 
 use super::delete::{self, Outcome};
 use super::present;
 use super::shape::ListMeta;
 use super::{Call, list};
-use registry::cache::entry::Entry;
-use registry::selection::Selection;
-use registry::status::Status;
 
 /// Answers with the list of what was there.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {

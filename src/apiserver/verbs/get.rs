@@ -1,10 +1,10 @@
 //! `get`: one object.
 
 use http::{Response, StatusCode};
+use registry::status::Status;
 use wire::Body;
 
 use super::{Call, present};
-use registry::status::Status;
 
 /// Answers with the object.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {

@@ -2,20 +2,19 @@
 
 use std::sync::Arc;
 
+use admission::charges::Charge;
+use admission::timing::Round;
+use admission::{Operation, Review};
 use model::meta;
+use registry::attributes::Attributes;
+use registry::services::allocator::Turn;
+use registry::status::Status;
+use registry::{forms, trusted};
 use schema::behaviour::ServerPart;
 use serde_json::Value;
 use store::Txn;
 
 use super::{Call, managers, scale_view};
-use admission::charges::Charge;
-use admission::timing::Round;
-use admission::{Operation, Review};
-use registry::attributes::Attributes;
-use registry::services::allocator::Turn;
-use registry::status::Status;
-use registry::{forms, trusted};
-
 use crate::certificates;
 
 /// Which half of an object a request may change.

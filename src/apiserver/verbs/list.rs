@@ -6,6 +6,11 @@ use base::limits::CACHE_FILL_PAGE_KEYS;
 use base::url::Query;
 use http::Response;
 use model::labels::Selector;
+use registry::cache::entry::Entry;
+use registry::cache::filter::Filter;
+use registry::cache::{Cache, Kind};
+use registry::selection::Selection;
+use registry::status::Status;
 use schema::fields::FieldSelector;
 use schema::table::Resource;
 use schema::validate::error::FieldError;
@@ -16,12 +21,6 @@ use super::Call;
 use super::page::Token;
 use super::present;
 use super::shape::ListMeta;
-use registry::cache::entry::Entry;
-use registry::cache::filter::Filter;
-use registry::cache::{Cache, Kind};
-use registry::selection::Selection;
-use registry::status::Status;
-
 use crate::heavy::Weight;
 use crate::held;
 

@@ -10,6 +10,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, StreamExt as _};
 use http::{HeaderMap, Response, StatusCode};
+use registry::cache::entry::Entry;
+use registry::forms;
+use registry::negotiate::{Format, Output, Transform};
+use registry::status::Status;
 use schema::protobuf::ListWriter;
 use schema::table::Resource;
 use serde_json::{Value, json};
@@ -18,11 +22,6 @@ use wire::gzip::Packer;
 
 use super::Call;
 use super::shape::{self, ListMeta};
-use registry::cache::entry::Entry;
-use registry::forms;
-use registry::negotiate::{Format, Output, Transform};
-use registry::status::Status;
-
 use crate::heavy::{Beside, Weight};
 use crate::narrow::{self, View};
 use crate::respond;

@@ -1,12 +1,12 @@
 //! Managers of fields: who wrote which field of an object, by the name that the request gives.
 
 use model::meta;
+use registry::status::Status;
 use schema::apply::versions::Versions;
 use schema::behaviour::Path;
 use serde_json::Value;
 
 use super::{Call, versions};
-use registry::status::Status;
 
 /// The manager of written fields: `fieldManager`, else the first part of the user agent.
 pub fn named(call: &Call<'_, '_>) -> Result<String, Status> {

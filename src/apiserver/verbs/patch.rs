@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response;
+use registry::status::Status;
+use registry::{forms, negotiate};
 use schema::patch::PatchError;
 use schema::validate::error::FieldError;
 use serde_json::Value;
@@ -13,8 +15,6 @@ use super::judge::Part;
 use super::update::answer;
 use super::write::{self, Maker};
 use super::{Call, apply, managers};
-use registry::status::Status;
-use registry::{forms, negotiate};
 
 /// The kinds of patch by media type.
 const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";

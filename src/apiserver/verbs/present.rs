@@ -5,6 +5,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{Response, StatusCode};
+use registry::cache::entry::Entry;
+use registry::negotiate::{Format, Transform};
+use registry::status::Status;
+use registry::{conversion, forms};
 use schema::table::Resource;
 use serde_json::{Value, json};
 use wire::Body;
@@ -12,11 +16,6 @@ use wire::Body;
 use super::Call;
 use super::listing::{self, Item};
 use super::shape::{ListMeta, list_metadata, meta_version, metadata_only, row};
-use registry::cache::entry::Entry;
-use registry::negotiate::{Format, Transform};
-use registry::status::Status;
-use registry::{conversion, forms};
-
 use crate::{narrow, respond};
 
 /// A stored object.

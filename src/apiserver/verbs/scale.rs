@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use http::{Response, StatusCode};
 use model::meta;
+use registry::status::Status;
+use registry::{forms, negotiate};
 use schema::apply::versions::Versions;
 use serde_json::{Value, json};
 use wire::Body;
@@ -13,8 +15,6 @@ use super::scale_view::API_VERSION;
 use super::update::check_address;
 use super::write::{self, Maker};
 use super::{Call, apply, managers, present, scale_view};
-use registry::status::Status;
-use registry::{forms, negotiate};
 
 /// Answers `get`, `update` and `patch` of `scale`.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {

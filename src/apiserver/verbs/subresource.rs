@@ -1,11 +1,11 @@
 //! Subresources that are a part of their object: `status`, `scale` and what the row of the kind names.
 
 use http::{Response, StatusCode};
+use registry::status::Status;
 use wire::Body;
 
 use super::judge::Part;
 use super::{Call, patch, present, scale, update};
-use registry::status::Status;
 
 /// Answers a request about a subresource.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {

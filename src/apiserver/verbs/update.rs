@@ -2,6 +2,8 @@
 
 use http::{Response, StatusCode};
 use model::meta;
+use registry::status::Status;
+use registry::{forms, negotiate};
 use schema::behaviour::Creation;
 use serde_json::Value;
 use wire::Body;
@@ -9,8 +11,6 @@ use wire::Body;
 use super::judge::Part;
 use super::write::{self, Maker, Written};
 use super::{Call, managers, present};
-use registry::status::Status;
-use registry::{forms, negotiate};
 
 /// Answers with the stored object; 201 if the update created it.
 pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, Status> {

@@ -5,14 +5,14 @@
 
 use std::sync::Arc;
 
+use registry::status::Status;
+use registry::{conversion, forms};
 use schema::apply::versions::Versions;
 use schema::catalog::Catalog;
 use schema::table::Resource;
 use serde_json::Value;
 
 use super::Call;
-use registry::status::Status;
-use registry::{conversion, forms};
 
 /// Forms of objects, as far as they are known.
 struct Forms {

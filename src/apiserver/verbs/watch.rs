@@ -8,15 +8,6 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use http::{Request, Response};
-use schema::fields::FieldSelector;
-use schema::validate::error::FieldError;
-use store::{EventKind, Revision, WatchRequest};
-use tokio::sync::Semaphore;
-use tokio::time::Instant;
-use wire::{Body, upgrade, websocket};
-
-use super::list::{self, parse_version};
-use super::{Call, present, shape};
 use registry::cache::Kind;
 use registry::cache::change::{Change, Framing};
 use registry::cache::entry::Entry;
@@ -27,7 +18,15 @@ use registry::keys;
 use registry::negotiate::{Format, Transform};
 use registry::selection::Selection;
 use registry::status::Status;
+use schema::fields::FieldSelector;
+use schema::validate::error::FieldError;
+use store::{EventKind, Revision, WatchRequest};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use wire::{Body, upgrade, websocket};
 
+use super::list::{self, parse_version};
+use super::{Call, present, shape};
 use crate::held;
 
 /// No watch lasts longer, whatever its client asks for.

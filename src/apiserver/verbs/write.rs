@@ -1,6 +1,9 @@
 //! Changing one object in the store: read, change, judge, compare and put; again if somebody was faster.
 
 use model::meta;
+use registry::attributes::Attributes;
+use registry::conversion;
+use registry::status::{Cause, Status};
 use schema::apply::versions::Versions;
 use schema::behaviour::Version;
 use schema::table::Resource;
@@ -10,9 +13,6 @@ use super::again::Again;
 use super::delete::is_held;
 use super::judge::{self, Change, Part, attributes_for};
 use super::{Call, managers, versions};
-use registry::attributes::Attributes;
-use registry::conversion;
-use registry::status::{Cause, Status};
 
 /// How an update ended.
 pub enum Written {

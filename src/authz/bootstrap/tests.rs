@@ -1,7 +1,8 @@
 //! Bootstrap objects against upstream's published ones, and what a second start does.
 
-use super::*;
 use registry::memory::Objects;
+
+use super::*;
 
 #[test]
 fn a_second_start_writes_nothing_and_keeps_what_people_added() {

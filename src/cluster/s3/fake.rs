@@ -1,10 +1,11 @@
 //! A small S3 for tests: it checks every signature and hash by itself, and keeps objects in memory.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+
+use base::sync::Mutex;
 
 use super::sign::{self, Signed};
 

@@ -7,9 +7,6 @@ mod attachments;
 mod owned;
 mod uninstall;
 
-use clap::Args;
-
-use crate::flags::shared::StateArgs;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -17,14 +14,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use base::layout::Layout;
 use base::{program, traces};
+use clap::Args;
 use kubelet::runtime::cri::Cri;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::flags::shared::StateArgs;
 use crate::process::work_dir;
-use base::layout::Layout;
 
 /// A server has this long to stop by itself.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);

@@ -5,11 +5,11 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use base::layout::{self, KUBELET_PARTS, Layout, is_of_kubelet};
 use base::owner::{self, Owner};
 
 use super::CleanupError;
 use crate::process::work_dir;
-use base::layout::{self, KUBELET_PARTS, Layout, is_of_kubelet};
 
 /// Folders of the system, in which much else lies whatever a mark in them says.
 const SYSTEM: [&str; 22] = [

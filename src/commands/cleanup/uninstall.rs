@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use base::confined::tree;
+use base::layout::{CONFIG_DIR, INSTALLED, Layout, VOLUMES};
 use base::owner::Owner;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -13,7 +14,6 @@ use nix::unistd::Pid;
 use crate::commands::cleanup::UninstallArgs;
 use crate::commands::cleanup::owned::{self, KubeletPart};
 use crate::commands::cleanup::{self, Cleaner, CleanupError, succeeds};
-use base::layout::{CONFIG_DIR, INSTALLED, Layout, VOLUMES};
 
 /// Made for pods, but not in folders of our own.
 const SHARED: [&str; 5] = ["/var/lib/cni", "/var/log/containers", "/var/log/pods", "/run/containerd", "/run/netns"];

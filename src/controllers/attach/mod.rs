@@ -5,11 +5,11 @@
 
 mod plan;
 
-use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use base::time::Stopwatch;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Groups, Informer, Key};

@@ -16,9 +16,9 @@ use jiff::tz::TimeZone;
 use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
+use model::owners;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use model::owners;
 
 const NAME: &str = "cronjob-controller";
 

@@ -10,9 +10,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
+use model::owners;
 
 use crate::job;
-use model::owners;
 
 /// More missed starts than this are worth a warning.
 const MISSED_MAX: i64 = 100;

@@ -5,11 +5,11 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
-use base::sync::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
@@ -18,8 +18,10 @@ use k8s_openapi::api::apps::v1::{ControllerRevision, DaemonSet, DaemonSetStatus}
 use k8s_openapi::api::core::v1::{Node, Pod as WholePod};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use model::owners;
 use model::pod::Pod;
 use model::selectors;
+use plan::Ended;
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -27,8 +29,6 @@ use crate::adoption::{Adoption, Claimed};
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::expectations::Expectations;
 use crate::history::{self, History, State};
-use model::owners;
-use plan::Ended;
 
 const NAME: &str = "daemon-set-controller";
 

@@ -17,13 +17,13 @@ use client::queue::Queue;
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use model::owners;
 use model::selectors;
+use plan::{Action, Sets};
 use serde_json::json;
 
 use crate::adoption::{Adoption, Claimed};
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use model::owners;
-use plan::{Action, Sets};
 
 const NAME: &str = "deployment-controller";
 

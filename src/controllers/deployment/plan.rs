@@ -6,10 +6,10 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
 use kube::ResourceExt as _;
+use model::owners;
 
 use super::numbers::{self, actual, available, wanted};
 use super::template;
-use model::owners;
 
 /// Annotations that belong to the controller.
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";

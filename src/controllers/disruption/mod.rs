@@ -17,10 +17,10 @@ use kube::ResourceExt as _;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use model::budget::{self, Asker};
 use model::pod::Pod;
+use scale::Scales;
 use serde_json::json;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use scale::Scales;
 
 const NAME: &str = "disruption-controller";
 /// Upstream's name for it as a source of events.

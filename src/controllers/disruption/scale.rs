@@ -9,10 +9,10 @@ use k8s_openapi::api::core::v1::ReplicationController;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
 use kube::api::{Api, DynamicObject};
+use model::owners;
 use model::pod::Pod;
 
 use crate::discovery;
-use model::owners;
 
 /// Knows the built-in workloads from caches and asks others for their `scale`.
 #[derive(Clone)]

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Service};
 use kube::ResourceExt as _;
+use model::phase;
 use model::pod::Pod;
 
 use super::plan;
-use model::phase;
 
 /// Addresses that one object may hold (upstream's `maxCapacity`).
 const ADDRESSES_MAX: usize = 1000;

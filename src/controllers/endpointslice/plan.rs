@@ -10,11 +10,11 @@ use k8s_openapi::api::discovery::v1::{
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
+use model::owners;
+use model::phase;
 use model::pod::Pod;
 
 use super::topology;
-use model::owners;
-use model::phase;
 
 /// Endpoints in one slice (upstream's default for `--max-endpoints-per-slice`).
 const SLICE_ENDPOINTS_MAX: usize = 100;

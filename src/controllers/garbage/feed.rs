@@ -1,10 +1,10 @@
 //! From the watch of one kind's metadata into the graph. No cache lies between: what the graph needs of an object is in
 //! its node.
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use base::sync::{Mutex, MutexGuard};
 use client::reflector::Sink;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use serde::Deserialize;

@@ -6,15 +6,17 @@ mod graph;
 #[cfg(test)]
 mod tests;
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
+use base::sync::{Mutex, MutexGuard};
 use base::task::Group;
 use client::informer::Key;
 use client::queue::Queue;
+use feed::Feed;
+use graph::{FOREGROUND, Fate, Graph, Node, ORPHAN, Place, Verdict};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
@@ -25,8 +27,6 @@ use tracing::{info, warn};
 
 use crate::discovery::{self, Kind};
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use feed::Feed;
-use graph::{FOREGROUND, Fate, Graph, Node, ORPHAN, Place, Verdict};
 
 const NAME: &str = "generic-garbage-collector";
 /// After a failed discovery.

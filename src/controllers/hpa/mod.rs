@@ -6,11 +6,12 @@ mod pace;
 mod replicas;
 mod status;
 
-use base::sync::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use adapters::Adapters;
 use base::chain::Chain;
+use base::sync::Mutex;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
@@ -25,18 +26,17 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, DynamicObject, ListParams, PostParams};
 use kube::core::GroupVersionKind;
+use model::phase;
 use model::pod::Pod;
 use model::quantity::Quantity;
+use pace::Memory;
+use replicas::{Count, Question, Reading, Target, Whole, WholeTarget};
 use serde_json::Value;
+use status::Report;
 
 use crate::discovery;
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::settings::Autoscaler;
-use adapters::Adapters;
-use model::phase;
-use pace::Memory;
-use replicas::{Count, Question, Reading, Target, Whole, WholeTarget};
-use status::Report;
 
 const NAME: &str = "horizontal-pod-autoscaler";
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt as _;
+use model::phase;
 use model::pod::Pod;
 use model::quantity::Quantity;
 
 use crate::settings::Autoscaler;
-use model::phase;
 
 /// One pod's reading, in thousandths.
 #[derive(Clone, Copy, Debug)]

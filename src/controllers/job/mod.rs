@@ -9,11 +9,11 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
-use base::sync::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};
@@ -22,15 +22,15 @@ use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::Pod as WholePod;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use model::owners;
 use model::pod::Pod;
 use model::selectors;
+use plan::{Fresh, Plan, TRACKING};
 use serde_json::json;
 
 use crate::adoption::{Adoption, Claimed};
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::expectations::Expectations;
-use model::owners;
-use plan::{Fresh, Plan, TRACKING};
 
 const NAME: &str = "job-controller";
 

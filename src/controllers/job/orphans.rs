@@ -11,12 +11,12 @@ use client::queue::Queue;
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt as _;
 use kube::api::Api;
+use model::owners;
 use model::pod::Pod;
 
 use super::plan::TRACKING;
 use super::{NAME, let_go};
 use crate::driver::{Context, Error, Next, Reconcile};
-use model::owners;
 
 struct Orphans {
     client: kube::Client,

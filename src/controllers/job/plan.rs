@@ -11,12 +11,12 @@ use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 use model::pod::Pod;
+use model::{owners, phase};
 
 use super::backoff::{Record, ended_at, wait_after};
 use super::indexes::{FAILURES, IGNORED, INDEX, count_of, format_indexes, index_of};
 use super::policy::{self, Meaning};
 use super::tally::{self, Tally, is_indexed};
-use model::{owners, phase};
 
 pub(super) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 pub(super) const MANAGED_BY_US: &str = "kubernetes.io/job-controller";

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use k8s_openapi::api::batch::v1::Job;
 use kube::ResourceExt as _;
+use model::phase;
 use model::pod::Pod;
 
 use super::backoff::ended_at;
 use super::indexes::{self, FAILURES, index_of};
 use super::plan::TRACKING;
 use super::policy::{self, Meaning};
-use model::phase;
 
 /// Ended pods that a status names at once: each takes some 40 bytes of an object of bounded size (upstream's
 /// `MaxUncountedPods`).

@@ -1,10 +1,10 @@
 //! Watches over nodes: silence makes Ready Unknown, conditions become taints, and NoExecute taints drive pods away.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Informer, Key};

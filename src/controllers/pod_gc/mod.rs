@@ -1,23 +1,23 @@
 //! Takes away pods that nobody else will: those of vanished nodes, those that ended in great number, those deleted
 //! before they had a node.
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::sync::{Mutex, MutexGuard};
 use base::time::{Clock, rfc3339_secs};
 use client::informer::{Change, Informer, Key};
 use client::queue::Queue;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
+use model::phase;
 use model::pod::Pod;
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use model::phase;
 
 const NAME: &str = "pod-garbage-collector";
 /// A node may come back under its name right away: its pods wait this long (upstream's quarantine).

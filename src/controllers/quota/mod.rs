@@ -2,11 +2,11 @@
 
 mod plan;
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::sync::{Mutex, MutexGuard};
 use base::task::Group;
 use base::time::Clock;
 use client::informer::{Change, Informer, Key, Metadata};

@@ -17,16 +17,16 @@ use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetStatus};
 use k8s_openapi::api::core::v1::{Pod as WholePod, ReplicationController};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, PostParams, Preconditions};
+use model::owners::{self, Claim};
+use model::phase;
 use model::pod::Pod;
 use model::selectors;
+use plan::Action;
+use workload::Workload;
 
 use crate::adoption::{Adoption, Claimed};
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::expectations::Expectations;
-use model::owners::{self, Claim};
-use model::phase;
-use plan::Action;
-use workload::Workload;
 
 /// The first batch of creations; doubled while all go well, so that a refusal (a quota, say) is met by one request, not
 /// by hundreds.

@@ -18,16 +18,16 @@ use k8s_openapi::api::apps::v1::{ControllerRevision, StatefulSet, StatefulSetSta
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod as WholePod};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use model::owners::{self, Claim};
 use model::pod::Pod;
 use model::selectors;
+use plan::{Action, Plan, View};
 use serde_json::json;
 
 use crate::adoption::{Adoption, Claimed};
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::expectations::Expectations;
 use crate::history::{self, History, State};
-use model::owners::{self, Claim};
-use plan::{Action, Plan, View};
 
 const NAME: &str = "statefulset-controller";
 /// The label of a revision that holds its hash.

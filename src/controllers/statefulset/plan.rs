@@ -9,11 +9,11 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod as WholePod, PodTemp
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
+use model::phase;
 use model::pod::Pod;
 
 use super::identity::{self, Ordinals, Owners, REVISION_LABEL};
 use crate::history;
-use model::phase;
 
 /// One request, or a few that belong together.
 #[derive(Debug)]

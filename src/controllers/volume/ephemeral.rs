@@ -9,10 +9,10 @@ use client::queue::Queue;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt as _;
 use kube::api::{Api, PostParams};
+use model::owners;
 use model::pod::Pod;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use model::owners;
 
 const NAME: &str = "ephemeral-volume-controller";
 const SOURCE: &str = "ephemeral_volume";

@@ -13,6 +13,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, 
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, PostParams};
 use kube::{Resource as _, ResourceExt as _};
+use model::phase;
 use model::pod::Pod;
 use serde_json::json;
 
@@ -20,7 +21,6 @@ use super::binder::{self, HELPER_AGAIN};
 use super::matching::{self, PROVISIONED_BY, SELECTED_NODE};
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::settings::LocalPath;
-use model::phase;
 
 /// The name that k3s users know the provisioner by.
 const PROVISIONER: &str = "rancher.io/local-path";

@@ -7,11 +7,11 @@ use client::queue::Queue;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt as _;
 use kube::api::{Api, PostParams};
+use model::phase;
 use model::pod::Pod;
 
 use super::ephemeral;
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use model::phase;
 
 const CLAIMS: &str = "pvc-protection-controller";
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";

@@ -1,8 +1,9 @@
 //! Seeded fuzzing of what comes in packets: questions of strangers, answers of other name servers.
 
+use base::fuzz::{self, mutated, rounds};
+
 use super::tests::{addresses, request, server};
 use super::*;
-use base::fuzz::{self, mutated, rounds};
 
 #[tokio::test]
 async fn questions_of_any_bytes_are_answered_or_passed_over() {

@@ -1,8 +1,9 @@
 //! Claims about questions and answers on the wire, and about those who ask too much.
 
+use hickory_proto::op::Query;
+
 use super::*;
 use crate::config;
-use hickory_proto::op::Query;
 
 pub(super) fn request() -> Message {
     let mut message = Message::query();

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use k8s_cri::v1 as cri;
+use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile, SecurityContext};
+
 use crate::container::error::ConfigError;
 use crate::container::making::Making;
 use crate::pods::spec::pod_text;
-use k8s_cri::v1 as cri;
-use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile, SecurityContext};
 
 /// Begins the annotation that held a container's AppArmor profile before there was a field: `…/<container>`.
 pub(crate) const APPARMOR_NOTE: &str = "container.apparmor.security.beta.kubernetes.io/";

@@ -24,12 +24,12 @@ pub(crate) mod unmount;
 
 pub(crate) mod wanted;
 
-use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use proto::csi as pb;
 use tokio::sync::{OnceCell, watch};
 

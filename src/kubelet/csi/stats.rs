@@ -1,10 +1,10 @@
 //! How full a volume is, asked of its driver.
 
-use crate::config::Config;
-use crate::csi::Csi;
 use proto::csi as pb;
 
 use super::data::{self, Data};
+use crate::config::Config;
+use crate::csi::Csi;
 use crate::disk::Disk;
 
 /// In bytes and in files.

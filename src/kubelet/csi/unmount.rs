@@ -1,7 +1,5 @@
 //! A pod's volumes of drivers are given back, read off the disk: it makes no difference which kubelet mounted them.
 
-use crate::config::Config;
-use crate::csi::Csi;
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -13,6 +11,8 @@ use nix::mount::{MntFlags, umount2};
 use proto::csi as pb;
 
 use super::data::{self, Block, Data, gone_is_fine};
+use crate::config::Config;
+use crate::csi::Csi;
 use crate::mount_points;
 
 /// What hangs on volumes is taken off within this; a share whose server is away holds on.

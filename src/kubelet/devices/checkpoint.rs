@@ -4,13 +4,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-use crate::devices::allocations::{Allocations, Given};
 use base::files::{read_if_exists, write_atomic};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use prost::Message as _;
 use proto::plugins as pb;
 use serde::{Deserialize, Serialize};
+
+use crate::devices::allocations::{Allocations, Given};
 
 pub(super) const FILE: &str = "kubelet_internal_checkpoint";
 /// Upstream's key of devices that are near no NUMA node.

@@ -1,10 +1,10 @@
 //! The credentials that a pod brings for an image: of all its pull secrets, all that fit.
 
-use crate::known::Known;
 use base64::Engine as _;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 
+use crate::known::Known;
 use crate::providers::config::{matches, repository};
 use crate::registries;
 

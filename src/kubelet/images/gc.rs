@@ -1,7 +1,5 @@
 //! What is deleted of images when the disk fills: what nobody uses, the least recently used first.
 
-use crate::images::pulls::Pulls;
-use crate::runtime::Runtime;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +14,9 @@ use tracing::{info, warn};
 
 use crate::events::Kind;
 use crate::images::pulls::Age;
+use crate::images::pulls::Pulls;
 use crate::node::Node;
+use crate::runtime::Runtime;
 use crate::runtime::catalog;
 use crate::runtime::cri::CriError;
 use crate::volumes::image::parents;

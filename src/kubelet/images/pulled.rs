@@ -5,13 +5,13 @@
 //! is a salted hash of them. An image that is not in it was brought in by the operator, or pulled before there was a
 //! record; every pod may have it.
 
-use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use base::chain::Chain;
 use base::files::{read_if_exists, write_atomic};
 use base::rng::Rng;
+use base::sync::Mutex;
 use base::task::Group;
 use k8s_cri::v1 as cri;
 use serde::{Deserialize, Serialize};

@@ -1,13 +1,13 @@
 //! Turns of image pulls: few at a time, for all of a machine that begins would be slower at once than one after
 //! another, and yet a registry that never answers keeps nobody from another one's images.
 
-use base::sync::Mutex;
 use std::collections::HashMap;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use tokio::sync::Semaphore;
 
 /// A pull that takes longer lets one from another registry go beside it; of its own registry it keeps its turn.

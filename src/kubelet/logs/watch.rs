@@ -1,13 +1,13 @@
 //! One inotify instance for all logs that somebody follows. Root has 128 of them, containerd's and systemd's included:
 //! one for each `kubectl logs -f` would leave none for others.
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use base::chain::Chain;
+use base::sync::{Mutex, MutexGuard};
 use base::task::Group;
 use rustix::fd::OwnedFd;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};

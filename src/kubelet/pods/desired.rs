@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::sources::annotations::is_static;
 use k8s_openapi::api::core::v1::Pod;
+
+use crate::sources::annotations::is_static;
 
 /// Ends that are remembered of one pod.
 pub(crate) const ENDED_MAX: usize = 64;

@@ -1,8 +1,5 @@
 //! The pods of this node, each with the wishes for it and what its worker saw last.
 
-use crate::config::Config;
-use crate::events::Recorder;
-use crate::own_node::OwnNode;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -17,8 +14,11 @@ use super::observed::State;
 use super::share::{self, Share};
 use super::spec::requests;
 use crate::cgroups::limits;
+use crate::config::Config;
 use crate::events::Kind;
+use crate::events::Recorder;
 use crate::node::Node;
+use crate::own_node::OwnNode;
 use crate::pods::admission::Host;
 use crate::pods::desired::Desired;
 use crate::pods::resizing::Grant;

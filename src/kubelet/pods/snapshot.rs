@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::pods::observed::Observed;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
+use crate::pods::observed::Observed;
 
 /// What others may look at.
 #[derive(Clone, Default)]

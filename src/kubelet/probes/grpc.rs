@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use crate::probes::dial::joined;
-use crate::probes::verdict::Verdict;
 use tonic::Request;
 use tonic::client::Grpc;
 use tonic::transport::Endpoint;
 use tonic_prost::ProstCodec;
+
+use crate::probes::dial::joined;
+use crate::probes::verdict::Verdict;
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct HealthCheckRequest {

@@ -3,7 +3,6 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use crate::probes::dial::{dial_text, joined, port_of};
 use base::task::Group;
 use http::header::{ACCEPT, CONNECTION, HOST, HeaderName, HeaderValue, LOCATION, USER_AGENT};
 use http_body_util::BodyExt as _;
@@ -12,6 +11,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use wire::dial::DialError;
+
+use crate::probes::dial::{dial_text, joined, port_of};
 
 /// Who asks, with the minor version.
 const PROBE: &str = "kube-probe/1.36";

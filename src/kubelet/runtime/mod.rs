@@ -26,12 +26,12 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use base::task::Group;
+use cri::{Cri, CriError};
 
 use crate::config::{Config, RuntimeChoice};
 use crate::error::Error;
 use crate::runtime::driver::CgroupDriver;
 use crate::shelter;
-use cri::{Cri, CriError};
 
 /// A running runtime.
 #[derive(Clone)]

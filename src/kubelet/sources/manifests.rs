@@ -1,6 +1,5 @@
 //! Static pods: a file each, run without any API server, and re-read when the folder changes.
 
-use base::fnv;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read as _};
@@ -8,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::fnv;
 use base::task::Group;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use rustix::fs::inotify;

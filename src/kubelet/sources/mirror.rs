@@ -1,19 +1,19 @@
 //! Mirror pods: how static pods show themselves in the API. Deleting one does not end its pod.
 
-use crate::config::Config;
-use crate::own_node::OwnNode;
-use base::rng::Rng;
 use std::time::Duration;
 
 use base::backoff::Backoff;
 use base::chain::Chain;
+use base::rng::Rng;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use tracing::{debug, warn};
 
+use crate::config::Config;
 use crate::node::Node;
+use crate::own_node::OwnNode;
 use crate::sources::annotations::{HASH, MIRROR, annotation};
 
 /// Between two looks whether the node is registered.

@@ -1,7 +1,6 @@
 //! The pages that Prometheus and metrics-server read: `/metrics`, `/metrics/cadvisor`, `/metrics/resource`,
 //! `/metrics/probes`.
 
-use crate::node::Counters;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -14,6 +13,7 @@ use super::{PodUse, boot_time, cpu_nanos, look, name_of};
 use crate::csi;
 use crate::disk::{By, Disk};
 use crate::machine::{meminfo, memory_available};
+use crate::node::Counters;
 use crate::node::Node;
 use crate::pods::map::Pods;
 use crate::pods::observed::State;

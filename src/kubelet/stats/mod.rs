@@ -7,7 +7,6 @@ pub(crate) mod read;
 
 mod system;
 
-use crate::node::Counters;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -24,6 +23,7 @@ use crate::cgroups::Cgroups;
 use crate::csi;
 use crate::disk::{By, Disk};
 use crate::machine::{meminfo, memory_available, processes_max, processes_running};
+use crate::node::Counters;
 use crate::node::Node;
 use crate::pods::map::Pods;
 use crate::pods::snapshot::Snapshot;

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+
 use crate::pods::observed::Observed;
 use crate::pods::resizing::Resizing;
 use crate::probes::health::Health;
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 /// What a status is made of.
 pub(crate) struct Facts<'a> {

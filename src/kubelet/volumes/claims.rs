@@ -1,8 +1,6 @@
 //! Persistent volumes behind a bound claim: those that lie on this machine (`local`, `hostPath`), NFS shares, and those
 //! of drivers.
 
-use crate::config::Config;
-use crate::csi::Csi;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{
@@ -11,6 +9,8 @@ use k8s_openapi::api::core::v1::{
 use kube::Api;
 
 use super::{host_path, local, nfs, uses};
+use crate::config::Config;
+use crate::csi::Csi;
 use crate::csi::expand;
 use crate::csi::wanted::Wanted;
 use crate::node::Node;

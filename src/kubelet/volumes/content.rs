@@ -1,6 +1,5 @@
 //! What the files of configMap, secret, projected and downwardAPI volumes hold.
 
-use crate::known::Known;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -13,6 +12,7 @@ use kube::Api;
 
 use super::payload::{File, Files};
 use crate::container::fields::{self, Surroundings};
+use crate::known::Known;
 use crate::node::Node;
 use crate::tokens::Token;
 

@@ -1,14 +1,13 @@
 //! Image volumes: an image's files, read-only, as a view that containerd's snapshotter gives. Works on every
 //! containerd, also on those whose CRI knows no such mounts.
 
-use crate::runtime::Runtime;
-use base::time::Clock;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
 use base::task::Group;
+use base::time::Clock;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
 use containerd_client::services::v1::snapshots::{
     ListSnapshotsRequest, MountsRequest, RemoveSnapshotRequest, ViewSnapshotRequest,
@@ -19,6 +18,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Status};
 
 use crate::mount_points::is_mount_point;
+use crate::runtime::Runtime;
 use crate::runtime::cri::channel;
 
 const TIMEOUT: Duration = Duration::from_secs(60);

@@ -2,7 +2,6 @@
 //! machine, bound into each pod, and taken off when no pod has it any more. As upstream's pkg/volume/local and
 //! mount-utils (v1.36); layout as theirs: `<root>/plugins/kubernetes.io/local-volume/mounts/<volume>`.
 
-use crate::config::Config;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,6 +15,7 @@ use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::{DISK_LIMIT, program};
+use crate::config::Config;
 use crate::csi::Csi;
 use crate::mount_points::{is_mount_point, resolved};
 

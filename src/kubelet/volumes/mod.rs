@@ -27,8 +27,6 @@ mod program;
 
 pub(crate) mod refs;
 
-use crate::config::Config;
-use crate::machine::Machine;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -40,8 +38,10 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
 use self::mounted::shown;
 use crate::cgroups::limits;
+use crate::config::Config;
 use crate::container::fields::Surroundings;
 use crate::csi::{self, wanted::Wanted};
+use crate::machine::Machine;
 use crate::mount_points::{is_mount_point, mounts_under};
 use crate::node::Node;
 use crate::pods::folder::mark_pod;

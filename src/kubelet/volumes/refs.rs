@@ -1,10 +1,10 @@
 //! Watches on exactly those ConfigMaps and Secrets that pods of this node mount: one per object, however many pods use
 //! it.
 
-use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use base::sync::Mutex;
 use base::task::Group;
 use client::informer::Informers;
 use k8s_openapi::api::core::v1::{Pod, Volume};

@@ -19,13 +19,13 @@ mod pauses;
 
 mod tell;
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
 use base::metrics::Metric;
+use base::sync::Mutex;
 use base::time::Stopwatch;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;

@@ -1,10 +1,10 @@
 //! Telling the API server how a pod is, also while the pod's task is busy with pulls, hooks or an end that takes its
 //! time: whether it is ready is asked all the while, and must be known at once.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use base::sync::Mutex;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;

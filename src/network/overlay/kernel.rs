@@ -1,11 +1,11 @@
 //! The tunnel device, routes, neighbours and forwarding entries over rtnetlink. The kernel is asked what is there each
 //! time, so that what somebody flushed comes back.
 
-use base::sync::Mutex;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use base::sync::Mutex;
 use base::task::Group;
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use ipnet::IpNet;

@@ -1,7 +1,6 @@
 //! Health over HTTP: `/healthz` and `/livez` of the proxy on 10256, each `healthCheckNodePort` for outside load
 //! balancers, and metrics on 127.0.0.1:10249. Names, ports and answers are kube-proxy's.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::ports::{PROXY_HEALTH, PROXY_METRICS};
+use base::sync::Mutex;
 use base::task::Group;
 use base::time::{Clock, rfc3339_secs};
 use http::{Request, Response, StatusCode};

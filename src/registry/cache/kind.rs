@@ -1,12 +1,12 @@
 //! The cache of one resource: its objects, its recent changes, and who watches.
 
-use base::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
 use base::chain::Chain;
 use base::limits;
+use base::sync::{Mutex, MutexGuard};
 use store::{Event, EventKind, KeyValue};
 use tokio::sync::{mpsc, watch};
 use tracing::error;

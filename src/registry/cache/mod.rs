@@ -10,13 +10,13 @@ pub mod kind;
 pub mod lookup;
 pub mod stream;
 
-use base::sync::RwLock;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
 use base::limits;
+use base::sync::RwLock;
 use base::task::Group;
 use store::{Event, RangeReply, RangeRequest, Revision, Storage, WatchRequest};
 use tokio::sync::watch;
@@ -24,6 +24,7 @@ use tracing::warn;
 
 use crate::catalogs::Catalogs;
 use crate::keys;
+
 pub use kind::Kind;
 
 /// How long a read waits for a revision that the client has seen elsewhere, as upstream's `blockTimeout`.

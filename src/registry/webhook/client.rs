@@ -1,7 +1,6 @@
 //! The client of all webhooks: resolves services to their endpoints, trusts what the configuration says, keeps
 //! connections.
 
-use base::sync::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,6 +8,7 @@ use std::time::Duration;
 
 use base::chain::Chain;
 use base::secret::Secret;
+use base::sync::Mutex;
 use base::task::Group;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;

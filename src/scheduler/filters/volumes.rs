@@ -1,15 +1,16 @@
 //! Claims: a pod waits for its claims to exist and be bound, and goes where its volumes can be reached.
 
-use model::pod::Pod;
 use std::sync::Arc;
+
+use client::volumes;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use model::pod::Pod;
 
 use super::candidate::{Candidate, Reasons, because, claims_of};
 use super::capacity;
 use crate::affinity;
 use crate::snapshot::{NodeState, Snapshot};
-use client::volumes;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::StorageClass;
 
 /// The annotation that tells provisioners where the first pod will run.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";

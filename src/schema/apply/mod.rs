@@ -11,6 +11,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::meta;
 use serde_json::{Map, Value, json};
 
 use crate::apply::managers::{ManagerId, Managers, Operation, Owned};
@@ -19,7 +20,6 @@ use crate::apply::set::Set;
 use crate::apply::typing::{View, check, field_set};
 use crate::apply::versions::{Changes, Forms, Versions};
 use crate::table::{Empty, Shape, TypeDef};
-use model::meta;
 
 /// What every entry point needs to know of the request.
 #[derive(Clone, Copy)]

@@ -4,15 +4,15 @@
 //! Every part is counted at least as low as cel-go's estimator counts it, so a rule that is refused here is refused
 //! upstream too; one a little beyond the bound may pass and meets the bounds at run time.
 
+use cel::syntax::{Access, Expr, Kind, Macro};
+use cel::value::Val;
+use cel::{Program, types::Ty};
 use serde_json::Value;
 
 use super::node::{Additional, Node, Type};
 use super::rules::escaped;
 use crate::read;
 use crate::validate::error::FieldError;
-use cel::syntax::{Access, Expr, Kind, Macro};
-use cel::value::Val;
-use cel::{Program, types::Ty};
 
 /// Upstream's `StaticEstimatedCostLimit` and `StaticEstimatedCRDCostLimit`.
 const RULE_MAX: u64 = 10_000_000;

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use model::meta;
 use serde_json::Value;
 
 use crate::behaviour::{CUSTOM, CUSTOM_WITH_STATUS};
 use crate::decode::{DecodeError, Decoded, FieldValidation, go_kind};
 use crate::rows::types;
 use crate::table::{Empty, Field, Gvk, ListType, Name, Resource, Shape, Subresource, TypeDef, TypeRef};
-use model::meta;
 
 pub mod cost;
 pub mod definition;

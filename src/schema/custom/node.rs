@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use cel::patterns;
 use regex::Regex;
 use serde_json::Value;
 
 use super::rules::Rule;
-use cel::patterns;
 
 /// The largest program of a schema's pattern.
 pub(super) const PATTERN_BYTES_MAX: usize = 10 << 20;

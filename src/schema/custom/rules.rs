@@ -5,17 +5,17 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cel::moment::Moment;
+use cel::run::Fault;
+use cel::types::{self, Object, Ty};
+use cel::value::Val;
+use cel::{OBJECT_BUDGET, Program, Surroundings, time};
 use serde_json::Value;
 
 use super::node::{Additional, Node, Type};
 use super::values::Partners;
 use crate::read;
 use crate::validate::error::{FieldError, Kind};
-use cel::moment::Moment;
-use cel::run::Fault;
-use cel::types::{self, Object, Ty};
-use cel::value::Val;
-use cel::{OBJECT_BUDGET, Program, Surroundings, time};
 
 const OUT_OF_BUDGET: &str =
     "validation failed due to running out of cost budget, no further validation rules will be run";

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use cel::patterns;
 use serde_json::{Map, Value};
 
 use super::node::{Node, PATTERN_BYTES_MAX};
 use super::{shape, values};
 use crate::validate::error::FieldError;
-use cel::patterns;
 
 /// Where in a schema a level stands.
 #[derive(Clone, Copy, PartialEq, Eq)]

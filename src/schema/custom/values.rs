@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, HashSet};
 
+use cel::formats;
 use serde_json::Value;
 
 use super::node::{List, Node, Type};
 use crate::validate::error::{FieldError, Kind};
-use cel::formats;
 
 /// Everything in `value` that the schema does not allow. `path` is empty for a whole object.
 ///

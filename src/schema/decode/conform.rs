@@ -1,11 +1,11 @@
 //! The typed walk: prune what the type does not know, refuse wrong types, write values as Go would.
 
+use model::quantity::Quantity;
 use serde_json::{Map, Value};
 
 use super::bounds::Purse;
 use super::{DecodeError, Decoded, FieldValidation, go_kind};
 use crate::table::{Empty, Field, Shape, TypeDef};
-use model::quantity::Quantity;
 
 /// As many problems as upstream reports at most.
 const PROBLEMS_MAX: usize = 100;

@@ -1,11 +1,11 @@
 //! Cells that several kinds share.
 
 use jiff::Timestamp;
+use model::meta;
 use serde_json::{Value, json};
 
 use super::duration;
 use crate::read;
-use model::meta;
 
 pub(crate) fn name_and_created(object: &Value, _now: Timestamp) -> Vec<Value> {
     vec![name(object), json!(meta::creation_timestamp(object))]

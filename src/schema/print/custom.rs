@@ -1,12 +1,12 @@
 //! The columns that a CustomResourceDefinition asks for: `additionalPrinterColumns` with their simple JSON paths.
 
 use jiff::Timestamp;
+use model::meta;
 use serde_json::{Map, Value, json};
 
 use super::column::NAME;
 use super::duration;
 use crate::read;
-use model::meta;
 
 /// The wire form of the table's columns: the name, then those of the definition
 /// (`spec.versions[*].additionalPrinterColumns`).

@@ -8,11 +8,11 @@ pub(crate) mod events;
 pub(crate) mod pod;
 pub(crate) mod workload;
 
+use column::Column;
 use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::table::Resource;
-use column::Column;
 
 /// The columns of a resource. Custom resources' own columns (additionalPrinterColumns) come from [`custom`].
 pub fn columns(r: &Resource) -> &'static [Column] {

@@ -1,12 +1,12 @@
 //! Pods: the status column tells the whole story in one word.
 
 use jiff::Timestamp;
+use model::meta;
 use serde_json::{Value, json};
 
 use super::cells::{age, containers, labels_text, name, or_none};
 use super::duration;
 use crate::read;
-use model::meta;
 
 pub(crate) fn pod_template(object: &Value, _now: Timestamp) -> Vec<Value> {
     let (names, images) = containers(object, "template.spec");

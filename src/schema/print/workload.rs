@@ -1,12 +1,12 @@
 //! Cells and columns that workloads share.
 
 use jiff::Timestamp;
+use model::labels::format_label_selector;
 use serde_json::{Value, json};
 
 use super::cells::{age, containers, name};
 use super::column::{AGE, Column, NAME, integer, wide};
 use crate::read;
-use model::labels::format_label_selector;
 
 pub(crate) const CONTAINERS: Column = wide("Containers");
 

@@ -1,12 +1,12 @@
 //! What a server does to an object between defaulting and validation: who owns status, when generation moves,
 //! what a kind fills in by itself. Name, uid and creationTimestamp are set by the caller before.
 
+use model::meta;
 use serde_json::Value;
 
 use crate::behaviour::{Generation, Path};
 use crate::strategy::keep::{drop_field, keep, keep_key, keep_metadata};
 use crate::table::{Empty, Resource};
-use model::meta;
 
 pub(crate) mod conditions;
 pub(crate) mod keep;

@@ -1,12 +1,12 @@
 //! Horizontal pod autoscalers: what they scale, by which metrics, and how fast.
 
+use model::names;
+use model::quantity::Quantity;
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{Errors, NOT_NEGATIVE, invalid_each};
 use crate::validate::error::FieldError;
-use model::names;
-use model::quantity::Quantity;
 
 const SOURCES: [(&str, &str); 5] = [
     ("ContainerResource", "containerResource"),

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use model::meta;
+use model::names::{self, NameUse};
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{Errors, immutable, invalid_each};
 use crate::validate::error::FieldError;
-use model::meta;
-use model::names::{self, NameUse};
 
 const DOMAIN_MAX: usize = 253;
 const SIGNER_MAX: usize = 253 + 1 + 253 + 63 + 1;

@@ -3,14 +3,14 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use model::labels::Selector;
+use model::names;
+use model::quantity::Quantity;
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::error::FieldError;
 use crate::validate::metadata;
-use model::labels::Selector;
-use model::names;
-use model::quantity::Quantity;
 
 /// Where errors go.
 pub(super) use crate::behaviour::Errors;

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use model::meta;
+use model::names;
+use model::quantity::Quantity;
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{Errors, cidr, immutable, invalid_each, resource_list};
 use crate::validate::error::FieldError;
-use model::meta;
-use model::names;
-use model::quantity::Quantity;
 
 pub(crate) fn namespace(object: &Value, errors: &mut Errors) {
     for finalizer in read::texts(object, "spec.finalizers") {

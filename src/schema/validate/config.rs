@@ -2,13 +2,13 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use model::meta;
+use model::names::config_key_errors;
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{Errors, immutable, invalid_each};
 use crate::validate::error::FieldError;
-use model::meta;
-use model::names::config_key_errors;
 
 const BYTES_MAX: usize = 1024 * 1024;
 const FROZEN: &str = "field is immutable when `immutable` is set";

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use model::names;
+use model::quantity::Quantity;
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{Errors, NOT_NEGATIVE, invalid_each, join, not_negative};
 use crate::validate::error::FieldError;
 use crate::validate::{env, security};
-use model::names;
-use model::quantity::Quantity;
 
 /// Which list of a pod a container stands in: each allows a little less.
 /// Names of a pod's claims that an error about a missing one shows.

@@ -1,12 +1,12 @@
 //! Leases, candidates for them, and migrations of stored objects.
 
+use cel::semver::Semver;
+use model::names::{self, NameUse};
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{Errors, immutable, invalid_each, positive};
 use crate::validate::error::FieldError;
-use cel::semver::Semver;
-use model::names::{self, NameUse};
 
 const OLDEST: &str = "OldestEmulationVersion";
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use model::meta;
+use model::names;
 use serde_json::Value;
 
 use crate::custom::structural;
@@ -9,8 +11,6 @@ use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::error::FieldError;
 use crate::validate::matching;
-use model::meta;
-use model::names;
 
 const APPROVED: &str = "api-approved.kubernetes.io";
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use model::names;
+use model::quantity::Quantity;
 use serde_json::Value;
 
 use crate::read;
@@ -10,8 +12,6 @@ use crate::validate::devices::{items, label_name, qualified, taint, unique};
 use crate::validate::drivers::driver_name;
 use crate::validate::error::FieldError;
 use crate::validate::pod;
-use model::names;
-use model::quantity::Quantity;
 
 const DEVICES_MAX: usize = 128;
 const DEVICES_WITH_MORE_MAX: usize = 64;

@@ -2,6 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use cel::Program;
+use cel::syntax::Dialect;
+use cel::types::Ty;
+use model::names;
 use serde_json::Value;
 
 use crate::read;
@@ -10,10 +14,6 @@ use crate::validate::device_slice;
 use crate::validate::drivers::driver_name;
 use crate::validate::error::FieldError;
 use crate::validate::pod;
-use cel::Program;
-use cel::syntax::Dialect;
-use cel::types::Ty;
-use model::names;
 
 const REQUESTS_MAX: usize = 32;
 const CONSTRAINTS_MAX: usize = 32;

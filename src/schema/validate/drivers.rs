@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::names;
+use model::quantity::Quantity;
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{Errors, IMMUTABLE, NOT_NEGATIVE, immutable, invalid_each, join, label_selector};
 use crate::validate::error::FieldError;
 use crate::validate::volume;
-use model::names;
-use model::quantity::Quantity;
 
 const NODE_ID_MAX: usize = 256;
 const PARAMETERS_MAX: usize = 512;

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use model::names;
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{Errors, immutable, invalid_each, ip};
 use crate::validate::error::FieldError;
 use crate::validate::metadata;
-use model::names;
 
 const ENDPOINTS_MAX: usize = 1000;
 const ADDRESSES_MAX: usize = 100;

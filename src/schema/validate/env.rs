@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use model::names;
+use model::quantity::Quantity;
 use serde_json::{Map, Value};
 
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::container::no_back_steps;
 use crate::validate::error::FieldError;
-use model::names;
-use model::quantity::Quantity;
 
 /// Fields that an environment variable may show, sorted.
 const ENV_FIELDS: [&str; 9] = [

@@ -1,12 +1,12 @@
 //! Events: lenient for the core API, as old clients write them; strict for events.k8s.io.
 
+use model::meta;
+use model::names;
 use serde_json::{Value, json};
 
 use crate::read;
 use crate::validate::checks::{Errors, IMMUTABLE, invalid_each};
 use crate::validate::error::FieldError;
-use model::meta;
-use model::names;
 
 /// What the core API asks of an event, new or changed.
 pub(crate) fn event(object: &Value, errors: &mut Errors) {

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use model::meta;
+use model::names;
 use serde_json::{Value, json};
 
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::error::FieldError;
-use model::meta;
-use model::names;
 
 const PRECEDENCE_MAX: i64 = 10_000;
 const QUEUES_MAX: i64 = 10_000_000;

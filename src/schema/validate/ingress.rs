@@ -1,12 +1,12 @@
 //! Ingresses and their classes.
 
+use model::meta;
+use model::names;
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{Errors, immutable, invalid_each, ip};
 use crate::validate::error::FieldError;
-use model::meta;
-use model::names;
 
 const CLASS_ANNOTATION: &str = "kubernetes.io/ingress.class";
 const CONTROLLER_MAX: usize = 250;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use model::names;
 use serde_json::{Value, json};
 
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each, not_negative};
 use crate::validate::error::FieldError;
-use model::names;
 
 const RULES_MAX: usize = 20;
 const EXIT_CODES_MAX: usize = 255;

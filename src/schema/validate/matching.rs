@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use cel::Program;
+use cel::admission::{self, Extras};
+use cel::types::{BOOL, Ty};
+use model::names;
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each, join, label_selector};
 use crate::validate::error::FieldError;
-use cel::Program;
-use cel::admission::{self, Extras};
-use cel::types::{BOOL, Ty};
-use model::names;
 
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 const CONDITIONS_MAX: usize = 64;

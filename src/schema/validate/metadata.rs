@@ -2,14 +2,14 @@
 
 use std::collections::HashSet;
 
+use model::meta;
+use model::names::{self, NameCheck, NameUse};
 use serde_json::{Map, Value};
 
 use crate::behaviour::Finalizers;
 use crate::read;
 use crate::table::Resource;
 use crate::validate::error::FieldError;
-use model::meta;
-use model::names::{self, NameCheck, NameUse};
 
 const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
 /// So many owners too many that say they are the controller are told one by one.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use model::names;
 use serde_json::{Value, json};
 
 use crate::read;
@@ -9,7 +10,6 @@ use crate::validate::checks::{Errors, IMMUTABLE, cidr, invalid_each, ip, label_s
 use crate::validate::container::port;
 use crate::validate::error::FieldError;
 use crate::validate::{metadata, service_addresses};
-use model::names;
 
 pub(crate) fn service(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);

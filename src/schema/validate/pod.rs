@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use model::names;
 use serde_json::Value;
 
 use crate::read;
@@ -9,7 +10,6 @@ use crate::validate::checks::{Errors, invalid_each, ip, label_selector};
 use crate::validate::container::{self, Role};
 use crate::validate::error::FieldError;
 use crate::validate::{env, metadata, pod_resources, security, volume};
-use model::names;
 
 pub(crate) fn create(object: &Value, errors: &mut Errors) {
     match read::at(object, "spec") {

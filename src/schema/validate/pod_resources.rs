@@ -1,12 +1,12 @@
 //! `resources` of a pod as a whole: what all of its containers share.
 
+use model::names;
+use model::quantity::Quantity;
 use serde_json::{Value, json};
 
 use crate::read;
 use crate::validate::checks::{Errors, NOT_NEGATIVE, invalid_each};
 use crate::validate::error::FieldError;
-use model::names;
-use model::quantity::Quantity;
 
 const NAMES: [&str; 3] = ["cpu", "hugepages-", "memory"];
 

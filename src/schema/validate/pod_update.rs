@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
+use model::qos;
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::Errors;
 use crate::validate::error::FieldError;
-use model::qos;
 
 const ALLOWED: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
 

@@ -2,18 +2,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
-
-use crate::read;
-use crate::validate::checks::{Errors, invalid_each, join, label_selector};
-use crate::validate::error::FieldError;
-use crate::validate::matching::{compiles, conditions, made, match_resources, one_of};
 use cel::Program;
 use cel::admission::{self, Extras};
 use cel::syntax::Dialect;
 use cel::types::{BOOL, TEXT, Ty};
 use model::meta;
 use model::names;
+use serde_json::Value;
+
+use crate::read;
+use crate::validate::checks::{Errors, invalid_each, join, label_selector};
+use crate::validate::error::FieldError;
+use crate::validate::matching::{compiles, conditions, made, match_resources, one_of};
 
 const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
 const MUTABLE: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];

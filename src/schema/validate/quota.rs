@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use model::names;
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{Errors, IMMUTABLE, resource_list};
 use crate::validate::error::FieldError;
-use model::names;
 
 const STANDARD: [&str; 19] = [
     "configmaps",

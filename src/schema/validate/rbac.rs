@@ -1,11 +1,11 @@
 //! Roles and bindings.
 
+use model::names::{dns_subdomain_errors, path_segment_errors};
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each, label_selector};
 use crate::validate::error::FieldError;
-use model::names::{dns_subdomain_errors, path_segment_errors};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 

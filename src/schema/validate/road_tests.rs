@@ -1,5 +1,6 @@
 //! Plain manifests through decode, default, strategy, validate and tracking, as the server does it.
 
+use model::meta;
 use serde_json::{Value, json};
 
 use crate::apply::versions::Only;
@@ -7,7 +8,6 @@ use crate::catalog::Catalog;
 use crate::decode::{FieldValidation, conform};
 use crate::table::Resource;
 use crate::{apply, defaults, patch, strategy, validate};
-use model::meta;
 
 /// What `kubectl create --dry-run=client` and the documentation's first pages send.
 const MANIFESTS: &str = r#"

@@ -1,12 +1,12 @@
 //! Security contexts of pods and containers.
 
+use model::names;
 use serde_json::{Value, json};
 
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::container::local_path;
 use crate::validate::error::FieldError;
-use model::names;
 
 const PROFILES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 const PROFILE_BYTES_MAX: usize = 4095;

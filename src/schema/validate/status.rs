@@ -1,12 +1,12 @@
 //! What the counts in a workload's status may be.
 
+use model::names;
 use serde_json::Value;
 
 use crate::read;
 use crate::table::Resource;
 use crate::validate::checks::{Errors, NOT_NEGATIVE, ip};
 use crate::validate::error::FieldError;
-use model::names;
 
 /// The text for more available pods than ready ones.
 pub(crate) const READY: &str = "cannot be greater than readyReplicas";

@@ -1,13 +1,13 @@
 //! Volumes, claims, classes.
 
+use model::names;
+use model::quantity::Quantity;
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{Errors, IMMUTABLE, immutable, invalid_each, label_selector, resource_list};
 use crate::validate::error::FieldError;
 use crate::validate::{drivers, pod, volume};
-use model::names;
-use model::quantity::Quantity;
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 

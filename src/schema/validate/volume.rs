@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use model::names;
+use model::quantity::Quantity;
 use serde_json::Value;
 
 use crate::read;
@@ -9,8 +11,6 @@ use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::container::{local_path, no_back_steps};
 use crate::validate::error::FieldError;
 use crate::validate::{env, storage};
-use model::names;
-use model::quantity::Quantity;
 
 pub(super) const HOST_PATHS: [&str; 8] =
     ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use model::names;
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each, label_selector};
 use crate::validate::error::FieldError;
 use crate::validate::matching::{self, one_of};
-use model::names;
 
 const REVIEWS: [&str; 2] = ["v1", "v1beta1"];
 const SIDE_EFFECTS: [&str; 2] = ["None", "NoneOnDryRun"];

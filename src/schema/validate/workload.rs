@@ -1,5 +1,6 @@
 //! Workloads, autoscalers, disruption budgets.
 
+use model::names;
 use serde_json::Value;
 
 use crate::read;
@@ -11,7 +12,6 @@ use crate::validate::error::FieldError;
 use crate::validate::job;
 use crate::validate::pod::pod_template;
 use crate::validate::storage;
-use model::names;
 
 fn spec_of(object: &Value) -> &Value {
     read::at(object, "spec").unwrap_or(&Value::Null)

@@ -1,6 +1,5 @@
 //! Calling a real etcd: one HTTP/2 connection, to the first of its addresses that answers.
 
-use base::sync::Mutex;
 use std::fmt;
 use std::io;
 use std::pin::Pin;
@@ -8,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use base::sync::Mutex;
 use base::task::Group;
 use futures_util::Stream;
 use prost::Message;

@@ -1,7 +1,8 @@
 //! What openraft need not ask the writer's thread for.
 
-use base::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use base::sync::Mutex;
 
 use crate::journal::frame::EntryId;
 

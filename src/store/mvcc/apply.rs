@@ -1,9 +1,9 @@
 //! Commands become rows: the semantics of etcd's transactions, leases and floor, in memory; `flush` brings it to the
 //! database.
 
-use base::sync::RwLock;
 use std::collections::{BTreeMap, BTreeSet};
 
+use base::sync::RwLock;
 use bytes::Bytes;
 use rusqlite::Connection;
 

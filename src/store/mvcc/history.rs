@@ -1,9 +1,9 @@
 //! Reading the past for a watch: the rows from its first revision to where its live part begins, page by page.
 
-use base::sync::RwLock;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base::sync::RwLock;
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, params};
 

@@ -1,10 +1,10 @@
 //! Who watches what, and telling them. A watcher that does not keep up is let go; nobody waits for it.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use base::limits;
+use base::sync::Mutex;
 use tokio::sync::mpsc::{self, error::TrySendError};
 
 use crate::error::Error;

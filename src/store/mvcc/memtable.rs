@@ -1,8 +1,8 @@
 //! What is applied and not in the database yet. It is durable in the log already; readers find it here.
 
-use base::sync::{RwLock, RwLockReadGuard};
 use std::collections::BTreeMap;
 
+use base::sync::{RwLock, RwLockReadGuard};
 use base::time::Stopwatch;
 use bytes::Bytes;
 

@@ -1,10 +1,10 @@
 //! Reading without ever blocking the writer: the index says which rows, what is behind the database or a few reader
 //! connections fetch them.
 
-use base::sync::{Mutex, RwLock};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use base::sync::{Mutex, RwLock};
 use base::task::Group;
 use bytes::Bytes;
 use rusqlite::Connection;

@@ -1,10 +1,10 @@
 //! One connection to a member. It is made by a task of its own: callers give up after half a second, and on a slow
 //! machine or a long way a connection takes longer than that to come about.
 
-use base::sync::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use base::task::Group;
 use tokio::sync::watch;
 use tokio::time::Instant;

@@ -1,11 +1,11 @@
 //! openraft's log: every write becomes a job of the writer thread; entries not yet applied are kept in memory.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
+use base::sync::Mutex;
 use openraft::storage::{LogFlushed, LogState, RaftLogStorage};
 use openraft::{
     AnyError, ErrorSubject, ErrorVerb, LogId, OptionalSend, RaftLogReader, StorageError, StorageIOError, Vote,

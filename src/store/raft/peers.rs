@@ -1,11 +1,11 @@
 //! Calling the other members: one HTTP/2 connection to each, made when it is needed and again after it broke.
 
-use base::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::sync::Mutex;
 use base::task::Group;
 use bytes::Bytes;
 use tracing::{info, warn};

@@ -1,10 +1,10 @@
 //! A session: many streams over one connection, opened by us.
 
-use base::sync::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
+use base::sync::Mutex;
 use base::task::Group;
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadHalf, WriteHalf};

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::container::error::ConfigError;
 use base::confined::Dir;
 use base::confined::deadline::within;
 use k8s_openapi::api::core::v1::{Container, FileKeySelector};
 use tracing::warn;
+
+use crate::container::error::ConfigError;
 
 /// Bytes of a file of variables; an object of the API holds no more.
 const BYTES_MAX: usize = 1024 * 1024;
