@@ -1,10 +1,11 @@
-//! This room serves the Kubernetes API: it takes HTTP requests, decides who asks and whether they may, and turns
-//! them into reads, writes and watches of the store.
+//! This room serves the Kubernetes API: it takes HTTP requests, asks `authn`, `authz` and `admission`, and turns them
+//! into reads, writes and watches of `registry`'s objects.
 //!
 //! In: requests from `wire` (network) and `client` (same process). Out: `store::Txn`, responses, watch streams.
 //! It never knows what a kind means beyond what `schema`'s table says, and it never touches a node.
 //!
-//! The road of a request: [`serve`] → [`pipeline`] (stages) → `dispatch` → [`verbs`] (one file each) → `registry` and the store.
+//! The road of a request: [`serve`] → [`pipeline`] (stages) → `dispatch` → [`verbs`] (one file each) →
+//! `registry` and the store.
 
 pub mod access;
 pub mod aggregate;

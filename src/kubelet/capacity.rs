@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::devices::registry::Devices;
 use crate::machine::Machine;
-use crate::own_node::OwnNode;
+use crate::node_object::NodeObject;
 use crate::settings::Settings;
 
 /// No machine keeps more from its pods unless it is told to.
@@ -19,7 +19,7 @@ pub(crate) struct Capacity<'a> {
     pub(crate) settings: &'a Settings,
     pub(crate) machine: &'a Machine,
     pub(crate) devices: &'a Devices,
-    pub(crate) own: &'a OwnNode,
+    pub(crate) own: &'a NodeObject,
 }
 
 impl Capacity<'_> {

@@ -29,7 +29,7 @@ mod manager;
 mod mount_points;
 mod node;
 mod node_labels;
-mod own_node;
+mod node_object;
 mod plugins;
 mod pods;
 mod preload;

@@ -17,7 +17,7 @@ use crate::events::Recorder;
 use crate::images::pulls::Pulls;
 use crate::known::Known;
 use crate::machine::Machine;
-use crate::own_node::OwnNode;
+use crate::node_object::NodeObject;
 use crate::pods::admission::Host;
 use crate::preload::ready::Ready;
 use crate::probes::counts::ProbeCounts;
@@ -32,7 +32,7 @@ use crate::volumes::refs::{Ref, Refs};
 pub(crate) struct Node {
     pub(crate) config: Config,
     pub(crate) client: kube::Client,
-    pub(crate) own: OwnNode,
+    pub(crate) own: NodeObject,
     pub(crate) runtime: Runtime,
     pub(crate) cgroups: Cgroups,
     pub(crate) clock: Clock,
@@ -86,7 +86,7 @@ impl Node {
         let informers = Informers::new(client.clone(), group);
         let node = Node {
             events: Recorder::start(client.clone(), &config.node_name, group),
-            own: OwnNode::new(&informers, &config.node_name),
+            own: NodeObject::new(&informers, &config.node_name),
             machine: Machine::look(&config),
             refs,
             tokens: Tokens::default(),

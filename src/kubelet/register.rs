@@ -28,7 +28,7 @@ use crate::events::Kind;
 use crate::images;
 use crate::node::Node;
 use crate::node_labels::{arch, labels};
-use crate::own_node::OwnNode;
+use crate::node_object::NodeObject;
 use crate::runtime::Runtime;
 
 const LEASE_PERIOD: Duration = Duration::from_secs(10);
@@ -242,7 +242,7 @@ async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
 }
 
 /// Whether the Node shows volumes, or we have told of some.
-fn had_volumes(own: &OwnNode, before: &NodeStatus) -> bool {
+fn had_volumes(own: &NodeObject, before: &NodeStatus) -> bool {
     let shown = own.object().is_some_and(|n| n.status.as_ref().is_some_and(|s| s.volumes_in_use.is_some()));
     shown || before.volumes_in_use.is_some()
 }

@@ -18,7 +18,7 @@ use crate::config::Config;
 use crate::events::Kind;
 use crate::events::Recorder;
 use crate::node::Node;
-use crate::own_node::OwnNode;
+use crate::node_object::NodeObject;
 use crate::pods::admission::Host;
 use crate::pods::desired::Desired;
 use crate::pods::resizing::Grant;
@@ -141,7 +141,7 @@ impl Pods {
     }
 
     /// The API object that shows the pod: itself, or a static pod's mirror once there is one.
-    pub(crate) fn api_pod(&self, config: &Config, own: &OwnNode, pod: &Pod) -> Option<Pod> {
+    pub(crate) fn api_pod(&self, config: &Config, own: &NodeObject, pod: &Pod) -> Option<Pod> {
         if !is_static(pod) {
             return Some(pod.clone());
         }

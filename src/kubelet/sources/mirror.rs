@@ -13,14 +13,14 @@ use tracing::{debug, warn};
 
 use crate::config::Config;
 use crate::node::Node;
-use crate::own_node::OwnNode;
+use crate::node_object::NodeObject;
 use crate::sources::annotations::{HASH, MIRROR, annotation};
 
 /// Between two looks whether the node is registered.
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// Whether an object is the picture that this kubelet made of a static pod: anybody may write the annotation alone.
-pub(crate) fn is_of(config: &Config, own: &OwnNode, mirror: &Pod, pod: &Pod) -> bool {
+pub(crate) fn is_of(config: &Config, own: &NodeObject, mirror: &Pod, pod: &Pod) -> bool {
     is_picture(mirror, pod, &config.node_name, own.uid().as_deref())
 }
 
@@ -64,7 +64,7 @@ pub(crate) async fn keep(node: &Node, pod: &Pod, have: Option<&Pod>) {
 }
 
 /// The node's uid is known once it is registered; a mirror without its owner is refused.
-async fn uid_of_node(own: &OwnNode, rng: &Rng) -> String {
+async fn uid_of_node(own: &NodeObject, rng: &Rng) -> String {
     let mut backoff = Backoff::new(RETRY.0, RETRY.1);
     loop {
         match own.uid().filter(|uid| !uid.is_empty()) {

@@ -276,6 +276,13 @@ pub struct Applied {
     pub membership: StoredMembership,
 }
 
+impl Applied {
+    /// The index of the last entry.
+    pub fn index(&self) -> Option<u64> {
+        self.log.map(|log| log.index)
+    }
+}
+
 /// What is applied in a database of `member`.
 pub fn applied(conn: &Connection, path: &Path, member: u64) -> Result<Applied, Error> {
     let mut applied: Applied = meta(conn, path, "applied")?.unwrap_or_default();

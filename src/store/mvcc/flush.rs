@@ -172,7 +172,7 @@ impl Flusher {
 
     /// Writes what is behind if it is time. A disk that is full now may not be later: it is tried again.
     pub(super) fn flush_if_due(&mut self, log: &mut Log, applied: &Applied) {
-        let index = applied.log.map(|log| log.index);
+        let index = applied.index();
         if self.unsaved.since.is_none() && log.can_retire(index) {
             self.unsaved.add(0);
         }
@@ -202,7 +202,7 @@ impl Flusher {
     pub(super) fn flush(&mut self, log: &mut Log, applied: &Applied, level: Level) -> Result<(), Error> {
         self.check()?;
         let memtable = Arc::clone(&self.memtable);
-        let index = applied.log.map(|log| log.index);
+        let index = applied.index();
         let (newest_row, written) = {
             let rows = memtable.rows();
             let newest_row = rows.values().next_back().map(|row| row.entry).or(self.newest_row);
@@ -297,7 +297,7 @@ impl Flusher {
         self.memtable.clear();
         (self.unsaved, self.health) = (Unsaved::default(), Health::Sound);
         let held = self.load()?;
-        self.durable = held.applied.log.map(|log| log.index);
+        self.durable = held.applied.index();
         Ok(held)
     }
 

@@ -7,17 +7,17 @@ use client::informer::{Changes, Informer, Informers};
 use k8s_openapi::api::core::v1::Node;
 
 /// This machine's Node: labels, taints and capacity that people set count.
-pub(crate) struct OwnNode {
+pub(crate) struct NodeObject {
     informer: Informer<Node>,
     name: String,
     /// Its uid when it was registered last.
     registered: Mutex<Option<String>>,
 }
 
-impl OwnNode {
-    pub(crate) fn new(informers: &Informers, name: &str) -> OwnNode {
+impl NodeObject {
+    pub(crate) fn new(informers: &Informers, name: &str) -> NodeObject {
         let informer = informers.selected(&format!("metadata.name={name}"));
-        OwnNode { informer, name: name.to_owned(), registered: Mutex::default() }
+        NodeObject { informer, name: name.to_owned(), registered: Mutex::default() }
     }
 
     /// The object, when it was seen.
