@@ -25,6 +25,7 @@ mod joining;
 mod network;
 mod pods;
 mod rights;
+mod roles;
 mod volumes;
 mod workloads;
 
