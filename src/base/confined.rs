@@ -298,7 +298,7 @@ impl Dir {
         }
     }
 
-    /// What a path leads to, as a path without links: those on its way are followed as long as they stay in this
+    /// The place a path leads to, as a path without links: links on its way are followed as long as they stay in this
     /// folder. A target that begins with where this folder lies counts as below it. Whatever is changed afterwards, the
     /// path that is returned leads nowhere else.
     ///

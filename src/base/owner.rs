@@ -54,8 +54,8 @@ pub fn judge(dir: &Path, is_ours: impl Fn(&OsStr) -> bool) -> io::Result<Owner> 
     Ok(if all_ours { Owner::Ours } else { Owner::Shared })
 }
 
-/// What the mark of a folder says; `None` if there is no folder or no mark. A mark that says anything else, or is no
-/// file, makes it shared.
+/// Owner that the mark of a folder names; `None` if there is no folder or no mark. A mark that says anything else, or
+/// is no file, makes it shared.
 pub fn of(dir: &Path) -> io::Result<Option<Owner>> {
     let dir = match Dir::open(dir) {
         Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -33,7 +33,7 @@ use self::record::AddOn;
 
 /// The user in managedFields, and who reports events.
 pub const MANAGER: &str = "kedge-addons";
-/// What failed is tried again after this, twice as long each time up to the second.
+/// A failed file is tried again after this, twice as long each time up to the second.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
 
 /// A manifest that comes with this program.
@@ -45,14 +45,14 @@ pub struct Packaged {
     pub text: String,
 }
 
-/// What is told at start.
+/// Settings given at start.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The folder.
     pub dir: PathBuf,
     /// This server.
     pub server: String,
-    /// What comes with this program and is wanted.
+    /// The wanted ones of the manifests that come with this program.
     pub packaged: Vec<Packaged>,
     /// Names of `--disable`, packaged or not.
     pub disabled: BTreeSet<String>,
@@ -93,7 +93,7 @@ struct Keeper {
     rng: Rng,
     /// Checksum of each file as it was judged last by this process.
     seen: BTreeMap<String, String>,
-    /// What failed, and when it is tried again.
+    /// Files that failed, and when each is tried again.
     retries: BTreeMap<String, (Instant, Backoff)>,
 }
 

@@ -25,7 +25,7 @@ use crate::tunnel::split;
 /// A server that does not take a connection by then is passed over.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What is known of a server's health, best first.
+/// A server's health as far as it is known, best first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Health {
     Up,
@@ -51,7 +51,7 @@ struct State {
     doubted: BTreeSet<String>,
 }
 
-/// What the file holds.
+/// Content of the file.
 #[derive(Default, Serialize, Deserialize)]
 struct Saved {
     servers: Vec<String>,

@@ -9,7 +9,8 @@ use crate::node_names;
 use crate::protocol::{JoinRequest, MINOR, Role};
 use crate::refusal::{Differing, Refusal, SKEW_MAX_SECS};
 
-/// What a machine says of itself: an Ed25519 or ECDSA key in base64 takes about a hundred bytes, a machine id has 32.
+/// Bounds of a machine's statements about itself: an Ed25519 or ECDSA key in base64 takes about a hundred bytes, a
+/// machine id has 32.
 const KEY_BYTES_MAX: usize = 1024;
 const MACHINE_ID_BYTES_MAX: usize = 128;
 

@@ -1,4 +1,4 @@
-//! Who may join: the cluster's passwords and its bootstrap tokens.
+//! Credentials for joining: the cluster's passwords and its bootstrap tokens.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use crate::protocol::Role;
 use crate::refusal::Refusal;
 
-/// What a bootstrap token's groups must hold for a node to join by it.
+/// The group that a bootstrap token must name for a node to join by it.
 pub const NODE_GROUP: &str = "system:bootstrappers:kedge:default-node-token";
 
 /// The passwords in the join tokens.

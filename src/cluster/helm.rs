@@ -35,7 +35,7 @@ pub const USER: &str = "system:kedge-helm";
 const MANAGER: &str = "helm-controller";
 /// Charts that are worked on at once.
 const WORKERS: usize = 2;
-/// What failed is tried again after this, twice as long each time up to the second.
+/// A failed chart is tried again after this, twice as long each time up to the second.
 const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 /// The kinds are served by then after they were written, and between two looks.
 const SERVED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_millis(50));
@@ -43,7 +43,7 @@ const SERVED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_mi
 /// Gives the kubeconfig of [`USER`], its credential short-lived.
 pub type Kubeconfig = Arc<dyn Fn() -> Result<String, String> + Send + Sync>;
 
-/// What is told at start.
+/// Settings given at start.
 #[derive(Clone)]
 pub struct Config {
     /// Helm's folders are made here.

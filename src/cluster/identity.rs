@@ -54,7 +54,7 @@ pub struct Claim {
     pub address: IpAddr,
 }
 
-/// What is known of the claimed name.
+/// State of the claimed name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Nobody has it.
@@ -68,7 +68,7 @@ pub enum Standing {
     },
 }
 
-/// What is written down of a name.
+/// The record of a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {
@@ -95,7 +95,7 @@ impl Record {
         Record { public_key, machine_id, address: address.to_string(), node_uid: String::new(), waiting_since: 0 }
     }
 
-    /// What an earlier kedge kept in a Secret; its name is the node's.
+    /// Reads the record that an earlier kedge kept in a Secret; its name is the node's.
     fn of_secret(secret: &Secret) -> Option<(String, Record)> {
         let text = |field: &str| {
             let bytes =

@@ -46,11 +46,11 @@ pub fn address_of(url: &str) -> Result<String, String> {
     Ok(format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(base::ports::API)))
 }
 
-/// Who wants to join.
+/// A machine that wants to join.
 pub struct Joiner {
     /// Agent or server.
     pub role: Role,
-    /// What it was given.
+    /// The token it was given.
     pub token: Option<JoinToken>,
     /// The machine's key.
     pub key: NodeKey,

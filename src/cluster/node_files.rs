@@ -1,4 +1,4 @@
-//! What a node keeps of its membership under `<data-dir>/agent`: certificates, authorities, settings. With them it
+//! A node's files about its membership under `<data-dir>/agent`: certificates, authorities, settings. With them it
 //! starts while no server can be reached.
 
 use std::path::Path;
@@ -44,13 +44,13 @@ impl Requests {
     }
 }
 
-/// What is remembered beside the certificates.
+/// Facts that are kept beside the certificates.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Membership {
     /// The node's name.
     pub node_name: String,
-    /// What every node must know.
+    /// The settings of every node.
     pub settings: Settings,
     /// The fingerprint of the cluster's authorities.
     #[serde(default)]
@@ -62,7 +62,7 @@ pub struct NodeFiles {
     folder: AgentFolder,
     /// `system:node:NAME`.
     pub kubelet: Arc<CertStore>,
-    /// What port 10250 shows.
+    /// The certificate of port 10250.
     pub serving: Arc<CertStore>,
     /// `system:kube-proxy`.
     pub proxy: Arc<CertStore>,

@@ -1,4 +1,4 @@
-//! What a joining machine and a server say to each other: one request, one answer.
+//! Protocol between a joining machine and a server: one request, one answer.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -33,7 +33,7 @@ pub const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of a request: strangers send it, and 512 of them at once.
 pub const JOIN_BYTES_MAX: usize = 64 * 1024;
 
-/// What a machine wants to be.
+/// Role that a machine asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -77,7 +77,7 @@ pub struct JoinRequest {
     pub flags: BTreeMap<String, String>,
 }
 
-/// What all nodes must know of the cluster.
+/// Settings of the cluster that all nodes need.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
@@ -111,7 +111,7 @@ pub struct Welcome {
     pub kubelet_serving: String,
     /// See [`Welcome::kubelet_client`].
     pub proxy_client: String,
-    /// What every node must know.
+    /// The settings of every node.
     pub settings: Settings,
     /// Where servers answer, `host:port`.
     pub servers: Vec<String>,

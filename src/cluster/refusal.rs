@@ -33,7 +33,7 @@ pub enum Refusal {
     NotKedge {
         /// URL.
         url: String,
-        /// What is odd.
+        /// The reason.
         why: String,
     },
     /// The token was made by another cluster.
@@ -72,7 +72,7 @@ pub enum Refusal {
     UselessToken {
         /// Its public half.
         id: String,
-        /// What it lacks.
+        /// The capability that it lacks.
         lacks: String,
     },
     /// An agent's token does not make servers.
@@ -122,7 +122,7 @@ pub enum Refusal {
     },
     /// A name or request that no server accepts.
     Invalid {
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
     /// The server cannot say now.

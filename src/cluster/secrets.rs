@@ -1,6 +1,6 @@
-//! What must be equal on all servers: the authorities with their keys, the service-account key, the join tokens, the
-//! keys of encryption at rest. It travels once, in the answer to a server that joins, and lies in files after that: it
-//! depends on no token.
+//! Secrets that must be equal on all servers: the authorities with their keys, the service-account key, the join
+//! tokens, the keys of encryption at rest. It travels once, in the answer to a server that joins, and lies in files
+//! after that: it depends on no token.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -53,7 +53,7 @@ pub enum SnapshotError {
     Archive {
         /// The file.
         path: PathBuf,
-        /// What was seen.
+        /// The damage that was seen.
         why: String,
     },
     /// It is sealed with a token that was not given.
@@ -95,7 +95,7 @@ pub enum SnapshotError {
     Name(String),
 }
 
-/// What an archive says of itself.
+/// An archive's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     /// When it was made.
@@ -123,7 +123,7 @@ pub struct Listed {
     pub location: PathBuf,
     /// Its bytes.
     pub size: u64,
-    /// What it says of itself.
+    /// Its manifest.
     pub manifest: Manifest,
 }
 
@@ -143,7 +143,7 @@ fn database() -> PathBuf {
     store::folder::database(&Layout::relative().server().db())
 }
 
-/// What else of the server's folder is in an archive, where it exists.
+/// Other parts of the server's folder that are in an archive, where they exist.
 fn parts() -> [PathBuf; 6] {
     let server = Layout::relative().server();
     [server.tls(), server.token(), server.agent_token(), server.cred(), server.early_encryption(), server.manifests()]
@@ -297,7 +297,7 @@ fn broken<E: std::fmt::Display>(path: &Path) -> impl Fn(E) -> SnapshotError {
     move |err| SnapshotError::Archive { path: path.clone(), why: err.to_string() }
 }
 
-/// What an archive says of itself.
+/// Reads an archive's manifest.
 pub fn read_manifest(path: &Path) -> Result<Manifest, SnapshotError> {
     let mut archive = open(path)?;
     let mut entries = archive.entries().map_err(broken(path))?;
@@ -397,10 +397,10 @@ pub fn prune(dir: &Path, prefix: &str, node: &str, keep: usize) -> Result<Vec<St
     Ok(gone)
 }
 
-/// What a restore did.
+/// Result of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// What the archive said of itself.
+    /// The archive's manifest.
     pub manifest: Manifest,
     /// Where the state that was there before is now, if there was any.
     pub kept: Option<PathBuf>,

@@ -46,7 +46,7 @@ const WRONG_TOKEN_PAUSE: Duration = Duration::from_millis(500);
 /// A server without a majority keeps its nodes for so long: an election is shorter.
 const LONELY_PAUSE: Duration = Duration::from_secs(6);
 
-/// What the server side of joining works with.
+/// Settings and parts of the server side of joining.
 pub struct Config {
     /// Signs nodes' certificates.
     pub pki: Arc<Pki>,
@@ -58,7 +58,7 @@ pub struct Config {
     pub names: ServerNames,
     /// Reads where servers are.
     pub client: kube::Client,
-    /// What nodes must know.
+    /// The settings of nodes.
     pub settings: Settings,
     /// Flags that must agree on all servers.
     pub flags: std::collections::BTreeMap<String, String>,

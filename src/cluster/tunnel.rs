@@ -95,7 +95,7 @@ impl Tunnels {
     }
 }
 
-/// What servers may reach over this node's tunnels.
+/// Addresses that servers may reach over this node's tunnels.
 pub trait Reach: Send + Sync + 'static {
     /// Whether a server may dial `host:port`.
     fn allows(&self, host: IpAddr, port: u16) -> bool;
@@ -120,11 +120,11 @@ impl Dial for Gate {
     }
 }
 
-/// What keeping tunnels takes.
+/// Keeps a node's tunnels.
 pub struct Keeper {
     /// Shows the node's client certificate and trusts servers.
     pub tls: Arc<rustls::ClientConfig>,
-    /// What servers may reach.
+    /// Addresses that servers may reach.
     pub reach: Arc<dyn Reach>,
     /// Told which servers are up; `None` on a machine that is a server itself.
     pub balancer: Option<Arc<Balancer>>,

@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(Signer::from_pem(&both).unwrap().kid(), verifier.jwks()["keys"][0]["kid"]);
     }
 
-    /// What `openssl genrsa`, `openssl ecparam -genkey` and `openssl genpkey` write, made once for this test.
+    /// Keys as `openssl genrsa`, `openssl ecparam -genkey` and `openssl genpkey` write them, made once for this test.
     const OTHERS: [&str; 3] =
         [include_str!("testdata/rsa.pem"), include_str!("testdata/sec1.pem"), include_str!("testdata/p384.pem")];
 

@@ -114,7 +114,7 @@ pub enum Leaf {
     ClientAuthProxy,
     /// The API server when it calls a kubelet.
     ClientApiserver,
-    /// What the etcd face shows on the loopback address.
+    /// Server certificate of the etcd face on the loopback address.
     EtcdServer,
     /// Clients of the etcd face.
     EtcdClient,

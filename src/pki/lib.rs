@@ -1,4 +1,4 @@
-//! Who is who: certificate authorities, certificates, TLS set-ups, tokens, and service-account signatures.
+//! Identities: certificate authorities, certificates, TLS set-ups, tokens, and service-account signatures.
 //!
 //! In: a directory, a clock, names and addresses. Out: certificates that renew and swap while connections run,
 //! rustls configurations, signed and verified tokens. It never knows kinds, storage or HTTP.

@@ -196,8 +196,8 @@ fn check(new: &Authority, force: bool, now: Timestamp) -> Result<(), PkiError> {
     own_chain(new).map(drop)
 }
 
-/// What is served and trusted from now on: the new chain, the new signer as the old one vouches for it, and the old
-/// chain.
+/// The bundle that is served and trusted from now on: the new chain, the new signer as the old one vouches for it, and
+/// the old chain.
 fn joined(old: &Authority, new: &Authority) -> Result<String, PkiError> {
     let (was, is) = (identity::parse(&old.chain()[0])?, identity::parse(&new.chain()[0])?);
     let same_key = old.issuer().key().public_key_raw() == new.issuer().key().public_key_raw();

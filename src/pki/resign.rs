@@ -22,7 +22,7 @@ fn exchange(der: &[u8], place: usize, element: &[u8]) -> Option<Vec<u8>> {
     Some(tagged(0x30, &parts.concat()))
 }
 
-/// What stands in front of every signature of X.509: what was signed, how, and the bits.
+/// Signs in the form of X.509: the signed part, the algorithm, and the signature's bits.
 fn sign(to_be_signed: &[u8], algorithm: &[u8], key: &KeyPair) -> Option<Vec<u8>> {
     let mut bits = vec![0];
     bits.extend(key.sign(to_be_signed).ok()?);

@@ -111,7 +111,7 @@ impl Cipher {
         Some(out)
     }
 
-    /// What was sealed; `text` comes behind the prefix. `None`: another key, another place, or not whole.
+    /// Opens a sealed text; `text` begins behind the prefix. `None`: another key, another place, or not whole.
     pub fn open(self, key: &Key, context: &[u8], text: &[u8]) -> Option<Vec<u8>> {
         let secret = key.secret.expose();
         match self {
@@ -169,8 +169,7 @@ pub fn key_from_password(name: &str, password: &Secret<String>, salt: &[u8]) -> 
     Key { name: name.to_owned(), secret: Secret::new(key.to_vec()) }
 }
 
-/// What servers tell each other where others can read and write: sealed with a text that all servers, and they alone,
-/// hold.
+/// Seals messages among servers where others can read and write, with a text that all servers, and they alone, hold.
 pub struct AmongServers {
     key: Key,
     context: &'static str,
@@ -207,7 +206,7 @@ pub fn with_seed(seed: &[u8], context: &[u8], plain: &[u8], rng: &Rng) -> Option
     Some([derivation.as_slice(), &nonce, &text].concat())
 }
 
-/// What [`with_seed`] sealed. `None`: another seed, another place, or not whole.
+/// Opens a text that [`with_seed`] sealed. `None`: another seed, another place, or not whole.
 pub fn open_with_seed(seed: &[u8], context: &[u8], text: &[u8]) -> Option<Vec<u8>> {
     let (derivation, text) = text.split_at_checked(DERIVATION)?;
     let (nonce, text) = text.split_at_checked(GCM_NONCE)?;

@@ -121,7 +121,7 @@ impl Pki {
         Bundle::from_pem(self.authority(Ca::Client).bundle())
     }
 
-    /// What the API server's port accepts at the handshake: users' and front proxies' certificates.
+    /// Authorities that the API server's port accepts at the handshake: users' and front proxies' certificates.
     pub fn client_bundle(&self) -> Result<Bundle, PkiError> {
         Bundle::from_pems([self.authority(Ca::Client).bundle(), self.authority(Ca::RequestHeader).bundle()])
     }

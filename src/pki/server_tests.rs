@@ -1,4 +1,4 @@
-//! What a server's certificate directory promises over starts, changes and years.
+//! Promises of a server's certificate directory over starts, changes and years.
 
 use std::os::unix::fs::PermissionsExt as _;
 

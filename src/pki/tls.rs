@@ -167,7 +167,7 @@ pub fn unverified_client_config() -> Result<Arc<ClientConfig>, PkiError> {
     Ok(Arc::new(config))
 }
 
-/// What members of the store name in ALPN: their protocol is served beside the API, on its port.
+/// The ALPN name of the store's members: their protocol is served beside the API, on its port.
 pub const ALPN_PEER: &[u8] = b"kedge-peer";
 
 /// TLS between members of the store, the serving and the calling side: certificates of the peers' authority at both

@@ -188,7 +188,7 @@ pub struct PublishRequest {
     /// From a Secret.
     #[prost(map = "string, string", tag = "7")]
     pub secrets: HashMap<String, String>,
-    /// What making it gave, and what the driver wants to know of the pod.
+    /// The context from the volume's creation, and the facts of the pod that the driver asks for.
     #[prost(map = "string, string", tag = "8")]
     pub volume_context: HashMap<String, String>,
 }

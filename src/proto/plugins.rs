@@ -1,4 +1,4 @@
-//! What plugins of a kubelet speak: their registration, device plugins (`v1beta1`), and who has which devices (`v1`).
+//! Protocols of a kubelet's plugins: registration, device plugins (`v1beta1`), and the list of allocations (`v1`).
 
 use std::collections::HashMap;
 

@@ -21,7 +21,7 @@ use crate::mvcc::writer::Writer;
 use crate::pending::Pending;
 use crate::raft::image::{copy_pages, strip};
 
-/// What a copy holds.
+/// State that a copy holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contents {
     /// The cluster's number.
@@ -85,7 +85,7 @@ fn add(mut entries: Vec<Entry>, to: &Path, (member, rng): (u64, &Rng)) -> Result
     Writer::new(files, no_company(member))?.apply_foreign(&entries)
 }
 
-/// What a writer shares that works for itself.
+/// Shared state of a writer that works for itself.
 fn no_company(member: u64) -> Shared {
     Shared {
         index: Arc::default(),

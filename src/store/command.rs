@@ -1,4 +1,4 @@
-//! What Raft carries: batches of commands, each with the mark of the member where their callers wait.
+//! Payload of Raft's entries: batches of commands, each with the mark of the member where their callers wait.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub enum Command {
     },
 }
 
-/// What a command answered.
+/// Answer to a command.
 pub type Outcome = Result<TxnReply, Error>;
 
 /// Where a batch comes from, and the term for which it was made.
@@ -52,7 +52,7 @@ pub struct Origin {
 /// Commands that become durable together.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Batch {
-    /// Who waits for it.
+    /// The member and the place where its caller waits.
     pub origin: Origin,
     /// In the order in which they are applied.
     pub commands: Arc<Vec<Command>>,

@@ -7,7 +7,7 @@ use crate::{bounds, member};
 pub struct Config {
     /// The directory of the database, e.g. `<data-dir>/server/db`; made with mode 0700 if missing.
     pub dir: std::path::PathBuf,
-    /// What an empty directory becomes.
+    /// The start of a store whose directory is empty.
     pub birth: member::Birth,
     /// How members reach each other; `None` is a store that stays alone.
     pub network: Option<member::Network>,

@@ -1,4 +1,4 @@
-//! What the store does to files: a trait, so that tests can make each step of it fail. The shipped one hands all to the
+//! File operations of the store: a trait, so that tests can make each step of it fail. The shipped one hands all to the
 //! system.
 //!
 //! The log calls it directly. SQLite calls the system by itself: a disk of tests names a VFS of its own instead

@@ -1,4 +1,4 @@
-//! What can go wrong in the store, in its own words.
+//! Errors of the store, in its own words.
 
 use std::path::PathBuf;
 
@@ -33,7 +33,7 @@ pub enum Error {
     /// A request beyond a bound.
     #[error("request is too large: {what} {size}, at most {max} allowed")]
     TooLarge {
-        /// What is too large.
+        /// The thing that is too large.
         what: &'static str,
         /// How large it is.
         size: usize,
@@ -43,7 +43,7 @@ pub enum Error {
     /// A request that makes no sense, e.g. one key put twice in one transaction.
     #[error("invalid request: {why}")]
     Invalid {
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
     /// There is no such lease.
@@ -67,12 +67,12 @@ pub enum Error {
         /// The database.
         path: PathBuf,
     },
-    /// What is on disk contradicts itself.
+    /// The files contradict themselves.
     #[error("database {} is damaged: {why}", path.display())]
     Corrupt {
         /// The database.
         path: PathBuf,
-        /// What was seen.
+        /// The contradiction that was seen.
         why: String,
     },
     /// The data was written by a newer kedge.
@@ -96,9 +96,9 @@ pub enum Error {
     /// Reading or writing failed.
     #[error("{doing}: {why}")]
     Io {
-        /// What was tried.
+        /// The step that failed.
         doing: &'static str,
-        /// What the system said.
+        /// The system's own words.
         why: String,
     },
     /// No leader and no majority agreed in time. The write may still happen.
@@ -132,7 +132,7 @@ pub enum Error {
         servers: String,
         /// How long it was tried.
         secs: u64,
-        /// What each of them, or the network, said last.
+        /// The last answer of each of them, or of the network.
         why: String,
     },
     /// The cluster let this member go.

@@ -119,7 +119,7 @@ impl External {
     }
 }
 
-/// What etcd's error means here.
+/// Converts an error of etcd.
 fn error(status: &Status) -> Error {
     let text = status.message();
     match status.code() {

@@ -22,7 +22,7 @@ mod vfs;
 
 const SECTOR: usize = 512;
 
-/// What goes wrong.
+/// Fault to inject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Nothing.
@@ -43,7 +43,7 @@ pub(crate) enum Fault {
     BitRots,
 }
 
-/// What was done to a file and is not on the platter.
+/// Change of a file that is not on the platter.
 #[derive(Debug)]
 enum Pending {
     Write(usize, Vec<u8>),
@@ -52,13 +52,13 @@ enum Pending {
 
 #[derive(Debug, Default)]
 struct Image {
-    /// What is on the platter.
+    /// Bytes on the platter.
     platter: Vec<u8>,
-    /// What was done since, in its order.
+    /// Changes since, in their order.
     pending: Vec<Pending>,
 }
 
-/// What was done to names and is not on the platter.
+/// Change of a name that is not on the platter.
 #[derive(Clone, Debug)]
 enum Naming {
     /// A file was created.
@@ -116,7 +116,7 @@ pub(crate) struct FaultyDisk {
     state: Mutex<State>,
 }
 
-/// What is done to a file.
+/// Operation on a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Write,

@@ -61,7 +61,7 @@ fn batch(rng: &Rng) -> Batch {
     Batch { origin: Origin::default(), commands: std::sync::Arc::new((0..rng.below(4)).map(command).collect()) }
 }
 
-/// What is decoded from bent bytes can be sent on and is the same then.
+/// A message decoded from bent bytes can be sent on and is the same then.
 fn call<C: Call>(bytes: &[u8]) {
     if let Ok(read) = decode::<C>(bytes) {
         let again = encode(&read).unwrap();

@@ -26,7 +26,7 @@ pub struct KeyValue {
     pub lease: u64,
 }
 
-/// What happened to a key.
+/// Kind of a key's change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// Created or changed.
@@ -38,7 +38,7 @@ pub enum EventKind {
 /// One change of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What happened.
+    /// Put or delete.
     pub kind: EventKind,
     /// The key after it; for a delete only `key` and `mod_revision` (of the delete) are set.
     pub kv: KeyValue,
@@ -52,6 +52,6 @@ pub struct Event {
 pub struct EventBatch {
     /// The revision of all events in it.
     pub revision: Revision,
-    /// What changed.
+    /// The changes.
     pub events: Arc<[Event]>,
 }

@@ -68,7 +68,7 @@ impl Lessor {
         }
     }
 
-    /// What is left of a lease's life in seconds.
+    /// Seconds left of a lease's life.
     ///
     /// Errors: `LeaseNotFound`, `NotLeader` while there is no leader.
     pub async fn left(&self, id: u64) -> Result<i64, Error> {

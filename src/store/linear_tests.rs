@@ -79,7 +79,7 @@ async fn client(
     }
 }
 
-/// What each member takes for true, for the one who reads that this test failed.
+/// Each member's view, for the reader of a failure.
 fn how_it_stands(stores: &[(Arc<Store>, Group)]) -> String {
     let lines = stores.iter().map(|(store, _)| {
         let node = store.node();

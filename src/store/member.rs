@@ -8,7 +8,7 @@ use std::io;
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-/// What an empty directory becomes. A directory that holds a store already goes on with what it holds.
+/// The start of a store whose directory is empty. A directory that holds a store already goes on with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Birth {
     /// A cluster of its own: member 1, alone, leading at once.
@@ -17,7 +17,7 @@ pub enum Birth {
     Joining,
 }
 
-/// What a directory holds.
+/// State of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// No store, or one in which nothing ever happened.
@@ -72,7 +72,7 @@ impl Dial for MutualTls {
     }
 }
 
-/// What the group's membership says of a member; travels in Raft's log.
+/// A member's entry in the group's membership; travels in Raft's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Peer {
     /// `host:port`; empty for a member that never had another.
@@ -97,7 +97,7 @@ pub struct Member {
     pub lag_entries: Option<u64>,
 }
 
-/// Who leads, as this member knows it.
+/// The leader, as this member knows it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Leadership {
     /// The leader's number; `None` while there is none.

@@ -143,7 +143,7 @@ impl Dial for Port {
     }
 }
 
-/// What each member holds, values and all.
+/// Hash and revision of each member's content, values included.
 pub(crate) async fn hashes(stores: &[(Arc<Store>, Group)]) -> Vec<(u64, Revision)> {
     let hashes = stores.iter().map(|(store, _)| async move { store.hash(None).await.unwrap() });
     futures_util::future::join_all(hashes).await

@@ -28,7 +28,7 @@ pub struct Pending {
 pub struct PendingBatch {
     /// Its number.
     pub seq: u64,
-    /// What it holds.
+    /// The commands of the batch.
     pub commands: Arc<Vec<Command>>,
     done: Option<oneshot::Receiver<()>>,
 }

@@ -104,7 +104,7 @@ async fn work(open: &mut Open, n_writes: u64) -> (u64, bool) {
     (acknowledged, true)
 }
 
-/// What is there must be a state that once was, whole. `None` if the disk refuses to be read.
+/// The state on the disk must be one that once was, whole. `None` if the disk refuses to be read.
 async fn check(store: &Store, seed: u64) -> Option<u64> {
     let revision = store.current_revision();
     let read =
@@ -175,7 +175,7 @@ fn rot(rng: &Rng, dir: &Path) {
     }
 }
 
-/// What became of the lives with one fault.
+/// Outcomes of the lives with one fault.
 #[derive(Default)]
 struct Tally {
     lives: u64,

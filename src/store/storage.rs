@@ -8,7 +8,7 @@ use crate::kv::Revision;
 use crate::txn::{RangeReply, RangeRequest, Txn, TxnReply};
 use crate::watch::WatchStream;
 
-/// What to watch.
+/// Range and start of a watch.
 #[derive(Clone, Debug, Default)]
 pub struct WatchRequest {
     /// The key, or the first of the range.

@@ -196,7 +196,7 @@ impl Store {
         }
     }
 
-    /// Who leads. `is_me` turns false as soon as this member cannot be sure any more, before another one can lead.
+    /// The leader. `is_me` turns false as soon as this member cannot be sure any more, before another one can lead.
     pub fn leadership(&self) -> watch::Receiver<Leadership> {
         self.leadership.clone()
     }
@@ -273,7 +273,7 @@ impl Store {
         }
     }
 
-    /// What this member says of itself.
+    /// Status of this member.
     pub fn status(&self) -> MemberStatus {
         self.reporter().status()
     }

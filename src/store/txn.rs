@@ -126,7 +126,7 @@ pub struct Txn {
     pub failure: Vec<Op>,
 }
 
-/// What one step of a transaction answered.
+/// Answer of one operation of a transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OpReply {
     /// Of [`Op::Put`].
@@ -147,7 +147,7 @@ pub enum OpReply {
     Txn(Box<TxnReply>),
 }
 
-/// What a transaction answered, once it is durable and applied.
+/// Answer of a transaction, once it is durable and applied.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TxnReply {
     /// Whether the conditions held.
@@ -158,7 +158,7 @@ pub struct TxnReply {
     pub replies: Vec<OpReply>,
 }
 
-/// What to read.
+/// Range, order and limit of a read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangeRequest {
     /// The key, or the first of the range.
@@ -177,7 +177,7 @@ pub struct RangeRequest {
     pub serializable: bool,
 }
 
-/// What was read; all of it as of one revision.
+/// Result of a read; all of it as of one revision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RangeReply {
     /// The store's revision when it answered. With `RangeRequest::revision = None` the keys are as of it, so a watch

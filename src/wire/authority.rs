@@ -244,7 +244,8 @@ mod tests {
         (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
     }
 
-    /// What Debian's etcdctl 3.4 sends first with `--endpoints unix:///tmp/ha/s/etcd.sock`, and the same with dashes.
+    /// Bytes that Debian's etcdctl 3.4 sends first with `--endpoints unix:///tmp/ha/s/etcd.sock`, and the same with
+    /// dashes.
     const FIELDS: [&str; 2] = [
         "8386459060a924882d9dcb6571af9b8b1b4754c5418e6134d6c4e3610c15",
         "8386459060a924882d9dcb6571af9b8b1b4754c5418e5934d6b4e3590b15",
@@ -255,7 +256,7 @@ mod tests {
         [&[0, 0, u8::try_from(payload.len()).unwrap(), kind, flags, 0, 0, 0, 1], payload].concat()
     }
 
-    /// What hyper sees of what comes in pieces of `n` bytes.
+    /// Bytes that hyper sees when they come in pieces of `n`.
     fn seen(sent: &[u8], n: usize) -> Vec<u8> {
         let mut dashed = Dashed::new(());
         for piece in sent.chunks(n) {

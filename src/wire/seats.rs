@@ -167,7 +167,7 @@ impl Drop for Seat {
     }
 }
 
-/// Who an address stands for: whoever has one IPv6 address has all of its /64.
+/// The client that an address stands for: a client with one IPv6 address has all of its /64.
 pub fn who(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(v6) => IpAddr::V6(Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX))),

@@ -214,7 +214,7 @@ fn remove_path(path: &Path, keep: &[&str], top: Top) -> Left {
     left
 }
 
-/// What a removal takes.
+/// Extent of a removal.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Takes {
     All,

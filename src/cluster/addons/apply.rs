@@ -23,7 +23,7 @@ pub struct Cluster {
     client: kube::Client,
 }
 
-/// What was done.
+/// Result of a file that was applied.
 pub struct Done {
     /// The AddOn as it stands.
     pub addon: AddOn,
@@ -33,7 +33,7 @@ pub struct Done {
     pub changed: bool,
 }
 
-/// What could not be done.
+/// A file that could not be applied in whole.
 pub struct Failed {
     /// The AddOn, if it is there.
     pub addon: Option<AddOn>,

@@ -28,7 +28,7 @@ pub struct Manifest {
     pub checksum: String,
 }
 
-/// What the folder holds.
+/// Content of the folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// By name.

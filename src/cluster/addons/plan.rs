@@ -1,4 +1,4 @@
-//! What is to be done, given the folder and the cluster. Pure.
+//! The plan: steps from the folder and the cluster. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -46,7 +46,7 @@ pub enum Step {
     },
 }
 
-/// What is to be done: first what goes, then what comes.
+/// The steps to take: removals first, then the files to apply.
 pub fn plan(view: &View<'_>) -> Vec<Step> {
     let mut steps = removals(view);
     for manifest in view.found.manifests.values() {

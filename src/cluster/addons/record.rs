@@ -37,7 +37,7 @@ pub struct AddOn {
     pub server: String,
     /// SHA-256 of the file.
     pub checksum: String,
-    /// What it holds of the cluster.
+    /// The objects that the file made.
     pub objects: Vec<Held>,
     /// The checksum that was applied without a failure.
     pub applied: String,

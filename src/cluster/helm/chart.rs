@@ -1,4 +1,4 @@
-//! What a HelmChart and its HelmChartConfig ask for, as files and arguments of `helm`. Pure.
+//! A HelmChart and its HelmChartConfig as files and arguments of `helm`. Pure.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -111,7 +111,7 @@ pub struct ConfigSpec {
     pub failure_policy: String,
 }
 
-/// What other objects of the namespace hold of it.
+/// Parts of a chart that other objects of the namespace hold.
 #[derive(Clone, Debug, Default)]
 pub struct Fetched {
     /// Of Secrets that hold values, repository credentials and registry credentials, by name.
@@ -120,7 +120,7 @@ pub struct Fetched {
     pub authorities: Vec<String>,
 }
 
-/// What is done where an installation failed before.
+/// Reaction to an installation that failed before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailure {
     /// Uninstall, and begin anew.
@@ -146,7 +146,7 @@ pub struct Layout {
     pub timeout: Duration,
     /// Tries.
     pub tries_max: u32,
-    /// What is done where it failed before.
+    /// Reaction if it failed before.
     pub on_failure: OnFailure,
     /// Names the content: another one is another installation.
     pub hash: String,

@@ -19,7 +19,7 @@ pub fn configs() -> ApiResource {
     )
 }
 
-/// What is applied before the first chart is looked at: resource, name, object.
+/// Objects to apply before the first chart is looked at: resource, name, object.
 pub fn all() -> [(ApiResource, &'static str, Value); 3] {
     let definitions = || {
         let kind = GroupVersionKind::gvk("apiextensions.k8s.io", "v1", "CustomResourceDefinition");

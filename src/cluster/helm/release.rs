@@ -23,7 +23,7 @@ const SECRETS_MAX: usize = 64;
 /// A HelmChart with this annotation is somebody else's.
 const UNMANAGED: &str = "helmcharts.helm.cattle.io/unmanaged";
 
-/// What was done with a chart.
+/// Result of a chart's step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing more is to be done until something changes.
@@ -50,7 +50,7 @@ pub struct Charts {
     pub(super) recorder: Recorder,
 }
 
-/// What helm is called for, by how the release stands.
+/// The call of helm, chosen by the release's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Upgrade,

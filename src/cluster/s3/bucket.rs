@@ -66,7 +66,7 @@ pub enum S3Error {
     Refused {
         /// The endpoint.
         host: String,
-        /// What was asked.
+        /// The request.
         doing: String,
         /// HTTP's status.
         status: u16,
@@ -80,9 +80,9 @@ pub enum S3Error {
     Answer {
         /// The endpoint.
         host: String,
-        /// What was asked.
+        /// The request.
         doing: String,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// No answer in time.
@@ -90,7 +90,7 @@ pub enum S3Error {
     Timeout {
         /// The endpoint.
         host: String,
-        /// What was asked.
+        /// The request.
         doing: String,
         /// The limit.
         secs: u64,
@@ -122,7 +122,7 @@ impl S3Error {
     }
 }
 
-/// What is sent.
+/// Body of a request.
 enum Payload<'a> {
     Bytes(Bytes),
     Part { file: &'a Path, offset: u64, len: u64 },
@@ -163,7 +163,7 @@ pub struct Bucket {
     host: String,
     /// The host without a port.
     name: String,
-    /// What the path of an object begins with.
+    /// The beginning of every object's path.
     root: String,
     part_bytes: u64,
     clock: Clock,

@@ -9,7 +9,7 @@ use base::sync::Mutex;
 
 use super::sign::{self, Signed};
 
-/// What one request was.
+/// A request as it came.
 pub(super) struct Asked {
     pub(super) method: String,
     pub(super) target: String,

@@ -11,7 +11,7 @@ use pki::bundle::Bundle;
 
 use super::sign::Keys;
 
-/// What is asked where nothing is said: AWS, which has an address of its own in each region.
+/// The endpoint that is the default: AWS, which has an address of its own in each region.
 pub const ENDPOINT: &str = "s3.amazonaws.com";
 /// Its first region.
 pub const REGION: &str = "us-east-1";
@@ -70,7 +70,7 @@ pub struct Settings {
     pub folder: String,
     /// How the bucket is named.
     pub lookup: Lookup,
-    /// Who asks.
+    /// The keys that sign.
     pub keys: Keys,
     /// By way of this.
     pub proxy: Option<Proxy>,

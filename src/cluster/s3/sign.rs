@@ -8,7 +8,7 @@ use base::secret::Secret;
 use jiff::Timestamp;
 use ring::{digest, hmac};
 
-/// Who asks.
+/// Access keys of an account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Keys {
     /// AWS_ACCESS_KEY_ID.
@@ -19,7 +19,7 @@ pub struct Keys {
     pub session: Option<Secret<String>>,
 }
 
-/// What is signed of a request.
+/// The signed parts of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Signed<'a> {
     /// `GET`, `PUT`, …

@@ -1,4 +1,4 @@
-//! What is needed of S3's answers in XML: lists of objects, an upload's id, errors. Pure.
+//! Reading S3's answers in XML: lists of objects, an upload's id, errors. Pure.
 
 /// An object in a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub struct Entry {
 pub struct Page {
     /// The objects.
     pub entries: Vec<Entry>,
-    /// What to ask for the next page with.
+    /// The token of the next page.
     pub next: Option<String>,
 }
 

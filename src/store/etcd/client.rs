@@ -66,7 +66,7 @@ pub struct Client {
     group: Group,
 }
 
-/// What a call goes over.
+/// Connection that a call goes over.
 #[derive(Clone)]
 struct Way(Http2);
 

@@ -1,4 +1,4 @@
-//! What a call of etcd's protocol works with.
+//! State that the calls of etcd's protocol work with.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ pub struct Context {
     pub rng: Rng,
     /// Owns the tasks of watches.
     pub group: Group,
-    /// What members are told to be reached at.
+    /// The address at which clients are told to reach this member.
     pub client_url: String,
 }
 

@@ -65,7 +65,7 @@ pub fn is_worked_over(request: &pb::RangeRequest) -> bool {
     (sorted && !by_key) || bounds.iter().any(|bound| *bound != 0)
 }
 
-/// What to read. Errors: an unknown order.
+/// Converts a range request. Errors: an unknown order.
 pub fn range(request: &pb::RangeRequest) -> Result<RangeRequest, Status> {
     if request.key.is_empty() {
         return Err(Status::invalid_argument("etcdserver: key is not provided"));

@@ -48,7 +48,7 @@ fn raised(context: &Context, asked: i32) -> Vec<pb::AlarmMember> {
         .collect()
 }
 
-/// What is wrong with this member. Alarms end by themselves when what they say is over; who asks for their end has it
+/// Lists this member's alarms. An alarm ends by itself when its cause is over; a request to end one has the cause
 /// looked at now.
 pub async fn alarm(context: Arc<Context>, request: pb::AlarmRequest) -> Result<pb::AlarmResponse, Status> {
     let before = raised(&context, request.alarm);

@@ -44,7 +44,7 @@ pub async fn serve(context: Arc<Context>, req: Request<Body>) -> Response<Body> 
     grpc.streaming(service, req).await.map(wire::body::from_http)
 }
 
-/// What a watch's task tells its stream.
+/// Message of a watch's task to its stream.
 struct News {
     watch_id: i64,
     batch: Result<EventBatch, Error>,

@@ -24,7 +24,7 @@ struct Shim {
     about: *mut About,
 }
 
-/// What a file is, on the heap.
+/// A file's state, on the heap.
 struct About {
     disk: Arc<FaultyDisk>,
     path: PathBuf,

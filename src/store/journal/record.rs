@@ -48,7 +48,7 @@ pub struct Mark {
     pub number: u64,
 }
 
-/// What a record says. New variants are added at the end: the form on the disk counts them.
+/// Content of a record. New variants are added at the end: the form on the disk counts them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Head {
     /// Entries follow. Those that the log has from the first of them on count no more; if it ends before `prev`, all
@@ -124,7 +124,7 @@ fn sum(whole: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// What a sector of a record carries. Nobody who writes values knows the salt.
+/// The tag that each sector of a record carries. Clients that write values do not know the salt.
 fn tag(salt: u64, segment: u64, crc: u32, place: u64) -> u64 {
     // The finalizer of SplitMix64, once for each number.
     [segment, u64::from(crc), place].iter().fold(salt, |mixed, number| {
@@ -206,7 +206,7 @@ fn cut_short() -> Error {
 }
 
 impl Record<'_> {
-    /// What it says.
+    /// Decodes the record's content.
     ///
     /// Errors: `Io` if a newer kedge wrote it.
     pub fn head(&self) -> Result<Head, Error> {

@@ -1,4 +1,4 @@
-//! What a log holds when it is opened, after an ordered stop or a power cut.
+//! Recovery: reads a log when it is opened, after an ordered stop or a power cut.
 //!
 //! Only one record is on its way to the disk at any time. So where the last segment has no whole record, the log ends,
 //! and nothing that was acknowledged lies behind it. A whole record behind a broken one says something else: the broken
@@ -23,7 +23,7 @@ pub struct Full {
     pub last: Option<u64>,
 }
 
-/// What the files hold.
+/// Content of the files.
 #[derive(Debug, Default)]
 pub struct Found {
     /// The entries.

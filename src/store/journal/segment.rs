@@ -26,7 +26,7 @@ pub fn segment_of(path: &Path) -> Option<u64> {
     if name.len() == 16 { u64::from_str_radix(name, 16).ok() } else { None }
 }
 
-/// What the system's error means here.
+/// Converts an error of the system.
 pub fn failed(path: &Path, err: &io::Error) -> Error {
     match err.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::NoSpace { path: path.to_owned() },

@@ -1,4 +1,4 @@
-//! What openraft need not ask the writer's thread for.
+//! Facts of the log that openraft reads without asking the writer's thread.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

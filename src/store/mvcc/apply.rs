@@ -44,7 +44,7 @@ pub struct Pass<'a> {
     pub conn: &'a Connection,
     /// The rows that are not in the database yet.
     pub memtable: &'a Memtable,
-    /// What else is not.
+    /// Other state that the database lacks.
     pub unsaved: &'a mut Unsaved,
     /// The versions.
     pub index: &'a RwLock<Index>,
@@ -56,7 +56,7 @@ pub struct Pass<'a> {
     pub entry: (u64, u64),
     /// Whether events carry the key as it was.
     pub want_prev: bool,
-    /// What to tell the watchers.
+    /// Batches for the watchers.
     pub told: Vec<EventBatch>,
     /// Changes so far in the revision being made.
     pub events: Vec<Event>,
@@ -97,7 +97,7 @@ fn check_branches(txn: &Txn) -> Result<(), Error> {
     Ok(())
 }
 
-/// What stops a pass: a value that cannot be read.
+/// Error that stops a pass: a value cannot be read.
 type Broken = rusqlite::Error;
 
 impl Pass<'_> {
@@ -175,7 +175,7 @@ impl Pass<'_> {
         })
     }
 
-    /// What the state refuses, found before anything is changed.
+    /// Refuses a transaction that the state does not allow, before anything is changed.
     fn refuse(&self, txn: &Txn, verdicts: &mut impl Iterator<Item = bool>) -> Result<(), Error> {
         for op in branch(txn, verdicts) {
             match op {

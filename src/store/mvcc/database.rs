@@ -87,7 +87,7 @@ pub fn lock_dir(dir: &Path) -> Result<DirLock, Error> {
     Ok(DirLock(file))
 }
 
-/// What tells the log of this database from others': kept, or drawn.
+/// Salt that tells the log of this database from others': kept, or drawn.
 pub fn salt(conn: &Connection, path: &Path, rng: &Rng) -> Result<u64, Error> {
     if let Some(salt) = meta(conn, path, "log_salt")? {
         return Ok(salt);
@@ -231,7 +231,7 @@ pub fn open_reader(disk: &dyn Disk, path: &Path) -> Result<Connection, Error> {
     Ok(conn)
 }
 
-/// What SQLite's error means here.
+/// Converts an error of SQLite.
 pub fn sqlite(path: &Path, doing: &'static str, err: rusqlite::Error) -> Error {
     match err.sqlite_error_code() {
         Some(rusqlite::ErrorCode::SystemIoFailure) if is_passing(&err) => Error::NoSpace { path: path.to_owned() },
@@ -267,7 +267,7 @@ pub fn set_meta<T: serde::Serialize>(conn: &Connection, name: &str, value: &T) -
     conn.prepare_cached("INSERT OR REPLACE INTO meta VALUES (?, ?)")?.execute(params![name, text]).map(drop)
 }
 
-/// What is applied, as `meta` keeps it.
+/// Log position and membership that are applied, as `meta` keeps them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Applied {
     /// The last entry.
@@ -283,7 +283,7 @@ impl Applied {
     }
 }
 
-/// What is applied in a database of `member`.
+/// Reads the applied position in a database of `member`.
 pub fn applied(conn: &Connection, path: &Path, member: u64) -> Result<Applied, Error> {
     let mut applied: Applied = meta(conn, path, "applied")?.unwrap_or_default();
     applied.log = newest(applied.log, newest_row(conn, path)?, member);
@@ -310,7 +310,7 @@ pub fn newest(meta: Option<EntryId>, row: Option<(u64, u64)>, member: u64) -> Op
     }
 }
 
-/// What the rows of `history` say about the state.
+/// State that the rows of `history` make.
 #[derive(Debug)]
 pub struct Loaded {
     /// All versions.

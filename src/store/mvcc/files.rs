@@ -21,7 +21,7 @@ const TAKEN_AT_ONCE: usize = 256;
 /// Database and log.
 #[derive(Debug)]
 pub struct Files {
-    /// What they are on.
+    /// The disk they are on.
     pub disk: Arc<dyn Disk>,
     /// The connection that writes.
     pub conn: Connection,

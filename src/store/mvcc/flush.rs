@@ -301,7 +301,7 @@ impl Flusher {
         Ok(held)
     }
 
-    /// What an error of SQLite means. One that does not pass by itself breaks the store: after a sync that failed the
+    /// Converts an error of SQLite. One that does not pass by itself breaks the store: after a sync that failed the
     /// kernel takes its pages for clean, so a later sync that succeeds says nothing of them, and the log that has what
     /// they held would be let go.
     pub(super) fn broken_by(&mut self, doing: &'static str, err: rusqlite::Error) -> Error {

@@ -1,4 +1,4 @@
-//! Who watches what, and telling them. A watcher that does not keep up is let go; nobody waits for it.
+//! Watchers, their ranges, and the delivery of events. A watcher that does not keep up is let go; nobody waits for it.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ struct Watchers {
     closed: bool,
 }
 
-/// What watchers are told.
+/// Events that watchers are told.
 #[derive(Debug, Default)]
 pub struct Told {
     /// The changes, a batch a revision.

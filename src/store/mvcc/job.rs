@@ -1,4 +1,4 @@
-//! What the thread that writes is asked to do.
+//! Jobs of the thread that writes.
 
 use tokio::sync::oneshot;
 
@@ -24,9 +24,9 @@ pub enum Job {
     Truncate { since: u64, reply: Answer<()> },
     /// Drops entries up to `upto`.
     Purge { upto: EntryId, reply: Answer<()> },
-    /// What the log holds.
+    /// Reports the log's bounds.
     LogState { reply: Answer<LogState> },
-    /// What the state machine holds.
+    /// Reports the state machine's position.
     Applied { reply: Answer<AppliedState> },
     /// Makes the vote durable.
     SaveVote { vote: Vote, reply: Answer<()> },

@@ -1,4 +1,5 @@
-//! What is applied and not in the database yet. It is durable in the log already; readers find it here.
+//! The memtable: changes that are applied and not in the database yet. They are durable in the log already; readers
+//! find them here.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +55,7 @@ impl Memtable {
     }
 }
 
-/// What else the database lacks.
+/// Other state that the database lacks.
 #[derive(Debug, Default)]
 pub struct Unsaved {
     /// Leases that came, with their lives, and those that went.

@@ -130,7 +130,7 @@ impl Reader {
         .map_err(|_| Error::Closed)?
     }
 
-    /// What the versions of keys are.
+    /// The versions of keys.
     pub fn index(&self) -> Arc<RwLock<Index>> {
         Arc::clone(&self.index)
     }

@@ -13,7 +13,7 @@ use crate::mvcc::memtable::Memtable;
 use crate::mvcc::space::Space;
 use crate::pending::Pending;
 
-/// What the thread shares with the rest of the store.
+/// State that the thread shares with the rest of the store.
 #[derive(Clone, Debug)]
 pub struct Shared {
     /// The versions.
@@ -30,9 +30,9 @@ pub struct Shared {
     pub leases_changed: Arc<tokio::sync::Notify>,
     /// The cluster's number; a snapshot brings another to a member that joins.
     pub cluster_id: Arc<AtomicU64>,
-    /// What openraft need not ask the thread for.
+    /// Facts of the log that openraft reads without asking the thread.
     pub applied_index: Arc<AppliedIndex>,
-    /// What is applied and not in the database yet.
+    /// Changes that are applied and not in the database yet.
     pub memtable: Arc<Memtable>,
     /// Whether the disk is full.
     pub space: Arc<Space>,

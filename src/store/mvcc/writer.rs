@@ -67,7 +67,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// What the database holds becomes the state in memory.
+    /// Makes the database's content the state in memory.
     pub(super) fn take_over(&mut self, held: Held) {
         self.shared.applied_index.note(held.applied.log);
         self.applier.applied = held.applied;

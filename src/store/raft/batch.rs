@@ -21,7 +21,7 @@ const BATCH_BYTES_MAX: usize = 1024 * 1024;
 /// A command and who waits for it.
 #[derive(Debug)]
 pub struct Proposal {
-    /// What to do.
+    /// The command to propose.
     pub command: Command,
     /// Where the answer goes.
     pub waiter: oneshot::Sender<Outcome>,
@@ -67,7 +67,7 @@ fn fitting(waiting: &[Proposal]) -> usize {
 /// After an attempt without an answer, before the next.
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// What became of an attempt to propose.
+/// Outcome of an attempt to propose.
 enum Attempt {
     /// It was not taken: nothing happened, it may be proposed anew.
     Refused,

@@ -26,9 +26,9 @@ pub type Recent = Arc<Mutex<BTreeMap<u64, Entry>>>;
 pub struct Log {
     /// Jobs for the writer.
     pub jobs: mpsc::Sender<Job>,
-    /// What apply will ask for.
+    /// Entries that apply will ask for.
     pub recent: Recent,
-    /// What is applied already.
+    /// The position that is applied already.
     pub applied_index: Arc<AppliedIndex>,
 }
 

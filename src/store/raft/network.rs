@@ -27,7 +27,7 @@ pub struct Ways {
     pub peers: Arc<Peers>,
     /// Where snapshots come from.
     pub images: ImageSource,
-    /// Who was heard when.
+    /// Times at which members were last heard.
     pub last_contact: Arc<LastContact>,
 }
 

@@ -34,11 +34,11 @@ pub struct Node {
     pub log: Log,
     /// Its callers whose writes are on their way.
     pub pending: Arc<Pending>,
-    /// What others proposed to it.
+    /// Proposals that others forwarded to it.
     pub proposed: Proposed,
     /// The others.
     pub peers: Arc<Peers>,
-    /// Who was heard when.
+    /// Times at which members were last heard.
     pub last_contact: Arc<LastContact>,
     /// Whether it is the only one, so that it need not ask anybody.
     pub alone: Arc<AtomicBool>,
@@ -85,7 +85,7 @@ impl Node {
         (metrics.current_leader, metrics.vote.leader_id().term)
     }
 
-    /// Who leads, and whether this member may act as the leader now.
+    /// The leader, and whether this member may act as the leader now.
     pub fn leadership(&self) -> Leadership {
         let (leader, term) = self.leader();
         let certain = || self.last_contact.is_certain(self.id, term, &self.voters());

@@ -21,7 +21,7 @@ use crate::raft::rpc::{ADDRESS, CALL_BYTES_MAX, CLUSTER, Call, MEMBER, Propose, 
 /// A call that is not Raft's own ends by then.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a connection is for: the bytes of a snapshot must not stand before a heartbeat.
+/// Purpose of a connection: the bytes of a snapshot must not stand before a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Lane {
     /// Short calls.
@@ -70,7 +70,7 @@ impl Peers {
         }
     }
 
-    /// What the membership should say of this member, if it has a network.
+    /// This member's entry in the membership as it should be, if it has a network.
     pub fn own(&self) -> Option<Peer> {
         self.network.as_ref().map(|network| Peer { addr: self.own.borrow().clone(), name: network.name.clone() })
     }

@@ -1,4 +1,4 @@
-//! What a member says of itself.
+//! A member's status report.
 
 use std::path::PathBuf;
 use std::sync::Arc;

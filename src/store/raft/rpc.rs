@@ -1,4 +1,4 @@
-//! What members say to each other: the calls, their paths and their bytes.
+//! Protocol among members: the calls, their paths and their bytes.
 //!
 //! One call is one POST over HTTP/2. Its body is postcard behind a byte that names the form, so that a member of a
 //! later version can tell. Who calls stands in headers.
@@ -36,7 +36,7 @@ macro_rules! call {
         $(#[$doc])*
         #[derive(Serialize, Deserialize)]
         pub struct $name(
-            /// What is carried.
+            /// The message inside.
             pub $inner,
         );
         impl Call for $name {
@@ -74,21 +74,21 @@ call!(/// Asks a member about itself.
 /// Path of the stream of a snapshot.
 pub const SNAPSHOT: &str = "/kedge.store/snapshot";
 
-/// What stands before the bytes of a snapshot.
+/// Header before the bytes of a snapshot.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SnapshotHead {
     /// Of the leader that sends it.
     pub vote: Vote<u64>,
-    /// What the snapshot holds.
+    /// Position and membership of the snapshot.
     pub meta: SnapshotMeta<u64, Peer>,
     /// Bytes that follow.
     pub bytes: u64,
 }
 
-/// What a snapshot is answered with.
+/// Answer to a snapshot.
 pub type SnapshotAnswer = Option<SnapshotResponse<u64>>;
 
-/// What became of a proposal.
+/// Outcome of a proposal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProposeReply {
     /// It is in the leader's log.
@@ -97,7 +97,7 @@ pub enum ProposeReply {
     Refused,
 }
 
-/// What a member says of itself.
+/// Status of a member.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct MemberStatus {
     /// Newest revision that it has applied.

@@ -9,7 +9,7 @@ const WORDS: &str = "options head post put delete trace accept accept-charset ac
      server te trailer transfer-encoding upgrade user-agent vary via warning www-authenticate method get status 200_OK version \
      HTTP/1.1 url public set-cookie keep-alive origin";
 
-/// What follows the words, without lengths.
+/// The text after the words, without lengths.
 const TEXT: &str = "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505203 Non-Authoritative \
      Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized403 Forbidden404 Not Found500 Internal Server \
      Error501 Not Implemented503 Service UnavailableJan Feb Mar Apr May Jun Jul Aug Sept Oct Nov Dec 00:00:00 Mon, Tue, Wed, Thu, Fri, \

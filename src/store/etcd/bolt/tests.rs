@@ -1,4 +1,4 @@
-//! What is written is read back as bbolt reads it, every page used once; genuine etcd reads it in `etcd_tests`.
+//! A written file is read back as bbolt reads it, every page used once; genuine etcd reads it in `etcd_tests`.
 
 use std::collections::BTreeSet;
 use std::io::Cursor;
