@@ -10,4 +10,6 @@ pub mod kms;
 pub mod plugins;
 
 #[cfg(test)]
+mod spec_tests;
+#[cfg(test)]
 mod tests;
