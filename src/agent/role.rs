@@ -19,7 +19,7 @@ use client::events::{Recorder, Severity};
 use client::informer::{Informer, Informers};
 use client::transport::{self, Clients, Credential};
 use cluster::balancer::Balancer;
-use cluster::join::{self, Joiner};
+use cluster::join::{self, BadAddress, Joiner, Purpose};
 use cluster::node_files::NodeFiles;
 use cluster::protocol::{Role, Welcome};
 use cluster::refusal::Refusal;
@@ -59,7 +59,7 @@ pub(crate) enum RoleError {
     #[error("kedge agent must run as root to start containers: run it with sudo")]
     NotRoot,
     #[error("--server: {0}")]
-    Server(String),
+    Server(BadAddress),
     #[error("--token: {0}")]
     Token(PkiError),
     #[error("cannot join: {0}")]
@@ -188,8 +188,11 @@ async fn run(args: AgentArgs) -> Result<(), RoleError> {
 
 /// `--check`: the server's answer, in words.
 async fn check(plan: &Plan, group: &Group) -> Result<(), RoleError> {
-    let welcome =
-        plan.joiner(group)?.join(std::slice::from_ref(&plan.given), true).await.map_err(RoleError::Refused)?;
+    let welcome = plan
+        .joiner(group)?
+        .join(std::slice::from_ref(&plan.given), Purpose::Check)
+        .await
+        .map_err(RoleError::Refused)?;
     println!("this machine may join https://{} as node {}", plan.given, plan.node_name);
     println!("server version: {}", welcome.version);
     println!("servers: {}", welcome.servers.join(", "));
@@ -208,7 +211,7 @@ async fn join_or_go_on(plan: &Plan, joiner: &Joiner, balancer: &Balancer) -> Res
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
     let mut told = None;
     loop {
-        match joiner.join(&balancer.candidates(), false).await {
+        match joiner.join(&balancer.candidates(), Purpose::Join).await {
             Ok(welcome) => return Ok(Some(welcome)),
             Err(refusal) if !refusal.may_pass() => return Err(RoleError::Refused(refusal)),
             Err(refusal) => {
@@ -436,8 +439,11 @@ impl Renewal {
     }
 
     async fn renew(&self) -> Result<(), String> {
-        let welcome =
-            self.joiner.join(&self.balancer.candidates(), false).await.map_err(|refusal| refusal.to_string())?;
+        let welcome = self
+            .joiner
+            .join(&self.balancer.candidates(), Purpose::Join)
+            .await
+            .map_err(|refusal| refusal.to_string())?;
         self.node.swap().map_err(|err| Chain(&err).to_string())?;
         // Connections keep the certificate they began with: they are made anew, long before it ends.
         self.balancer.cut_all();

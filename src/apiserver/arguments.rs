@@ -199,8 +199,8 @@ impl Arguments {
             "default-unreachable-toleration-seconds" => self.tolerations_secs.1 = number(value)?,
             "feature-gates" => schema::gates::check(value)?,
             "runtime-config" => runtime_config(value)?,
-            "tls-min-version" => self.tls.set_min_version(value)?,
-            "tls-cipher-suites" => self.tls.set_suites(&list(value))?,
+            "tls-min-version" => self.tls.set_min_version(value).map_err(|err| err.to_string())?,
+            "tls-cipher-suites" => self.tls.set_suites(&list(value)).map_err(|err| err.to_string())?,
             _ if name.starts_with("service-account-") && self.accounts.set(name, value)? => {}
             _ if name.starts_with("oidc-") => return self.oidc.set(name, value),
             _ if FIXED.iter().any(|(n, v)| *n == name && v.eq_ignore_ascii_case(value)) => {}

@@ -5,7 +5,7 @@ use base::rng::Rng;
 use base::time::{Clock, rfc3339_secs};
 use jiff::Timestamp;
 use model::meta;
-use pki::jwt::{Signer, Verifier};
+use pki::jwt::{OpenIdIssuer, Signer, Verifier};
 use registry::lookup::Lookup;
 use registry::status::{Cause, Status};
 use serde_json::{Value, json};
@@ -82,7 +82,7 @@ impl TokenIssuer for Issuer {
     }
 
     fn openid_configuration(&self) -> Value {
-        self.verifier.openid_configuration(&self.issuer, &self.jwks_uri)
+        self.verifier.openid_configuration(OpenIdIssuer { issuer: &self.issuer, jwks_uri: &self.jwks_uri })
     }
 
     fn jwks(&self) -> Value {

@@ -51,18 +51,96 @@ const WEEKDAYS: Bounds = Bounds { low: 0, high: 6, names: &["sun", "mon", "tue",
 /// A schedule that meets no day within this many years has none (30 February).
 const YEARS_MAX: i16 = 5;
 
+/// Why a text is no schedule, in the words of robfig/cron.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScheduleError {
+    /// Nothing.
+    #[error("empty spec string")]
+    Empty,
+    /// Not five fields.
+    #[error("expected exactly 5 fields, found {}: [{}]", fields.len(), fields.join(" "))]
+    Fields {
+        /// The fields that were found.
+        fields: Vec<String>,
+    },
+    /// An `@` word that is none.
+    #[error("unrecognized descriptor: {0}")]
+    Descriptor(String),
+    /// `@every` with something that is no duration.
+    #[error("failed to parse duration {text}: time: invalid duration {length:?}")]
+    Every {
+        /// The whole text.
+        text: String,
+        /// The part after the word.
+        length: String,
+    },
+    /// More than two ends of a range.
+    #[error("too many hyphens: {0}")]
+    Hyphens(String),
+    /// More than one step.
+    #[error("too many slashes: {0}")]
+    Slashes(String),
+    /// A range that begins too early.
+    #[error("beginning of range ({low}) below minimum ({minimum}): {text}")]
+    Below {
+        /// Its beginning.
+        low: u32,
+        /// The field's least number.
+        minimum: u32,
+        /// The range.
+        text: String,
+    },
+    /// A range that ends too late.
+    #[error("end of range ({high}) above maximum ({maximum}): {text}")]
+    Above {
+        /// Its end.
+        high: u32,
+        /// The field's greatest number.
+        maximum: u32,
+        /// The range.
+        text: String,
+    },
+    /// A range that ends before it begins.
+    #[error("beginning of range ({low}) beyond end of range ({high}): {text}")]
+    Backwards {
+        /// Its beginning.
+        low: u32,
+        /// Its end.
+        high: u32,
+        /// The range.
+        text: String,
+    },
+    /// A step of 0.
+    #[error("step of range should be a positive number: {0}")]
+    Step(String),
+    /// A number below 0.
+    #[error("negative number ({number}) not allowed: {text}")]
+    Negative {
+        /// The number.
+        number: i64,
+        /// The number as it stands there.
+        text: String,
+    },
+    /// No number.
+    #[error("failed to parse int from {0}: strconv.Atoi: parsing {0:?}: invalid syntax")]
+    Syntax(String),
+    /// A number that no field could have.
+    #[error("failed to parse int from {0}: strconv.Atoi: parsing {0:?}: value out of range")]
+    OutOfRange(String),
+}
+
 impl Schedule {
-    /// Reads a schedule. Errors: a sentence, worded as robfig/cron words it.
-    pub fn parse(text: &str) -> Result<Schedule, String> {
+    /// Reads a schedule.
+    pub fn parse(text: &str) -> Result<Schedule, ScheduleError> {
         if text.is_empty() {
-            return Err("empty spec string".to_owned());
+            return Err(ScheduleError::Empty);
         }
         if text.starts_with('@') {
             return descriptor(text);
         }
         let fields: Vec<&str> = text.split_whitespace().collect();
         let &[minute, hour, day, month, weekday] = fields.as_slice() else {
-            return Err(format!("expected exactly 5 fields, found {}: [{}]", fields.len(), fields.join(" ")));
+            return Err(ScheduleError::Fields { fields: fields.into_iter().map(str::to_owned).collect() });
         };
         let ((minute, _), (hour, _)) = (field(minute, &MINUTES)?, field(hour, &HOURS)?);
         let ((day, any_day), (month, _)) = (field(day, &DAYS)?, field(month, &MONTHS)?);
@@ -83,7 +161,7 @@ fn floor(at: Timestamp) -> Option<Timestamp> {
     Timestamp::from_second(at.as_nanosecond().div_euclid(1_000_000_000).try_into().ok()?).ok()
 }
 
-fn descriptor(text: &str) -> Result<Schedule, String> {
+fn descriptor(text: &str) -> Result<Schedule, ScheduleError> {
     let five = match text {
         "@yearly" | "@annually" => "0 0 1 1 *",
         "@monthly" => "0 0 1 * *",
@@ -91,9 +169,9 @@ fn descriptor(text: &str) -> Result<Schedule, String> {
         "@daily" | "@midnight" => "0 0 * * *",
         "@hourly" => "0 * * * *",
         _ => {
-            let every = text.strip_prefix("@every ").ok_or_else(|| format!("unrecognized descriptor: {text}"))?;
+            let every = text.strip_prefix("@every ").ok_or_else(|| ScheduleError::Descriptor(text.to_owned()))?;
             let length = duration(every)
-                .ok_or_else(|| format!("failed to parse duration {text}: time: invalid duration {every:?}"))?;
+                .ok_or_else(|| ScheduleError::Every { text: text.to_owned(), length: every.to_owned() })?;
             return Ok(Schedule::Every(SignedDuration::from_secs(length.as_secs().max(1))));
         }
     };
@@ -136,7 +214,7 @@ pub fn duration(text: &str) -> Option<SignedDuration> {
 }
 
 /// One field: its bits, and whether a star stands in it.
-fn field(text: &str, bounds: &Bounds) -> Result<(u64, bool), String> {
+fn field(text: &str, bounds: &Bounds) -> Result<(u64, bool), ScheduleError> {
     let (mut bits, mut star) = (0, false);
     for part in text.split(',').filter(|part| !part.is_empty()) {
         let (range, any) = range(part, bounds)?;
@@ -146,7 +224,7 @@ fn field(text: &str, bounds: &Bounds) -> Result<(u64, bool), String> {
     Ok((bits, star))
 }
 
-fn range(text: &str, bounds: &Bounds) -> Result<(u64, bool), String> {
+fn range(text: &str, bounds: &Bounds) -> Result<(u64, bool), ScheduleError> {
     let mut slashes = text.split('/');
     let (ends, step, more) = (slashes.next().unwrap_or_default(), slashes.next(), slashes.next());
     let mut hyphens = ends.split('-');
@@ -160,7 +238,7 @@ fn range(text: &str, bounds: &Bounds) -> Result<(u64, bool), String> {
         match (last, extra) {
             (None, _) => (low, low),
             (Some(last), None) => (low, number_or_name(last, bounds)?),
-            (Some(_), Some(_)) => return Err(format!("too many hyphens: {text}")),
+            (Some(_), Some(_)) => return Err(ScheduleError::Hyphens(text.to_owned())),
         }
     };
     let step = match (step, more) {
@@ -174,38 +252,37 @@ fn range(text: &str, bounds: &Bounds) -> Result<(u64, bool), String> {
             star &= step <= 1;
             step
         }
-        (Some(_), Some(_)) => return Err(format!("too many slashes: {text}")),
+        (Some(_), Some(_)) => return Err(ScheduleError::Slashes(text.to_owned())),
     };
+    let text = text.to_owned();
     if low < bounds.low {
-        return Err(format!("beginning of range ({low}) below minimum ({}): {text}", bounds.low));
+        return Err(ScheduleError::Below { low, minimum: bounds.low, text });
     }
     if high > bounds.high {
-        return Err(format!("end of range ({high}) above maximum ({}): {text}", bounds.high));
+        return Err(ScheduleError::Above { high, maximum: bounds.high, text });
     }
     if low > high {
-        return Err(format!("beginning of range ({low}) beyond end of range ({high}): {text}"));
+        return Err(ScheduleError::Backwards { low, high, text });
     }
     if step == 0 {
-        return Err(format!("step of range should be a positive number: {text}"));
+        return Err(ScheduleError::Step(text));
     }
     let bits = (low..=high).step_by(usize::try_from(step).unwrap_or(usize::MAX)).fold(0, |bits, n| bits | 1_u64 << n);
     Ok((bits, star))
 }
 
-fn number_or_name(text: &str, bounds: &Bounds) -> Result<u32, String> {
+fn number_or_name(text: &str, bounds: &Bounds) -> Result<u32, ScheduleError> {
     match bounds.names.iter().position(|name| text.eq_ignore_ascii_case(name)) {
         Some(at) => Ok(bounds.low + u32::try_from(at).unwrap_or(0)),
         None => number(text),
     }
 }
 
-fn number(text: &str) -> Result<u32, String> {
+fn number(text: &str) -> Result<u32, ScheduleError> {
     match text.parse::<i64>() {
-        Ok(n) if n < 0 => Err(format!("negative number ({n}) not allowed: {text}")),
-        Ok(n) => u32::try_from(n).map_err(|_| {
-            format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: value out of range")
-        }),
-        Err(_) => Err(format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: invalid syntax")),
+        Ok(number) if number < 0 => Err(ScheduleError::Negative { number, text: text.to_owned() }),
+        Ok(number) => u32::try_from(number).map_err(|_| ScheduleError::OutOfRange(text.to_owned())),
+        Err(_) => Err(ScheduleError::Syntax(text.to_owned())),
     }
 }
 
@@ -302,11 +379,19 @@ mod tests {
             ("* * * * 7", "end of range (7) above maximum (6): 7"),
             ("5-2 * * * *", "beginning of range (5) beyond end of range (2): 5-2"),
             ("1-2-3 * * * *", "too many hyphens: 1-2-3"),
+            ("1/2/3 * * * *", "too many slashes: 1/2/3"),
+            ("5-2-1/2/3 * * * *", "too many hyphens: 5-2-1/2/3"),
+            ("+-1 * * * *", "failed to parse int from +: strconv.Atoi: parsing \"+\": invalid syntax"),
+            ("* * * Mai *", "failed to parse int from Mai: strconv.Atoi: parsing \"Mai\": invalid syntax"),
+            (
+                "4294967296 * * * *",
+                "failed to parse int from 4294967296: strconv.Atoi: parsing \"4294967296\": value out of range",
+            ),
             ("*/0 * * * *", "step of range should be a positive number: */0"),
             ("@never", "unrecognized descriptor: @never"),
             ("@every 5 minutes", "failed to parse duration @every 5 minutes: time: invalid duration \"5 minutes\""),
         ] {
-            assert_eq!(Schedule::parse(schedule).unwrap_err(), want);
+            assert_eq!(Schedule::parse(schedule).unwrap_err().to_string(), want);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::io::Interest;
@@ -65,7 +66,7 @@ pub fn let_go_of_program_text() -> io::Result<usize> {
     let program = std::fs::read_link("/proc/self/exe")?;
     let maps = std::fs::read_to_string("/proc/self/smaps")?;
     let mut n_bytes = 0;
-    for (start, end) in clean_mappings(&maps, &program.to_string_lossy()) {
+    for (start, end) in clean_mappings(&maps, &program) {
         let advise = |advice| {
             // SAFETY: the mapping is private, backed by the program's file, read-only and without a page of its own
             // (`Anonymous: 0`), so every page that is read again holds the same bytes as before.
@@ -93,7 +94,7 @@ pub fn let_go_of_program_text_of(pid: u32) -> io::Result<usize> {
     let program = std::fs::read_link(format!("/proc/{pid}/exe"))?;
     let maps = std::fs::read_to_string(format!("/proc/{pid}/smaps"))?;
     let mut n_bytes = 0;
-    for (start, end) in clean_mappings(&maps, &program.to_string_lossy()) {
+    for (start, end) in clean_mappings(&maps, &program) {
         let range = libc::iovec { iov_base: std::ptr::with_exposed_provenance_mut(start), iov_len: end - start };
         let (fd, advice, one, flags) = (process.as_raw_fd(), libc::MADV_PAGEOUT, 1_usize, 0_u32);
         // SAFETY: the kernel reads one iovec, which lives here; the addresses in it are the other process's, and this
@@ -147,14 +148,15 @@ fn collect() {
 
 /// The mappings of `program` in a text of `/proc/PID/smaps` that nobody can write and nobody has written. Spec:
 /// `proc_pid_smaps(5)`.
-fn clean_mappings(smaps: &str, program: &str) -> Vec<(usize, usize)> {
+fn clean_mappings(smaps: &str, program: &Path) -> Vec<(usize, usize)> {
+    let program = program.to_string_lossy();
     let (mut clean, mut this) = (Vec::new(), None);
     for line in smaps.lines() {
         let mut words = line.split_whitespace();
         let (first, second) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         if let Some((start, end)) = first.split_once('-') {
             let number = |text| usize::from_str_radix(text, 16).ok();
-            let ours = matches!(second, "r-xp" | "r--p") && line.ends_with(program);
+            let ours = matches!(second, "r-xp" | "r--p") && line.ends_with(&*program);
             this = number(start).zip(number(end)).filter(|_| ours);
         } else if first == "Anonymous:" && second == "0" {
             clean.extend(this.take());
@@ -174,7 +176,10 @@ mod tests {
                      00600000-00700000 r--p 00200000 fe:00 12 /usr/bin/kedge\nAnonymous:             4 kB\n\
                      00700000-00800000 rw-p 00300000 fe:00 12 /usr/bin/kedge\nAnonymous:             0 kB\n\
                      7f0000000000-7f0000001000 r-xp 00000000 00:00 0 [vdso]\nAnonymous:             0 kB\n";
-        assert_eq!(clean_mappings(smaps, "/usr/bin/kedge"), [(0x40_0000, 0x50_0000), (0x50_0000, 0x60_0000)]);
+        assert_eq!(
+            clean_mappings(smaps, Path::new("/usr/bin/kedge")),
+            [(0x40_0000, 0x50_0000), (0x50_0000, 0x60_0000)]
+        );
     }
 
     #[test]

@@ -101,7 +101,11 @@ impl Keeper {
     async fn run(mut self, mut leadership: watch::Receiver<Leadership>) {
         let watch = FolderWatch::new(&self.config.dir);
         if let Err(err) = &watch {
-            warn!(path = %self.config.dir.display(), err = %err, "cannot watch the folder of manifests: changes are seen at the next start");
+            warn!(
+                path = %self.config.dir.display(),
+                err = %err,
+                "cannot watch the folder of manifests: changes are seen at the next start"
+            );
         }
         let mut first = Backoff::new(Duration::from_millis(50), Duration::from_secs(10));
         while let Err(err) = self.cluster.define().await {
@@ -152,7 +156,7 @@ impl Keeper {
             Ok(Err(err)) => {
                 // A folder that cannot be read is not an empty one: nothing is taken back.
                 warn!(err = %Chain(&err), "cannot read the folder of manifests");
-                return self.put_off("", false);
+                return self.put_off("");
             }
             Err(err) => return warn!(err = %Chain(&err), "cannot read the folder of manifests"),
         };
@@ -160,10 +164,10 @@ impl Keeper {
             Ok(known) => known,
             Err(err) => {
                 warn!(err = %Chain(&err), "cannot list add-ons");
-                return self.put_off("", false);
+                return self.put_off("");
             }
         };
-        self.put_off("", true);
+        self.retries.remove("");
         let now = Instant::now();
         let waiting: BTreeSet<String> =
             self.retries.iter().filter(|(_, (at, _))| *at > now).map(|(name, _)| name.clone()).collect();
@@ -215,7 +219,7 @@ impl Keeper {
         let others = plan::held_by_others(known, &manifest.name);
         match self.cluster.bring_in(manifest, before, &others, &self.config.server).await {
             Ok(done) => {
-                self.put_off(&manifest.name, true);
+                self.retries.remove(&manifest.name);
                 if done.changed {
                     info!(addon = %manifest.name, n = done.objects, "add-on applied");
                     let text = format!("Applied manifest at {:?}", manifest.path);
@@ -223,13 +227,21 @@ impl Keeper {
                 }
             }
             Err(failed) => {
-                warn!(addon = %manifest.name, path = %manifest.path.display(), why = %failed.why, "cannot apply a manifest");
+                warn!(
+                    addon = %manifest.name,
+                    path = %manifest.path.display(),
+                    why = %failed.why,
+                    "cannot apply a manifest"
+                );
                 if let Some(addon) = failed.addon.as_ref().or(before) {
                     let text = format!("{} at {:?} failed: {}", failed.doing, manifest.path, failed.why);
                     self.recorder.report_ref(addon.reference(), Severity::Warning, failed.reason, text);
                 }
                 // What cannot be read gets no better by itself.
-                self.put_off(&manifest.name, failed.reason == "ParseManifestFailed");
+                match failed.reason {
+                    "ParseManifestFailed" => drop(self.retries.remove(&manifest.name)),
+                    _ => self.put_off(&manifest.name),
+                }
             }
         }
     }
@@ -253,21 +265,17 @@ impl Keeper {
         match self.cluster.take_out(addon, &others).await {
             Ok(n) => {
                 info!(addon = name, n, "add-on removed");
-                self.put_off(&key, true);
+                self.retries.remove(&key);
             }
             Err(err) => {
                 warn!(addon = name, err = %Chain(&err), "cannot remove an add-on");
-                self.put_off(&key, false);
+                self.put_off(&key);
             }
         }
     }
 
-    /// Notes that something went well, or when it is tried again.
-    fn put_off(&mut self, name: &str, well: bool) {
-        if well {
-            self.retries.remove(name);
-            return;
-        }
+    /// Notes when something that failed is tried again.
+    fn put_off(&mut self, name: &str) {
         let (_, mut backoff) =
             self.retries.remove(name).unwrap_or_else(|| (Instant::now(), Backoff::new(RETRY.0, RETRY.1)));
         let at = Instant::now() + backoff.next(&self.rng);

@@ -307,4 +307,61 @@ mod tests {
         let again = Balancer::open(file, "localhost:1").unwrap();
         assert_eq!(again.candidates(), [a, b, "localhost:1".to_owned()]);
     }
+
+    #[test]
+    fn the_active_server_is_tried_first_unless_it_is_down_and_the_others_by_their_health() {
+        let order = |active: Option<&str>, known: &[(&str, Health)]| {
+            let known = known.iter().map(|(server, health)| {
+                ((*server).to_owned(), Server { health: *health, cut: CancellationToken::new() })
+            });
+            let state = State {
+                servers: ["a", "b", "c", "d"].map(str::to_owned).into(),
+                known: known.collect(),
+                active: active.map(str::to_owned),
+                doubted: BTreeSet::new(),
+            };
+            state.candidates().concat()
+        };
+        use Health::{Down, Unknown, Up};
+        for (active, known, want) in [
+            (None, &[][..], "abcd"),
+            (Some("c"), &[], "cabd"),
+            (Some("c"), &[("c", Down)], "abdc"),
+            (Some("c"), &[("a", Up), ("c", Unknown)], "cabd"),
+            (None, &[("a", Down), ("b", Down), ("d", Up)], "dcab"),
+            (Some("b"), &[("a", Up), ("b", Down), ("d", Up)], "adcb"),
+            (Some("gone"), &[], "goneabcd"),
+        ] {
+            assert_eq!(order(active, known), want, "{active:?} {known:?}");
+        }
+    }
+
+    #[test]
+    fn a_list_of_servers_that_is_empty_or_broken_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("lb.json");
+        std::fs::write(&file, "{").unwrap();
+        let balancer = Balancer::open(file.clone(), "10.0.0.1:6443").unwrap();
+        assert_eq!(balancer.candidates(), ["10.0.0.1:6443"]);
+        balancer.set_servers(Vec::new()).unwrap();
+        assert_eq!(balancer.candidates(), ["10.0.0.1:6443"]);
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "{", "nothing was written");
+        assert!(Balancer::open(dir.path().to_owned(), "10.0.0.1:6443").is_err(), "it is a folder");
+    }
+
+    #[test]
+    fn addresses_that_never_leave_the_machine_are_known_in_every_form() {
+        for (server, want) in [
+            ("localhost:6443", true),
+            ("127.0.0.1:6443", true),
+            ("127.9.9.9", true),
+            ("[::1]:6443", true),
+            ("0.0.0.0:6443", true),
+            ("[::]:6443", true),
+            ("10.0.0.1:6443", false),
+            ("localhost.example:6443", false),
+        ] {
+            assert_eq!(on_this_machine(server), want, "{server}");
+        }
+    }
 }

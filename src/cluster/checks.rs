@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::node_names;
+use crate::node_names::{self, Domain};
 use crate::protocol::{JoinRequest, MINOR, Role};
 use crate::refusal::{Differing, Refusal, SKEW_MAX_SECS};
 
@@ -48,8 +48,8 @@ pub(crate) fn check_serving_names(node: &str, names: &BTreeSet<String>, reserved
 }
 
 /// Refuses what cannot be a node's name, or is like the name of a Service or pod.
-pub(crate) fn check_name(name: &str, domain: &str) -> Result<(), Refusal> {
-    if node_names::is_clusters(name, domain) {
+pub(crate) fn check_name(name: &str, cluster: Domain<'_>) -> Result<(), Refusal> {
+    if node_names::is_clusters(name, cluster) {
         return Err(Refusal::Invalid {
             why: format!(
                 "'{name}' cannot be a node's name: names of Services and pods are like it; choose another --node-name"
@@ -66,7 +66,8 @@ pub(crate) fn check_name(name: &str, domain: &str) -> Result<(), Refusal> {
     }
     Err(Refusal::Invalid {
         why: format!(
-            "'{name}' cannot be a node's name: want lower-case letters, digits, '-' and '.'; choose one with --node-name"
+            "'{name}' cannot be a node's name: want lower-case letters, digits, '-' and '.'; choose one with \
+             --node-name"
         ),
     })
 }
@@ -138,11 +139,92 @@ mod tests {
         assert_eq!(check_clock(1_000_000, 2_000_000), Err(Refusal::ClockSkew { ahead_secs: -1000 }));
         let flags = |cidr: &str| [("cluster-cidr".to_owned(), cidr.to_owned())].into();
         assert_eq!(check_flags(&flags("a"), &flags("a")), Ok(()));
-        assert!(
-            matches!(check_flags(&flags("a"), &flags("b")), Err(Refusal::FlagsDiffer { flags }) if flags[0].theirs == "a" && flags[0].ours == "b")
-        );
-        let named = |name: &str| check_name(name, "cluster.local").is_ok();
+        let differing = Differing { flag: "cluster-cidr".to_owned(), theirs: "a".to_owned(), ours: "b".to_owned() };
+        assert_eq!(check_flags(&flags("a"), &flags("b")), Err(Refusal::FlagsDiffer { flags: vec![differing] }));
+        let named = |name: &str| check_name(name, Domain("cluster.local")).is_ok();
         assert!(named("edge-1.lan") && named("host.example.com") && !named("Edge") && !named(""));
         assert!(!named("vault.prod.svc.cluster.local") && !named("kubernetes.default.svc"));
+    }
+
+    #[test]
+    fn a_kubelets_certificate_that_is_refused_says_which_name_and_why() {
+        let reserved = Reserved {
+            names: ["10.0.0.1", "s1"].map(str::to_owned).into(),
+            ranges: vec!["10.43.0.0/16".parse().unwrap(), "fd43::/112".parse().unwrap()],
+        };
+        for (node, name, why) in [
+            ("n1", "127.8.8.8", "it is every machine's"),
+            ("n1", "::", "it is every machine's"),
+            ("n1", "10.43.255.255", "it is in the service range"),
+            ("n1", "fd43::a", "it is in the service range"),
+            ("n1", "10.0.0.1", "it is a server's address; choose another --node-ip"),
+            ("n1", "s1", "it is not the node's name"),
+            ("n1", "*", "it is not the node's name"),
+            ("s1", "s1", "it is a server's name; choose another --node-name"),
+        ] {
+            let want = Refusal::Invalid { why: format!("the kubelet's certificate may not hold {name}: {why}") };
+            assert_eq!(check_serving_names(node, &[name.to_owned()].into(), &reserved), Err(want));
+        }
+        let own = ["n1", "10.44.0.1", "fd00::1"].map(str::to_owned).into();
+        assert_eq!(check_serving_names("n1", &own, &reserved), Ok(()));
+    }
+
+    #[test]
+    fn agents_may_be_older_and_servers_are_neighbours() {
+        for (role, minor, fits) in [
+            (Role::Agent, MINOR, true),
+            (Role::Agent, MINOR - 3, true),
+            (Role::Agent, MINOR - 4, false),
+            (Role::Agent, MINOR + 1, false),
+            (Role::Server, MINOR + 1, true),
+            (Role::Server, MINOR - 1, true),
+            (Role::Server, MINOR + 2, false),
+            (Role::Server, 0, false),
+        ] {
+            assert_eq!(version_fits(role, minor), fits, "{role:?} {minor}");
+        }
+    }
+
+    #[test]
+    fn clocks_may_differ_by_the_limit_both_ways() {
+        let ms = SKEW_MAX_SECS * 1000;
+        for (theirs, verdict) in [
+            (ms, Ok(())),
+            (-ms - 999, Ok(())),
+            (ms + 1000, Err(Refusal::ClockSkew { ahead_secs: SKEW_MAX_SECS + 1 })),
+            (-ms - 1000, Err(Refusal::ClockSkew { ahead_secs: -SKEW_MAX_SECS - 1 })),
+        ] {
+            assert_eq!(check_clock(theirs, 0), verdict, "{theirs}");
+        }
+    }
+
+    #[test]
+    fn a_nodes_name_is_a_name_in_dns_and_none_of_the_clusters() {
+        let cluster = Domain("cluster.local");
+        for name in ["a", "a-1", "1", "edge.example.com", &"a".repeat(200)] {
+            assert_eq!(check_name(name, cluster), Ok(()), "{name}");
+        }
+        for name in ["", ".", "a.", ".a", "a..b", "-a", "a-", "a.-b", "A", "a_b", "\u{e4}", "a b", &"a".repeat(201)] {
+            let refused = check_name(name, cluster);
+            assert!(matches!(&refused, Err(Refusal::Invalid { why }) if why.contains("want lower-case")), "{name}");
+        }
+        let taken = check_name("web.shop.svc", cluster);
+        assert!(matches!(&taken, Err(Refusal::Invalid { why }) if why.contains("names of Services")), "{taken:?}");
+    }
+
+    #[test]
+    fn every_flag_that_differs_is_named_with_both_values() {
+        let flags = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let (theirs, ours) =
+            (flags(&[("a", "1"), ("b", "2"), ("c", "")]), flags(&[("a", "1"), ("b", "3"), ("d", "4")]));
+        let refusal = check_flags(&theirs, &ours).unwrap_err().to_string();
+        assert_eq!(
+            refusal,
+            "settings that must be the same on all servers differ: --b is '2' there and '3' here, --d is '' there and \
+             '4' here; start this server with the values from there"
+        );
+        assert_eq!(check_flags(&flags(&[("c", "")]), &flags(&[])), Ok(()), "nothing said is the same as nothing");
     }
 }

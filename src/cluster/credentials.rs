@@ -75,13 +75,21 @@ fn same(a: &str, b: &str) -> bool {
     a.iter().zip(b).fold(0, |differs, (x, y)| differs | (x ^ y)) == 0
 }
 
+/// A user and its password, as they were shown.
+struct Login<'a> {
+    /// Empty: a short token names none.
+    user: &'a str,
+    password: &'a str,
+}
+
 /// Whether a password makes a machine of this role.
-fn judge_password(known: &Passwords, user: &str, password: &str, role: Role) -> Result<(), Refusal> {
-    let (server, agent) = (same(known.server.expose(), password), same(known.agent.expose(), password));
+fn judge_password(known: &Passwords, shown: Login<'_>, role: Role) -> Result<(), Refusal> {
+    let is = |password: &Secret<String>| same(password.expose(), shown.password);
+    let (server, agent) = (is(&known.server), is(&known.agent));
     match role {
-        // A short token names no user; who has the server's password may do what an agent may.
+        // A machine with the servers' password may do what an agent may.
         Role::Agent if agent || server => Ok(()),
-        Role::Server if server && user != "node" => Ok(()),
+        Role::Server if server && shown.user != "node" => Ok(()),
         Role::Server if agent || server => Err(Refusal::AgentToken),
         _ => Err(Refusal::WrongToken),
     }
@@ -136,14 +144,16 @@ impl Credentials {
     pub async fn judge(&self, shown: &Shown, role: Role, now: Timestamp) -> Result<(), Refusal> {
         match shown {
             Shown::Nothing => Err(Refusal::NoToken),
-            Shown::Password { user, password } => judge_password(&self.passwords(), user, password.expose(), role),
+            Shown::Password { user, password } => {
+                judge_password(&self.passwords(), Login { user, password: password.expose() }, role)
+            }
             Shown::Bootstrap(_) if role == Role::Server => Err(Refusal::AgentToken),
             Shown::Bootstrap(token) => {
                 let api: Api<KubeSecret> = Api::namespaced(self.client.clone(), "kube-system");
                 match api.get_opt(&format!("bootstrap-token-{}", token.id)).await {
                     Ok(Some(secret)) => judge_bootstrap(&secret, token, now),
                     // A password may look like a bootstrap token.
-                    Ok(None) => judge_password(&self.passwords(), "", &token.expose(), role)
+                    Ok(None) => judge_password(&self.passwords(), Login { user: "", password: &token.expose() }, role)
                         .map_err(|_| Refusal::UnknownToken { id: token.id.clone() }),
                     Err(err) => Err(Refusal::NotReady { why: format!("it cannot read tokens: {}", Chain(&err)) }),
                 }
@@ -163,7 +173,7 @@ mod tests {
 
     #[test]
     fn an_agents_password_makes_no_server() {
-        let judge = |user, password, role| judge_password(&passwords(), user, password, role);
+        let judge = |user, password, role| judge_password(&passwords(), Login { user, password }, role);
         assert_eq!(judge("node", "small", Role::Agent), Ok(()));
         assert_eq!(judge("server", "big", Role::Agent), Ok(()));
         assert_eq!(judge("", "big", Role::Server), Ok(()));
@@ -231,5 +241,46 @@ mod tests {
         assert!(matches!(Shown::parse(Some("Bearer abc123.0123456789abcdef")), Ok(Shown::Bootstrap(_))));
         assert_eq!(Shown::parse(None), Ok(Shown::Nothing));
         assert_eq!(Shown::parse(Some("Bearer junk")), Err(Refusal::WrongToken));
+    }
+
+    #[test]
+    fn a_header_that_cannot_be_read_is_a_wrong_token_and_none_is_none() {
+        let basic = |text: &str| format!("Basic {}", STANDARD.encode(text));
+        assert_eq!(Shown::parse(Some("Bearer")), Ok(Shown::Nothing));
+        assert_eq!(Shown::parse(Some("")), Ok(Shown::Nothing));
+        for header in ["Basic %", "Digest x", "Bearer ", "Bearer abc123.tooshort", &basic("no colon")] {
+            assert!(
+                !matches!(Shown::parse(Some(header)), Ok(Shown::Password { .. } | Shown::Bootstrap(_))),
+                "{header}"
+            );
+        }
+        assert_eq!(Shown::parse(Some("Digest x")), Err(Refusal::WrongToken));
+        let empty = Shown::parse(Some(&basic("node:"))).unwrap();
+        assert_eq!(empty, Shown::Password { user: "node".to_owned(), password: Secret::new(String::new()) });
+        assert!(matches!(
+            Shown::parse(Some(&format!("basic   {}", STANDARD.encode("a:b")))),
+            Ok(Shown::Password { .. })
+        ));
+    }
+
+    #[test]
+    fn a_secret_that_is_no_bootstrap_token_or_goes_lets_nobody_in() {
+        let now = "2026-11-21T00:00:00Z".parse().unwrap();
+        let token = BootstrapToken::parse("abc123.0123456789abcdef").unwrap();
+        let unknown = Err(Refusal::UnknownToken { id: "abc123".to_owned() });
+        let mut goes = secret(&[]);
+        goes.metadata.deletion_timestamp = serde_json::from_value("2026-11-20T00:00:00Z".into()).ok();
+        let opaque = KubeSecret { type_: Some("Opaque".to_owned()), ..secret(&[]) };
+        for refused in [goes, opaque, KubeSecret { data: None, ..secret(&[]) }, secret(&[("token-id", "abc124")])] {
+            assert_eq!(judge_bootstrap(&refused, &token, now), unknown, "{refused:?}");
+        }
+        let at = |end: &str| judge_bootstrap(&secret(&[("expiration", end)]), &token, now);
+        for end in ["2026-11-21T00:00:00Z", "soon"] {
+            let want = Err(Refusal::ExpiredToken { id: "abc123".to_owned(), at: end.to_owned() });
+            assert_eq!(at(end), want, "{end}");
+        }
+        assert_eq!(at("2026-11-21T00:00:01Z"), Ok(()));
+        let groups = format!("system:bootstrappers:other,{NODE_GROUP}");
+        assert_eq!(judge_bootstrap(&secret(&[("auth-extra-groups", &groups)]), &token, now), Ok(()));
     }
 }

@@ -12,6 +12,7 @@ use base::time::Clock;
 use crate::credentials::Shown;
 use crate::protocol::{JoinRequest, NewMember, Role, Welcome};
 use crate::refusal::Refusal;
+use crate::s3::xml::{Xml, page};
 use crate::snapshot::{self, Places};
 
 const ROUNDS: u64 = 600;
@@ -125,6 +126,6 @@ fn pages_of_a_bucket_are_read_whatever_they_are() {
         ["<", ">", "</", "/>", "&", ";", "&#", "&#x110000;", "<Contents>", "<![CDATA[", "]]>", "<!--", "é", "<Key/>"];
     for _ in rounds(ROUNDS * 4) {
         let text = mutated_text(&rng, whole, &words);
-        let _any = (crate::s3::xml::page(&text), crate::s3::xml::text_of(&text, "Code"));
+        let _any = (page(Xml(&text)), Xml(&text).text_of("Code"));
     }
 }

@@ -24,6 +24,7 @@ use client::events::Recorder;
 use client::informer::{Change, Informer, Informers, Key, Metadata};
 use client::queue::Queue;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
+use pki::error::PkiError;
 use tracing::warn;
 
 use self::program::Program;
@@ -41,7 +42,7 @@ const RETRY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs
 const SERVED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_millis(50));
 
 /// Gives the kubeconfig of [`USER`], its credential short-lived.
-pub type Kubeconfig = Arc<dyn Fn() -> Result<String, String> + Send + Sync>;
+pub type Kubeconfig = Arc<dyn Fn() -> Result<String, PkiError> + Send + Sync>;
 
 /// Settings given at start.
 #[derive(Clone)]

@@ -29,11 +29,17 @@ use crate::tunnel::split;
 /// One attempt at one server, from the first packet to the answer.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// A URL that is not the address of a server.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{url}' is not the address of a server ({why}); want https://HOST:6443")]
+pub struct BadAddress {
+    url: String,
+    why: &'static str,
+}
+
 /// `host:port` of a `https://` URL; 6443 where it names no port.
-///
-/// Errors: a text for a person.
-pub fn address_of(url: &str) -> Result<String, String> {
-    let bad = |why: &str| format!("'{url}' is not the address of a server ({why}); want https://HOST:6443");
+pub fn address_of(url: &str) -> Result<String, BadAddress> {
+    let bad = |why: &'static str| BadAddress { url: url.to_owned(), why };
     let rest = url.strip_prefix("https://").ok_or_else(|| bad("it does not begin with https://"))?;
     let rest = rest.strip_suffix('/').unwrap_or(rest);
     let authority: http::uri::Authority = rest.parse().map_err(|_| bad("its host and port cannot be read"))?;
@@ -44,6 +50,15 @@ pub fn address_of(url: &str) -> Result<String, String> {
         return Err(bad("it holds more than host and port"));
     }
     Ok(format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(base::ports::API)))
+}
+
+/// The reason for asking a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To join.
+    Join,
+    /// To learn whether it would let the machine in.
+    Check,
 }
 
 /// A machine that wants to join.
@@ -73,18 +88,17 @@ pub struct Joiner {
 }
 
 impl Joiner {
-    /// Asks the servers one after the other (`host:port`) until one answers; what it answers is the verdict. With
-    /// `check` nothing is made or kept; else an agent's credentials are in the files when this returns, and a server's
+    /// Asks the servers one after the other (`host:port`) until one answers; what it answers is the verdict. A
+    /// check makes and keeps nothing; else an agent's credentials are in the files when this returns, and a server's
     /// secrets in the answer.
     ///
     /// Errors: the reason, of the first server if none can be reached.
-    pub async fn join(&self, servers: &[String], check: bool) -> Result<Welcome, Refusal> {
+    pub async fn join(&self, servers: &[String], purpose: Purpose) -> Result<Welcome, Refusal> {
         let mut first = None;
-        for server in servers {
-            let url = format!("https://{server}");
-            let unreachable = |why: &str| Refusal::Unreachable { url: url.clone(), why: why.to_owned() };
-            let attempt = tokio::time::timeout(ATTEMPT_TIMEOUT, self.ask(server, &url, check)).await;
-            match attempt.unwrap_or_else(|_| Err(unreachable("it did not answer in time"))) {
+        for address in servers {
+            let late = || Refusal::Unreachable { url: url_of(address), why: "it did not answer in time".to_owned() };
+            let attempt = tokio::time::timeout(ATTEMPT_TIMEOUT, self.ask(address, purpose)).await;
+            match attempt.unwrap_or_else(|_| Err(late())) {
                 Err(refusal @ Refusal::Unreachable { .. }) => drop(first.get_or_insert(refusal)),
                 verdict => return verdict,
             }
@@ -104,45 +118,42 @@ impl Joiner {
     }
 
     async fn authorities_of(&self, server: &str) -> Option<String> {
-        let (host, port) = split(server)?;
-        let url = format!("https://{server}");
-        let stream = connect(host, port, &url, tls::unverified_client_config().ok()?).await.ok()?;
-        let req = Request::builder().uri(AUTHORITIES).header(HOST, server).body(body::empty()).ok()?;
-        let (status, found) = self.send(stream, host, &url, req).await.ok()?;
+        let server = Server::parse(server)?;
+        let stream = server.connect(tls::unverified_client_config().ok()?).await.ok()?;
+        let req = Request::builder().uri(AUTHORITIES).header(HOST, server.address).body(body::empty()).ok()?;
+        let (status, found) = self.send(stream, &server, req).await.ok()?;
         (status == http::StatusCode::OK).then(|| String::from_utf8_lossy(&found).into_owned())
     }
 
-    async fn ask(&self, server: &str, url: &str, check: bool) -> Result<Welcome, Refusal> {
-        let (host, port) =
-            split(server).ok_or_else(|| Refusal::Invalid { why: format!("'{server}' is not host:port") })?;
-        let trust = self.trusted(host, port, url).await?;
+    async fn ask(&self, address: &str, purpose: Purpose) -> Result<Welcome, Refusal> {
+        let server =
+            Server::parse(address).ok_or_else(|| Refusal::Invalid { why: format!("'{address}' is not host:port") })?;
+        let trust = self.trusted(&server).await?;
         let unusable = |err: pki::error::PkiError| Refusal::Invalid { why: Chain(&err).to_string() };
         let requests = match self.role {
             Role::Agent => Some(Requests::new(&self.node_name, &self.node_ips).map_err(unusable)?),
             Role::Server => None,
         };
-        let asked = self.request(requests.as_ref(), check);
+        let asked = self.request(requests.as_ref(), purpose);
         let bytes = serde_json::to_vec(&asked).map_err(|err| Refusal::Invalid { why: err.to_string() })?;
         let mut req = Request::builder()
             .method(Method::POST)
             .uri(JOIN)
-            .header(HOST, server)
+            .header(HOST, server.address)
             .header(CONTENT_TYPE, "application/json")
             .header(SIGNATURE, self.key.sign(&bytes).map_err(unusable)?);
         if let Some(credential) = self.authorization() {
             req = req.header(AUTHORIZATION, credential);
         }
         let req = req.body(body::full(bytes)).map_err(|err| Refusal::Invalid { why: err.to_string() })?;
-        let stream = connect(host, port, url, tls::client_config(&trust, None).map_err(unusable)?).await?;
-        let (status, answer) = self.send(stream, server, url, req).await?;
+        let stream = server.connect(tls::client_config(&trust, None).map_err(unusable)?).await?;
+        let (status, answer) = self.send(stream, &server, req).await?;
         if status != http::StatusCode::OK {
-            let not_kedge =
-                || Refusal::NotKedge { url: url.to_owned(), why: format!("it answered {status} to {JOIN}") };
-            return Err(serde_json::from_slice(&answer).unwrap_or_else(|_| not_kedge()));
+            let not_kedge = |_| server.not_kedge(format!("it answered {status} to {JOIN}"));
+            return Err(serde_json::from_slice(&answer).unwrap_or_else(not_kedge));
         }
-        let welcome: Welcome = serde_json::from_slice(&answer)
-            .map_err(|err| Refusal::NotKedge { url: url.to_owned(), why: err.to_string() })?;
-        if let Some(requests) = requests.filter(|_| !check) {
+        let welcome: Welcome = serde_json::from_slice(&answer).map_err(|err| server.not_kedge(err.to_string()))?;
+        if let Some(requests) = requests.filter(|_| purpose == Purpose::Join) {
             let saved = node_files::save(&self.dir, &self.node_name, &requests, &welcome);
             saved.map_err(|err| Refusal::Invalid { why: Chain(&err).to_string() })?;
         }
@@ -150,14 +161,14 @@ impl Joiner {
     }
 
     /// The server's authorities, once they are known to be the right ones.
-    async fn trusted(&self, host: &str, port: u16, url: &str) -> Result<Bundle, Refusal> {
+    async fn trusted(&self, server: &Server<'_>) -> Result<Bundle, Refusal> {
+        let (url, not_kedge) = (&server.url, |why: String| server.not_kedge(why));
         let unusable = |err: pki::error::PkiError| Refusal::Invalid { why: Chain(&err).to_string() };
         let known = node_files::known_ca(&self.dir).map_err(|err| Refusal::Invalid { why: Chain(&err).to_string() })?;
-        let stream = connect(host, port, url, tls::unverified_client_config().map_err(unusable)?).await?;
-        let req = Request::builder().uri(CACERTS).header(HOST, format!("{host}:{port}")).body(body::empty());
+        let stream = server.connect(tls::unverified_client_config().map_err(unusable)?).await?;
+        let req = Request::builder().uri(CACERTS).header(HOST, server.address).body(body::empty());
         let req = req.map_err(|err| Refusal::Invalid { why: err.to_string() })?;
-        let (status, ca) = self.send(stream, host, url, req).await?;
-        let not_kedge = |why: String| Refusal::NotKedge { url: url.to_owned(), why };
+        let (status, ca) = self.send(stream, server, req).await?;
         if status != http::StatusCode::OK {
             return Err(not_kedge(format!("it answered {status} to {CACERTS}")));
         }
@@ -170,7 +181,8 @@ impl Joiner {
                 warn!(
                     url,
                     fingerprint = found,
-                    "THE TOKEN DOES NOT SAY WHICH CLUSTER IT IS FOR: whoever answers at this address is trusted. Use the full token (K10...) of the server's file server/node-token"
+                    "THE TOKEN DOES NOT SAY WHICH CLUSTER IT IS FOR: whoever answers at this address is trusted. Use \
+                     the full token (K10...) of the server's file server/node-token"
                 );
                 Ok(String::from_utf8_lossy(&ca).into_owned())
             }
@@ -181,23 +193,24 @@ impl Joiner {
             if !vouched.is_empty() {
                 warn!(
                     url,
-                    "the token names an authority that the cluster has no more: trusting those that this machine knows. Give it a new token"
+                    "the token names an authority that the cluster has no more: trusting those that this machine \
+                     knows. Give it a new token"
                 );
             }
         }
         if vouched.is_empty() {
             let pinned = pinned.or_else(|| ca_hash(known?.as_bytes()).ok()).unwrap_or_default();
-            return Err(Refusal::WrongCa { url: url.to_owned(), pinned, found });
+            return Err(Refusal::WrongCa { url: url.clone(), pinned, found });
         }
         Bundle::from_pem(&vouched).map_err(|err| not_kedge(Chain(&err).to_string()))
     }
 
-    fn request(&self, requests: Option<&Requests>, check: bool) -> JoinRequest {
+    fn request(&self, requests: Option<&Requests>, purpose: Purpose) -> JoinRequest {
         let [client, serving, proxy] =
             requests.map(|requests| requests.requests.each_ref().map(|der| STANDARD.encode(der))).unwrap_or_default();
         JoinRequest {
             role: self.role,
-            check,
+            check: purpose == Purpose::Check,
             node_name: self.node_name.clone(),
             node_ips: self.node_ips.clone(),
             machine_id: self.machine_id.clone(),
@@ -228,13 +241,12 @@ impl Joiner {
     async fn send(
         &self,
         stream: Box<dyn Stream>,
-        to: &str,
-        url: &str,
+        server: &Server<'_>,
         req: Request<Body>,
     ) -> Result<(http::StatusCode, bytes::Bytes), Refusal> {
-        let broken = |why: String| Refusal::Unreachable { url: url.to_owned(), why };
-        let answer =
-            dial::request(stream, to, req, &self.group).await.map_err(|err| broken(Chain(&err).to_string()))?;
+        let broken = |why: String| server.unreachable(why);
+        let answer = dial::request(stream, server.address, req, &self.group).await;
+        let answer = answer.map_err(|err| broken(Chain(&err).to_string()))?;
         let status = answer.status();
         let bytes =
             body::collect(answer.into_body(), BODY_BYTES_MAX).await.map_err(|err| broken(Chain(&err).to_string()))?;
@@ -242,24 +254,53 @@ impl Joiner {
     }
 }
 
-/// Connects with TLS, and tells apart why that fails.
-async fn connect(host: &str, port: u16, url: &str, tls: Arc<rustls::ClientConfig>) -> Result<Box<dyn Stream>, Refusal> {
-    let mut tls = rustls::ClientConfig::clone(&tls);
-    tls.alpn_protocols = tls::ALPN_HTTP1.iter().map(|p| p.to_vec()).collect();
-    dial::tcp(host, port, host, Some(Arc::new(tls))).await.map_err(|err| refusal_of(&err, host, url))
+fn url_of(address: &str) -> String {
+    format!("https://{address}")
 }
 
-fn refusal_of(err: &DialError, host: &str, url: &str) -> Refusal {
-    let DialError::Connect { source, .. } = err else {
-        return Refusal::Unreachable { url: url.to_owned(), why: Chain(err).to_string() };
-    };
-    let tls = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
-    match tls {
-        Some(rustls::Error::InvalidCertificate(
-            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-        )) => Refusal::WrongName { url: url.to_owned(), name: host.to_owned() },
-        Some(err) => Refusal::NotKedge { url: url.to_owned(), why: err.to_string() },
-        None => Refusal::Unreachable { url: url.to_owned(), why: source.to_string() },
+/// A server to ask.
+struct Server<'a> {
+    /// `host:port`, as it was given.
+    address: &'a str,
+    /// Without brackets.
+    host: &'a str,
+    port: u16,
+    /// For people.
+    url: String,
+}
+
+impl<'a> Server<'a> {
+    fn parse(address: &'a str) -> Option<Server<'a>> {
+        let (host, port) = split(address)?;
+        Some(Server { address, host, port, url: url_of(address) })
+    }
+
+    fn unreachable(&self, why: String) -> Refusal {
+        Refusal::Unreachable { url: self.url.clone(), why }
+    }
+
+    fn not_kedge(&self, why: String) -> Refusal {
+        Refusal::NotKedge { url: self.url.clone(), why }
+    }
+
+    /// Connects with TLS, and tells apart why that fails.
+    async fn connect(&self, tls: Arc<rustls::ClientConfig>) -> Result<Box<dyn Stream>, Refusal> {
+        let mut tls = rustls::ClientConfig::clone(&tls);
+        tls.alpn_protocols = tls::ALPN_HTTP1.iter().map(|p| p.to_vec()).collect();
+        let stream = dial::tcp(self.host, self.port, self.host, Some(Arc::new(tls))).await;
+        stream.map_err(|err| self.refusal_of(&err))
+    }
+
+    fn refusal_of(&self, err: &DialError) -> Refusal {
+        let DialError::Connect { source, .. } = err else { return self.unreachable(Chain(err).to_string()) };
+        let tls = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        match tls {
+            Some(rustls::Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Refusal::WrongName { url: self.url.clone(), name: self.host.to_owned() },
+            Some(err) => self.not_kedge(err.to_string()),
+            None => self.unreachable(source.to_string()),
+        }
     }
 }
 
@@ -272,8 +313,40 @@ mod tests {
         assert_eq!(address_of("https://10.0.0.1").unwrap(), "10.0.0.1:6443");
         assert_eq!(address_of("https://edge.lan:7000/").unwrap(), "edge.lan:7000");
         assert_eq!(address_of("https://[fd00::1]:6443").unwrap(), "[fd00::1]:6443");
-        for bad in ["http://10.0.0.1", "10.0.0.1:6443", "https://", "https://a/b", "https://u@a", "https://a:x"] {
-            assert!(address_of(bad).is_err(), "{bad}");
+        for (bad, why) in [
+            ("http://10.0.0.1", "it does not begin with https://"),
+            ("10.0.0.1:6443", "it does not begin with https://"),
+            ("", "it does not begin with https://"),
+            ("https://", "its host and port cannot be read"),
+            ("https://a b", "its host and port cannot be read"),
+            ("https://a:", "its port is no number"),
+            ("https://a:70000", "its port is no number"),
+            ("https://u@a", "it holds more than host and port"),
+        ] {
+            let want = format!("'{bad}' is not the address of a server ({why}); want https://HOST:6443");
+            assert_eq!(address_of(bad).unwrap_err().to_string(), want);
         }
+        assert!(address_of("https://a/b").is_err() && address_of("https://a:x").is_err());
+    }
+
+    #[test]
+    fn the_cause_of_a_failed_connection_is_told_apart() {
+        let server = Server::parse("[fd00::1]:6443").unwrap();
+        assert_eq!((server.host, server.port, server.url.as_str()), ("fd00::1", 6443, "https://[fd00::1]:6443"));
+        assert!(Server::parse("edge.lan").is_none() && Server::parse("edge.lan:99999").is_none());
+        let failed =
+            |source: std::io::Error| server.refusal_of(&DialError::Connect { to: "[fd00::1]:6443".to_owned(), source });
+        let tls = |err: rustls::Error| failed(std::io::Error::new(std::io::ErrorKind::InvalidData, err));
+        let refused = failed(std::io::ErrorKind::ConnectionRefused.into());
+        assert!(
+            matches!(refused, Refusal::Unreachable { ref url, .. } if url == "https://[fd00::1]:6443"),
+            "{refused}"
+        );
+        let name = tls(rustls::Error::InvalidCertificate(CertificateError::NotValidForName));
+        assert!(matches!(name, Refusal::WrongName { ref name, .. } if name == "fd00::1"), "{name}");
+        let unknown = tls(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer));
+        assert!(matches!(unknown, Refusal::NotKedge { .. }), "{unknown}");
+        let ended = server.refusal_of(&DialError::Ended { to: "x".to_owned(), why: "reset".into() });
+        assert_eq!(ended, server.unreachable("connection to x ended: reset".to_owned()));
     }
 }

@@ -9,6 +9,7 @@ use base::task::Group;
 use http::header::{CONTENT_TYPE, HOST};
 use http::{Method, Request, StatusCode};
 use store::error::Error;
+use store::member::Peer;
 use store::store::Store;
 use tracing::info;
 use wire::{body, dial};
@@ -48,7 +49,8 @@ pub(crate) async fn admit(store: &Store, new: &NewMember) -> Result<(), Refusal>
     }
     // The new one first: it is asked at its address before it is taken in. If it does not answer there, nothing has
     // changed.
-    store.add_learner(new.id, &new.name, &new.address).await.map_err(|err| refusal(&err))?;
+    let peer = Peer { addr: new.address.clone(), name: new.name.clone() };
+    store.add_learner(new.id, peer).await.map_err(|err| refusal(&err))?;
     for old in &mut old {
         info!(name = new.name, peer = old.id, "a server comes back without its store: its old self is removed");
         store.remove(old.id).await.map_err(|err| refusal(&err))?;
@@ -200,6 +202,28 @@ mod tests {
         while store.members().await.unwrap().iter().filter(|member| member.voter).count() < n {
             assert!(begun.elapsed() < PATIENCE, "{:?}", store.members().await);
             tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_store_is_a_refusal_that_says_what_to_do() {
+        let unheard = Refusal::Unheard { address: "a:1".to_owned() };
+        assert_eq!(refusal(&Error::MemberUnreachable { address: "a:1".to_owned() }), unheard);
+        let words = |err: Error| match refusal(&err) {
+            Refusal::NoMembers { why } => format!("no members: {why}"),
+            Refusal::NotReady { why } => format!("not ready: {why}"),
+            other => panic!("{other}"),
+        };
+        for (err, want) in [
+            (Error::NoNetwork, "no members: its store was opened without a network"),
+            (
+                Error::LastMember,
+                "no members: its only voting member has the name of the joining one: choose another with --node-name",
+            ),
+            (Error::TimedOut, "not ready: the store's members did not agree in time"),
+            (Error::NotLeader { leader: None }, "not ready: this member does not lead"),
+        ] {
+            assert_eq!(words(err), want);
         }
     }
 

@@ -150,41 +150,74 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::Unreachable { url, why } => {
-                write!(f, "cannot reach {url} ({why}): see that kedge server runs there and that no firewall blocks its TCP port")
+                write!(
+                    f,
+                    "cannot reach {url} ({why}): see that kedge server runs there and that no firewall blocks its TCP \
+                     port"
+                )
             }
             Refusal::NotKedge { url, why } => write!(f, "{url} is not a kedge server ({why}): correct --server"),
             Refusal::WrongCa { url, pinned, found } => write!(
                 f,
-                "the token is for a cluster whose authority has the fingerprint {pinned}, but {url} shows {found}: correct --server, or take the token from that server's file server/node-token"
+                "the token is for a cluster whose authority has the fingerprint {pinned}, but {url} shows {found}: \
+                 correct --server, or take the token from that server's file server/node-token"
             ),
             Refusal::WrongName { url, name } => {
-                write!(f, "the certificate of {url} does not hold the name {name}: start the server with --tls-san {name}, or use one of its own names")
+                write!(
+                    f,
+                    "the certificate of {url} does not hold the name {name}: start the server with --tls-san {name}, \
+                     or use one of its own names"
+                )
             }
-            Refusal::NoToken => f.write_str("this machine is not known to the cluster and has no token: give the one of the server's file server/node-token with --token-file"),
-            Refusal::WrongToken => f.write_str("the cluster does not accept this token's password: take the token from a server's file server/node-token"),
-            Refusal::UnknownToken { id } => write!(f, "the cluster has no bootstrap token {id}: make one with 'kedge token create' on a server"),
-            Refusal::ExpiredToken { id, at } => write!(f, "the bootstrap token {id} expired at {at}: make a new one with 'kedge token create' on a server"),
-            Refusal::UselessToken { id, lacks } => write!(f, "the bootstrap token {id} is not for joining ({lacks}): make one with 'kedge token create' on a server"),
-            Refusal::AgentToken => f.write_str("this token is for agents only: to join a server, take the token from a server's file server/token"),
+            Refusal::NoToken => f.write_str(
+                "this machine is not known to the cluster and has no token: give the one of the server's file \
+                 server/node-token with --token-file",
+            ),
+            Refusal::WrongToken => f.write_str(
+                "the cluster does not accept this token's password: take the token from a server's file \
+                 server/node-token",
+            ),
+            Refusal::UnknownToken { id } => {
+                write!(f, "the cluster has no bootstrap token {id}: make one with 'kedge token create' on a server")
+            }
+            Refusal::ExpiredToken { id, at } => write!(
+                f,
+                "the bootstrap token {id} expired at {at}: make a new one with 'kedge token create' on a server"
+            ),
+            Refusal::UselessToken { id, lacks } => write!(
+                f,
+                "the bootstrap token {id} is not for joining ({lacks}): make one with 'kedge token create' on a server"
+            ),
+            Refusal::AgentToken => f.write_str(
+                "this token is for agents only: to join a server, take the token from a server's file server/token",
+            ),
             Refusal::ClockSkew { ahead_secs } => {
                 let (secs, way) = (ahead_secs.unsigned_abs(), if *ahead_secs > 0 { "ahead of" } else { "behind" });
-                write!(f, "this machine's clock is {secs} s {way} the server's (at most {SKEW_MAX_SECS} s are accepted): set the clocks, e.g. with NTP")
+                write!(
+                    f,
+                    "this machine's clock is {secs} s {way} the server's (at most {SKEW_MAX_SECS} s are accepted): \
+                     set the clocks, e.g. with NTP"
+                )
             }
             Refusal::NameTaken { name, address, same_machine: false } => write!(
                 f,
-                "the node name {name} is taken by another machine at {address}: choose another with --node-name or --with-node-id, or, if this machine replaces that one, run 'kubectl delete node {name}' first"
+                "the node name {name} is taken by another machine at {address}: choose another with --node-name or \
+                 --with-node-id, or, if this machine replaces that one, run 'kubectl delete node {name}' first"
             ),
             Refusal::NameTaken { name, address, .. } => write!(
                 f,
-                "this machine was the node {name} (at {address}) before, but its key in /etc/kedge/node is another now: run 'kubectl delete node {name}' first, then join again"
+                "this machine was the node {name} (at {address}) before, but its key in /etc/kedge/node is another \
+                 now: run 'kubectl delete node {name}' first, then join again"
             ),
             Refusal::Twin { name, address } => write!(
                 f,
-                "a machine at {address} is connected as node {name} with the same key: if one is a copy of the other, remove /etc/kedge/node from the copy and give it another --node-name"
+                "a machine at {address} is connected as node {name} with the same key: if one is a copy of the other, \
+                 remove /etc/kedge/node from the copy and give it another --node-name"
             ),
             Refusal::VersionSkew { joining, server } => write!(
                 f,
-                "this is kedge {joining}, the server is {server}: a node may be up to three minor versions of Kubernetes older than its server, and never newer; upgrade servers first"
+                "this is kedge {joining}, the server is {server}: a node may be up to three minor versions of \
+                 Kubernetes older than its server, and never newer; upgrade servers first"
             ),
             Refusal::FlagsDiffer { flags } => {
                 f.write_str("settings that must be the same on all servers differ:")?;
@@ -195,11 +228,14 @@ impl fmt::Display for Refusal {
             }
             Refusal::Unheard { address } => write!(
                 f,
-                "the other servers cannot reach this one at {address}: see that no firewall blocks that TCP port between servers, or name the right address with --advertise-address"
+                "the other servers cannot reach this one at {address}: see that no firewall blocks that TCP port \
+                 between servers, or name the right address with --advertise-address"
             ),
             Refusal::NoMembers { why } => write!(f, "that server takes no other servers in: {why}"),
             Refusal::Invalid { why } => f.write_str(why),
-            Refusal::NotReady { why } => write!(f, "the server cannot let anybody in at the moment ({why}): it is tried again"),
+            Refusal::NotReady { why } => {
+                write!(f, "the server cannot let anybody in at the moment ({why}): it is tried again")
+            }
         }
     }
 }
@@ -226,5 +262,56 @@ mod tests {
             assert!(!reason.to_string().contains('\n'));
         }
         assert!(Refusal::ClockSkew { ahead_secs: -4000 }.to_string().contains("4000 s behind"));
+    }
+
+    #[test]
+    fn what_may_pass_by_itself_is_tried_again_and_nothing_else() {
+        let text = || "x".to_owned();
+        for (refusal, passes) in [
+            (Refusal::Unreachable { url: text(), why: text() }, true),
+            (Refusal::NotReady { why: text() }, true),
+            (Refusal::ClockSkew { ahead_secs: 999 }, true),
+            (Refusal::Twin { name: text(), address: text() }, true),
+            (Refusal::Unheard { address: text() }, true),
+            (Refusal::NotKedge { url: text(), why: text() }, false),
+            (Refusal::WrongCa { url: text(), pinned: text(), found: text() }, false),
+            (Refusal::WrongName { url: text(), name: text() }, false),
+            (Refusal::NoToken, false),
+            (Refusal::WrongToken, false),
+            (Refusal::AgentToken, false),
+            (Refusal::NameTaken { name: text(), address: text(), same_machine: false }, false),
+            (Refusal::FlagsDiffer { flags: Vec::new() }, false),
+            (Refusal::Invalid { why: text() }, false),
+        ] {
+            assert_eq!(refusal.may_pass(), passes, "{refusal}");
+        }
+    }
+
+    #[test]
+    fn a_reason_says_what_to_do() {
+        let taken =
+            |same_machine| Refusal::NameTaken { name: "n1".to_owned(), address: "192.0.2.1".to_owned(), same_machine };
+        for (refusal, words) in [
+            (
+                taken(false),
+                "the node name n1 is taken by another machine at 192.0.2.1: choose another with --node-name",
+            ),
+            (
+                taken(true),
+                "this machine was the node n1 (at 192.0.2.1) before, but its key in /etc/kedge/node is another",
+            ),
+            (
+                Refusal::ClockSkew { ahead_secs: 301 },
+                "this machine's clock is 301 s ahead of the server's (at most 300 s",
+            ),
+            (
+                Refusal::NoToken,
+                "this machine is not known to the cluster and has no token: give the one of the server's",
+            ),
+        ] {
+            let said = refusal.to_string();
+            assert!(said.starts_with(words), "{said}");
+            assert!(!said.contains("  "), "{said}");
+        }
     }
 }

@@ -6,15 +6,14 @@ use std::sync::Arc;
 use base::chain::Chain;
 use base::sync::Mutex;
 use base::task::Group;
-use http::HeaderMap;
 use tokio::sync::watch;
 use tracing::{debug, info};
 use wire::dial::Dial;
-use wire::proxy::{self, Target};
-use wire::tunnel::{PROTOCOL, Tunnel};
+use wire::proxy::Target;
+use wire::tunnel::Tunnel;
 
 use crate::protocol::RELAY;
-use crate::tunnel::split;
+use crate::tunnel::{OpenError, target_of, upgraded};
 
 /// Ways to nodes by way of other servers, made when they are needed.
 pub struct Relay {
@@ -40,30 +39,26 @@ impl Relay {
         }
         let servers = self.servers.borrow().clone();
         for server in servers {
-            match self.begin(&server, node).await {
+            let begun = match target_of(&server, &self.tls) {
+                Ok(target) => self.begin(&target, node).await,
+                Err(err) => Err(err),
+            };
+            match begun {
                 Ok(way) => {
                     info!(node, peer = server, "node is reached by way of another server");
                     self.open.lock().insert(node.to_owned(), way.clone());
                     return Some(Arc::new(way));
                 }
-                Err(why) => debug!(node, peer = server, why, "no way to the node there"),
+                Err(err) => debug!(node, peer = server, err = %Chain(&err), "no way to the node there"),
             }
         }
         None
     }
 
-    async fn begin(&self, server: &str, node: &str) -> Result<Tunnel, String> {
-        let (host, port) = split(server).ok_or_else(|| format!("'{server}' is not host:port"))?;
-        let target =
-            Target { host: host.to_owned(), port, tls: Some(Arc::clone(&self.tls)), server_name: None, via: None };
-        match proxy::open_upgrade(&target, &format!("{RELAY}{node}"), PROTOCOL, HeaderMap::new(), &self.group).await {
-            Ok(Ok(stream)) => {
-                let (tunnel, ended) = Tunnel::accept(stream).await.map_err(|err| Chain(&err).to_string())?;
-                self.group.spawn_short("relay", ended);
-                Ok(tunnel)
-            }
-            Ok(Err(answer)) => Err(format!("it answered {}", answer.status())),
-            Err(err) => Err(Chain(&err).to_string()),
-        }
+    async fn begin(&self, server: &Target, node: &str) -> Result<Tunnel, OpenError> {
+        let stream = upgraded(server, &format!("{RELAY}{node}"), &self.group).await?;
+        let (tunnel, ended) = Tunnel::accept(stream).await?;
+        self.group.spawn_short("relay", ended);
+        Ok(tunnel)
     }
 }

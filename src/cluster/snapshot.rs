@@ -58,7 +58,8 @@ pub enum SnapshotError {
     },
     /// It is sealed with a token that was not given.
     #[error(
-        "the keys in {path} are sealed with the servers' token of its time: give it with --token-file (the file server/token of that cluster)",
+        "the keys in {path} are sealed with the servers' token of its time: give it with --token-file (the file \
+         server/token of that cluster)",
         path = path.display()
     )]
     Sealed {
@@ -75,7 +76,8 @@ pub enum SnapshotError {
     },
     /// There are keys, and nothing to seal them with.
     #[error(
-        "the keys of this server cannot be sealed in a snapshot, for {path} is missing or holds no servers' password: put the servers' token of this cluster there",
+        "the keys of this server cannot be sealed in a snapshot, for {path} is missing or holds no servers' \
+         password: put the servers' token of this cluster there",
         path = path.display()
     )]
     NoToken {
@@ -149,14 +151,47 @@ fn parts() -> [PathBuf; 6] {
     [server.tls(), server.token(), server.agent_token(), server.cred(), server.early_encryption(), server.manifests()]
 }
 
-/// `<prefix>-<node>-<seconds>`, as k3s names them.
-fn file_name(prefix: &str, node: &str, clock: &Clock) -> Result<String, SnapshotError> {
-    for part in [prefix, node] {
-        if part.is_empty() || part.starts_with('.') || !part.chars().all(|c| NAME_CHARS.contains(c)) {
-            return Err(SnapshotError::Name(part.to_owned()));
-        }
+/// The snapshots of one prefix and node: the older ones of a series make room for the newer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Series {
+    /// First part of their names.
+    pub prefix: String,
+    /// The node they are made on.
+    pub node: String,
+}
+
+impl Series {
+    fn stem(&self) -> String {
+        format!("{}-{}-", self.prefix, self.node)
     }
-    Ok(format!("{prefix}-{node}-{}{ENDING}", clock.now().as_second()))
+
+    /// `<prefix>-<node>-<seconds>`, as k3s names them.
+    fn file_name(&self, clock: &Clock) -> Result<String, SnapshotError> {
+        for part in [&self.prefix, &self.node] {
+            if !is_part_of_name(part) {
+                return Err(SnapshotError::Name(part.clone()));
+            }
+        }
+        Ok(format!("{}{}{ENDING}", self.stem(), clock.now().as_second()))
+    }
+
+    /// Its files among these names but the newest `keep`, oldest first.
+    pub fn surplus<'a>(&self, names: impl IntoIterator<Item = &'a str>, keep: usize) -> Vec<&'a str> {
+        let stem = self.stem();
+        let number = |name: &str| {
+            let digits = name.strip_prefix(&stem)?.strip_suffix(ENDING)?;
+            digits.parse::<u64>().ok().filter(|_| digits.bytes().all(|b| b.is_ascii_digit()))
+        };
+        let mut ours: Vec<(u64, &str)> = names.into_iter().filter_map(|name| Some((number(name)?, name))).collect();
+        ours.sort_unstable();
+        ours.truncate(ours.len().saturating_sub(keep));
+        ours.into_iter().map(|(_, name)| name).collect()
+    }
+}
+
+/// Whether a text can be part of a file's name and leads out of no folder.
+fn is_part_of_name(text: &str) -> bool {
+    !text.is_empty() && !text.starts_with('.') && text.chars().all(|c| NAME_CHARS.contains(c))
 }
 
 /// Makes a snapshot, whether the server runs or not. Blocks.
@@ -164,13 +199,12 @@ fn file_name(prefix: &str, node: &str, clock: &Clock) -> Result<String, Snapshot
 /// Errors: see [`SnapshotError`]. A snapshot is there whole or not at all.
 pub fn save(
     places: &Places,
-    prefix: &str,
-    node: &str,
+    series: &Series,
     version: &str,
     clock: &Clock,
     rng: &Rng,
 ) -> Result<Listed, SnapshotError> {
-    let name = file_name(prefix, node, clock)?;
+    let name = series.file_name(clock)?;
     let password = own_password(places)?;
     if password.is_none() && has_parts(places)? {
         return Err(SnapshotError::NoToken { path: places.layout.server().token() });
@@ -184,7 +218,7 @@ pub fn save(
     let contents = store::backup::copy_to(&places.layout.server().db(), &copy, rng)?;
     let manifest = Manifest {
         created: rfc3339_secs(clock.now()),
-        node: node.to_owned(),
+        node: series.node.clone(),
         version: version.to_owned(),
         cluster_id: contents.cluster_id,
         revision: contents.revision,
@@ -361,7 +395,7 @@ pub fn delete(dir: &Path, name: &str) -> Result<PathBuf, SnapshotError> {
 /// Errors: `Name`, where it could lead out of a folder.
 pub fn file_of(name: &str) -> Result<String, SnapshotError> {
     let stem = name.strip_suffix(ENDING).unwrap_or(name);
-    if stem.is_empty() || stem.starts_with('.') || !stem.chars().all(|c| NAME_CHARS.contains(c)) {
+    if !is_part_of_name(stem) {
         return Err(SnapshotError::Name(name.to_owned()));
     }
     Ok(format!("{stem}{ENDING}"))
@@ -372,24 +406,11 @@ pub fn made_at(file_name: &str) -> Option<i64> {
     file_name.strip_suffix(ENDING)?.rsplit_once('-')?.1.parse().ok()
 }
 
-/// Those of one prefix and node among files' names but the newest `keep`, oldest first.
-pub fn surplus<'a>(names: impl IntoIterator<Item = &'a str>, prefix: &str, node: &str, keep: usize) -> Vec<&'a str> {
-    let stem = format!("{prefix}-{node}-");
-    let number = |name: &str| {
-        let digits = name.strip_prefix(&stem)?.strip_suffix(ENDING)?;
-        digits.parse::<u64>().ok().filter(|_| digits.bytes().all(|b| b.is_ascii_digit()))
-    };
-    let mut ours: Vec<(u64, &str)> = names.into_iter().filter_map(|name| Some((number(name)?, name))).collect();
-    ours.sort_unstable();
-    ours.truncate(ours.len().saturating_sub(keep));
-    ours.into_iter().map(|(_, name)| name).collect()
-}
-
-/// Deletes all but the newest `keep` snapshots of a prefix and node; says which.
-pub fn prune(dir: &Path, prefix: &str, node: &str, keep: usize) -> Result<Vec<String>, SnapshotError> {
+/// Deletes all but the newest `keep` snapshots of a series; says which.
+pub fn prune(dir: &Path, series: &Series, keep: usize) -> Result<Vec<String>, SnapshotError> {
     let all = list(dir)?;
     let mut gone = Vec::new();
-    for name in surplus(all.iter().map(|snapshot| snapshot.name.as_str()), prefix, node, keep) {
+    for name in series.surplus(all.iter().map(|snapshot| snapshot.name.as_str()), keep) {
         let path = dir.join(name);
         fs::remove_file(&path).map_err(FileError::at("cannot delete", &path))?;
         gone.push(name.to_owned());

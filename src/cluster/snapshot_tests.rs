@@ -27,6 +27,10 @@ fn put(value: &str) -> Txn {
     Txn { success: vec![op], ..Txn::default() }
 }
 
+fn series(prefix: &str, node: &str) -> Series {
+    Series { prefix: prefix.to_owned(), node: node.to_owned() }
+}
+
 fn places(root: &Path) -> Places {
     let layout = Layout::new(root.join("data"));
     Places { dir: layout.server().snapshots(), config: root.join("etc/config.yaml"), layout }
@@ -43,7 +47,7 @@ async fn a_snapshot_of_a_running_server_is_whole_and_restores_on_another_machine
     create_private_dir(from.config.parent().unwrap()).unwrap();
     fs::write(&from.config, "tls-san: [x]\n").unwrap();
     running.txn(put("saved")).await.unwrap();
-    let saved = save(&from, "on-demand", "node-1", "test", &clock, &Rng::from_os()).unwrap();
+    let saved = save(&from, &series("on-demand", "node-1"), "test", &clock, &Rng::from_os()).unwrap();
     running.txn(put("later")).await.unwrap();
     assert_eq!(fs::metadata(&saved.location).unwrap().permissions().mode() & 0o777, 0o600);
     assert_eq!(list(&from.dir).unwrap(), std::slice::from_ref(&saved));
@@ -94,16 +98,19 @@ async fn pruning_keeps_the_newest_of_one_schedule_and_leaves_others_alone() {
     let (places, clock) = (places(root.path()), Clock::fixed("2026-01-01T00:00:00Z".parse().unwrap()));
     let (_store, group) = open_store(places.layout.data_dir()).await;
     for prefix in ["auto", "auto", "auto", "mine"] {
-        save(&places, prefix, "n", "test", &clock, &Rng::from_os()).unwrap();
+        save(&places, &series(prefix, "n"), "test", &clock, &Rng::from_os()).unwrap();
         clock.advance(jiff::SignedDuration::from_secs(60));
     }
     group.shutdown().await;
-    assert_eq!(prune(&places.dir, "auto", "n", 1).unwrap().len(), 2);
+    assert_eq!(prune(&places.dir, &series("auto", "n"), 1).unwrap().len(), 2);
     let left: Vec<_> = list(&places.dir).unwrap().into_iter().map(|s| s.name).collect();
     assert_eq!(left, ["auto-n-1767225720.tar.zst", "mine-n-1767225780.tar.zst"]);
     delete(&places.dir, "mine-n-1767225780").unwrap();
     assert!(matches!(delete(&places.dir, "mine-n-1767225780"), Err(SnapshotError::NotFound { .. })));
-    assert!(matches!(save(&places, "../x", "n", "test", &clock, &Rng::from_os()), Err(SnapshotError::Name(_))));
+    assert!(matches!(
+        save(&places, &series("../x", "n"), "test", &clock, &Rng::from_os()),
+        Err(SnapshotError::Name(_))
+    ));
 }
 
 #[tokio::test]
@@ -111,7 +118,7 @@ async fn keys_that_no_token_can_seal_are_not_put_into_a_snapshot() {
     let root = tempfile::tempdir().unwrap();
     let (places, clock) = (places(root.path()), Clock::system());
     let (_store, group) = open_store(places.layout.data_dir()).await;
-    let save = || save(&places, "on-demand", "n", "test", &clock, &Rng::from_os());
+    let save = || save(&places, &series("on-demand", "n"), "test", &clock, &Rng::from_os());
     assert!(!save().unwrap().manifest.sealed, "there is nothing to seal");
     create_private_dir(&places.layout.data_dir().join("server/cred")).unwrap();
     fs::write(places.layout.data_dir().join("server/cred/passwd"), "a password").unwrap();
@@ -167,9 +174,33 @@ fn the_newest_of_a_name_and_node_stay_wherever_the_files_are() {
         "b-n-1.tar.zst",
         "a-n-1.zip",
     ];
-    assert_eq!(surplus(names, "a", "n", 1), ["a-n-2.tar.zst", "a-n-9.tar.zst"]);
-    assert_eq!(surplus(names, "a", "n", 5), [""; 0]);
+    let ours = series("a", "n");
+    assert_eq!(ours.surplus(names, 1), ["a-n-2.tar.zst", "a-n-9.tar.zst"]);
+    assert_eq!(ours.surplus(names, 5), [""; 0]);
+    assert_eq!(ours.surplus(names, 0).len(), 3);
+    // "a" on "n-x" is another series than "a-n" on "x", and signs are no digits.
+    assert_eq!(series("a", "n-x").surplus(names, 0), ["a-n-x-1.tar.zst"]);
+    assert_eq!(ours.surplus(["a-n-+1.tar.zst", "a-n-.tar.zst", "a-n-99999999999999999999.tar.zst"], 0), [""; 0]);
     assert_eq!((made_at("a-n-9.tar.zst"), made_at("a-n-9"), made_at("notes.tar.zst")), (Some(9), None, None));
     assert_eq!(file_of("a-n-9").unwrap(), file_of("a-n-9.tar.zst").unwrap());
     assert!(file_of("../a").is_err() && file_of(".tar.zst").is_err());
+}
+
+#[test]
+fn a_snapshots_name_stays_in_its_folder() {
+    let clock = Clock::system();
+    for (prefix, node) in
+        [("", "n"), ("p", ""), (".p", "n"), ("p", "../n"), ("p/q", "n"), ("p", "n\n"), ("p", "n\u{e4}")]
+    {
+        let name = series(prefix, node).file_name(&clock);
+        assert!(matches!(name, Err(SnapshotError::Name(_))), "{prefix:?} {node:?}");
+    }
+    let name = series("etcd-snapshot", "edge-1.lan").file_name(&clock).unwrap();
+    assert!(name.starts_with("etcd-snapshot-edge-1.lan-") && made_at(&name).is_some(), "{name}");
+    for (name, want) in [("a", Some("a.tar.zst")), ("a.tar.zst", Some("a.tar.zst")), ("a.zip", Some("a.zip.tar.zst"))] {
+        assert_eq!(file_of(name).ok().as_deref(), want, "{name}");
+    }
+    for name in ["", ".", "..", ".hidden", "a/b", "/etc/passwd", "a b", ".tar.zst"] {
+        assert!(matches!(file_of(name), Err(SnapshotError::Name(said)) if said == name), "{name}");
+    }
 }

@@ -14,7 +14,9 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
+use pki::bundle::Bundle;
 use pki::csr::{self, Profile};
+use pki::identity::Identity;
 use pki::leaf::{Ca, SUPERVISOR};
 use pki::server::Pki;
 use store::store::Store;
@@ -26,6 +28,7 @@ use crate::checks::{Reserved, check_clock, check_flags, check_name, check_servin
 use crate::credentials::{Credentials, Shown};
 use crate::identity::{Claim, Identities, Standing};
 use crate::names::ServerNames;
+use crate::node_names::Domain;
 use crate::protocol::{
     AUTHORITIES, CACERTS, JOIN, JOIN_BYTES_MAX, JoinRequest, MEMBERS, NewMember, PING, PREFIX, RELAY, Role, SIGNATURE,
     Settings, TUNNEL, Welcome,
@@ -167,7 +170,7 @@ impl Supervisor {
             machine_id: asked.machine_id.clone(),
             address: conn.peer.ip().to_canonical(),
         };
-        check_name(&asked.node_name, &self.config.settings.cluster_domain)?;
+        check_name(&asked.node_name, Domain(&self.config.settings.cluster_domain))?;
         check_words(&asked)?;
         self.admit(&asked, &claim, shown).await?;
         check_clock(asked.unix_ms, now.as_millisecond())?;
@@ -215,7 +218,12 @@ impl Supervisor {
         self.config.identities.record(claim).await?;
         welcome.secrets = secrets::collect(&self.config.server_folder)
             .map_err(|err| Refusal::NotReady { why: Chain(&err).to_string() })?;
-        info!(node = %asked.node_name, peer = %claim.address, version = asked.version, "a server joins: it is given the cluster's secrets");
+        info!(
+            node = %asked.node_name,
+            peer = %claim.address,
+            version = asked.version,
+            "a server joins: it is given the cluster's secrets"
+        );
         Ok(welcome)
     }
 
@@ -235,18 +243,21 @@ impl Supervisor {
             .await
             .map_err(|err| unread(&Chain(&err)))?;
         let new: NewMember = serde_json::from_slice(&bytes).map_err(|err| unread(&err))?;
-        check_name(&new.name, &self.config.settings.cluster_domain)?;
+        check_name(&new.name, Domain(&self.config.settings.cluster_domain))?;
         members::admit(store, &new).await
+    }
+
+    /// The identity that the connection shows, if the cluster's authority vouches for its certificate now.
+    fn verified(&self, conn: &ConnInfo) -> Option<Identity> {
+        let clients = Bundle::from_pem(self.config.pki.authority(Ca::Client).bundle()).ok()?;
+        clients.verify_client(&conn.client_certs, self.config.clock.now()).ok()?;
+        pki::identity::parse(conn.client_certs.first()?).ok()
     }
 
     /// Whether the connection shows the certificate of a server's supervisor. Its group no signer gives to anybody
     /// (`pki/csr.rs`), so a common name that somebody approved is not enough.
     fn is_server(&self, conn: &ConnInfo) -> bool {
-        let Ok(clients) = pki::bundle::Bundle::from_pem(self.config.pki.authority(Ca::Client).bundle()) else {
-            return false;
-        };
-        let named = || pki::identity::parse(conn.client_certs.first()?).ok().filter(is_supervisor);
-        clients.verify_client(&conn.client_certs, self.config.clock.now()).is_ok() && named().is_some()
+        self.verified(conn).is_some_and(|who| who.common_name == SUPERVISOR && who.is_in("system:masters"))
     }
 
     /// Passes another server's dials on to a node that holds a tunnel open to this one.
@@ -404,16 +415,9 @@ impl Supervisor {
 
     /// The node whose certificate the connection shows.
     fn node_of(&self, conn: &ConnInfo) -> Option<String> {
-        let clients = pki::bundle::Bundle::from_pem(self.config.pki.authority(Ca::Client).bundle()).ok()?;
-        clients.verify_client(&conn.client_certs, self.config.clock.now()).ok()?;
-        let who = pki::identity::parse(conn.client_certs.first()?).ok()?;
-        let is_node = who.organizations.iter().any(|group| group == "system:nodes");
-        who.common_name.strip_prefix("system:node:").filter(|_| is_node).map(str::to_owned)
+        let who = self.verified(conn)?;
+        who.common_name.strip_prefix("system:node:").filter(|_| who.is_in("system:nodes")).map(str::to_owned)
     }
-}
-
-fn is_supervisor(who: &pki::identity::Identity) -> bool {
-    who.common_name == SUPERVISOR && who.organizations.iter().any(|group| group == "system:masters")
 }
 
 /// Whether the server is in touch with a majority, as far as it knows.
@@ -486,4 +490,56 @@ fn text(status: StatusCode, why: &'static str) -> Response<Body> {
     let mut answer = Response::new(body::full(why));
     *answer.status_mut() = status;
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_its_own_paths_are_the_supervisors() {
+        for path in ["/v1-kedge/join", "/v1-kedge/other", "/cacerts", "/ping"] {
+            assert!(serves(path), "{path}");
+        }
+        for path in ["/", "/api", "/cacerts/", "/pingpong", "/v1-kedge", "/apis/v1-kedge/x"] {
+            assert!(!serves(path), "{path}");
+        }
+    }
+
+    #[test]
+    fn servers_are_the_endpoints_with_the_port_of_the_slice() {
+        let addresses = |slice: serde_json::Value| addresses_of(&serde_json::from_value(slice).unwrap());
+        let endpoints = json!([{ "addresses": ["10.0.0.1"] }, { "addresses": ["fd00::1", "10.0.0.2"] }]);
+        let whole = json!({ "addressType": "IPv4", "endpoints": endpoints, "ports": [{ "port": 7443 }] });
+        assert_eq!(addresses(whole), ["10.0.0.1:7443", "[fd00::1]:7443", "10.0.0.2:7443"]);
+        let bare = json!({ "addressType": "IPv4", "endpoints": [{ "addresses": ["10.0.0.1"] }] });
+        assert_eq!(addresses(bare), ["10.0.0.1:6443"]);
+        assert_eq!(addresses(json!({ "addressType": "IPv4", "endpoints": [] })), [""; 0]);
+    }
+
+    #[test]
+    fn a_refusal_has_the_status_of_its_kind() {
+        let text = || "x".to_owned();
+        for (refusal, status) in [
+            (Refusal::NoToken, 401),
+            (Refusal::WrongToken, 401),
+            (Refusal::UnknownToken { id: text() }, 401),
+            (Refusal::ExpiredToken { id: text(), at: text() }, 401),
+            (Refusal::UselessToken { id: text(), lacks: text() }, 403),
+            (Refusal::AgentToken, 403),
+            (Refusal::Invalid { why: text() }, 400),
+            (Refusal::ClockSkew { ahead_secs: 999 }, 400),
+            (Refusal::VersionSkew { joining: text(), server: text() }, 400),
+            (Refusal::NoMembers { why: text() }, 400),
+            (Refusal::NameTaken { name: text(), address: text(), same_machine: true }, 409),
+            (Refusal::Twin { name: text(), address: text() }, 409),
+            (Refusal::FlagsDiffer { flags: Vec::new() }, 409),
+            (Refusal::NotReady { why: text() }, 503),
+            (Refusal::Unheard { address: text() }, 503),
+        ] {
+            assert_eq!(status_of(&refusal).as_u16(), status, "{refusal}");
+        }
+    }
 }

@@ -12,11 +12,11 @@ use base::chain::Chain;
 use base::rng::Rng;
 use base::sync::Mutex;
 use base::task::Group;
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info};
-use wire::dial::{Dial, Stream};
+use wire::dial::{Dial, DialError, Stream};
 use wire::proxy::{self, Target};
 use wire::tunnel::{PROTOCOL, Tunnel};
 
@@ -196,9 +196,9 @@ impl Keeper {
                         }
                     }
                 }
-                Err(why) => {
+                Err(err) => {
                     if backoff.failures() == 0 {
-                        info!(peer = server, why, "cannot open a tunnel to server, trying again");
+                        info!(peer = server, err = %Chain(&err), "cannot open a tunnel to server, trying again");
                     }
                     if let Some(balancer) = &self.balancer {
                         balancer.down(server);
@@ -209,16 +209,35 @@ impl Keeper {
         }
     }
 
-    async fn open(&self, server: &str, group: &Group) -> Result<Box<dyn Stream>, String> {
-        let (host, port) = split(server).ok_or_else(|| format!("'{server}' is not host:port"))?;
-        let target =
-            Target { host: host.to_owned(), port, tls: Some(Arc::clone(&self.tls)), server_name: None, via: None };
-        match proxy::open_upgrade(&target, TUNNEL, PROTOCOL, HeaderMap::new(), group).await {
-            Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(answer)) => Err(format!("the server answered {}", answer.status())),
-            Err(err) => Err(Chain(&err).to_string()),
-        }
+    async fn open(&self, server: &str, group: &Group) -> Result<Box<dyn Stream>, OpenError> {
+        upgraded(&target_of(server, &self.tls)?, TUNNEL, group).await
     }
+}
+
+/// Why a server gave no tunnel.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    #[error("'{0}' is not host:port")]
+    Address(String),
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    #[error("the server answered {0}")]
+    Refused(StatusCode),
+    /// The connection broke before the tunnel spoke.
+    #[error(transparent)]
+    Broken(#[from] io::Error),
+}
+
+/// A server (`host:port`) as what is asked for a tunnel.
+pub(crate) fn target_of(server: &str, tls: &Arc<rustls::ClientConfig>) -> Result<Target, OpenError> {
+    let (host, port) = split(server).ok_or_else(|| OpenError::Address(server.to_owned()))?;
+    Ok(Target { host: host.to_owned(), port, tls: Some(Arc::clone(tls)), server_name: None, via: None })
+}
+
+/// Asks for the upgrade to a tunnel at `path`.
+pub(crate) async fn upgraded(target: &Target, path: &str, group: &Group) -> Result<Box<dyn Stream>, OpenError> {
+    let answer = proxy::open_upgrade(target, path, PROTOCOL, HeaderMap::new(), group).await?;
+    answer.map_err(|answer| OpenError::Refused(answer.status()))
 }
 
 /// Host and port of `host:port`, the brackets of an IPv6 address taken off.
@@ -248,5 +267,24 @@ mod tests {
         assert_eq!(split("10.0.0.1:6443"), Some(("10.0.0.1", 6443)));
         assert_eq!(split("[fd00::1]:6443"), Some(("fd00::1", 6443)));
         assert_eq!(split("10.0.0.1"), None);
+    }
+
+    #[tokio::test]
+    async fn a_node_is_reached_by_its_newest_tunnel_and_known_by_where_it_comes_from() {
+        let (tunnels, [here, there]) = (Tunnels::default(), [1, 2].map(|n| IpAddr::from([192, 0, 2, n])));
+        let (tunnel, _driven) = Tunnel::accept(tokio::io::duplex(1 << 16).0).await.unwrap();
+        let (id, cut) = tunnels.add("n1", here, tunnel);
+        assert_eq!(tunnels.nodes(), ["n1"]);
+        assert!(tunnels.to("n1").is_some() && tunnels.to("n2").is_none());
+        assert_eq!(tunnels.elsewhere("n1", here), None);
+        assert_eq!(tunnels.elsewhere("n1", there), Some(here));
+        assert_eq!(tunnels.elsewhere("n2", there), None);
+        tunnels.cut_all();
+        assert!(cut.is_cancelled());
+        tunnels.remove("n1", id + 1);
+        assert_eq!(tunnels.nodes(), ["n1"], "another one ended");
+        tunnels.remove("n1", id);
+        assert_eq!(tunnels.nodes(), [""; 0]);
+        assert_eq!(tunnels.elsewhere("n1", there), None);
     }
 }

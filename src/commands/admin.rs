@@ -56,7 +56,7 @@ impl Admin {
         let document: Value = serde_saphyr::from_str(&text).map_err(|err| bad(&err.to_string()))?;
         let [server, ca, cert, key] =
             current(&document).ok_or_else(|| bad("something is missing in its current context"))?;
-        let address = cluster::join::address_of(&server).map_err(|why| bad(&why))?;
+        let address = cluster::join::address_of(&server).map_err(|err| bad(&err.to_string()))?;
         let authority: http::uri::Authority =
             address.parse().map_err(|_| bad("the server's address cannot be read"))?;
         let shown = CertStore::new(Pair::from_pem(&cert, &key)?);
@@ -72,8 +72,13 @@ mod tests {
 
     #[test]
     fn the_kubeconfig_that_a_server_writes_is_read_back() {
-        let text = pki::kubeconfig::kubeconfig("https://127.0.0.1:6443", "ca", "cert", "key");
-        let document: Value = serde_saphyr::from_str(&text).unwrap();
+        let written = pki::kubeconfig::Kubeconfig {
+            server_url: "https://127.0.0.1:6443",
+            ca_pem: "ca",
+            cert_pem: "cert",
+            key_pem: "key",
+        };
+        let document: Value = serde_saphyr::from_str(&written.text()).unwrap();
         assert_eq!(current(&document).unwrap(), ["https://127.0.0.1:6443", "ca", "cert", "key"]);
     }
 }

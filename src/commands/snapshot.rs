@@ -10,7 +10,7 @@ use base::time::Clock;
 use clap::{Args, Subcommand, ValueEnum};
 use cluster::s3::bucket::Bucket;
 use cluster::s3::xml::Entry;
-use cluster::snapshot::{self, Listed, Places, SnapshotError};
+use cluster::snapshot::{self, Listed, Places, Series, SnapshotError};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -147,7 +147,7 @@ async fn run(args: SnapshotArgs, places: Places, node: String) -> Result<(), Sna
     let bucket = bucket.as_ref();
     match args.action {
         Action::Save { name } => {
-            let saved = snapshot::save(&places, &name, &node, VERSION, &clock, &Rng::from_os())?;
+            let saved = snapshot::save(&places, &Series { prefix: name, node }, VERSION, &clock, &Rng::from_os())?;
             let holds = match saved.manifest.sealed {
                 true => {
                     "the cluster; its keys are sealed with the servers' token (server/token): keep both, and not in one place"
@@ -181,11 +181,12 @@ async fn run(args: SnapshotArgs, places: Places, node: String) -> Result<(), Sna
             }
         }
         Action::Prune { name, snapshot_retention } => {
-            for gone in snapshot::prune(&places.dir, &name, &node, snapshot_retention)? {
+            let series = Series { prefix: name, node };
+            for gone in snapshot::prune(&places.dir, &series, snapshot_retention)? {
                 println!("Snapshot {gone} deleted.");
             }
             if let Some(bucket) = bucket {
-                for gone in crate::server::away::prune(bucket, &name, &node, args.s3.etcd_s3_retention)
+                for gone in crate::server::away::prune(bucket, &series, args.s3.etcd_s3_retention)
                     .await
                     .map_err(AwayError::S3)?
                 {

@@ -254,7 +254,7 @@ async fn rotate(
     });
     // A clock that was set back makes no rotation older than the last.
     let at_ms = now.as_millisecond().max(last.map_or(i64::MIN, |last| last + 1));
-    let token = JoinToken::full(ca.as_bytes(), "server", password.expose())?;
+    let token = JoinToken::full(ca.as_bytes(), "server", &password)?;
     let rotated = Rotated { passwords: Passwords { server: password, agent }, at_ms };
     let version = found.as_ref().and_then(|found| found.metadata.resource_version.clone());
     let secret = rotated.secret(version, &seal, &rng).ok_or(TokenError::Seal)?;

@@ -2,7 +2,7 @@
 
 use base::secret::Secret;
 use clap::Args;
-use cluster::s3::settings::parse_timeout;
+use cluster::s3::settings::{BadTimeout, parse_timeout};
 
 /// Flags of snapshots in S3; `kedge snapshot` knows them without `etcd-`, too.
 #[derive(Clone, Debug, Args)]
@@ -64,7 +64,7 @@ pub(crate) fn secret(text: &str) -> Result<Secret<String>, String> {
     Ok(Secret::new(text.to_owned()))
 }
 
-pub(crate) fn timeout(text: &str) -> Result<String, String> {
+pub(crate) fn timeout(text: &str) -> Result<String, BadTimeout> {
     parse_timeout(text).map(|_| text.to_owned())
 }
 

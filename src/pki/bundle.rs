@@ -5,12 +5,11 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use jiff::Timestamp;
+use rustls::RootCertStore;
 use rustls::client::WebPkiServerVerifier;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::server::WebPkiClientVerifier;
-use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
+use rustls_pki_types::{CertificateDer, UnixTime};
 
 use crate::error::PkiError;
 use crate::{pem, tls};
@@ -115,104 +114,13 @@ impl Bundle {
         self.now.load().roots.clone()
     }
 
-    pub(crate) fn client_verifier(&self) -> Arc<dyn ClientCertVerifier> {
-        let hints = self.now.load().clients.root_hint_subjects().to_vec();
-        Arc::new(Clients { bundle: self.clone(), hints })
+    /// Judges clients by what is trusted now.
+    pub(crate) fn clients(&self) -> Arc<dyn ClientCertVerifier> {
+        self.now.load().clients.clone()
     }
 
-    pub(crate) fn server_verifier(&self) -> Arc<dyn ServerCertVerifier> {
-        Arc::new(Servers(self.clone()))
-    }
-}
-
-/// Checks clients by what the bundle holds at each handshake.
-#[derive(Debug)]
-struct Clients {
-    bundle: Bundle,
-    /// Names of authorities, to help clients choose; those of the beginning.
-    hints: Vec<DistinguishedName>,
-}
-
-impl ClientCertVerifier for Clients {
-    fn offer_client_auth(&self) -> bool {
-        self.bundle.now.load().clients.offer_client_auth()
-    }
-
-    fn client_auth_mandatory(&self) -> bool {
-        self.bundle.now.load().clients.client_auth_mandatory()
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        &self.hints
-    }
-
-    fn verify_client_cert(
-        &self,
-        leaf: &CertificateDer<'_>,
-        rest: &[CertificateDer<'_>],
-        now: UnixTime,
-    ) -> Result<ClientCertVerified, rustls::Error> {
-        self.bundle.now.load().clients.verify_client_cert(leaf, rest, now)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.bundle.now.load().clients.verify_tls12_signature(message, cert, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.bundle.now.load().clients.verify_tls13_signature(message, cert, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.bundle.now.load().clients.supported_verify_schemes()
-    }
-}
-
-/// The same for servers.
-#[derive(Debug)]
-struct Servers(Bundle);
-
-impl ServerCertVerifier for Servers {
-    fn verify_server_cert(
-        &self,
-        leaf: &CertificateDer<'_>,
-        rest: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        self.0.now.load().servers.verify_server_cert(leaf, rest, name, ocsp, now)
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.now.load().servers.verify_tls12_signature(message, cert, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.now.load().servers.verify_tls13_signature(message, cert, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.now.load().servers.supported_verify_schemes()
+    /// Judges servers by what is trusted now.
+    pub(crate) fn servers(&self) -> Arc<WebPkiServerVerifier> {
+        self.now.load().servers.clone()
     }
 }

@@ -101,7 +101,8 @@ pub fn check(request: &Request, profile: Profile) -> Result<(), PkiError> {
             refused("use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed")
         }
         Profile::Client if OWN_NAMES.iter().any(|own| request.common_name.starts_with(own)) => refused(
-            "use of kubernetes.io/kube-apiserver-client signer with a common name of the system's own parts is not allowed",
+            "use of kubernetes.io/kube-apiserver-client signer with a common name of the system's own parts is not \
+             allowed",
         ),
         Profile::Client => Ok(()),
         _ if !node_group => refused("subject organization is not system:nodes"),

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use base::fuzz::{self, mutated, mutated_text, rounds};
+use base::secret::Secret;
 use rustls_pki_types::CertificateDer;
 use serde_json::json;
 
@@ -11,7 +12,7 @@ use crate::authority::{Authority, Start};
 use crate::bundle::Bundle;
 use crate::csr::{self, Profile};
 use crate::leaf::{LeafSpec, Usage};
-use crate::seal::AmongServers;
+use crate::seal::{AmongServers, Purpose};
 use crate::token::{self, JoinToken};
 use crate::{identity, jwk, jwt, node_key};
 
@@ -30,7 +31,7 @@ fn spec() -> LeafSpec {
 fn tokens_of_any_bytes_are_read_or_refused() {
     let rng = fuzz::rng(1);
     let (ca, _) = Authority::create("ca", jiff::Timestamp::UNIX_EPOCH).unwrap();
-    let full = JoinToken::full(ca.bundle().as_bytes(), "server", "a:b").unwrap();
+    let full = JoinToken::full(ca.bundle().as_bytes(), "server", &Secret::new("a:b".to_owned())).unwrap();
     for round in rounds(ROUNDS) {
         for text in [full.as_str(), "abc123.0123456789abcdef", "hunter2"] {
             let text = String::from_utf8_lossy(&mutated(&rng, text.as_bytes())).into_owned();
@@ -90,7 +91,7 @@ fn signatures_and_sealed_texts_do_not_survive_damage() {
     let key = node_key::NodeKey::load_or_create(&dir.path().join("key"), "m").unwrap();
     let (message, public) = (b"a join request", key.public());
     let signature = key.sign(message).unwrap();
-    let seal = AmongServers::new("tokens", "a purpose", "key");
+    let seal = AmongServers::new(Purpose { name: "tokens", context: "a purpose" }, "key");
     let sealed = seal.seal(b"value", &rng).unwrap();
     for round in rounds(ROUNDS) {
         let other = mutated(&rng, message);

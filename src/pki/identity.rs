@@ -43,6 +43,13 @@ pub struct Identity {
     pub not_after: Timestamp,
 }
 
+impl Identity {
+    /// Whether one of its groups is `group`.
+    pub fn is_in(&self, group: &str) -> bool {
+        self.organizations.iter().any(|organization| organization == group)
+    }
+}
+
 /// Reads a certificate.
 pub fn parse(der: &CertificateDer<'_>) -> Result<Identity, PkiError> {
     let (_, cert) = x509_parser::parse_x509_certificate(der).map_err(|err| PkiError::malformed("certificate", err))?;

@@ -71,6 +71,15 @@ pub fn detached(content: &str, id: &str, secret: &str) -> String {
     format!("{header}..{}", URL_SAFE_NO_PAD.encode(tag))
 }
 
+/// An issuer of tokens, as others find it.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenIdIssuer<'a> {
+    /// Its URL: the claim `iss`.
+    pub issuer: &'a str,
+    /// Where its keys are.
+    pub jwks_uri: &'a str,
+}
+
 /// Verifies tokens with every key of a file.
 #[derive(Clone, Debug)]
 pub struct Verifier {
@@ -114,7 +123,8 @@ impl Verifier {
     }
 
     /// The document that `/.well-known/openid-configuration` serves.
-    pub fn openid_configuration(&self, issuer: &str, jwks_uri: &str) -> Value {
+    pub fn openid_configuration(&self, issuer: OpenIdIssuer<'_>) -> Value {
+        let OpenIdIssuer { issuer, jwks_uri } = issuer;
         json!({"issuer": issuer, "jwks_uri": jwks_uri, "response_types_supported": ["id_token"],
                "subject_types_supported": ["public"], "id_token_signing_alg_values_supported": self.algorithms})
     }
@@ -206,10 +216,8 @@ mod tests {
             let token = signer.sign(&json!({"sub": "a"})).unwrap();
             assert_eq!(verifier.verify(&token).unwrap()["sub"], "a", "{algorithm}");
             assert!(verifier.knows(signer.kid()));
-            assert_eq!(
-                verifier.openid_configuration("i", "j")["id_token_signing_alg_values_supported"],
-                json!([algorithm])
-            );
+            let found = verifier.openid_configuration(OpenIdIssuer { issuer: "i", jwks_uri: "j" });
+            assert_eq!(found["id_token_signing_alg_values_supported"], json!([algorithm]));
         }
         let mixed = Verifier::from_pem(&OTHERS.concat()).unwrap();
         assert_eq!(mixed.jwks()["keys"].as_array().unwrap().len(), 3);

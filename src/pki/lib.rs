@@ -20,11 +20,11 @@ pub mod pem;
 pub mod replace;
 mod resign;
 pub mod seal;
-mod self_signed;
 pub mod server;
 mod service_key;
 pub mod tls;
 pub mod token;
+mod verifiers;
 
 #[cfg(test)]
 mod fuzz_tests;

@@ -24,10 +24,10 @@ use crate::folder;
 use crate::identity;
 use crate::leaf::Ca;
 use crate::pem;
-use crate::seal::AmongServers;
+use crate::seal::{AmongServers, Purpose};
 
 /// Context to which the sealed set is bound.
-const CONTEXT: &str = "kedge authorities";
+const PURPOSE: Purpose = Purpose { name: "authorities", context: "kedge authorities" };
 
 /// The files of all authorities: certificates and key of each by its stem.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -183,7 +183,7 @@ impl Replacement {
 }
 
 fn among(service_key: &str) -> AmongServers {
-    AmongServers::new("authorities", CONTEXT, service_key)
+    AmongServers::new(PURPOSE, service_key)
 }
 
 /// Whether an authority can do its work.

@@ -175,10 +175,19 @@ pub struct AmongServers {
     context: &'static str,
 }
 
+/// Purpose of a seal among servers: a message that was sealed for one is not taken for another.
+#[derive(Clone, Copy, Debug)]
+pub struct Purpose {
+    /// Stands before what is sealed.
+    pub name: &'static str,
+    /// Part of the key and of the seal.
+    pub context: &'static str,
+}
+
 impl AmongServers {
-    /// `name` stands before what is sealed; `context` keeps what was sealed for one purpose from being taken for
-    /// another. `service_key` is the text of `tls/service.key`.
-    pub fn new(name: &str, context: &'static str, service_key: &str) -> AmongServers {
+    /// `service_key` is the text of `tls/service.key`.
+    pub fn new(purpose: Purpose, service_key: &str) -> AmongServers {
+        let Purpose { name, context } = purpose;
         let secret = Sha256::new().chain_update(context).chain_update(service_key.trim()).finalize().to_vec();
         AmongServers { key: Key { name: name.to_owned(), secret: Secret::new(secret) }, context }
     }
@@ -249,11 +258,13 @@ mod tests {
 
     #[test]
     fn only_servers_seal_what_servers_open() {
-        let (ours, rng) = (AmongServers::new("tokens", "one purpose", "key\n"), Rng::from_seed(1));
+        let one = Purpose { name: "tokens", context: "one purpose" };
+        let another = Purpose { name: "tokens", context: "another" };
+        let (ours, rng) = (AmongServers::new(one, "key\n"), Rng::from_seed(1));
         let sealed = ours.seal(b"value", &rng).unwrap();
-        assert_eq!(AmongServers::new("tokens", "one purpose", "key").open(&sealed).unwrap(), b"value");
-        assert!(AmongServers::new("tokens", "another", "key").open(&sealed).is_none());
-        assert!(AmongServers::new("tokens", "one purpose", "other").open(&sealed).is_none());
+        assert_eq!(AmongServers::new(one, "key").open(&sealed).unwrap(), b"value");
+        assert!(AmongServers::new(another, "key").open(&sealed).is_none());
+        assert!(AmongServers::new(one, "other").open(&sealed).is_none());
         assert!(ours.open(b"value").is_none() && ours.open(&sealed[..sealed.len() - 1]).is_none());
     }
 

@@ -20,6 +20,7 @@ use crate::error::PkiError;
 use crate::folder;
 use crate::identity::{self, Identity};
 use crate::jwt::{Signer, Verifier};
+use crate::kubeconfig::Kubeconfig;
 use crate::leaf::{Ca, Leaf, LeafSpec};
 
 /// Settings on which the certificates depend.
@@ -158,12 +159,13 @@ impl Pki {
     /// A kubeconfig for the person who owns the machine.
     pub fn admin_kubeconfig(&self, server_url: &str) -> String {
         let admin = self.leaf(Leaf::ClientAdmin).current();
-        crate::kubeconfig::kubeconfig(
+        let kubeconfig = Kubeconfig {
             server_url,
-            self.authority(Ca::Server).bundle(),
-            &admin.cert_pem,
-            admin.key_pem.expose(),
-        )
+            ca_pem: self.authority(Ca::Server).bundle(),
+            cert_pem: &admin.cert_pem,
+            key_pem: admin.key_pem.expose(),
+        };
+        kubeconfig.text()
     }
 
     /// Reissues every leaf that has less than a third of its life left, or whose files were taken away, and swaps it

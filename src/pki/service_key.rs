@@ -129,9 +129,9 @@ pub(crate) fn jwk(spki: &[u8]) -> Result<Value, PkiError> {
                 _ => return Err(PkiError::malformed("public key", "want an uncompressed point of P-256 or P-384")),
             };
             let (x, y) = point.data()[1..].split_at(point.data().len() / 2);
-            Ok(
-                json!({"use": "sig", "kty": "EC", "kid": id(spki), "crv": curve, "alg": algorithm, "x": text(x), "y": text(y)}),
-            )
+            Ok(json!({
+                "use": "sig", "kty": "EC", "kid": id(spki), "crv": curve, "alg": algorithm, "x": text(x), "y": text(y),
+            }))
         }
         _ => Err(PkiError::malformed("public key", "want RSA, P-256 or P-384")),
     }

@@ -2,15 +2,14 @@
 
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, DigitallySignedStruct, ServerConfig, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::CryptoProvider;
+use rustls::{ClientConfig, ServerConfig};
 
 use crate::bundle::Bundle;
 use crate::certstore::CertStore;
 use crate::error::PkiError;
-use crate::self_signed::OwnAuthority;
+use crate::verifiers::{AnyHandshake, AnyServer, ClientsOf, OwnAuthority, ServersOf};
 
 /// HTTP/2, then HTTP/1.1.
 pub const ALPN_HTTP: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -46,18 +45,33 @@ const NOT_OURS: [&str; 12] = [
     "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA256",
 ];
 
+/// A value of `tls-min-version` or `tls-cipher-suites` that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PolicyError {
+    /// A version that is too old.
+    #[error("{0} is not spoken: want VersionTLS12 or VersionTLS13")]
+    OldVersion(String),
+    /// A version that nobody knows.
+    #[error("unknown tls version {0:?}")]
+    UnknownVersion(String),
+    /// A suite that nobody knows.
+    #[error("Cipher suite {0} not supported or doesn't exist")]
+    UnknownSuite(String),
+    /// Suites of which none is ours.
+    #[error("none of these suites is spoken here")]
+    NoSuite,
+}
+
 impl Policy {
     /// Reads `VersionTLS12` or `VersionTLS13`.
     ///
     /// Errors: a version that is not spoken.
-    pub fn set_min_version(&mut self, text: &str) -> Result<(), String> {
+    pub fn set_min_version(&mut self, text: &str) -> Result<(), PolicyError> {
         self.only_tls13 = match text {
             "VersionTLS12" => false,
             "VersionTLS13" => true,
-            "VersionTLS10" | "VersionTLS11" => {
-                return Err(format!("{text} is not spoken: want VersionTLS12 or VersionTLS13"));
-            }
-            _ => return Err(format!("unknown tls version {text:?}")),
+            "VersionTLS10" | "VersionTLS11" => return Err(PolicyError::OldVersion(text.to_owned())),
+            _ => return Err(PolicyError::UnknownVersion(text.to_owned())),
         };
         Ok(())
     }
@@ -65,7 +79,7 @@ impl Policy {
     /// Reads suites by Go's names.
     ///
     /// Errors: a name that nobody knows, or none of them is ours.
-    pub fn set_suites(&mut self, names: &[String]) -> Result<(), String> {
+    pub fn set_suites(&mut self, names: &[String]) -> Result<(), PolicyError> {
         let ours: Vec<&str> = provider().cipher_suites.iter().filter_map(|s| s.suite().as_str()).collect();
         let mut chosen = Vec::new();
         for name in names {
@@ -75,11 +89,11 @@ impl Policy {
             if ours.contains(&full.as_str()) {
                 chosen.push(full);
             } else if !ours.contains(&tls13.as_str()) && !NOT_OURS.contains(&name.as_str()) {
-                return Err(format!("Cipher suite {name} not supported or doesn't exist"));
+                return Err(PolicyError::UnknownSuite(name.clone()));
             }
         }
         if chosen.is_empty() && !names.is_empty() {
-            return Err("none of these suites is spoken here".to_owned());
+            return Err(PolicyError::NoSuite);
         }
         self.suites = chosen;
         Ok(())
@@ -112,7 +126,7 @@ pub fn server_config_by(
         .with_protocol_versions(versions)
         .map_err(PkiError::Tls)?;
     let builder = match clients {
-        Some(bundle) => builder.with_client_cert_verifier(bundle.client_verifier()),
+        Some(bundle) => builder.with_client_cert_verifier(Arc::new(ClientsOf::new(bundle))),
         None => builder.with_no_client_auth(),
     };
     let mut config = builder.with_cert_resolver(certs);
@@ -139,7 +153,7 @@ pub fn server_config(certs: Arc<CertStore>, clients: Option<&Bundle>) -> Result<
 pub fn client_config(servers: &Bundle, cert: Option<Arc<CertStore>>) -> Result<Arc<ClientConfig>, PkiError> {
     let builder =
         ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(PkiError::Tls)?;
-    let builder = builder.dangerous().with_custom_certificate_verifier(servers.server_verifier());
+    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(ServersOf(servers.clone())));
     let shows_one = cert.is_some();
     let mut config = match cert {
         Some(cert) => builder.with_client_cert_resolver(cert),
@@ -153,18 +167,23 @@ pub fn client_config(servers: &Bundle, cert: Option<Arc<CertStore>>) -> Result<A
     Ok(Arc::new(config))
 }
 
-/// A client that takes any server's certificate, as upstream's HTTPS probes and the first look at `/cacerts` do.
+/// A client that takes any server's certificate, as the first look at `/cacerts` does.
 pub fn unverified_client_config() -> Result<Arc<ClientConfig>, PkiError> {
-    let provider = provider();
-    let builder = ClientConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()
-        .map_err(PkiError::Tls)?;
-    let mut config = builder
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(TrustAnyServer { provider }))
-        .with_no_client_auth();
+    let mut config = unverified_by(Arc::new(AnyServer::new(provider())))?;
     config.alpn_protocols = ALPN_HTTP.iter().map(|p| p.to_vec()).collect();
     Ok(Arc::new(config))
+}
+
+/// A client that takes any handshake, readable certificate or not, and names no protocol in ALPN, as upstream's HTTPS
+/// probes do.
+pub fn probe_client_config() -> Result<Arc<ClientConfig>, PkiError> {
+    Ok(Arc::new(unverified_by(Arc::new(AnyHandshake::new(provider())))?))
+}
+
+fn unverified_by(verifier: Arc<dyn ServerCertVerifier>) -> Result<ClientConfig, PkiError> {
+    let builder =
+        ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(PkiError::Tls)?;
+    Ok(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth())
 }
 
 /// The ALPN name of the store's members: their protocol is served beside the API, on its port.
@@ -203,46 +222,6 @@ impl ClientSetup {
     /// For `wire`.
     pub fn config(&self) -> Arc<ClientConfig> {
         self.0.clone()
-    }
-}
-
-#[derive(Debug)]
-struct TrustAnyServer {
-    provider: Arc<CryptoProvider>,
-}
-
-impl ServerCertVerifier for TrustAnyServer {
-    fn verify_server_cert(
-        &self,
-        _leaf: &CertificateDer<'_>,
-        _rest: &[CertificateDer<'_>],
-        _name: &ServerName<'_>,
-        _ocsp: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, signature, &self.provider.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, signature, &self.provider.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 

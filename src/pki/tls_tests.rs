@@ -2,6 +2,7 @@
 
 use base::time::Clock;
 use rustls::{ClientConnection, ServerConnection};
+use rustls_pki_types::{CertificateDer, ServerName};
 
 use super::*;
 use crate::certstore::Pair;

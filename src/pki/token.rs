@@ -63,8 +63,8 @@ impl JoinToken {
     }
 
     /// `K10<hash>::<user>:<password>` for the bundle that `/cacerts` serves.
-    pub fn full(ca_bundle: &[u8], user: &str, password: &str) -> Result<String, PkiError> {
-        Ok(format!("{FULL_PREFIX}{}::{user}:{password}", ca_hash(ca_bundle)?))
+    pub fn full(ca_bundle: &[u8], user: &str, password: &Secret<String>) -> Result<String, PkiError> {
+        Ok(format!("{FULL_PREFIX}{}::{user}:{}", ca_hash(ca_bundle)?, password.expose()))
     }
 }
 

@@ -10,7 +10,7 @@ use base::task::Group;
 use cluster::s3::bucket::{Bucket, S3Error};
 use cluster::s3::settings::{Bad, Settings, settings};
 use cluster::s3::xml::Entry;
-use cluster::snapshot::{self, SnapshotError};
+use cluster::snapshot::{self, Listed, Series, SnapshotError};
 use k8s_openapi::api::core::v1::Secret as SecretObject;
 use kube::api::Api;
 
@@ -25,11 +25,11 @@ const NAMESPACE: &str = "kube-system";
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AwayError {
     #[error("--{0}")]
-    Bad(#[from] Bad),
+    Bad(Bad),
     #[error("--etcd-s3-config-secret: cannot read {kind} {NAMESPACE}/{name}")]
     Unread { kind: &'static str, name: String, source: Box<kube::Error> },
-    #[error("--etcd-s3-config-secret {name}: {source}")]
-    InSecret { name: String, source: Bad },
+    #[error("--etcd-s3-config-secret {name}: {bad}")]
+    InSecret { name: String, bad: Bad },
     #[error(
         "--etcd-s3-config-secret {name}: {key} is taken from --{key} alone, for whoever may write that Secret must not choose where the cluster goes: give the flag, and remove the key"
     )]
@@ -77,9 +77,9 @@ impl S3Flags {
     }
 
     fn settings(&self, more: Option<(&str, BTreeMap<String, Secret<String>>)>) -> Result<Settings, AwayError> {
-        let read = |path: &str| std::fs::read_to_string(path).map_err(|err| format!("cannot read {path}: {err}"));
+        let read = |path: &Path| std::fs::read_to_string(path).map_err(FileError::at("cannot read", path));
         match more {
-            None => Ok(settings(&self.given(), &read)?),
+            None => settings(&self.given(), &read).map_err(AwayError::Bad),
             Some((name, mut values)) => {
                 if let Some(key) =
                     values.iter().find(|(key, text)| !FROM_SECRET.contains(&key.as_str()) && !text.expose().is_empty())
@@ -87,7 +87,7 @@ impl S3Flags {
                     return Err(AwayError::NotFromSecret { name: name.to_owned(), key: format!("etcd-s3-{}", key.0) });
                 }
                 values.extend(self.given());
-                settings(&values, &read).map_err(|source| AwayError::InSecret { name: name.to_owned(), source })
+                settings(&values, &read).map_err(|bad| AwayError::InSecret { name: name.to_owned(), bad })
             }
         }
     }
@@ -120,26 +120,17 @@ async fn read_secret(client: &kube::Client, name: &str) -> Result<BTreeMap<Strin
     Ok(values)
 }
 
-/// Puts a snapshot into the bucket and deletes the older ones of its name there; says how many.
-pub(crate) async fn take(
-    bucket: &Bucket,
-    file: &Path,
-    name: &str,
-    prefix: &str,
-    node: &str,
-    keep: usize,
-) -> Result<usize, S3Error> {
-    bucket.put(name, file).await?;
-    Ok(prune(bucket, prefix, node, keep).await?.len())
+/// Puts a snapshot into the bucket and deletes the older ones of its series there; says how many.
+pub(crate) async fn take(bucket: &Bucket, saved: &Listed, series: &Series, keep: usize) -> Result<usize, S3Error> {
+    bucket.put(&saved.name, &saved.location).await?;
+    Ok(prune(bucket, series, keep).await?.len())
 }
 
-/// Deletes all but the newest snapshots of a name and node; says which.
-pub(crate) async fn prune(bucket: &Bucket, prefix: &str, node: &str, keep: usize) -> Result<Vec<String>, S3Error> {
+/// Deletes all but the newest snapshots of a series; says which.
+pub(crate) async fn prune(bucket: &Bucket, series: &Series, keep: usize) -> Result<Vec<String>, S3Error> {
     let all = list(bucket).await?;
-    let old: Vec<String> = snapshot::surplus(all.iter().map(|entry| entry.key.as_str()), prefix, node, keep)
-        .into_iter()
-        .map(str::to_owned)
-        .collect();
+    let old = series.surplus(all.iter().map(|entry| entry.key.as_str()), keep);
+    let old: Vec<String> = old.into_iter().map(str::to_owned).collect();
     for name in &old {
         bucket.delete(name).await?;
     }
@@ -181,6 +172,8 @@ impl Drop for Got {
 
 #[cfg(test)]
 mod tests {
+    use base::chain::Chain;
+
     use super::*;
 
     #[derive(clap::Parser)]
@@ -196,8 +189,8 @@ mod tests {
     #[test]
     fn flags_are_checked_before_a_server_starts_and_show_no_secret() {
         let keys = ["--s3", "--s3-access-key=A", "--etcd-s3-secret-key=hidden", "--s3-proxy=http://u:hidden@p"];
-        let none = flags(&keys).check().unwrap_err().to_string();
-        assert!(none.starts_with("--etcd-s3-bucket: "), "{none}");
+        let none = flags(&keys).check().unwrap_err();
+        assert_eq!(Chain(&none).to_string(), "--etcd-s3-bucket: no bucket is named", "once, with all causes");
         assert!(flags(&[&keys[..], &["--s3-config-secret=s"]].concat()).check().is_ok());
         let all = flags(&[&keys[..], &["--s3-bucket=b"]].concat());
         all.check().unwrap();

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::chain::Chain;
 use base::rng::Rng;
 use base::time::Clock;
 use cluster::helm::Config;
 use cluster::helm::program::Program;
+use pki::kubeconfig::Kubeconfig;
 use pki::leaf::{Ca, LeafSpec, Usage};
 use pki::server::Pki;
 
@@ -33,9 +33,14 @@ pub(crate) fn config(args: &ServerArgs, pki: &Arc<Pki>, clock: &Clock, rng: &Rng
         usage: Usage::Client,
     };
     let kubeconfig = move || {
-        let issued =
-            pki.authority(Ca::Client).issue_for(&subject, now.now(), LIFE).map_err(|err| Chain(&err).to_string())?;
-        Ok(pki::kubeconfig::kubeconfig(&url, pki.authority(Ca::Server).bundle(), &issued.cert_pem, &issued.key_pem))
+        let issued = pki.authority(Ca::Client).issue_for(&subject, now.now(), LIFE)?;
+        let kubeconfig = Kubeconfig {
+            server_url: &url,
+            ca_pem: pki.authority(Ca::Server).bundle(),
+            cert_pem: &issued.cert_pem,
+            key_pem: &issued.key_pem,
+        };
+        Ok(kubeconfig.text())
     };
     let layout = &args.common.state.layout;
     let user = nix::unistd::geteuid().is_root().then_some(HELM_USER);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::chain::Chain;
-use base::cron::Schedule;
+use base::cron::{Schedule, ScheduleError};
 use base::files::FileError;
 use base::layout::{Layout, ServerFolder};
 use base::rng::Rng;
@@ -59,8 +59,8 @@ pub(crate) enum DatastoreError {
     HalfPair(&'static str),
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    #[error("--etcd-snapshot-schedule-cron: {0}")]
-    Schedule(String),
+    #[error("--etcd-snapshot-schedule-cron")]
+    Schedule(#[source] ScheduleError),
     #[error(
         "--etcd-s3: with --datastore-endpoint kedge takes no snapshots; an external etcd is saved by its own tools"
     )]

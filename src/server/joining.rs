@@ -16,7 +16,7 @@ use base::layout::Layout;
 use base::rng::Rng;
 use base::task::Group;
 use base::time::Clock;
-use cluster::join::{self, Joiner};
+use cluster::join::{self, BadAddress, Joiner, Purpose};
 use cluster::protocol::{NewMember, Role};
 use cluster::refusal::Refusal;
 use cluster::{members, secrets};
@@ -41,7 +41,7 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum JoinError {
     #[error("--server: {0}")]
-    Server(String),
+    Server(BadAddress),
     #[error("--token: {0}")]
     Token(PkiError),
     #[error("cannot join: {0}")]
@@ -111,7 +111,7 @@ impl Plan<'_> {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
         let mut told = None;
         let welcome = loop {
-            match joiner.join(std::slice::from_ref(&given), false).await {
+            match joiner.join(std::slice::from_ref(&given), Purpose::Join).await {
                 Ok(welcome) => break welcome,
                 Err(refusal) if !refusal.may_pass() => return Err(JoinError::Refused(refusal)),
                 Err(refusal) => wait(refusal, &mut told, &mut backoff, rng).await,

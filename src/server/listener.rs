@@ -145,9 +145,8 @@ pub(crate) fn write_tokens(
     server: &Secret<String>,
     agent: &Secret<String>,
 ) -> Result<(), FrontError> {
-    let full = |user: &str, password: &Secret<String>| {
-        JoinToken::full(ca.as_bytes(), user, password.expose()).map(|text| text + "\n")
-    };
+    let full =
+        |user: &str, password: &Secret<String>| JoinToken::full(ca.as_bytes(), user, password).map(|text| text + "\n");
     let agent_path = folder.agent_token();
     files::write_atomic(&folder.token(), full("server", server)?.as_bytes(), 0o600)?;
     if agent_path.is_symlink() {

@@ -9,7 +9,7 @@ use base::chain::Chain;
 use base::task::Group;
 use client::informer::Informers;
 use cluster::addons::Packaged;
-use cluster::node_names;
+use cluster::node_names::{self, Domain};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kube::ResourceExt as _;
 use kube::api::{Api, Patch, PatchParams};
@@ -160,7 +160,7 @@ pub(crate) fn keep_node_hosts(client: kube::Client, cluster_domain: &str, inform
 /// which address it has, and no more: its name is the one it joined under, and no name of the cluster's.
 fn node_hosts(nodes: &[Arc<Node>], domain: &str) -> String {
     let mut nodes: Vec<&Arc<Node>> =
-        nodes.iter().filter(|node| node_names::is_told(&node.name_any(), domain)).collect();
+        nodes.iter().filter(|node| node_names::is_told(&node.name_any(), Domain(domain))).collect();
     // The oldest first: nodes that come in thousands take no name away.
     nodes.sort_by_key(|node| (node.metadata.creation_timestamp.as_ref().map(|time| time.0), node.name_any()));
     let (mut lines, mut bytes) = (BTreeMap::new(), 0);

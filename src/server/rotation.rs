@@ -19,7 +19,7 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret as KubeSecret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, PostParams};
-use pki::seal::AmongServers;
+use pki::seal::{AmongServers, Purpose};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
@@ -51,11 +51,14 @@ pub(crate) enum Held {
     Open(Passwords),
 }
 
+/// What the seal of passwords is for.
+const PURPOSE: Purpose = Purpose { name: "tokens", context: "kedge join tokens" };
+
 /// The seal of a server's passwords.
 pub(crate) fn seal(server: &ServerFolder) -> Result<AmongServers, FileError> {
     let path = pki::folder::service_key(&server.tls());
     let key = std::fs::read_to_string(&path).map_err(FileError::at("cannot read", &path))?;
-    Ok(AmongServers::new("tokens", "kedge join tokens", &key))
+    Ok(AmongServers::new(PURPOSE, &key))
 }
 
 impl Held {
@@ -195,7 +198,7 @@ mod tests {
     }
 
     fn sealer() -> AmongServers {
-        AmongServers::new("tokens", "kedge join tokens", "a key")
+        AmongServers::new(PURPOSE, "a key")
     }
 
     #[test]
@@ -204,7 +207,7 @@ mod tests {
         let secret = rotated.secret(None, &sealer(), &Rng::from_seed(1)).unwrap();
         assert!(!format!("{:?}", secret.data).contains("big"));
         assert_eq!(Held::of(&secret, &sealer()), Some(Held::Sealed(rotated)));
-        assert_eq!(Held::of(&secret, &AmongServers::new("tokens", "kedge join tokens", "another")), None);
+        assert_eq!(Held::of(&secret, &AmongServers::new(PURPOSE, "another")), None);
         let mut foreign = secret.clone();
         foreign.type_ = Some("Opaque".to_owned());
         assert_eq!(Held::of(&foreign, &sealer()), None);

@@ -8,7 +8,7 @@ use base::cron::Schedule;
 use base::task::Group;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
-use cluster::snapshot::{self, Listed, Places};
+use cluster::snapshot::{self, Listed, Places, Series, SnapshotError};
 use jiff::tz::TimeZone;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tracing::{error, info};
@@ -32,9 +32,7 @@ pub(crate) const LOOK: Duration = Duration::from_secs(1800);
 pub(crate) struct Plan {
     schedule: Schedule,
     places: Places,
-    /// First part of the names.
-    prefix: String,
-    node: String,
+    series: Series,
     keep: usize,
     /// Where else they go.
     s3: S3Flags,
@@ -57,8 +55,7 @@ pub(crate) fn keep_by(
     let plan = Plan {
         schedule: Schedule::parse(&flags.etcd_snapshot_schedule_cron).map_err(DatastoreError::Schedule)?,
         places,
-        prefix: flags.etcd_snapshot_name.clone(),
-        node: node.to_owned(),
+        series: Series { prefix: flags.etcd_snapshot_name.clone(), node: node.to_owned() },
         keep: flags.etcd_snapshot_retention,
         s3: flags.s3.clone(),
     };
@@ -68,7 +65,7 @@ pub(crate) fn keep_by(
 
 /// One that fails is logged; the next is tried in its time.
 pub(crate) fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group) {
-    let recorder = Recorder::new(client.clone(), "kedge-snapshots", &plan.node, group);
+    let recorder = Recorder::new(client.clone(), "kedge-snapshots", &plan.series.node, group);
     let (own, rng) = (group.clone(), group.rng().clone());
     group.spawn("snapshots", async move {
         let zone = TimeZone::system();
@@ -84,8 +81,9 @@ pub(crate) fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group
             let (now, rng, taking) = (clock.clone(), rng.clone(), Arc::clone(&plan));
             let began = tokio::time::Instant::now();
             let taken = Group::blocking(move || {
-                let saved = snapshot::save(&taking.places, &taking.prefix, &taking.node, VERSION, &now, &rng)?;
-                snapshot::prune(&taking.places.dir, &taking.prefix, &taking.node, taking.keep).map(|gone| (saved, gone.len()))
+                let saved = snapshot::save(&taking.places, &taking.series, VERSION, &now, &rng)?;
+                let gone = snapshot::prune(&taking.places.dir, &taking.series, taking.keep)?;
+                Ok::<_, SnapshotError>((saved, gone.len()))
             });
             let taken = taken.await;
             let status = if matches!(taken, Ok(Ok(_))) { "success" } else { "failure" };
@@ -94,8 +92,8 @@ pub(crate) fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group
                 let about = ObjectReference {
                     api_version: Some("v1".to_owned()),
                     kind: Some("Node".to_owned()),
-                    name: Some(plan.node.clone()),
-                    uid: Some(plan.node.clone()),
+                    name: Some(plan.series.node.clone()),
+                    uid: Some(plan.series.node.clone()),
                     ..ObjectReference::default()
                 };
                 error!(err = %why, "{what}");
@@ -129,15 +127,7 @@ pub(crate) fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group
 
 async fn put_away(plan: &Plan, saved: &Listed, client: &kube::Client, group: &Group) -> Result<(), AwayError> {
     let bucket = plan.s3.bucket(Some(client), group).await?;
-    let n_gone = crate::server::away::take(
-        &bucket,
-        &saved.location,
-        &saved.name,
-        &plan.prefix,
-        &plan.node,
-        plan.s3.etcd_s3_retention,
-    )
-    .await?;
+    let n_gone = crate::server::away::take(&bucket, saved, &plan.series, plan.s3.etcd_s3_retention).await?;
     info!(location = %bucket.location(&saved.name), n_gone, "snapshot put into S3");
     Ok(())
 }

@@ -35,3 +35,22 @@ fn formed(bytes: &[u8]) -> Result<&[u8], Error> {
         None => Err(Error::Io { doing: "cannot decode a message between members", why: "it is empty".to_owned() }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_begins_with_its_form_and_a_newer_one_is_refused() {
+        let bytes = encode(&(7_u64, "text")).unwrap();
+        assert_eq!(bytes, b"\x01\x07\x04text");
+        assert_eq!(decode::<(u64, String)>(&bytes).unwrap(), (7, "text".to_owned()));
+        assert_eq!(decode_front::<u64>(&bytes).unwrap(), 7);
+        let why = |bytes: &[u8]| decode::<(u64, String)>(bytes).unwrap_err().to_string();
+        let doing = "cannot decode a message between members";
+        assert_eq!(why(&[]), format!("{doing}: it is empty"));
+        assert_eq!(why(&[2, 7, 4]), format!("{doing}: its form 2 is newer than this kedge"));
+        assert!(why(&bytes[..4]).starts_with(doing), "cut short");
+        assert!(decode_front::<u64>(&[1]).is_err());
+    }
+}

@@ -76,7 +76,10 @@ pub enum Error {
         why: String,
     },
     /// The data was written by a newer kedge.
-    #[error("database {} has schema version {found}, this kedge knows versions up to {known}: use the newer kedge again", path.display())]
+    #[error(
+        "database {} has schema version {found}, this kedge knows versions up to {known}: use the newer kedge again",
+        path.display()
+    )]
     NewerSchema {
         /// The database.
         path: PathBuf,
@@ -155,5 +158,45 @@ impl Error {
     /// Whether the same request may succeed a little later.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Error::NotLeader { .. } | Error::TimedOut | Error::NoSpace { .. } | Error::SlowWatcher)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_passes_by_itself_is_worth_another_try() {
+        let (asked, at) = (Revision(1), Revision(2));
+        for (err, again) in [
+            (Error::NotLeader { leader: None }, true),
+            (Error::TimedOut, true),
+            (Error::NoSpace { path: "/db".into() }, true),
+            (Error::SlowWatcher, true),
+            (Error::Compacted { asked, floor: at }, false),
+            (Error::Future { asked: at, current: asked }, false),
+            (Error::Invalid { why: "no key" }, false),
+            (Error::Closed, false),
+            (Error::Removed, false),
+        ] {
+            assert_eq!(err.is_retryable(), again, "{err}");
+        }
+    }
+
+    #[test]
+    fn an_error_names_what_a_person_has_to_know() {
+        let leader = Some("10.0.0.1:6443".to_owned());
+        for (err, words) in [
+            (Error::NotLeader { leader: None }, "this member does not lead"),
+            (Error::NotLeader { leader }, "this member does not lead, 10.0.0.1:6443 does"),
+            (Error::MemberNotFound { id: 255 }, "the store has no member ff"),
+            (
+                Error::NewerSchema { path: "/db".into(), found: 9, known: 2 },
+                "database /db has schema version 9, this kedge knows versions up to 2: use the newer kedge again",
+            ),
+            (Error::io("cannot sync")("no space"), "cannot sync: no space"),
+        ] {
+            assert_eq!(err.to_string(), words);
+        }
     }
 }

@@ -352,3 +352,7 @@ impl Storage for External {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "external_tests.rs"]
+mod tests;

@@ -11,7 +11,7 @@ use crate::disk::SystemDisk;
 use crate::error::Error;
 use crate::faults::{Fault, FaultyDisk};
 use crate::member::Birth;
-use crate::net::{Net, hashes, until, until_all_vote};
+use crate::net::{Net, hashes, peer, until, until_all_vote};
 use crate::storage::Storage as _;
 use crate::store::Store;
 use crate::txn::{Op, RangeRequest, Txn};
@@ -34,7 +34,7 @@ async fn three(net: &Net, dir: &std::path::Path) -> Members {
     let mut stores = vec![net.open(dir, "m0", Birth::First).await];
     for name in ["m1", "m2"] {
         let joining = net.open(dir, name, Birth::Joining).await;
-        stores[0].0.add_learner(joining.0.member_id(), name, name).await.unwrap();
+        stores[0].0.add_learner(joining.0.member_id(), peer(name)).await.unwrap();
         stores.push(joining);
     }
     until_all_vote(&stores).await;

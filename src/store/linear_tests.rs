@@ -10,7 +10,7 @@ use base::time::Stopwatch;
 use bytes::Bytes;
 
 use crate::member::Birth;
-use crate::net::{Net, hashes, until_all_vote, until_or};
+use crate::net::{Net, hashes, peer, until_all_vote, until_or};
 use crate::storage::Storage as _;
 use crate::store::Store;
 use crate::txn::{Op, RangeRequest, Txn};
@@ -102,7 +102,7 @@ async fn histories_are_linearizable_while_leaders_are_cut_off() {
     let mut stores: Vec<(Arc<Store>, Group)> = vec![net.open(dir.path(), "m0", Birth::First).await];
     for name in ["m1", "m2"] {
         let joining = net.open(dir.path(), name, Birth::Joining).await;
-        stores[0].0.add_learner(joining.0.member_id(), name, name).await.unwrap();
+        stores[0].0.add_learner(joining.0.member_id(), peer(name)).await.unwrap();
         stores.push(joining);
     }
     until_all_vote(&stores).await;

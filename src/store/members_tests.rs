@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::kv::Revision;
 use crate::member::Birth;
-use crate::net::{Net, hashes, until, until_all_vote};
+use crate::net::{Net, hashes, peer, until, until_all_vote};
 use crate::storage::{Storage as _, WatchRequest};
 use crate::store::Store;
 use crate::txn::{Op, RangeRequest, Txn};
@@ -50,7 +50,7 @@ impl Cluster {
     async fn grow(&mut self) {
         let name = format!("m{}", self.stores.len());
         let joining = self.net.open(self.dir.path(), &name, Birth::Joining).await;
-        self.stores[0].0.add_learner(joining.0.member_id(), &name, &name).await.unwrap();
+        self.stores[0].0.add_learner(joining.0.member_id(), peer(&name)).await.unwrap();
         joining.0.ready().await.unwrap();
         self.stores.push(joining);
         until_all_vote(&self.stores).await;

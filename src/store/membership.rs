@@ -8,13 +8,13 @@ impl Store {
     /// Takes in a member as a learner; it becomes a voter by itself once it is up to date. Any member may be asked.
     ///
     /// `id` is what [`Store::member_id`] says over there. That store was opened with
-    /// [`Joining`](crate::member::Birth::Joining) and serves [`Store::peer_handler`] at `address`. Asked again for a
-    /// member that is in, it sets the address and the name.
+    /// [`Joining`](crate::member::Birth::Joining) and serves [`Store::peer_handler`] at the peer's address. Asked again
+    /// for a member that is in, it sets the address and the name.
     ///
-    /// Errors: `NoNetwork` if this store was opened without one, `MemberUnreachable` if nobody answers at `address`,
+    /// Errors: `NoNetwork` if this store was opened without one, `MemberUnreachable` if nobody answers there,
     /// `TimedOut` if the group does not agree in time.
-    pub async fn add_learner(&self, id: u64, name: &str, address: &str) -> Result<(), Error> {
-        self.change(Change::Add { id, peer: Peer { addr: address.to_owned(), name: name.to_owned() } }).await
+    pub async fn add_learner(&self, id: u64, peer: Peer) -> Result<(), Error> {
+        self.change(Change::Add { id, peer }).await
     }
 
     /// Makes a learner a voter now. The leader does it by itself, so this is for people.

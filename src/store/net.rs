@@ -16,7 +16,7 @@ use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::disk::{Disk, SystemDisk};
 use crate::kv::Revision;
-use crate::member::{Birth, Dial, Network};
+use crate::member::{Birth, Dial, Network, Peer};
 use crate::store::Store;
 
 /// How long [`until`] waits.
@@ -38,6 +38,11 @@ pub(crate) struct Net(Arc<Mutex<Wires>>);
 struct Port {
     net: Net,
     from: String,
+}
+
+/// A member that is named as it is reached.
+pub(crate) fn peer(name: &str) -> Peer {
+    Peer { addr: name.to_owned(), name: name.to_owned() }
 }
 
 impl Net {

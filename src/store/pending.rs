@@ -146,4 +146,37 @@ mod tests {
         assert!(proposed.is_first(&batch(2, 5)), "a new term: it did not count in the old one");
         assert!(proposed.is_first(&Origin { boot: 10, ..batch(1, 5) }));
     }
+
+    fn waits() -> (Pending, PendingBatch, oneshot::Receiver<Outcome>, Origin) {
+        let pending = Pending::new(2, 9);
+        let (waiter, answer) = oneshot::channel();
+        let batch = pending.begin(1, vec![Command::LeaseRevoke { id: 1 }], vec![waiter]);
+        let origin = pending.batch(&batch, 4).origin;
+        (pending, batch, answer, origin)
+    }
+
+    #[tokio::test]
+    async fn an_answer_reaches_the_caller_of_its_batch_and_no_other() {
+        let (pending, mut batch, mut answer, origin) = waits();
+        assert_eq!(origin, Origin { member: 2, boot: 9, seq: 1, term: 4 });
+        for foreign in [Origin { member: 3, ..origin }, Origin { boot: 8, ..origin }, Origin { seq: 2, ..origin }] {
+            pending.answer(&foreign, vec![Ok(Default::default())]);
+            assert!(answer.try_recv().is_err() && !batch.is_done(), "{foreign:?}");
+        }
+        assert!(pending.is_ours(&origin) && !pending.is_ours(&Origin { boot: 8, ..origin }));
+        // The term counts not: it was proposed again under another leader.
+        pending.answer(&Origin { term: 5, ..origin }, vec![Ok(Default::default())]);
+        assert!(answer.await.unwrap().is_ok());
+        batch.done().await;
+        assert!(batch.is_done());
+    }
+
+    #[tokio::test]
+    async fn a_batch_that_fails_tells_all_who_still_wait() {
+        let (pending, mut batch, answer, origin) = waits();
+        pending.fail(&origin, &Error::TimedOut);
+        assert!(matches!(answer.await.unwrap(), Err(Error::TimedOut)));
+        assert!(batch.is_done());
+        pending.fail(&origin, &Error::Closed);
+    }
 }

@@ -216,3 +216,43 @@ impl Txn {
         self.success.iter().chain(&self.failure).map(op).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_the_first_key_that_does_not_begin_with_it() {
+        let cases: [(&[u8], &[u8]); 7] = [
+            (b"a", b"b"),
+            (b"/registry/", b"/registry0"),
+            (b"a\xff", b"b"),
+            (b"a\xff\xff", b"b"),
+            (b"\xff", b"\0"),
+            (b"\xff\xff", b"\0"),
+            (b"", b"\0"),
+        ];
+        for (prefix, end) in cases {
+            assert_eq!(prefix_end(prefix), end, "{prefix:?}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_a_transaction_are_those_of_both_branches_and_of_all_inside() {
+        let put = |key: &'static str, value: &'static str| Op::Put {
+            key: key.into(),
+            value: value.into(),
+            lease: 0,
+            prev_kv: false,
+        };
+        let inner = Txn { success: vec![put("kk", "v")], failure: vec![put("k", "")], ..Txn::default() };
+        let delete = Op::Delete { key: "a".into(), range_end: "bb".into(), prev_kv: false };
+        let range = Op::Range(RangeRequest { key: "aaa".into(), range_end: "b".into(), ..RangeRequest::default() });
+        let whole = Txn {
+            success: vec![put("k", "vvv"), delete],
+            failure: vec![range, Op::Txn(Box::new(inner))],
+            ..Txn::default()
+        };
+        assert_eq!(whole.bytes(), 4 + 3 + 4 + 3 + 1);
+    }
+}

@@ -6,6 +6,7 @@ use std::time::Duration;
 use base::chain::Chain;
 use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::GroupVersionKind;
+use kube::discovery::Scope;
 use serde_json::Value;
 use tracing::info;
 
@@ -45,23 +46,77 @@ pub struct Failed {
     pub why: String,
 }
 
+/// A text that is no manifest.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// It is not YAML.
+    #[error(transparent)]
+    Yaml(#[from] serde_saphyr::Error),
+    /// A field that every object has.
+    #[error("document {document}: {field} is missing")]
+    Missing {
+        /// Number of the document, from 1 on.
+        document: usize,
+        /// The field.
+        field: &'static str,
+    },
+    /// A document that is no object.
+    #[error("document {document}")]
+    Object {
+        /// Number of the document, from 1 on.
+        document: usize,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+/// An object that the API does not take or let go.
+#[derive(Debug, thiserror::Error)]
+pub enum ObjectError {
+    /// Its kind is not served.
+    #[error("no matches for kind {kind:?} in version {api_version:?}")]
+    NotServed {
+        /// The kind.
+        kind: String,
+        /// Its group and version.
+        api_version: String,
+    },
+    /// The API's own sentence.
+    #[error("{0}")]
+    Status(String),
+    /// There was no answer.
+    #[error(transparent)]
+    Client(kube::Error),
+}
+
+impl From<kube::Error> for ObjectError {
+    fn from(err: kube::Error) -> ObjectError {
+        match err {
+            kube::Error::Api(status) => ObjectError::Status(status.message.clone()),
+            err => ObjectError::Client(err),
+        }
+    }
+}
+
 /// Reads the objects of a manifest: documents of YAML or JSON, lists taken apart.
-///
-/// Errors: what is no manifest, with the number of the document.
-pub fn objects(text: &str) -> Result<Vec<DynamicObject>, String> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|err| err.to_string())?;
+pub fn objects(text: &str) -> Result<Vec<DynamicObject>, ManifestError> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
     let mut out = Vec::new();
     for (idx, document) in documents.into_iter().enumerate().filter(|(_, document)| !document.is_null()) {
         let is_list =
             document["kind"].as_str().is_some_and(|kind| kind.ends_with("List")) && document["items"].is_array();
         let items = if is_list { document["items"].as_array().cloned().unwrap_or_default() } else { vec![document] };
         for item in items {
-            let lacks = |what: &str| format!("document {}: {what} is missing", idx + 1);
-            for field in ["apiVersion", "kind"] {
-                item[field].as_str().filter(|t| !t.is_empty()).ok_or_else(|| lacks(field))?;
+            let document = idx + 1;
+            let fields = [
+                ("apiVersion", &item["apiVersion"]),
+                ("kind", &item["kind"]),
+                ("metadata.name", &item["metadata"]["name"]),
+            ];
+            if let Some((field, _)) = fields.into_iter().find(|(_, value)| value.as_str().is_none_or(str::is_empty)) {
+                return Err(ManifestError::Missing { document, field });
             }
-            item["metadata"]["name"].as_str().filter(|t| !t.is_empty()).ok_or_else(|| lacks("metadata.name"))?;
-            out.push(serde_json::from_value(item).map_err(|err| format!("document {}: {err}", idx + 1))?);
+            out.push(serde_json::from_value(item).map_err(|source| ManifestError::Object { document, source })?);
         }
     }
     Ok(out)
@@ -78,7 +133,7 @@ fn in_order(objects: &mut [(DynamicObject, Held)]) {
 
 /// Resources of kinds, asked for once a round.
 #[derive(Default)]
-struct Kinds(BTreeMap<(String, String), (ApiResource, bool)>);
+struct Kinds(BTreeMap<(String, String), (ApiResource, Scope)>);
 
 impl Cluster {
     /// Through `client`, which may do everything.
@@ -125,8 +180,8 @@ impl Cluster {
     ) -> Result<Done, Failed> {
         let mut addon = self.note(manifest, before, server).await?;
         let parsed = match &manifest.text {
-            Ok(text) => objects(text).map_err(|why| ("ParseManifestFailed", "Parse manifest", why)),
-            Err(why) => Err(("ReadManifestFailed", "Read manifest", why.clone())),
+            Ok(text) => objects(text).map_err(|err| ("ParseManifestFailed", "Parse manifest", Chain(&err).to_string())),
+            Err(err) => Err(("ReadManifestFailed", "Read manifest", err.to_string())),
         };
         let parsed = match parsed {
             Ok(parsed) => parsed,
@@ -140,13 +195,13 @@ impl Cluster {
         let all: BTreeSet<Held> = old.iter().cloned().chain(wanted.iter().map(|(_, held)| held.clone())).collect();
         if all.len() > old.len() {
             addon.objects = all.into_iter().collect();
-            self.write(&addon).await.map_err(|err| refused(&addon, said(err)))?;
+            self.write(&addon).await.map_err(|err| refused(&addon, said(err.into())))?;
         }
         let mut failures = Vec::new();
         let mut new = BTreeSet::new();
         for (object, mut held) in wanted {
-            if let Err(why) = self.put(&mut kinds, object, &mut held).await {
-                failures.push(format!("{} {}: {why}", held.kind, held.name));
+            if let Err(err) = self.put(&mut kinds, object, &mut held).await {
+                failures.push(format!("{} {}: {}", held.kind, held.name, said(err)));
             }
             new.insert(held);
         }
@@ -154,8 +209,8 @@ impl Cluster {
             if new.contains(held) {
                 continue;
             }
-            if let Err(why) = self.delete(&mut kinds, held, others).await {
-                failures.push(format!("cannot delete {} {}: {why}", held.kind, held.name));
+            if let Err(err) = self.delete(&mut kinds, held, others).await {
+                failures.push(format!("cannot delete {} {}: {}", held.kind, held.name, said(err)));
                 new.insert(held.clone());
             }
         }
@@ -168,7 +223,7 @@ impl Cluster {
         if before.is_none_or(|before| {
             (&before.objects, &before.applied, &before.error) != (&addon.objects, &addon.applied, &addon.error)
         }) {
-            self.write(&addon).await.map_err(|err| refused(&addon, said(err)))?;
+            self.write(&addon).await.map_err(|err| refused(&addon, said(err.into())))?;
         }
         Ok(Done { addon, objects: n_wanted, changed })
     }
@@ -185,8 +240,8 @@ impl Cluster {
                 namespace: object.metadata.namespace.clone().unwrap_or_default(),
                 name: object.metadata.name.clone().unwrap_or_default(),
             };
-            if let Some((_, namespaced)) = kinds.get(&self.client, &held).await {
-                held.settle(namespaced);
+            if let Some((_, scope)) = kinds.get(&self.client, &held).await {
+                held.settle(scope);
             }
             out.push((object, held));
         }
@@ -233,16 +288,15 @@ impl Cluster {
         failed
     }
 
-    async fn put(&self, kinds: &mut Kinds, mut object: DynamicObject, held: &mut Held) -> Result<(), String> {
-        let gone = || format!("no matches for kind {:?} in version {:?}", held.kind, held.api_version);
-        let (resource, namespaced) = match kinds.get(&self.client, held).await {
-            Some(known) => known,
-            None => return Err(gone()),
+    async fn put(&self, kinds: &mut Kinds, mut object: DynamicObject, held: &mut Held) -> Result<(), ObjectError> {
+        let Some((resource, scope)) = kinds.get(&self.client, held).await else {
+            return Err(ObjectError::NotServed { kind: held.kind.clone(), api_version: held.api_version.clone() });
         };
-        held.settle(namespaced);
+        held.settle(scope);
         object.metadata.namespace = Some(held.namespace.clone()).filter(|ns| !ns.is_empty());
         let params = PatchParams::apply(MANAGER).force();
-        self.api(&resource, held).patch(&held.name, &params, &Patch::Apply(&object)).await.map(drop).map_err(said)
+        self.api(&resource, held).patch(&held.name, &params, &Patch::Apply(&object)).await?;
+        Ok(())
     }
 
     fn api(&self, resource: &ApiResource, held: &Held) -> Api<DynamicObject> {
@@ -253,14 +307,14 @@ impl Cluster {
     }
 
     /// Deletes an object unless another add-on holds it, or it is no longer one that add-ons made.
-    async fn delete(&self, kinds: &mut Kinds, held: &Held, others: &BTreeSet<Held>) -> Result<(), String> {
+    async fn delete(&self, kinds: &mut Kinds, held: &Held, others: &BTreeSet<Held>) -> Result<(), ObjectError> {
         if others.contains(held) {
             return Ok(());
         }
         // Who removed a definition has removed its objects.
         let Some((resource, _)) = kinds.get(&self.client, held).await else { return Ok(()) };
         let api = self.api(&resource, held);
-        let Some(found) = api.get_opt(&held.name).await.map_err(said)? else { return Ok(()) };
+        let Some(found) = api.get_opt(&held.name).await? else { return Ok(()) };
         // An object without a field has nobody who manages one.
         let managers = found.metadata.managed_fields.as_deref().unwrap_or_default();
         let ours = managers.is_empty() || managers.iter().any(|entry| entry.manager.as_deref() == Some(MANAGER));
@@ -275,7 +329,7 @@ impl Cluster {
         }
         match api.delete(&held.name, &DeleteParams::background()).await {
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            done => done.map(drop).map_err(said),
+            done => Ok(done.map(drop)?),
         }
     }
 
@@ -287,7 +341,7 @@ impl Cluster {
         let late = |held: &&Held| matches!(held.kind.as_str(), "Namespace" | "CustomResourceDefinition");
         let order = addon.objects.iter().filter(|held| !late(held)).chain(addon.objects.iter().filter(late));
         for held in order {
-            let failed = |why| Refused { kind: held.kind.clone(), name: held.name.clone(), why };
+            let failed = |source| Refused { kind: held.kind.clone(), name: held.name.clone(), source };
             self.delete(&mut kinds, held, others).await.map_err(failed)?;
         }
         match self.addons().delete(&addon.name, &DeleteParams::default()).await {
@@ -295,7 +349,7 @@ impl Cluster {
             done => done.map(drop).map_err(|err| Refused {
                 kind: "AddOn".to_owned(),
                 name: addon.name.clone(),
-                why: said(err),
+                source: err.into(),
             })?,
         }
         Ok(addon.objects.len())
@@ -308,34 +362,31 @@ fn refused(addon: &AddOn, why: String) -> Failed {
 
 /// An object that cannot be deleted.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot delete {kind} {name}: {why}")]
+#[error("cannot delete {kind} {name}")]
 pub struct Refused {
     kind: String,
     name: String,
-    why: String,
+    source: ObjectError,
 }
 
-fn said(err: kube::Error) -> String {
-    match err {
-        kube::Error::Api(status) => status.message.clone(),
-        err => Chain(&err).to_string(),
-    }
+fn said(err: ObjectError) -> String {
+    Chain(&err).to_string()
 }
 
 impl Held {
     /// Puts it into the namespace where it is to be: `default` where none is named, none where the kind has none.
-    fn settle(&mut self, namespaced: bool) {
-        match (namespaced, self.namespace.is_empty()) {
-            (true, true) => "default".clone_into(&mut self.namespace),
-            (false, false) => self.namespace.clear(),
-            _ => {}
+    fn settle(&mut self, scope: Scope) {
+        match scope {
+            Scope::Namespaced if self.namespace.is_empty() => "default".clone_into(&mut self.namespace),
+            Scope::Namespaced => {}
+            Scope::Cluster => self.namespace.clear(),
         }
     }
 }
 
 impl Kinds {
-    /// The resource of a kind and whether it has namespaces; `None` if it is not served (yet: it is asked again).
-    async fn get(&mut self, client: &kube::Client, held: &Held) -> Option<(ApiResource, bool)> {
+    /// The resource of a kind and its scope; `None` if it is not served (yet: it is asked again).
+    async fn get(&mut self, client: &kube::Client, held: &Held) -> Option<(ApiResource, Scope)> {
         let key = (held.api_version.clone(), held.kind.clone());
         if let Some(known) = self.0.get(&key) {
             return Some(known.clone());
@@ -343,7 +394,7 @@ impl Kinds {
         let (group, version) = held.api_version.split_once('/').unwrap_or(("", &held.api_version));
         let gvk = GroupVersionKind::gvk(group, version, &held.kind);
         let (resource, can) = kube::discovery::pinned_kind(client, &gvk).await.ok()?;
-        let found = (resource, can.scope == kube::discovery::Scope::Namespaced);
+        let found = (resource, can.scope);
         self.0.insert(key, found.clone());
         Some(found)
     }
@@ -355,24 +406,66 @@ mod tests {
 
     #[test]
     fn documents_and_lists_become_objects_and_a_broken_one_is_named() {
-        let text = "# nothing\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n---\napiVersion: v1\nkind: List\nitems:\n- {apiVersion: v1, kind: Secret, metadata: {name: b}}\n";
+        let text = "# nothing\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n---\napiVersion: v1\n\
+            kind: List\nitems:\n- {apiVersion: v1, kind: Secret, metadata: {name: b}}\n";
         let names: Vec<_> = objects(text).unwrap().into_iter().map(|o| o.metadata.name.unwrap()).collect();
         assert_eq!(names, ["a", "b"]);
         assert_eq!(
             objects("{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {\"name\": \"p\"}}").unwrap().len(),
             1
         );
-        assert!(objects("apiVersion: v1\nkind: Pod\n").unwrap_err().contains("metadata.name"));
         assert!(objects("a: [").is_err());
     }
 
     #[test]
+    fn a_document_that_is_no_object_is_named_by_its_number() {
+        let whole = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n---\n";
+        for (second, want) in [
+            ("kind: Pod\nmetadata: {name: a}\n", "document 2: apiVersion is missing"),
+            ("apiVersion: v1\nmetadata: {name: a}\n", "document 2: kind is missing"),
+            ("apiVersion: v1\nkind: Pod\n", "document 2: metadata.name is missing"),
+            ("apiVersion: v1\nkind: Pod\nmetadata: {name: ''}\n", "document 2: metadata.name is missing"),
+            ("apiVersion: v1\nkind: Pod\nmetadata: {name: 7}\n", "document 2: metadata.name is missing"),
+            ("apiVersion: v1\nkind: List\nitems: [{kind: Pod}]\n", "document 2: apiVersion is missing"),
+            ("just a text\n", "document 2: apiVersion is missing"),
+        ] {
+            assert_eq!(said_of(&format!("{whole}{second}")), want, "{second:?}");
+        }
+        let labels = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: [b]}\n";
+        assert!(said_of(labels).starts_with("document 1: "), "{}", said_of(labels));
+    }
+
+    fn said_of(text: &str) -> String {
+        Chain(&objects(text).unwrap_err()).to_string()
+    }
+
+    #[test]
+    fn namespaces_and_definitions_come_first_and_the_rest_in_the_order_of_the_file() {
+        let kinds = ["Service", "CustomResourceDefinition", "Pod", "Namespace", "ConfigMap"];
+        let resource = ApiResource::erase::<k8s_openapi::api::core::v1::Pod>(&());
+        let mut all: Vec<(DynamicObject, Held)> = kinds
+            .iter()
+            .map(|kind| (DynamicObject::new("a", &resource), Held { kind: (*kind).to_owned(), ..Held::default() }))
+            .collect();
+        in_order(&mut all);
+        let sorted: Vec<&str> = all.iter().map(|(_, held)| held.kind.as_str()).collect();
+        assert_eq!(sorted, ["Namespace", "CustomResourceDefinition", "Service", "Pod", "ConfigMap"]);
+    }
+
+    #[test]
     fn an_object_is_in_a_namespace_only_if_its_kind_is() {
-        let settled = |namespace: &str, namespaced| {
+        let settled = |namespace: &str, scope| {
             let mut held = Held { namespace: namespace.to_owned(), ..Held::default() };
-            held.settle(namespaced);
+            held.settle(scope);
             held.namespace
         };
-        assert_eq!([settled("", true), settled("x", true), settled("x", false)], ["default", "x", ""]);
+        for (namespace, scope, want) in [
+            ("", Scope::Namespaced, "default"),
+            ("x", Scope::Namespaced, "x"),
+            ("x", Scope::Cluster, ""),
+            ("", Scope::Cluster, ""),
+        ] {
+            assert_eq!(settled(namespace, scope), want, "{namespace:?}");
+        }
     }
 }

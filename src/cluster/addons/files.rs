@@ -1,8 +1,9 @@
 //! The folder of manifests: which files there are, what they are called, and which are skipped.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::{fs, io};
 
 use base::files::{FileError, read_if_exists, write_atomic};
 use sha2::{Digest as _, Sha256};
@@ -15,21 +16,38 @@ const DEPTH_MAX: usize = 8;
 /// A manifest is not longer: the API takes no longer object, and a file holds some.
 const BYTES_MAX: u64 = 64 << 20;
 
+/// A file that cannot be read.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Unreadable {
+    /// It is too long.
+    #[error("it is longer than {} MiB", BYTES_MAX >> 20)]
+    TooLong,
+    /// The system's reason.
+    #[error(transparent)]
+    Io(Arc<io::Error>),
+}
+
+impl From<io::Error> for Unreadable {
+    fn from(err: io::Error) -> Unreadable {
+        Unreadable::Io(Arc::new(err))
+    }
+}
+
 /// One file.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Manifest {
     /// Of its AddOn.
     pub name: String,
     /// Where it is.
     pub path: PathBuf,
     /// Its text, or why it cannot be read.
-    pub text: Result<String, String>,
+    pub text: Result<String, Unreadable>,
     /// SHA-256 of the text, hexadecimal.
     pub checksum: String,
 }
 
 /// Content of the folder.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Found {
     /// By name.
     pub manifests: BTreeMap<String, Manifest>,
@@ -97,7 +115,11 @@ fn read_below(root: &Path, dir: &Path, depth: usize, found: &mut Found) -> Resul
             found.skipped.extend(name_of(Path::new(stem)));
         } else if let Some(name) = name_of(relative) {
             if let Some(other) = found.manifests.get(&name) {
-                warn!(path = %path.display(), other = %other.path.display(), "a manifest is passed over: another file has its name");
+                warn!(
+                    path = %path.display(),
+                    other = %other.path.display(),
+                    "a manifest is passed over: another file has its name"
+                );
                 continue;
             }
             let text = read_file(&path);
@@ -108,12 +130,11 @@ fn read_below(root: &Path, dir: &Path, depth: usize, found: &mut Found) -> Resul
     Ok(())
 }
 
-fn read_file(path: &Path) -> Result<String, String> {
-    let meta = fs::metadata(path).map_err(|err| err.to_string())?;
-    if meta.len() > BYTES_MAX {
-        return Err(format!("it is longer than {} MiB", BYTES_MAX >> 20));
+fn read_file(path: &Path) -> Result<String, Unreadable> {
+    if fs::metadata(path)?.len() > BYTES_MAX {
+        return Err(Unreadable::TooLong);
     }
-    fs::read_to_string(path).map_err(|err| err.to_string())
+    Ok(fs::read_to_string(path)?)
 }
 
 /// Writes what comes with this program into the folder, unless a `.skip` stands beside it; an edited file is replaced,
@@ -154,5 +175,60 @@ mod tests {
         let off = |name: &str, path: &str| is_disabled(&[name.to_owned()].into(), dir.path(), &dir.path().join(path));
         assert!(off("a", "a.yaml") && off("sub", "sub/d.json") && off("d", "sub/d.json") && !off("b", "a.yaml"));
         assert!(read(&dir.path().join("gone")).is_err(), "no folder is not an empty folder");
+    }
+
+    #[test]
+    fn a_files_name_becomes_a_name_of_an_object_or_none() {
+        for (path, want) in [
+            ("a.yaml", Some("a")),
+            ("a.b.yaml", Some("a")),
+            ("A_b.yml", Some("a-b")),
+            ("sub/deep/x.json", Some("sub-deep-x")),
+            ("_a_.yaml", Some("a")),
+            ("\u{e4}.yaml", None),
+            (".a.yaml", None),
+            ("a.yaml.skip", None),
+            ("a.txt", None),
+            ("yaml", None),
+            ("", None),
+        ] {
+            assert_eq!(name_of(Path::new(path)).as_deref(), want, "{path}");
+        }
+        let long = |n: usize| name_of(Path::new(&format!("{}.yaml", "a".repeat(n))));
+        assert!(long(253).is_some() && long(254).is_none());
+    }
+
+    #[test]
+    fn a_packaged_manifest_is_written_again_after_an_edit_and_not_beside_a_skip() {
+        let dir = tempfile::tempdir().unwrap();
+        let packaged = super::super::Packaged { name: "dns", text: "new".to_owned() };
+        let config = Config {
+            dir: dir.path().to_owned(),
+            server: "s1".to_owned(),
+            packaged: vec![packaged],
+            disabled: BTreeSet::new(),
+        };
+        let file = dir.path().join("dns.yaml");
+        write_packaged(&config).unwrap();
+        fs::write(&file, "edited").unwrap();
+        write_packaged(&config).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+        fs::write(&file, "edited").unwrap();
+        fs::write(dir.path().join("dns.yaml.skip"), "").unwrap();
+        write_packaged(&config).unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "edited");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_says_why_and_the_others_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("a.yaml"), [0xff]).unwrap();
+        fs::write(dir.path().join("b.yaml"), "x").unwrap();
+        fs::File::create(dir.path().join("c.yaml")).unwrap().set_len(BYTES_MAX + 1).unwrap();
+        let found = read(dir.path()).unwrap();
+        let why = |name: &str| found.manifests[name].text.as_ref().err().map(ToString::to_string);
+        assert_eq!(why("a").as_deref(), Some("stream did not contain valid UTF-8"));
+        assert_eq!(why("b"), None);
+        assert_eq!(why("c").as_deref(), Some("it is longer than 64 MiB"));
     }
 }

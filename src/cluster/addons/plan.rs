@@ -26,7 +26,7 @@ pub struct View<'a> {
 }
 
 /// One thing to do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Step {
     /// Bring what the file says into the cluster.
     Apply(Manifest),
@@ -226,5 +226,23 @@ mod tests {
         assert_eq!(check(&files, &known, &[], &[]), ["+coredns", "web is s2's"]);
         assert_eq!(check(&files, &known, &[("web", "1"), ("coredns", "2")], &[]), ["+web"]);
         assert_eq!(check(&[manifest("web", "1")], &known, &[("coredns", "1")], &[]), ["-coredns"]);
+    }
+
+    #[test]
+    fn a_file_that_is_skipped_is_neither_applied_nor_taken_back_nor_disabled() {
+        let files = [manifest("skipped", "2")];
+        let known = [addon("skipped", "s1", "1")];
+        assert_eq!(check(&files, &known, &[], &["skipped"]), [""; 0]);
+        assert_eq!(check(&[], &known, &[("skipped", "1")], &[]), [""; 0], "its file is gone, and the mark is there");
+    }
+
+    #[test]
+    fn objects_of_other_add_ons_are_held_and_ones_own_are_not() {
+        let held = |name: &str| Held { name: name.to_owned(), ..Held::default() };
+        let known: BTreeMap<String, AddOn> = [("a", vec![held("x"), held("y")]), ("b", vec![held("y"), held("z")])]
+            .map(|(name, objects)| (name.to_owned(), AddOn { objects, ..AddOn::default() }))
+            .into();
+        assert_eq!(held_by_others(&known, "a"), [held("y"), held("z")].into());
+        assert_eq!(held_by_others(&known, "c").len(), 3);
     }
 }

@@ -104,13 +104,18 @@ pub fn definition() -> Value {
         "namespace": text("Namespace of the object, if its kind has one."), "name": text("Name of the object."),
     } });
     let schema = json!({
-        "type": "object", "description": "AddOn is a manifest in a server's folder server/manifests and what it holds of the cluster.",
+        "type": "object",
+        "description": "AddOn is a manifest in a server's folder server/manifests and what it holds of the cluster.",
         "properties": {
             "spec": { "type": "object", "properties": {
-                "source": text("Path of the manifest."), "server": text("The server whose file it is."), "checksum": text("SHA-256 of the file."),
+                "source": text("Path of the manifest."), "server": text("The server whose file it is."),
+                "checksum": text("SHA-256 of the file."),
             } },
             "status": { "type": "object", "properties": {
-                "objects": { "type": "array", "items": held, "description": "What the add-on holds of the cluster. It goes when it leaves the file." },
+                "objects": {
+                    "type": "array", "items": held,
+                    "description": "What the add-on holds of the cluster. It goes when it leaves the file.",
+                },
                 "applied": text("SHA-256 of the content that was applied in full."),
                 "error": text("Why the cluster is not as the file says."),
             } },
@@ -118,13 +123,17 @@ pub fn definition() -> Value {
     });
     let column = |name: &str, path: &str| json!({ "name": name, "type": "string", "jsonPath": path });
     json!({
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": { "name": "addons.kedge.io" },
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "addons.kedge.io" },
         "spec": {
-            "group": "kedge.io", "scope": "Namespaced", "names": { "kind": "AddOn", "listKind": "AddOnList", "plural": "addons", "singular": "addon" },
+            "group": "kedge.io", "scope": "Namespaced",
+            "names": { "kind": "AddOn", "listKind": "AddOnList", "plural": "addons", "singular": "addon" },
             "versions": [{
-                "name": "v1", "served": true, "storage": true, "subresources": { "status": {} }, "schema": { "openAPIV3Schema": schema },
+                "name": "v1", "served": true, "storage": true, "subresources": { "status": {} },
+                "schema": { "openAPIV3Schema": schema },
                 "additionalPrinterColumns": [
-                    column("Source", ".spec.source"), column("Server", ".spec.server"), column("Error", ".status.error"),
+                    column("Source", ".spec.source"), column("Server", ".spec.server"),
+                    column("Error", ".status.error"),
                     { "name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp" },
                 ],
             }],

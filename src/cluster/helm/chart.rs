@@ -136,6 +136,8 @@ pub struct Layout {
     pub files: BTreeMap<String, Vec<u8>>,
     /// Whether the repository's index is fetched first.
     pub repository: bool,
+    /// Whether the namespace of the release is made if there is none.
+    pub create_namespace: bool,
     /// Arguments that name the values.
     pub values: Vec<String>,
     /// Arguments that say how to get the chart.
@@ -227,6 +229,7 @@ pub fn layout(spec: &Spec, config: Option<&ConfigSpec>, fetched: &Fetched) -> Re
     let mut layout = Layout {
         files,
         repository,
+        create_namespace: spec.create_namespace,
         values,
         options,
         chart,
@@ -369,7 +372,8 @@ fn source(
         let entry = json!({
             "name": REPOSITORY, "url": spec.repo, "username": text("username").unwrap_or_default(),
             "password": text("password").unwrap_or_default(), "caFile": if trusts { AUTHORITIES } else { "" },
-            "insecure_skip_tls_verify": spec.insecure_skip_tls_verify, "pass_credentials_all": spec.auth_pass_credentials,
+            "insecure_skip_tls_verify": spec.insecure_skip_tls_verify,
+            "pass_credentials_all": spec.auth_pass_credentials,
         });
         let list = json!({ "apiVersion": "", "generated": "2026-01-01T00:00:00Z", "repositories": [entry] });
         files.insert("repositories.yaml".to_owned(), list.to_string().into_bytes());
@@ -439,7 +443,8 @@ mod tests {
             authorities: Vec::new(),
         };
         let spec = spec(json!({
-            "chartContent": "aGk=\n", "valuesContent": "a: 1", "values": {"x": [1]}, "valuesSecrets": [{"name": "s", "keys": ["k"]}],
+            "chartContent": "aGk=\n", "valuesContent": "a: 1", "values": {"x": [1]},
+            "valuesSecrets": [{"name": "s", "keys": ["k"]}],
             "set": {"on": "true", "n": 3, "password": "hidden"},
         }));
         let layout = layout(&spec, Some(&config), &fetched).unwrap();
@@ -520,5 +525,78 @@ mod tests {
         assert_eq!(hash("1", false), hash("1", false));
         assert_ne!(hash("1", false), hash("2", false));
         assert_eq!(hash("1", true), hash("2", true));
+    }
+
+    #[test]
+    fn timeouts_and_policies_are_those_of_the_spec_or_the_usual_ones() {
+        for (text, secs) in
+            [("", Some(300)), ("90s", Some(90)), ("1h", Some(3600)), ("0s", None), ("-5m", None), ("5", None)]
+        {
+            assert_eq!(timeout(text).ok().map(|length| length.as_secs()), secs, "{text:?}");
+        }
+        for (policy, want) in [
+            ("", Some(OnFailure::Reinstall)),
+            ("reinstall", Some(OnFailure::Reinstall)),
+            ("abort", Some(OnFailure::Abort)),
+            ("Abort", None),
+        ] {
+            assert_eq!(on_failure(policy).ok(), want, "{policy:?}");
+        }
+        // The configuration's policy goes before the chart's.
+        let config = ConfigSpec { failure_policy: "abort".to_owned(), ..ConfigSpec::default() };
+        let both =
+            layout(&spec(json!({"chart": "/c", "failurePolicy": "reinstall"})), Some(&config), &Fetched::default());
+        assert_eq!(both.unwrap().on_failure, OnFailure::Abort);
+    }
+
+    #[test]
+    fn a_chart_of_a_registry_takes_its_credentials_and_options_along() {
+        let secret = [(".dockerconfigjson".to_owned(), b"{}".to_vec())];
+        let fetched = Fetched { secrets: [("login".to_owned(), secret.into())].into(), authorities: Vec::new() };
+        let of = |more: Value| {
+            let mut whole = json!({"chart": "oci://r.example/web", "dockerRegistrySecret": {"name": "login"}});
+            whole.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+            layout(&spec(whole), None, &fetched)
+        };
+        let plain = of(json!({})).unwrap();
+        assert_eq!(
+            (plain.chart.as_str(), plain.repository, plain.create_namespace),
+            ("oci://r.example/web", false, false)
+        );
+        assert_eq!(plain.files["registry.json"], b"{}");
+        assert!(plain.options.is_empty());
+        let all = of(json!({
+            "version": "1", "plainHTTP": true, "insecureSkipTLSVerify": true, "repoCA": "PEM", "takeOwnership": true,
+            "createNamespace": true, "backOffLimit": 3,
+        }))
+        .unwrap();
+        let options =
+            ["--ca-file=repo-ca.pem", "--insecure-skip-tls-verify", "--plain-http", "--version=1", "--take-ownership"];
+        assert_eq!(all.options, options);
+        assert_eq!((all.files["repo-ca.pem"].as_slice(), all.tries_max, all.create_namespace), (&b"PEM"[..], 3, true));
+        let none = layout(
+            &spec(json!({"chart": "oci://r/x", "dockerRegistrySecret": {"name": "none"}})),
+            None,
+            &Fetched::default(),
+        );
+        assert_eq!(none.unwrap_err().to_string(), "dockerRegistrySecret: secret \"none\" not found");
+    }
+
+    #[test]
+    fn a_value_of_set_is_a_number_a_word_or_a_file_and_never_an_object() {
+        let set = |value: Value| laid(json!({"chart": "/c", "set": {"a": value}})).map(|layout| layout.values);
+        for (value, want) in [
+            (json!(1.5), "--set=a=1.5"),
+            (json!(false), "--set=a=false"),
+            (json!(null), "--set=a=null"),
+            (json!("NULL"), "--set=a=NULL"),
+            (json!("1.5"), "--set-file=a=set-0"),
+            (json!(""), "--set-file=a=set-0"),
+        ] {
+            assert_eq!(set(value.clone()).unwrap(), [want], "{value}");
+        }
+        for value in [json!([1]), json!({"b": 1})] {
+            assert_eq!(set(value).unwrap_err().to_string(), "set: \"a\" is neither text nor a number");
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use base::files::FileError;
+use pki::error::PkiError;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
@@ -35,7 +36,11 @@ pub enum HelmError {
     #[error("{0}")]
     None(String),
     /// It could not be run.
-    #[error("cannot run {path}{as_user}", path = path.display(), as_user = user.map(|id| format!(" as user {id}")).unwrap_or_default())]
+    #[error(
+        "cannot run {path}{as_user}",
+        path = path.display(),
+        as_user = user.map(|id| format!(" as user {id}")).unwrap_or_default()
+    )]
     Run {
         /// The program.
         path: PathBuf,
@@ -64,8 +69,8 @@ pub enum HelmError {
     #[error(transparent)]
     File(#[from] FileError),
     /// There is no credential for it.
-    #[error("no credential for helm: {0}")]
-    Credential(String),
+    #[error("no credential for helm")]
+    Credential(#[source] PkiError),
 }
 
 /// Where helm is.
@@ -79,6 +84,15 @@ pub struct Program {
     pub environment: Vec<(String, String)>,
     /// User and group that it runs as; `None`: those of this process, which is not root.
     pub user: Option<u32>,
+}
+
+/// The name and namespace of a release.
+#[derive(Clone, Copy, Debug)]
+pub struct Named<'a> {
+    /// Its name.
+    pub release: &'a str,
+    /// The namespace of its objects.
+    pub namespace: &'a str,
 }
 
 /// How a release stands, by helm's history.
@@ -120,13 +134,7 @@ pub struct Session {
 
 impl Session {
     /// Finds helm and makes its folder in `dir`.
-    pub fn begin(
-        program: &Program,
-        dir: &Path,
-        kubeconfig: &str,
-        release: &str,
-        namespace: &str,
-    ) -> Result<Session, HelmError> {
+    pub fn begin(program: &Program, dir: &Path, kubeconfig: &str, named: Named<'_>) -> Result<Session, HelmError> {
         let found = program.find()?;
         let failed = || FileError::at("cannot make a folder in", dir);
         std::fs::DirBuilder::new().recursive(true).mode(PASSAGE).create(dir).map_err(failed())?;
@@ -139,8 +147,8 @@ impl Session {
             environment: program.environment.clone(),
             user: program.user,
             folder,
-            release: release.to_owned(),
-            namespace: namespace.to_owned(),
+            release: named.release.to_owned(),
+            namespace: named.namespace.to_owned(),
         };
         session.write("kubeconfig", kubeconfig.as_bytes())?;
         Ok(session)
@@ -179,9 +187,9 @@ impl Session {
     }
 
     /// Installs the chart, or upgrades what is there.
-    pub async fn upgrade(&self, layout: &Layout, create_namespace: bool) -> Result<(), HelmError> {
+    pub async fn upgrade(&self, layout: &Layout) -> Result<(), HelmError> {
         let mut args = vec!["--install".to_owned(), timeout(layout.timeout)];
-        args.extend(create_namespace.then(|| "--create-namespace".to_owned()));
+        args.extend(layout.create_namespace.then(|| "--create-namespace".to_owned()));
         args.extend(layout.options.iter().chain(&layout.values).cloned());
         args.extend(["--".to_owned(), self.release.clone(), layout.chart.clone()]);
         let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -281,6 +289,8 @@ fn last_lines(text: &str, folder: &Path) -> String {
 mod tests {
     use super::*;
 
+    const WEB: Named<'_> = Named { release: "web", namespace: "shop" };
+
     #[test]
     fn the_last_lines_say_why_and_a_history_how_it_stands() {
         let text = "one\n\n".to_owned() + &"line\n".repeat(5) + "Error: /tmp/x/set-1: no\n";
@@ -304,7 +314,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let program =
             Program { named: Some("/bin/true".into()), search_path: "".into(), environment: Vec::new(), user: None };
-        let session = Session::begin(&program, &dir.path().join("helm"), "kubeconfig", "web", "shop").unwrap();
+        let session = Session::begin(&program, &dir.path().join("helm"), "kubeconfig", WEB).unwrap();
         let outside = dir.path().join("outside");
         std::fs::write(&outside, "mine").unwrap();
         std::os::unix::fs::symlink(&outside, session.folder.path().join("set-0")).unwrap();

@@ -1,6 +1,7 @@
 //! One HelmChart: looked at, installed or taken away, and told of in its status and in events.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use base::chain::Chain;
 use base::time::rfc3339_secs;
@@ -12,8 +13,8 @@ use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::chart::{ConfigSpec, Fetched, Layout, OnFailure, Spec, ValuesSecret, WITHOUT_EFFECT, layout};
-use super::program::{HelmError, Release, Session};
+use super::chart::{BadField, ConfigSpec, Fetched, Layout, OnFailure, Spec, ValuesSecret, WITHOUT_EFFECT, layout};
+use super::program::{HelmError, Named, Release, Session};
 use super::{Config, definition};
 
 /// Keeps a HelmChart until its release is gone; k3s's name, so that objects of its clusters are understood.
@@ -36,7 +37,7 @@ pub enum Outcome {
 pub struct Wanted {
     object: DynamicObject,
     spec: Spec,
-    laid: Result<Layout, String>,
+    laid: Result<Layout, Arc<SpecError>>,
     /// Names the content.
     pub hash: String,
     /// Secrets whose changes concern it.
@@ -48,6 +49,20 @@ pub struct Charts {
     pub(super) config: Config,
     pub(super) client: kube::Client,
     pub(super) recorder: Recorder,
+}
+
+/// Our finalizer as it is to be.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Finalizer {
+    Present,
+    Absent,
+}
+
+/// Reason and text of an event or condition.
+#[derive(Clone, Copy)]
+struct Said<'a> {
+    reason: &'a str,
+    text: &'a str,
 }
 
 /// The call of helm, chosen by the release's state.
@@ -81,15 +96,15 @@ impl Charts {
             return Ok(None);
         }
         let mut unread = None;
-        let spec: Spec = read(&object.data["spec"]).unwrap_or_else(|why| {
-            unread = Some(why);
+        let spec: Spec = read(&object.data["spec"]).unwrap_or_else(|err| {
+            unread = Some(SpecError::Chart(err));
             Spec::default()
         });
         let configs: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), &key.namespace, &definition::configs());
         let config = configs.get_opt(&key.name).await?.map(|config| {
-            read(&config.data["spec"]).unwrap_or_else(|why| {
-                unread = Some(format!("HelmChartConfig: {why}"));
+            read(&config.data["spec"]).unwrap_or_else(|err| {
+                unread = Some(SpecError::Config(err));
                 ConfigSpec::default()
             })
         });
@@ -113,11 +128,13 @@ impl Charts {
             let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), &key.namespace);
             match api.get_opt(&map.name).await? {
                 Some(found) => fetched.authorities.extend(found.data.unwrap_or_default().into_values()),
-                None => laid = Some(Err(format!("repoCAConfigMap: configmap {:?} not found", map.name))),
+                None => laid = Some(Err(SpecError::NoConfigMap { name: map.name.clone() })),
             }
         }
-        let laid = laid.unwrap_or_else(|| layout(&spec, config.as_ref(), &fetched).map_err(|bad| bad.to_string()));
-        let hash = laid.as_ref().map_or_else(|why| format!("? {why}"), |layout| layout.hash.clone());
+        let laid = laid
+            .unwrap_or_else(|| layout(&spec, config.as_ref(), &fetched).map_err(SpecError::Field))
+            .map_err(Arc::new);
+        let hash = laid.as_ref().map_or_else(|err| format!("? {}", Chain(&**err)), |layout| layout.hash.clone());
         Ok(Some(Wanted { object, spec, laid, hash, watched }))
     }
 
@@ -135,14 +152,14 @@ impl Charts {
         let tries_max = wanted.laid.as_ref().map_or(u32::MAX, |layout| layout.tries_max);
         if failures > 0 && failures >= tries_max {
             let why = format!("gave up after {failures} tries (backOffLimit)");
-            self.tell(wanted, Severity::Warning, "BackoffLimitExceeded", &why);
+            self.tell(wanted, Severity::Warning, Said { reason: "BackoffLimitExceeded", text: &why });
             return Outcome::Settled;
         }
         match self.install(key, wanted).await {
             Ok(Some(release)) => {
                 let text = format!("revision {} of release {} is deployed", release.revision, key.name);
                 info!(chart = %key, rev = release.revision, "helm chart installed");
-                self.tell(wanted, Severity::Normal, "Deployed", &text);
+                self.tell(wanted, Severity::Normal, Said { reason: "Deployed", text: &text });
                 let more = json!({"configHash": wanted.hash, "revision": release.revision});
                 self.written(
                     key,
@@ -153,8 +170,8 @@ impl Charts {
                 .await
             }
             Ok(None) => {
-                self.failed(key, wanted, "Unknown", "helm knows nothing of the release that it has just installed")
-                    .await
+                let text = "helm knows nothing of the release that it has just installed";
+                self.failed(key, wanted, Said { reason: "Unknown", text }).await
             }
             Err(err) => {
                 let reason = match &err {
@@ -164,7 +181,7 @@ impl Charts {
                     _ => "HelmFailed",
                 };
                 let why = Chain(&err).to_string();
-                let again = self.failed(key, wanted, reason, &why).await;
+                let again = self.failed(key, wanted, Said { reason, text: &why }).await;
                 // What a person has to mend is looked at again when they have.
                 if matches!(reason, "InvalidSpec" | "Aborted") { Outcome::Settled } else { again }
             }
@@ -172,10 +189,10 @@ impl Charts {
     }
 
     async fn install(&self, key: &Key, wanted: &Wanted) -> Result<Option<Release>, BringError> {
-        let layout = wanted.laid.as_ref().map_err(|why| BringError::Wanted(why.clone()))?;
+        let layout = wanted.laid.as_ref().map_err(|err| BringError::Wanted(Arc::clone(err)))?;
         for field in WITHOUT_EFFECT.iter().filter(|field| !wanted.object.data["spec"][**field].is_null()) {
             let text = format!("spec.{field} has no effect: charts are installed by this server's helm, not by a job");
-            self.tell(wanted, Severity::Warning, "FieldWithoutEffect", &text);
+            self.tell(wanted, Severity::Warning, Said { reason: "FieldWithoutEffect", text: &text });
         }
         let session = self.session(key, wanted)?;
         session.lay(layout)?;
@@ -187,7 +204,7 @@ impl Charts {
         }
         for step in steps(now.as_ref(), layout.on_failure) {
             match step {
-                Step::Upgrade => session.upgrade(layout, wanted.spec.create_namespace).await?,
+                Step::Upgrade => session.upgrade(layout).await?,
                 Step::Rollback => session.rollback(layout.timeout).await?,
                 Step::Uninstall => session.uninstall(layout.timeout).await?,
                 Step::GiveUp => {
@@ -203,7 +220,8 @@ impl Charts {
         let namespace =
             if wanted.spec.target_namespace.is_empty() { &key.namespace } else { &wanted.spec.target_namespace };
         let kubeconfig = (self.config.kubeconfig)().map_err(HelmError::Credential)?;
-        Session::begin(&self.config.program, &self.config.dir, &kubeconfig, &key.name, namespace)
+        let named = Named { release: &key.name, namespace };
+        Session::begin(&self.config.program, &self.config.dir, &kubeconfig, named)
     }
 
     async fn take_out(&self, key: &Key, wanted: &Wanted) -> Outcome {
@@ -214,11 +232,12 @@ impl Charts {
         };
         if let Err(err) = gone {
             let why = Chain(&err).to_string();
-            return self.failed(key, wanted, "UninstallFailed", &why).await;
+            return self.failed(key, wanted, Said { reason: "UninstallFailed", text: &why }).await;
         }
         info!(chart = %key, "helm chart uninstalled");
-        self.tell(wanted, Severity::Normal, "Uninstalled", &format!("release {} is uninstalled", key.name));
-        match self.finalizers(key, wanted, false).await {
+        let text = format!("release {} is uninstalled", key.name);
+        self.tell(wanted, Severity::Normal, Said { reason: "Uninstalled", text: &text });
+        match self.finalizers(key, wanted, Finalizer::Absent).await {
             Ok(()) => Outcome::Settled,
             Err(err) => {
                 warn!(chart = %key, err = %Chain(&err), "cannot let a HelmChart go");
@@ -229,11 +248,11 @@ impl Charts {
 
     async fn hold(&self, key: &Key, wanted: &Wanted) -> Result<(), kube::Error> {
         let held = wanted.object.metadata.finalizers.iter().flatten().any(|finalizer| finalizer == FINALIZER);
-        if held { Ok(()) } else { self.finalizers(key, wanted, true).await }
+        if held { Ok(()) } else { self.finalizers(key, wanted, Finalizer::Present).await }
     }
 
     /// Puts our finalizer there, or takes it away; fails if somebody changed the object meanwhile.
-    async fn finalizers(&self, key: &Key, wanted: &Wanted, held: bool) -> Result<(), kube::Error> {
+    async fn finalizers(&self, key: &Key, wanted: &Wanted, ours: Finalizer) -> Result<(), kube::Error> {
         let api = self.api(&key.namespace);
         // The status was written meanwhile: the list is taken as it is now.
         let Some(now) = api.get_opt(&key.name).await?.filter(|now| now.metadata.uid == wanted.object.metadata.uid)
@@ -241,14 +260,16 @@ impl Charts {
             return Ok(());
         };
         let others = now.metadata.finalizers.iter().flatten().filter(|finalizer| *finalizer != FINALIZER);
-        let all: Vec<&str> = others.map(String::as_str).chain(held.then_some(FINALIZER)).collect();
+        let all: Vec<&str> =
+            others.map(String::as_str).chain((ours == Finalizer::Present).then_some(FINALIZER)).collect();
         let patch = json!({"metadata": {"finalizers": all, "resourceVersion": now.metadata.resource_version}});
         api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await.map(drop)
     }
 
-    async fn failed(&self, key: &Key, wanted: &Wanted, reason: &str, why: &str) -> Outcome {
+    async fn failed(&self, key: &Key, wanted: &Wanted, said: Said<'_>) -> Outcome {
+        let Said { reason, text: why } = said;
         warn!(chart = %key, reason, why, "helm chart not in force");
-        self.tell(wanted, Severity::Warning, reason, why);
+        self.tell(wanted, Severity::Warning, said);
         self.written(key, wanted, [("Ready", "False", reason, why), ("Failed", "True", reason, why)], json!({})).await;
         Outcome::Again
     }
@@ -265,9 +286,12 @@ impl Charts {
         let conditions: Vec<Value> = conditions
             .into_iter()
             .map(|(kind, status, reason, message)| {
-                let old = before["conditions"].as_array().into_iter().flatten().find(|old| old["type"] == kind && old["status"] == status);
+                let mut old = before["conditions"].as_array().into_iter().flatten();
+                let old = old.find(|old| old["type"] == kind && old["status"] == status);
                 let since = old.map_or(Value::from(now.as_str()), |old| old["lastTransitionTime"].clone());
-                json!({"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since})
+                json!({
+                    "type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since,
+                })
             })
             .collect();
         let mut status = more;
@@ -284,7 +308,7 @@ impl Charts {
         }
     }
 
-    fn tell(&self, wanted: &Wanted, severity: Severity, reason: &str, text: &str) {
+    fn tell(&self, wanted: &Wanted, severity: Severity, said: Said<'_>) {
         let metadata = &wanted.object.metadata;
         let about = ObjectReference {
             api_version: Some("helm.cattle.io/v1".to_owned()),
@@ -294,13 +318,13 @@ impl Charts {
             uid: metadata.uid.clone(),
             ..ObjectReference::default()
         };
-        self.recorder.report_ref(about, severity, reason, text);
+        self.recorder.report_ref(about, severity, said.reason, said.text);
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(spec: &Value) -> Result<T, String> {
+fn read<T: serde::de::DeserializeOwned>(spec: &Value) -> Result<T, serde_json::Error> {
     let spec = if spec.is_null() { &json!({}) } else { spec };
-    typed(spec).map_err(|err| format!("spec: {err}"))
+    typed(spec)
 }
 
 fn condition<'a>(status: &'a Value, kind: &str) -> &'a str {
@@ -308,11 +332,24 @@ fn condition<'a>(status: &'a Value, kind: &str) -> &'a str {
     found.and_then(|condition| condition["status"].as_str()).unwrap_or_default()
 }
 
+/// A HelmChart, or its HelmChartConfig, that helm cannot be called for.
+#[derive(Debug, thiserror::Error)]
+enum SpecError {
+    #[error("spec")]
+    Chart(#[source] serde_json::Error),
+    #[error("HelmChartConfig: spec")]
+    Config(#[source] serde_json::Error),
+    #[error("repoCAConfigMap: configmap {name:?} not found")]
+    NoConfigMap { name: String },
+    #[error(transparent)]
+    Field(#[from] BadField),
+}
+
 /// Why a chart is not in force.
 #[derive(Debug, thiserror::Error)]
 enum BringError {
-    #[error("{0}")]
-    Wanted(String),
+    #[error(transparent)]
+    Wanted(Arc<SpecError>),
     #[error("the release is {status}, and failurePolicy abort leaves it for a person")]
     GivenUp { status: String },
     #[error(transparent)]
@@ -344,5 +381,36 @@ mod tests {
             (condition(&status, "Ready"), condition(&status, "Other"), condition(&Value::Null, "Ready")),
             ("True", "", "")
         );
+    }
+
+    #[test]
+    fn a_release_that_was_cut_off_is_brought_to_an_end_first() {
+        let check = |status: &str, on_failure| {
+            steps(Some(&Release { status: status.to_owned(), revision: 1 }), on_failure).to_vec()
+        };
+        use Step::{GiveUp, Rollback, Uninstall, Upgrade};
+        for (status, reinstall, abort) in [
+            ("pending-install", &[Uninstall, Upgrade][..], &[GiveUp][..]),
+            ("pending-upgrade", &[Rollback, Upgrade], &[Rollback, Upgrade]),
+            ("pending-rollback", &[Rollback, Upgrade], &[Rollback, Upgrade]),
+            ("uninstalling", &[Uninstall, Upgrade], &[Uninstall, Upgrade]),
+            ("superseded", &[Upgrade], &[Upgrade]),
+            ("unknown", &[Upgrade], &[Upgrade]),
+        ] {
+            assert_eq!(check(status, OnFailure::Reinstall), reinstall, "{status}");
+            assert_eq!(check(status, OnFailure::Abort), abort, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_spec_that_cannot_be_read_says_where() {
+        let why = |err: SpecError| Chain(&err).to_string();
+        let chart = read::<Spec>(&json!({"timeout": 5})).unwrap_err();
+        assert!(why(SpecError::Chart(chart)).starts_with("spec: invalid type: integer `5`, expected a string"));
+        let config = read::<ConfigSpec>(&json!({"valuesContent": []})).unwrap_err();
+        assert!(why(SpecError::Config(config)).starts_with("HelmChartConfig: spec: invalid type"));
+        let none = SpecError::NoConfigMap { name: "ca".to_owned() };
+        assert_eq!(why(none), "repoCAConfigMap: configmap \"ca\" not found");
+        assert_eq!(read::<ConfigSpec>(&Value::Null).unwrap(), ConfigSpec::default());
     }
 }

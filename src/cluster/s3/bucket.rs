@@ -27,7 +27,7 @@ use wire::dial::{self, DialError, Stream};
 
 use super::settings::{Lookup, Settings, Trust};
 use super::sign::{self, Signed};
-use super::xml::{self, Entry};
+use super::xml::{self, Entry, Xml};
 
 /// A larger file is put in parts of this size; S3 takes 10,000 of them.
 pub const PART_BYTES: u64 = 64 * 1024 * 1024;
@@ -42,6 +42,20 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 /// Of a file, at once.
 const CHUNK_BYTES: usize = 128 * 1024;
 
+/// Why a proxy gave no way to a server.
+#[derive(Debug, thiserror::Error)]
+pub enum ProxyError {
+    /// The connection to it broke.
+    #[error(transparent)]
+    Broken(#[from] io::Error),
+    /// The head of its answer is too long.
+    #[error("its answer has no end")]
+    Endless,
+    /// It said no.
+    #[error("{0}")]
+    Refused(String),
+}
+
 /// Why a bucket did not do what it was asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum S3Error {
@@ -54,12 +68,12 @@ pub enum S3Error {
         source: DialError,
     },
     /// The proxy does not lead there.
-    #[error("the proxy does not lead to S3 at {host}: {why}")]
+    #[error("the proxy does not lead to S3 at {host}")]
     Proxy {
         /// The endpoint.
         host: String,
-        /// Its answer.
-        why: String,
+        /// Why.
+        source: ProxyError,
     },
     /// The server said no.
     #[error("S3 at {host} refused to {doing}: {status} {code}: {message}")]
@@ -228,7 +242,7 @@ impl Bucket {
         let doing = || format!("take {}", self.location(name));
         let begin = Ask::new(Method::POST, name, doing()).query("uploads", "");
         let text = self.text_of(&begin).await?;
-        let id = xml::text_of(&text, "UploadId").ok_or_else(|| self.answer(&doing(), "it names no upload"))?;
+        let id = Xml(&text).text_of("UploadId").ok_or_else(|| self.answer(&begin, "it names no upload"))?;
         let sent = self.put_parts(name, file, len, &id).await;
         if sent.is_err() {
             let stop = Ask::new(Method::DELETE, name, format!("forget the parts of {}", self.location(name)))
@@ -249,22 +263,24 @@ impl Bucket {
             let ask = ask.query("partNumber", number.to_string()).query("uploadId", id).payload(part);
             let answer = self.send(&ask).await?;
             let tag = answer.headers().get(ETAG).and_then(|tag| tag.to_str().ok());
-            let tag = tag.ok_or_else(|| self.answer(&ask.doing, "a part has no ETag"))?;
+            let tag = tag.ok_or_else(|| self.answer(&ask, "a part has no ETag"))?;
             parts.push_str(&format!(
                 "<Part><PartNumber>{number}</PartNumber><ETag>{}</ETag></Part>",
                 tag.replace('"', "&quot;")
             ));
         }
         let list = format!(
-            "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{parts}</CompleteMultipartUpload>"
+            "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">{parts}\
+             </CompleteMultipartUpload>"
         );
         let end = Ask::new(Method::POST, name, format!("take {}", self.location(name))).query("uploadId", id);
         let end = end.payload(Payload::Bytes(list.into()));
         let text = self.text_of(&end).await?;
         // This one request says that it failed in an answer that begins well.
-        match xml::text_of(&text, "Code").filter(|_| text.contains("<Error")) {
+        match Xml(&text).text_of("Code").filter(|_| text.contains("<Error")) {
             Some(code) => {
-                Err(self.refused(StatusCode::OK, &end.doing, code, xml::text_of(&text, "Message").unwrap_or_default()))
+                let message = Xml(&text).text_of("Message").unwrap_or_default();
+                Err(self.refused(StatusCode::OK, &end.doing, code, message))
             }
             None => Ok(()),
         }
@@ -280,7 +296,7 @@ impl Bucket {
             if let Some(token) = next {
                 ask = ask.query("continuation-token", token);
             }
-            let page = xml::page(&self.text_of(&ask.query("list-type", "2").query("prefix", &*prefix)).await?);
+            let page = xml::page(Xml(&self.text_of(&ask.query("list-type", "2").query("prefix", &*prefix)).await?));
             all.extend(page.entries.into_iter().filter_map(|entry| {
                 let name = entry.key.strip_prefix(&prefix)?.to_owned();
                 Some(Entry { key: name, ..entry })
@@ -314,7 +330,7 @@ impl Bucket {
                 .await
                 .map_err(|_| self.late(&ask.doing))?;
             let Some(frame) = frame else { break };
-            let frame = frame.map_err(|err| self.answer(&ask.doing, &err.to_string()))?;
+            let frame = frame.map_err(|err| self.answer(&ask, &err.to_string()))?;
             let Ok(bytes) = frame.into_data() else { continue };
             written += bytes.len() as u64;
             file.write_all(&bytes).await.map_err(FileError::at("cannot write", to))?;
@@ -326,8 +342,7 @@ impl Bucket {
     async fn text_of(&self, ask: &Ask<'_>) -> Result<String, S3Error> {
         let content = self.send(ask).await?.into_body();
         let read = tokio::time::timeout(self.settings.timeout, body::collect(content, ANSWER_BYTES_MAX)).await;
-        let bytes =
-            read.map_err(|_| self.late(&ask.doing))?.map_err(|err| self.answer(&ask.doing, &err.to_string()))?;
+        let bytes = read.map_err(|_| self.late(&ask.doing))?.map_err(|err| self.answer(ask, &err.to_string()))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -384,7 +399,7 @@ impl Bucket {
             Payload::Bytes(bytes) => body::full(bytes.clone()),
             Payload::Part { file, offset, len } => part(file, *offset, *len).await?,
         };
-        let request = request.body(content).map_err(|err| self.answer(&ask.doing, &err.to_string()))?;
+        let request = request.body(content).map_err(|err| self.answer(ask, &err.to_string()))?;
         let stream = self.connect().await?;
         dial::request(stream, &self.host, request, &self.group)
             .await
@@ -406,7 +421,7 @@ impl Bucket {
             .as_ref()
             .map(|who| format!("Proxy-Authorization: {}\r\n", who.expose()))
             .unwrap_or_default();
-        let refused = |why: String| S3Error::Proxy { host: self.host.clone(), why };
+        let refused = |source| S3Error::Proxy { host: self.host.clone(), source };
         tunnel(&mut stream, &format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n{who}\r\n")).await.map_err(refused)?;
         dial::tls(stream, name, Arc::clone(tls)).await.map_err(failed)
     }
@@ -424,16 +439,16 @@ impl Bucket {
             _ => String::new(),
         };
         let code =
-            xml::text_of(&text, "Code").unwrap_or_else(|| status.canonical_reason().unwrap_or("no reason").to_owned());
-        self.refused(status, doing, code, xml::text_of(&text, "Message").unwrap_or_default())
+            Xml(&text).text_of("Code").unwrap_or_else(|| status.canonical_reason().unwrap_or("no reason").to_owned());
+        self.refused(status, doing, code, Xml(&text).text_of("Message").unwrap_or_default())
     }
 
     fn refused(&self, status: StatusCode, doing: &str, code: String, message: String) -> S3Error {
         S3Error::Refused { host: self.host.clone(), doing: doing.to_owned(), status: status.as_u16(), code, message }
     }
 
-    fn answer(&self, doing: &str, why: &str) -> S3Error {
-        S3Error::Answer { host: self.host.clone(), doing: doing.to_owned(), why: why.to_owned() }
+    fn answer(&self, ask: &Ask<'_>, why: &str) -> S3Error {
+        S3Error::Answer { host: self.host.clone(), doing: ask.doing.clone(), why: why.to_owned() }
     }
 
     fn late(&self, doing: &str) -> S3Error {
@@ -442,21 +457,21 @@ impl Bucket {
 }
 
 /// Asks a proxy for a tunnel and reads its answer to the end of the head.
-async fn tunnel(stream: &mut Box<dyn Stream>, request: &str) -> Result<(), String> {
-    stream.write_all(request.as_bytes()).await.map_err(|err| err.to_string())?;
+async fn tunnel(stream: &mut Box<dyn Stream>, request: &str) -> Result<(), ProxyError> {
+    stream.write_all(request.as_bytes()).await?;
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         if head.len() >= CONNECT_BYTES_MAX {
-            return Err("its answer has no end".to_owned());
+            return Err(ProxyError::Endless);
         }
         // Byte by byte: what follows the head is TLS's.
-        head.push(stream.read_u8().await.map_err(|err| err.to_string())?);
+        head.push(stream.read_u8().await?);
     }
     let text = String::from_utf8_lossy(&head);
     let first = text.lines().next().unwrap_or_default();
     match first.split(' ').nth(1) {
         Some(code) if code.starts_with('2') => Ok(()),
-        _ => Err(first.to_owned()),
+        _ => Err(ProxyError::Refused(first.to_owned())),
     }
 }
 
@@ -487,4 +502,37 @@ async fn part(file: &Path, offset: u64, len: u64) -> Result<Body, S3Error> {
     };
     let opened = opened.await.map_err(FileError::at("cannot read", file))?;
     Ok(body::stream(ReaderStream::with_capacity(opened.take(len), CHUNK_BYTES)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The proxy's answer to CONNECT, and the verdict on it with what is left in the stream.
+    async fn connected(answer: &[u8]) -> (Result<(), String>, Vec<u8>) {
+        let (near, mut far) = tokio::io::duplex(64 * 1024);
+        let mut near: Box<dyn Stream> = Box::new(near);
+        far.write_all(answer).await.unwrap();
+        far.shutdown().await.unwrap();
+        let verdict = tunnel(&mut near, "CONNECT a:443 HTTP/1.1\r\n\r\n").await.map_err(|err| err.to_string());
+        let mut rest = Vec::new();
+        near.read_to_end(&mut rest).await.unwrap();
+        (verdict, rest)
+    }
+
+    #[tokio::test]
+    async fn a_proxys_answer_ends_at_its_head_and_only_200_and_its_like_is_a_tunnel() {
+        let (verdict, rest) = connected(b"HTTP/1.1 200 Connection established\r\nVia: x\r\n\r\n\x16\x03").await;
+        assert_eq!((verdict, rest.as_slice()), (Ok(()), &b"\x16\x03"[..]), "what follows the head is TLS's");
+        for (answer, want) in [
+            ("HTTP/1.1 407 Proxy Authentication Required\r\n\r\n", "HTTP/1.1 407 Proxy Authentication Required"),
+            ("SSH-2.0-x\r\n\r\n", "SSH-2.0-x"),
+            ("\r\n\r\n", ""),
+        ] {
+            assert_eq!(connected(answer.as_bytes()).await.0, Err(want.to_owned()));
+        }
+        let endless = [b"HTTP/1.1 200 OK\r\n".as_slice(), &b"x".repeat(CONNECT_BYTES_MAX)].concat();
+        assert_eq!(connected(&endless).await.0, Err("its answer has no end".to_owned()));
+        assert!(connected(b"HTTP/1.1 200 OK\r\n").await.0.is_err(), "it broke off");
+    }
 }

@@ -5,9 +5,10 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
+use base::secret::Secret;
 use base::sync::Mutex;
 
-use super::sign::{self, Signed};
+use super::sign::{self, Counted, Signed};
 
 /// A request as it came.
 pub(super) struct Asked {
@@ -85,6 +86,7 @@ pub(super) fn is_signed(asked: &Asked) -> bool {
     let scope: Vec<&str> = field("Credential=").split('/').collect();
     let names = field("SignedHeaders=");
     let lines: String = names.split(';').map(|name| format!("{name}:{}\n", asked.headers[name])).collect();
+    let counted = Counted { names: names.to_owned(), lines };
     let (path, query) = asked.target.split_once('?').unwrap_or((&asked.target, ""));
     let payload = sign::sha256_hex(&asked.body);
     let signed = Signed {
@@ -97,7 +99,8 @@ pub(super) fn is_signed(asked: &Asked) -> bool {
     };
     asked.headers["x-amz-content-sha256"] == payload
         && names.split(';').any(|name| name == "host")
-        && sign::signature(&signed, &lines, names, &asked.headers["x-amz-date"], SECRET) == field("Signature=")
+        && signed.signature(&counted, &asked.headers["x-amz-date"], &Secret::new(SECRET.to_owned()))
+            == field("Signature=")
 }
 
 fn answer(asked: &Asked, kept: &mut Kept) -> (u16, String, Vec<u8>) {

@@ -49,11 +49,10 @@ pub fn headers(request: &Signed<'_>, keys: &Keys, now: Timestamp) -> Vec<(&'stat
         headers.push(("x-amz-security-token", session.expose().clone()));
     }
     let names: Vec<&str> = ["host"].into_iter().chain(headers.iter().map(|(name, _)| *name)).collect();
-    let names = names.join(";");
     let lines: String = headers.iter().map(|(name, value)| format!("{name}:{value}\n")).collect();
-    let lines = format!("host:{}\n{lines}", request.host);
-    let signature = signature(request, &lines, &names, &time, keys.secret.expose());
-    let scope = scope(&time, request.region);
+    let counted = Counted { names: names.join(";"), lines: format!("host:{}\n{lines}", request.host) };
+    let signature = request.signature(&counted, &time, &keys.secret);
+    let (scope, names) = (request.scope(&time), counted.names);
     let authorization = format!(
         "AWS4-HMAC-SHA256 Credential={}/{scope},SignedHeaders={names},Signature={signature}",
         keys.access.expose()
@@ -62,20 +61,32 @@ pub fn headers(request: &Signed<'_>, keys: &Keys, now: Timestamp) -> Vec<(&'stat
     headers
 }
 
-fn scope(time: &str, region: &str) -> String {
-    format!("{}/{region}/s3/aws4_request", time.get(..8).unwrap_or_default())
+/// The headers that a signature counts.
+pub struct Counted {
+    /// Their names in order, with `;` between them.
+    pub names: String,
+    /// `name:value\n`, in the order of names.
+    pub lines: String,
 }
 
-/// The signature; `lines` are the headers that count, `name:value\n` in order of names, and `names` their names.
-pub fn signature(request: &Signed<'_>, lines: &str, names: &str, time: &str, secret: &str) -> String {
-    let Signed { method, path, query, payload, region, .. } = request;
-    let canonical = format!("{method}\n{path}\n{query}\n{lines}\n{names}\n{payload}");
-    let text = format!("AWS4-HMAC-SHA256\n{time}\n{}\n{}", scope(time, region), sha256_hex(canonical.as_bytes()));
-    let mut key = hmac_of(format!("AWS4{secret}").as_bytes(), time.get(..8).unwrap_or_default());
-    for part in [region, "s3", "aws4_request"] {
-        key = hmac_of(key.as_ref(), part);
+impl Signed<'_> {
+    fn scope(&self, time: &str) -> String {
+        format!("{}/{}/s3/aws4_request", time.get(..8).unwrap_or_default(), self.region)
     }
-    hex::encode(hmac_of(key.as_ref(), &text).as_ref())
+
+    /// The signature at `time`, as `x-amz-date` has it.
+    pub fn signature(&self, headers: &Counted, time: &str, secret: &Secret<String>) -> String {
+        let Signed { method, path, query, payload, region, .. } = self;
+        let Counted { names, lines } = headers;
+        let canonical = format!("{method}\n{path}\n{query}\n{lines}\n{names}\n{payload}");
+        let text = format!("AWS4-HMAC-SHA256\n{time}\n{}\n{}", self.scope(time), sha256_hex(canonical.as_bytes()));
+        let first = format!("AWS4{}", secret.expose());
+        let mut key = hmac_of(first.as_bytes(), time.get(..8).unwrap_or_default());
+        for part in [region, "s3", "aws4_request"] {
+            key = hmac_of(key.as_ref(), part);
+        }
+        hex::encode(hmac_of(key.as_ref(), &text).as_ref())
+    }
 }
 
 fn hmac_of(key: &[u8], text: &str) -> hmac::Tag {
@@ -88,22 +99,24 @@ mod tests {
 
     use super::*;
 
-    fn check(query: &str, signature: &str) {
-        let payload = sha256_hex(b"");
-        let request = Signed {
-            method: "GET",
-            host: "examplebucket.s3.amazonaws.com",
-            path: "/",
-            query,
-            payload: &payload,
-            region: "us-east-1",
-        };
-        let keys = Keys {
+    /// The example account of the specification.
+    fn example() -> Keys {
+        Keys {
             access: Secret::new("AKIAIOSFODNN7EXAMPLE".to_owned()),
             secret: Secret::new("wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY".to_owned()),
             session: None,
-        };
-        let made = headers(&request, &keys, "2013-05-24T00:00:00Z".parse().unwrap());
+        }
+    }
+
+    /// The example bucket of the specification.
+    fn request<'a>(method: &'a str, path: &'a str, query: &'a str, payload: &'a str) -> Signed<'a> {
+        Signed { method, host: "examplebucket.s3.amazonaws.com", path, query, payload, region: "us-east-1" }
+    }
+
+    fn check(query: &str, signature: &str) {
+        let payload = sha256_hex(b"");
+        let now = "2013-05-24T00:00:00Z".parse().unwrap();
+        let made = headers(&request("GET", "/", query, &payload), &example(), now);
         let (_, authorization) = made.last().unwrap();
         assert_eq!(
             *authorization,
@@ -119,6 +132,54 @@ mod tests {
     fn signatures_are_those_of_the_specification() {
         check("max-keys=2&prefix=J", "34b48302e7b5fa45bde8084f4b7868a86f0a534bc59db6670ed5711ef69dc6f7");
         check("lifecycle=", "fea454ca298b7da1c68078a5d1bdbfbbe0d65c699e0f91ac7a200a0136783543");
+    }
+
+    /// The other two examples of the specification, which sign headers that this client does not send.
+    #[test]
+    fn signatures_over_more_headers_are_those_of_the_specification() {
+        let empty = sha256_hex(b"");
+        let content = sha256_hex(b"Welcome to Amazon S3.");
+        assert_eq!(content, "44ce7dd67c959e0d3524ffac1771dfbba87d2b6b4b4e99e42034a8b803f8b072");
+        for (asked, names, lines, want) in [
+            (
+                request("GET", "/test.txt", "", &empty),
+                "host;range;x-amz-content-sha256;x-amz-date",
+                format!(
+                    "host:examplebucket.s3.amazonaws.com\nrange:bytes=0-9\nx-amz-content-sha256:{empty}\n\
+                     x-amz-date:20130524T000000Z\n"
+                ),
+                "f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41",
+            ),
+            (
+                request("PUT", "/test%24file.text", "", &content),
+                "date;host;x-amz-content-sha256;x-amz-date;x-amz-storage-class",
+                format!(
+                    "date:Fri, 24 May 2013 00:00:00 GMT\nhost:examplebucket.s3.amazonaws.com\n\
+                     x-amz-content-sha256:{content}\nx-amz-date:20130524T000000Z\n\
+                     x-amz-storage-class:REDUCED_REDUNDANCY\n"
+                ),
+                "98ad721746da40c64f1a55b78f14c238d841ea1380cd77a1b5971af0ece108bd",
+            ),
+        ] {
+            let counted = Counted { names: names.to_owned(), lines };
+            assert_eq!(asked.signature(&counted, "20130524T000000Z", &example().secret), want, "{names}");
+        }
+    }
+
+    #[test]
+    fn a_lent_keys_token_is_sent_and_signed() {
+        let payload = sha256_hex(b"");
+        let asked = request("GET", "/", "", &payload);
+        let now = "2013-05-24T00:00:00Z".parse().unwrap();
+        let keys = Keys { session: Some(Secret::new("lent".to_owned())), ..example() };
+        let made = headers(&asked, &keys, now);
+        assert_eq!(made[2], ("x-amz-security-token", "lent".to_owned()));
+        let (_, authorization) = made.last().unwrap();
+        assert!(
+            authorization.contains("SignedHeaders=host;x-amz-content-sha256;x-amz-date;x-amz-security-token,"),
+            "{authorization}"
+        );
+        assert_ne!(*authorization, headers(&asked, &example(), now).last().unwrap().1);
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! Against a small S3 that checks signatures: put, list, get, delete, parts, failures.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
+use base::files::FileError;
 use base::rng::Rng;
 use base::secret::Secret;
 use base::task::Group;
@@ -23,7 +25,8 @@ fn bucket(fake: &FakeS3, more: &[(&str, &str)]) -> Bucket {
         ("secret-key", SECRET),
     ];
     let values = base.iter().chain(more).map(|(name, value)| ((*name).to_owned(), Secret::new((*value).to_owned())));
-    let settings = settings(&values.collect::<BTreeMap<_, _>>(), &|_| Err("no files".to_owned())).unwrap();
+    let no_files = |path: &Path| Err(FileError::at("cannot read", path)(io::ErrorKind::NotFound.into()));
+    let settings = settings(&values.collect::<BTreeMap<_, _>>(), &no_files).unwrap();
     Bucket::new(settings, Clock::system(), Rng::from_os(), &group).unwrap()
 }
 

@@ -366,7 +366,7 @@ fn schedule_error(text: &str) -> Option<String> {
     if text.contains("TZ") {
         return Some("cannot use TZ or CRON_TZ in schedule, use timeZone field instead".to_owned());
     }
-    base::cron::Schedule::parse(text).err()
+    base::cron::Schedule::parse(text).err().map(|err| err.to_string())
 }
 
 fn time_zone(spec: &Value, errors: &mut Errors) {

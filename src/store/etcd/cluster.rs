@@ -8,6 +8,7 @@ use tonic::Status;
 use super::context::Context;
 use super::convert;
 use crate::error::Error;
+use crate::member::Peer;
 
 async fn members(context: &Context) -> Result<pb::MembersResponse, Status> {
     let members = context.store.members().await.map_err(|err| convert::status(&err))?;
@@ -48,7 +49,8 @@ pub async fn update(context: Arc<Context>, request: pb::MemberUpdateRequest) -> 
         .ok_or_else(|| convert::status(&Error::MemberNotFound { id: request.id }))?;
     let bad = || Status::invalid_argument("etcdserver: given member URLs are invalid");
     let address = request.peer_urls.first().and_then(|url| url.strip_prefix("https://")).ok_or_else(bad)?;
-    context.store.add_learner(member.id, &member.name, address).await.map_err(|err| convert::status(&err))?;
+    let peer = Peer { addr: address.to_owned(), name: member.name.clone() };
+    context.store.add_learner(member.id, peer).await.map_err(|err| convert::status(&err))?;
     members(&context).await
 }
 

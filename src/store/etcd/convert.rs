@@ -90,6 +90,11 @@ fn start(key: &Bytes, range_end: &Bytes) -> Bytes {
     if key[..] == [0] && range_end[..] == [0] { Bytes::new() } else { key.clone() }
 }
 
+/// A lease on the wire, where ids are signed; 0 is none, and no negative one was ever granted here.
+pub fn lease(id: i64) -> Result<u64, Status> {
+    u64::try_from(id).map_err(|_| status(&Error::LeaseNotFound { id: id.cast_unsigned() }))
+}
+
 /// A put as a step. `ignore_value` and `ignore_lease` are for the caller to fill in.
 pub fn put(request: &pb::PutRequest) -> Result<Op, Status> {
     if request.key.is_empty() {
@@ -98,7 +103,7 @@ pub fn put(request: &pb::PutRequest) -> Result<Op, Status> {
     Ok(Op::Put {
         key: request.key.clone(),
         value: request.value.clone(),
-        lease: unsigned(request.lease),
+        lease: lease(request.lease)?,
         prev_kv: request.prev_kv,
     })
 }
@@ -198,3 +203,7 @@ pub fn status(err: &Error) -> Status {
         other => Status::unknown(format!("etcdserver: {other}")),
     }
 }
+
+#[cfg(test)]
+#[path = "convert_tests.rs"]
+mod tests;

@@ -90,7 +90,7 @@ async fn keep(context: &Context, request: &pb::PutRequest) -> Result<TxnReply, S
         let now = context.store.range(read).await.map_err(failed)?.kvs.into_iter().next();
         let now = now.ok_or_else(|| Status::invalid_argument("etcdserver: key not found"))?;
         let value = if request.ignore_value { now.value } else { request.value.clone() };
-        let lease = if request.ignore_lease { now.lease } else { unsigned(request.lease) };
+        let lease = if request.ignore_lease { now.lease } else { convert::lease(request.lease)? };
         let put = Op::Put { key: now.key.clone(), value, lease, prev_kv: request.prev_kv };
         let unchanged = Compare::ModRevision { key: now.key, op: CompareOp::Equal, revision: now.mod_revision };
         let reply = context
@@ -159,4 +159,95 @@ fn answer(context: &Context, request: &pb::TxnRequest, reply: TxnReply) -> pb::T
 pub async fn compact(context: Arc<Context>, request: pb::CompactionRequest) -> Result<pb::HeaderOnly, Status> {
     context.store.compact(Revision(unsigned(request.revision))).await.map_err(failed)?;
     Ok(pb::HeaderOnly { header: context.header(None) })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    /// A reply with keys in their order: name, value, creation, last change, version.
+    fn reply() -> RangeReply {
+        let rows = [("a", "z", 2, 8, 3), ("b", "y", 3, 5, 2), ("c", "x", 4, 9, 1), ("d", "w", 6, 6, 4)];
+        let kv = |(key, value, create, modified, version): (&'static str, &'static str, u64, u64, u64)| KeyValue {
+            key: Bytes::from_static(key.as_bytes()),
+            value: Bytes::from_static(value.as_bytes()),
+            create_revision: Revision(create),
+            mod_revision: Revision(modified),
+            version,
+            lease: 0,
+        };
+        let kvs: Vec<KeyValue> = rows.into_iter().map(kv).collect();
+        RangeReply { revision: Revision(9), count: kvs.len() as u64, kvs, more: false }
+    }
+
+    /// The keys of the answer to a request for all of [`reply`], and whether there are more.
+    fn check(change: impl Fn(&mut pb::RangeRequest)) -> (String, bool) {
+        let mut request = pb::RangeRequest::default();
+        change(&mut request);
+        let answer = worked_over(&request, reply());
+        assert_eq!(answer.count, 4, "the count is of the range");
+        (answer.kvs.iter().map(|kv| String::from_utf8_lossy(&kv.key).into_owned()).collect(), answer.more)
+    }
+
+    // Spec: etcd v3.6, server/etcdserver/txn/range.go (asembleRangeResponse and sorting).
+    #[test]
+    fn keys_are_ordered_by_each_target_both_ways() {
+        use pb::{SortOrder as Order, SortTarget as Target};
+        for (target, ascending) in [
+            (Target::Key, "abcd"),
+            (Target::Version, "cbad"),
+            (Target::Create, "abcd"),
+            (Target::Mod, "bdac"),
+            (Target::Value, "dcba"),
+        ] {
+            let sorted = |order: Order| {
+                check(|request| (request.sort_order, request.sort_target) = (order.into(), target.into())).0
+            };
+            assert_eq!(sorted(Order::Ascend), ascending, "{target:?}");
+            assert_eq!(sorted(Order::None), ascending, "{target:?}: ascending is the default");
+            assert_eq!(sorted(Order::Descend), ascending.chars().rev().collect::<String>(), "{target:?}");
+        }
+    }
+
+    #[test]
+    fn a_limit_cuts_after_the_order_is_made_and_says_so() {
+        let newest = |limit: i64| {
+            check(|request| {
+                request.limit = limit;
+                (request.sort_order, request.sort_target) = (pb::SortOrder::Descend.into(), pb::SortTarget::Mod.into());
+            })
+        };
+        for (limit, keys, more) in [(1, "c", true), (3, "cad", true), (4, "cadb", false), (0, "cadb", false)] {
+            assert_eq!(newest(limit), (keys.to_owned(), more), "{limit}");
+        }
+    }
+
+    #[test]
+    fn bounds_of_revisions_sift_keys_and_both_ends_count() {
+        let changes: [(fn(&mut pb::RangeRequest), &str); 6] = [
+            (|r| r.min_mod_revision = 8, "ac"),
+            (|r| r.max_mod_revision = 6, "bd"),
+            (|r| (r.min_mod_revision, r.max_mod_revision) = (6, 8), "ad"),
+            (|r| r.min_create_revision = 4, "cd"),
+            (|r| r.max_create_revision = 3, "ab"),
+            (|r| (r.min_create_revision, r.max_mod_revision) = (3, 6), "bd"),
+        ];
+        for (change, keys) in changes {
+            assert_eq!(check(change), (keys.to_owned(), false));
+        }
+    }
+
+    #[test]
+    fn values_that_were_read_for_their_order_are_left_out() {
+        let request = pb::RangeRequest {
+            keys_only: true,
+            sort_target: pb::SortTarget::Value.into(),
+            ..pb::RangeRequest::default()
+        };
+        let answer = worked_over(&request, reply());
+        assert!(answer.kvs.iter().all(|kv| kv.value.is_empty()));
+        assert_eq!(answer.kvs[0].key, "d");
+    }
 }

@@ -65,7 +65,9 @@ macro_rules! calls {
                 let context = Arc::clone($context);
                 unary($req, move |message| $call(Arc::clone(&context), message)).await
             })+
-            path if path.starts_with("/etcdserverpb.Auth/") => refused(Status::failed_precondition("etcdserver: authentication is not enabled")),
+            path if path.starts_with("/etcdserverpb.Auth/") => {
+                refused(Status::failed_precondition("etcdserver: authentication is not enabled"))
+            }
             _ => refused(Status::unimplemented("etcdserver: this call is not served by kedge")),
         }
     };

@@ -2,9 +2,10 @@
 //! record they belong.
 //!
 //! ```text
-//! sector:  0 500 bytes of the record | 500 crc of the record, again | 504 tag: salt, segment, crc and the sector's place, mixed
-//! record:  0 "kdg2" | 4 crc32 of all from 8 on | 8 bytes of the body | 12 bytes with padding | 16 salt | 24 segment | 32 number |
-//!         40 crc32 of these 40 | 44 body
+//! sector:  0 500 bytes of the record | 500 crc of the record, again |
+//!         504 tag: salt, segment, crc and the sector's place, mixed
+//! record:  0 "kdg2" | 4 crc32 of all from 8 on | 8 bytes of the body | 12 bytes with padding |
+//!         16 salt | 24 segment | 32 number | 40 crc32 of these 40 | 44 body
 //! body: head_bytes u32, Head, then for each entry its bytes u32, Entry
 //! ```
 //! Numbers are little-endian. The segment is that of the file's name, which no file had before; the salt is a secret of

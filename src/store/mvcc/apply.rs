@@ -350,3 +350,87 @@ pub fn check_command(command: &Command) -> Result<(), Error> {
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(key: &'static str) -> Op {
+        Op::Put { key: key.into(), value: Bytes::new(), lease: 0, prev_kv: false }
+    }
+
+    fn delete(key: &'static str, range_end: &'static str) -> Op {
+        Op::Delete { key: key.into(), range_end: range_end.into(), prev_kv: false }
+    }
+
+    fn inner(success: Vec<Op>) -> Op {
+        Op::Txn(Box::new(Txn { success, ..Txn::default() }))
+    }
+
+    /// The error's words for operations that stand in either branch; empty if they are fine.
+    fn check_both(ops: &[Op]) -> String {
+        let verdict = |txn: Txn| check(&txn).err().map(|err| err.to_string()).unwrap_or_default();
+        let success = verdict(Txn { success: ops.to_vec(), ..Txn::default() });
+        assert_eq!(success, verdict(Txn { failure: ops.to_vec(), ..Txn::default() }));
+        success
+    }
+
+    // Spec: etcd v3.6, server/etcdserver/api/v3rpc/key.go, checkTxnRequest and checkIntervals.
+    #[test]
+    fn a_transaction_changes_each_key_once() {
+        let twice = "invalid request: duplicate key given in txn request";
+        for (ops, want) in [
+            (vec![put("a"), put("b")], ""),
+            (vec![put("a"), put("a")], twice),
+            (vec![put("b"), delete("a", "c")], twice),
+            (vec![delete("b", ""), put("b")], twice),
+            (vec![put("z"), delete("a", "\0")], twice),
+            (vec![put("c"), delete("a", "c")], ""),
+            (vec![delete("a", "c"), delete("b", "")], ""),
+            (vec![put("a"), inner(vec![put("b"), put("b")])], twice),
+            (vec![put("")], "invalid request: key is not provided"),
+            (vec![inner(vec![put("")])], "invalid request: key is not provided"),
+        ] {
+            assert_eq!(check_both(&ops), want, "{ops:?}");
+        }
+        // Only one of the branches runs.
+        let either = Txn { success: vec![put("a")], failure: vec![put("a")], ..Txn::default() };
+        assert!(check(&either).is_ok());
+    }
+
+    #[test]
+    fn a_transaction_has_a_bound_of_operations_conditions_and_bytes() {
+        let reads = |n: usize| vec![Op::Range(RangeRequest { key: "k".into(), ..RangeRequest::default() }); n];
+        let too_many = format!("request is too large: operations of a transaction {}, at most 128 allowed", 129);
+        assert_eq!(check_both(&reads(128)), "");
+        assert_eq!(check_both(&reads(129)), too_many);
+        assert_eq!(check_both(&[inner(reads(129))]), too_many);
+        let condition = Compare::Version { key: "k".into(), op: CompareOp::Equal, version: 0 };
+        let conditions = |n: usize| check(&Txn { compare: vec![condition.clone(); n], ..Txn::default() });
+        assert!(conditions(128).is_ok() && matches!(conditions(129), Err(Error::TooLarge { size: 129, .. })));
+        let value = |n: usize| Op::Put { key: "k".into(), value: vec![0; n].into(), lease: 0, prev_kv: false };
+        assert_eq!(check_both(&[value(TXN_BYTES_MAX - 1)]), "");
+        assert!(check_both(&[value(TXN_BYTES_MAX)]).starts_with("request is too large: bytes of a transaction"));
+        assert!(!check_both(&[inner(vec![value(TXN_BYTES_MAX)])]).is_empty(), "those inside count, too");
+    }
+
+    #[test]
+    fn comparisons_are_of_the_stored_with_the_given() {
+        use CompareOp::{Equal, Greater, Less, NotEqual};
+        for (op, less, equal, greater) in [
+            (Equal, false, true, false),
+            (NotEqual, true, false, true),
+            (Greater, false, false, true),
+            (Less, true, false, false),
+        ] {
+            assert_eq!([1, 2, 3].map(|stored: u64| ordered(op, stored.cmp(&2))), [less, equal, greater], "{op:?}");
+        }
+    }
+
+    #[test]
+    fn a_lease_of_the_id_zero_is_refused_before_it_is_proposed() {
+        assert!(check_command(&Command::LeaseGrant { id: 0, ttl_secs: 1 }).is_err());
+        assert!(check_command(&Command::LeaseGrant { id: 1, ttl_secs: 1 }).is_ok());
+        assert!(check_command(&Command::LeaseRevoke { id: 0 }).is_ok(), "the state says that there is none");
+    }
+}

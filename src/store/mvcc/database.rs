@@ -169,7 +169,8 @@ pub fn check_journal_mode(conn: &Connection, wanted: &str) -> rusqlite::Result<(
         return Ok(());
     }
     let why = format!(
-        "the database's journal is '{mode}' and could not be made '{wanted}': the disk failed, or somebody else has the file open"
+        "the database's journal is '{mode}' and could not be made '{wanted}': the disk failed, or somebody else has \
+         the file open"
     );
     Err(rusqlite::Error::SqliteFailure(rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_IOERR), Some(why)))
 }

@@ -229,4 +229,71 @@ mod tests {
         hub.publish(Told { batches: batch(None), has_prev }, 8, || Err(Error::Closed));
         assert!(matches!(stream.next().await, Err(Error::Closed)));
     }
+
+    /// Revision 7: `a` and `b` changed, with what was before.
+    fn two() -> EventBatch {
+        let kv = |key: &'static str| KeyValue { key: key.into(), ..KeyValue::default() };
+        let event = |key| Event { kind: EventKind::Put, kv: kv(key), prev: Some(kv(key)) };
+        EventBatch { revision: Revision(7), events: vec![event("a"), event("b")].into() }
+    }
+
+    #[test]
+    fn a_watcher_is_told_of_its_keys_from_its_revision_on() {
+        let check = |key: &'static str, range_end: &'static str, start: u64| {
+            let request =
+                WatchRequest { key: key.into(), range_end: range_end.into(), start: Revision(start), prev_kv: true };
+            let part = matching(&request, &two())?;
+            assert_eq!(part.revision, Revision(7));
+            Some(part.events.iter().map(|event| String::from_utf8_lossy(&event.kv.key).into_owned()).collect())
+        };
+        for (key, range_end, start, want) in [
+            ("a", "", 0, Some("a")),
+            ("a", "", 7, Some("a")),
+            ("a", "", 8, None),
+            ("x", "", 0, None),
+            ("", "\0", 0, Some("ab")),
+            ("a", "b", 0, Some("a")),
+            ("b", "\0", 0, Some("b")),
+            ("b", "a", 0, None),
+        ] {
+            let told: Option<String> = check(key, range_end, start);
+            assert_eq!(told.as_deref(), want, "{key} {range_end:?} {start}");
+        }
+    }
+
+    #[test]
+    fn a_watcher_that_did_not_ask_for_keys_as_they_were_gets_none() {
+        let request = |prev_kv| WatchRequest { range_end: "\0".into(), prev_kv, ..WatchRequest::default() };
+        let with = matching(&request(true), &two()).unwrap();
+        assert!(with.events.iter().all(|event| event.prev.is_some()));
+        let without = matching(&request(false), &two()).unwrap();
+        assert_eq!(without.events.len(), 2);
+        assert!(without.events.iter().all(|event| event.prev.is_none()));
+    }
+
+    #[test]
+    fn keys_as_they_were_are_kept_while_somebody_wants_them() {
+        let hub = Hub::default();
+        let watch = |prev_kv| hub.register(WatchRequest { prev_kv, ..WatchRequest::default() }).unwrap().0;
+        let _plain = watch(false);
+        assert!(!hub.wants_prev());
+        let wants = watch(true);
+        assert!(hub.wants_prev());
+        drop(wants);
+        // Its end is found out when somebody comes or something is told.
+        let _other = watch(false);
+        assert!(!hub.wants_prev());
+    }
+
+    #[tokio::test]
+    async fn a_hub_that_is_closed_takes_nobody_and_one_that_lets_go_does() {
+        let hub = Hub::default();
+        let mut first = hub.register(WatchRequest::default()).unwrap().0;
+        hub.let_go(&Error::TimedOut);
+        assert!(matches!(first.next().await, Err(Error::TimedOut)));
+        let mut second = hub.register(WatchRequest::default()).unwrap().0;
+        hub.close();
+        assert!(matches!(second.next().await, Err(Error::Closed)));
+        assert!(matches!(hub.register(WatchRequest::default()), Err(Error::Closed)));
+    }
 }

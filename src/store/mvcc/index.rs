@@ -213,4 +213,90 @@ mod tests {
         assert!(!index.before(&key, 9 << POSITION_BITS).unwrap().is_live(), "its deletion");
         assert!(index.before(b"new", 9 << POSITION_BITS).is_none());
     }
+
+    /// A key's versions: revision, and changes since its creation (0 marks the deletion).
+    fn index(rows: &[(&'static str, &[(u64, u64)])]) -> Index {
+        let mut index = Index::at_floor(0);
+        for (key, versions) in rows {
+            for (revision, version) in *versions {
+                let version = Version { id: revision << POSITION_BITS, create: 2, version: *version, lease: 0 };
+                index.push(&Bytes::from_static(key.as_bytes()), version);
+            }
+        }
+        index
+    }
+
+    fn keys<'a>(index: &'a Index, (key, end): (&'a str, &'a str), revision: u64) -> String {
+        let rows = index.range(key.as_bytes(), end.as_bytes(), revision);
+        rows.map(|(key, version)| format!("{}{} ", String::from_utf8_lossy(key), version.revision())).collect()
+    }
+
+    #[test]
+    fn a_range_means_the_same_keys_to_reads_and_to_watches() {
+        let all = index(&[("a", &[(2, 1)]), ("b", &[(3, 1)]), ("c", &[(4, 1)])]);
+        for (range, want) in [
+            (("b", ""), "b3 "),
+            (("x", ""), ""),
+            (("a", "c"), "a2 b3 "),
+            (("b", "\0"), "b3 c4 "),
+            (("", "\0"), "a2 b3 c4 "),
+            (("b", "b"), ""),
+            (("c", "a"), ""),
+            (("aa", "bb"), "b3 "),
+        ] {
+            assert_eq!(keys(&all, range, 9), want, "{range:?}");
+            for key in ["a", "b", "c"] {
+                let covered = covers(range.0.as_bytes(), range.1.as_bytes(), key.as_bytes());
+                assert_eq!(covered, want.contains(key), "{range:?} {key}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_range_is_as_it_stood_at_its_revision() {
+        let all = index(&[("a", &[(2, 1), (5, 2), (7, 0)]), ("b", &[(4, 1), (7, 2)]), ("c", &[(8, 1)])]);
+        for (revision, want) in [(1, ""), (2, "a2 "), (4, "a2 b4 "), (6, "a5 b4 "), (7, "b7 "), (9, "b7 c8 ")] {
+            assert_eq!(keys(&all, ("", "\0"), revision), want, "{revision}");
+        }
+        assert!(all.newest(b"a").is_none() && all.last(b"a").is_some_and(|v| !v.is_live()), "it is deleted");
+        assert_eq!(all.newest(b"b").map(|v| v.version), Some(2));
+        assert!(all.last(b"x").is_none());
+    }
+
+    #[test]
+    fn a_revision_is_readable_from_the_floor_to_the_newest() {
+        let index = Index::at_floor(5);
+        assert!(matches!(index.check(4, 9), Err(Error::Compacted { asked: Revision(4), floor: Revision(5) })));
+        assert!(index.check(5, 9).is_ok() && index.check(9, 9).is_ok());
+        assert!(matches!(index.check(10, 9), Err(Error::Future { asked: Revision(10), current: Revision(9) })));
+    }
+
+    #[test]
+    fn a_floor_frees_what_nobody_can_read_and_keeps_a_delete_at_itself_for_watches() {
+        let one = index(&[("k", &[(7, 1), (9, 0), (12, 1)])]);
+        for (floor, freed) in [(8, vec![]), (9, vec![7]), (10, vec![7, 9]), (12, vec![7, 9]), (20, vec![7, 9])] {
+            let (ids, last) = one.superseded(None, 10, floor);
+            assert_eq!(ids.iter().map(|id| id >> POSITION_BITS).collect::<Vec<_>>(), freed, "{floor}");
+            assert_eq!(last.as_deref(), Some(&b"k"[..]));
+        }
+    }
+
+    #[test]
+    fn compaction_goes_on_after_the_last_key_and_forgets_what_it_named() {
+        let mut all = index(&[("a", &[(2, 1), (5, 2)]), ("b", &[(3, 1), (6, 0)]), ("c", &[(4, 1)])]);
+        let (ids, last) = all.superseded(None, 2, 8);
+        assert_eq!(ids.iter().map(|id| id >> POSITION_BITS).collect::<Vec<_>>(), [2, 3, 6]);
+        let last = last.unwrap();
+        all.forget(None, &last, 8);
+        assert_eq!((keys(&all, ("", "\0"), 9), all.last(b"b")), ("a5 c4 ".to_owned(), None), "a deleted key is gone");
+        assert_eq!(all.superseded(Some(&last), 2, 8), (vec![], Some(Bytes::from_static(b"c"))));
+        assert_eq!(all.superseded(Some(&Bytes::from_static(b"c")), 2, 8), (vec![], None));
+    }
+
+    #[test]
+    fn what_did_not_become_durable_is_taken_back() {
+        let mut all = index(&[("a", &[(2, 1), (5, 2)]), ("b", &[(5, 1)])]);
+        all.roll_back(4);
+        assert_eq!((keys(&all, ("", "\0"), 9), all.last(b"b")), ("a2 ".to_owned(), None));
+    }
 }

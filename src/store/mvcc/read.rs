@@ -167,3 +167,29 @@ pub fn select(index: &Index, request: &RangeRequest, at: u64) -> (Vec<(Bytes, Ve
     }
     (rows, count)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mvcc::index::POSITION_BITS;
+
+    #[test]
+    fn a_limit_cuts_the_rows_and_not_the_count() {
+        let mut index = Index::at_floor(0);
+        for (revision, key) in [(2, "/a"), (3, "/b"), (4, "/c")] {
+            let version = Version { id: revision << POSITION_BITS, create: revision, version: 1, lease: 0 };
+            index.push(&Bytes::from_static(key.as_bytes()), version);
+        }
+        let all = RangeRequest { key: "/".into(), range_end: Bytes::from_static(b"0"), ..RangeRequest::default() };
+        let check = |request: &RangeRequest, at: u64| {
+            let (rows, count) = select(&index, request, at);
+            (rows.iter().map(|(key, _)| String::from_utf8_lossy(key).into_owned()).collect::<String>(), count)
+        };
+        for (limit, want) in [(0, "/a/b/c"), (1, "/a"), (3, "/a/b/c"), (9, "/a/b/c")] {
+            assert_eq!(check(&RangeRequest { limit, ..all.clone() }, 9), (want.to_owned(), 3), "{limit}");
+        }
+        assert_eq!(check(&all, 3), ("/a/b".to_owned(), 2), "as of then");
+        let counted = RangeRequest { count_only: true, limit: 1, ..all };
+        assert_eq!(check(&counted, 9), (String::new(), 3));
+    }
+}

@@ -159,4 +159,22 @@ mod tests {
         last_contact.acknowledged(2, 7, old);
         assert!(last_contact.is_certain(1, 7, &voters));
     }
+
+    #[test]
+    fn a_majority_is_more_than_half_of_each_set() {
+        let sets = |sets: &[&[u64]]| sets.iter().map(|set| set.iter().copied().collect()).collect::<Vec<_>>();
+        let yes = BTreeSet::from([1, 2]);
+        for (voters, want) in [
+            (&[&[1][..]][..], true),
+            (&[&[3]], false),
+            (&[&[1, 2, 3]], true),
+            (&[&[1, 3]], false),
+            (&[&[1, 2, 3, 4]], false),
+            (&[&[1, 2, 3], &[2, 3]], false),
+            (&[&[1, 2, 3], &[2]], true),
+            (&[], false),
+        ] {
+            assert_eq!(majority(&sets(voters), |id| yes.contains(id)), want, "{voters:?}");
+        }
+    }
 }

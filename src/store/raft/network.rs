@@ -89,12 +89,15 @@ impl RaftNetwork<TypeConfig> for Way {
         _option: RPCOption,
     ) -> Result<SnapshotResponse<u64>, StreamingError<TypeConfig, Fatal<u64>>> {
         let sent = image::send((&self.ways.images, &self.ways.peers), self.to, vote, &snapshot.meta);
+        let silent = || NetworkError::new(&AnyError::error("that member cannot answer"));
         tokio::select! {
             closed = cancel => Err(StreamingError::Closed(closed)),
             answer = sent => match answer {
                 Ok(Some(answer)) => Ok(answer),
-                Ok(None) => Err(StreamingError::Network(NetworkError::new(&AnyError::error("that member cannot answer")))),
-                Err(err @ (Error::MemberUnreachable { .. } | Error::NoNetwork)) => Err(StreamingError::Unreachable(Unreachable::new(&err))),
+                Ok(None) => Err(StreamingError::Network(silent())),
+                Err(err @ (Error::MemberUnreachable { .. } | Error::NoNetwork)) => {
+                    Err(StreamingError::Unreachable(Unreachable::new(&err)))
+                }
                 Err(err) => Err(StreamingError::Network(NetworkError::new(&err))),
             },
         }

@@ -168,3 +168,31 @@ impl From<Error> for Refusal {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::{decode, encode};
+    use crate::kv::Revision;
+
+    #[test]
+    fn a_refusal_is_the_same_error_at_the_other_member() {
+        for err in [
+            Error::NotLeader { leader: None },
+            Error::MemberNotFound { id: 7 },
+            Error::NotCaughtUp { id: 7 },
+            Error::LastMember,
+            Error::MemberUnreachable { address: "a:1".to_owned() },
+            Error::LeaseNotFound { id: 9 },
+            Error::NoNetwork,
+            Error::TimedOut,
+        ] {
+            let sent = encode(&Refusal::from(err.clone())).unwrap();
+            let came = Error::from(decode::<Refusal>(&sent).unwrap());
+            assert_eq!(came.to_string(), err.to_string());
+        }
+        let other = Error::Future { asked: Revision(9), current: Revision(7) };
+        let words = "the leader refused: revision 9 is in the future, the current one is 7";
+        assert_eq!(Error::from(Refusal::from(other)).to_string(), words);
+    }
+}

@@ -44,8 +44,8 @@ impl Handler for Inbox {
         if conn.client_certs.is_empty() && conn.identity.is_none() {
             return refuse(StatusCode::UNAUTHORIZED, "members show a certificate");
         }
-        if let Err(why) = self.greet(&req) {
-            return refuse(StatusCode::CONFLICT, &why);
+        if let Err(foreign) = self.greet(&req) {
+            return refuse(StatusCode::CONFLICT, &foreign.to_string());
         }
         if self.let_go(&req) {
             return refuse(StatusCode::GONE, "the caller is no member of this cluster any more");
@@ -55,6 +55,14 @@ impl Handler for Inbox {
             Err(err) => refuse(StatusCode::BAD_REQUEST, &err.to_string()),
         }
     }
+}
+
+/// A caller of another cluster.
+#[derive(Debug, thiserror::Error)]
+#[error("this member is of cluster {ours:x}, the caller of cluster {theirs:x}")]
+struct Foreign {
+    ours: u64,
+    theirs: u64,
 }
 
 fn refuse(status: StatusCode, why: &str) -> Response<Body> {
@@ -70,7 +78,7 @@ impl Inbox {
     }
 
     /// Learns where the caller is; turns away one of another cluster.
-    fn greet(&self, req: &Request<Body>) -> Result<(), String> {
+    fn greet(&self, req: &Request<Body>) -> Result<(), Foreign> {
         let header = |name| req.headers().get(name).and_then(|value| value.to_str().ok());
         let peers = &self.node.peers;
         let theirs: Option<u64> = header(CLUSTER).and_then(|text| text.parse().ok());
@@ -81,10 +89,11 @@ impl Inbox {
             if self.foreign.swap(theirs, Ordering::Relaxed) != theirs {
                 warn!(
                     peer,
-                    "a member of another cluster is turned away: its store is from before a reset or restore, or of other servers"
+                    "a member of another cluster is turned away: its store is from before a reset or restore, or of \
+                     other servers"
                 );
             }
-            return Err(format!("this member is of cluster {ours:x}, the caller of cluster {theirs:x}"));
+            return Err(Foreign { ours, theirs });
         }
         if let (Some(id), Some(address)) = (header(MEMBER).and_then(|text| text.parse().ok()), header(ADDRESS))
             && peers.learn(id, address)
