@@ -284,7 +284,8 @@ async fn token(review: &Review<'_>, node: &str) -> Verdict {
     match review.lookup.sure("", "pods", &review.attributes.namespace, name).await {
         None => Err(format!("pods {name:?} not found")),
         Some(pod) if meta::uid(&pod) != reference["uid"] => Err(format!(
-            "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",
+            "the UID in the bound object reference ({}) does not match the UID in record. The object might have been \
+             deleted and then recreated",
             reference["uid"].as_str().unwrap_or_default()
         )),
         Some(pod) if pod["spec"]["nodeName"] != node => {
@@ -330,7 +331,8 @@ impl NodeRestriction {
         match self.0.authorize(&asked).await {
             Decision::Allow { .. } => Ok(()),
             _ => Err(format!(
-                "audience {audience:?} not found in pod spec volume, system:node:{node} is not authorized to request tokens for this audience"
+                "audience {audience:?} not found in pod spec volume, system:node:{node} is not authorized to request \
+                 tokens for this audience"
             )),
         }
     }

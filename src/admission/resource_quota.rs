@@ -84,7 +84,7 @@ impl Plugin for ResourceQuota {
     }
 }
 
-/// What cannot be counted now is not let in: an empty cache would say that nothing is used.
+/// Refuses what cannot be counted now: an empty cache would say that nothing is used.
 fn known(objects: Option<&Objects>, group: &str, resource: &str) -> Result<(), Status> {
     let is_known = objects.is_none_or(|objects| objects.cache.kind(group, resource).is_ready());
     if is_known { Ok(()) } else { Err(store::error::Error::TimedOut.into()) }
@@ -171,7 +171,7 @@ fn judge(
     Err(review.forbidden(&why))
 }
 
-/// What the stored and the coming objects of the resource use of a quota; a new object of a name that is taken replaces
+/// Usage of a quota by the stored and the coming objects of the resource. A new object of a name that is taken replaces
 /// nothing. One that is being changed counts as the larger of what it is and what it becomes.
 fn used(
     review: &Review<'_>,

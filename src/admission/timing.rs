@@ -68,7 +68,8 @@ impl Times {
         head(
             out,
             name,
-            "Admission controller latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
+            "Admission controller latency histogram in seconds, identified by name and broken out for each operation \
+             and API resource and type (validate or admit).",
         );
         for (plugin, cells) in &self.plugins {
             render(out, name, &format!("name=\"{plugin}\","), cells);
@@ -77,7 +78,8 @@ impl Times {
         head(
             out,
             name,
-            "Admission sub-step latency histogram in seconds, broken out for each operation and API resource and step type (validate or admit).",
+            "Admission sub-step latency histogram in seconds, broken out for each operation and API resource and step \
+             type (validate or admit).",
         );
         render(out, name, "", &self.steps);
     }
@@ -115,7 +117,8 @@ fn render(out: &mut String, name: &str, first: &str, cells: &Cells) {
                 let seconds = Duration::from_nanos(cell.nanos.load(Ordering::Relaxed)).as_secs_f64();
                 let _ok = writeln!(
                     out,
-                    "{name}_bucket{{{labels},le=\"+Inf\"}} {total}\n{name}_sum{{{labels}}} {seconds}\n{name}_count{{{labels}}} {total}"
+                    "{name}_bucket{{{labels},le=\"+Inf\"}} {total}\n{name}_sum{{{labels}}} {seconds}\n\
+                     {name}_count{{{labels}}} {total}"
                 );
             }
         }
@@ -137,7 +140,8 @@ mod tests {
         let line = |wanted: &str| assert!(text.lines().any(|line| line == wanted), "{wanted} is not in\n{text}");
         let name = "apiserver_admission_controller_admission_duration_seconds";
         line(&format!(
-            "{name}_bucket{{name=\"LimitRanger\",operation=\"CREATE\",rejected=\"false\",type=\"admit\",le=\"0.025\"}} 0"
+            "{name}_bucket{{name=\"LimitRanger\",operation=\"CREATE\",rejected=\"false\",type=\"admit\",le=\"0.025\"}} \
+             0"
         ));
         line(&format!(
             "{name}_bucket{{name=\"LimitRanger\",operation=\"CREATE\",rejected=\"false\",type=\"admit\",le=\"0.1\"}} 1"
@@ -146,7 +150,7 @@ mod tests {
             "{name}_count{{name=\"LimitRanger\",operation=\"CREATE\",rejected=\"true\",type=\"validate\"}} 1"
         ));
         line(
-            "apiserver_admission_step_admission_duration_seconds_sum{operation=\"CREATE\",rejected=\"true\",type=\"validate\"} 9",
+            r#"apiserver_admission_step_admission_duration_seconds_sum{operation="CREATE",rejected="true",type="validate"} 9"#,
         );
     }
 }

@@ -344,7 +344,7 @@ fn extra(mappings: &Value, path: &str) -> Result<Vec<(String, Program)>, Configu
     Ok(out)
 }
 
-/// Who names users by their e-mail looks at whether it was verified.
+/// A configuration that names users by their e-mail must look at whether it was verified.
 fn verified_email(
     username: &Mapping,
     extra: &[(String, Program)],
@@ -360,8 +360,8 @@ fn verified_email(
         return Ok(());
     }
     let why = "claims.email_verified must be used in claimMappings.username.expression or \
-               claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when claims.email is used in \
-               claimMappings.username.expression";
+               claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when claims.email is used \
+               in claimMappings.username.expression";
     Err(FieldError::invalid(format!("{path}.username.expression"), name.text.as_str(), why).into())
 }
 
@@ -379,7 +379,11 @@ mod tests {
     #[test]
     fn a_file_is_read_or_refused_with_the_place_that_is_wrong() {
         let good = format!(
-            "{ISSUER}  claimMappings:\n    username: {{expression: \"'x:' + claims.sub\"}}\n    groups: {{claim: groups, prefix: ''}}\n    extra: [{{key: a.b/c, valueExpression: claims.tid}}]\n  claimValidationRules: [{{expression: \"claims.exp - claims.nbf <= 86400\", message: long}}]\n  userValidationRules: [{{expression: \"!user.username.startsWith('system:')\"}}]\nanonymous: {{enabled: true, conditions: [{{path: /livez}}]}}\n"
+            "{ISSUER}  claimMappings:\n    username: {{expression: \"'x:' + claims.sub\"}}\n    groups: {{claim: \
+             groups, prefix: ''}}\n    extra: [{{key: a.b/c, valueExpression: claims.tid}}]\n  claimValidationRules: \
+             [{{expression: \"claims.exp - claims.nbf <= 86400\", message: long}}]\n  userValidationRules: \
+             [{{expression: \"!user.username.startsWith('system:')\"}}]\n\
+             anonymous: {{enabled: true, conditions: [{{path: /livez}}]}}\n"
         );
         let read = parse(&good).unwrap();
         assert_eq!((read.issuers.len(), read.anonymous), (1, Some(Anonymous::Paths(vec!["/livez".into()]))));

@@ -36,7 +36,7 @@ pub struct Settings {
     pub issuer_url: String,
     /// Where the issuer describes itself, if that is not below its own address.
     pub discovery_url: Option<String>,
-    /// Who vouches for the issuer's server, PEM; empty: the system's authorities.
+    /// Authorities that vouch for the issuer's server, PEM; empty: the system's.
     pub ca_pem: String,
     /// A token must be for one of them.
     pub audiences: Vec<String>,
@@ -52,7 +52,7 @@ pub struct Settings {
     pub uid: Mapping,
     /// Further facts, by key.
     pub extra: Vec<(String, Program)>,
-    /// What the user must be like: expressions over `user`, each with what is said when it does not hold.
+    /// Rules for the user: expressions over `user`, each with what is said when it does not hold.
     pub user_rules: Vec<(Program, String)>,
 }
 

@@ -46,9 +46,9 @@ enum Invalid {
     #[error("Token does not match server's copy")]
     OtherToken,
     #[error(
-        "the token in secret {secret} for service account {account} has been marked invalid. Use tokens from the TokenRequest API \
-         or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the secret to temporarily allow use \
-         of this token"
+        "the token in secret {secret} for service account {account} has been marked invalid. Use tokens from the \
+         TokenRequest API or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the \
+         secret to temporarily allow use of this token"
     )]
     Marked { secret: String, account: String },
 }

@@ -131,7 +131,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_reader_reads_and_writes_nothing() {
-        let line = r#"{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"bob","namespace":"*","resource":"pods","apiGroup":"*","readonly":true}}"#;
+        let line = concat!(
+            r#"{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":"#,
+            r#"{"user":"bob","namespace":"*","resource":"pods","apiGroup":"*","readonly":true}}"#
+        );
         let abac = Abac::parse(&format!("# who may\n{line}\n")).unwrap();
         let ask = |user: &str, verb: &str| Attributes {
             user: UserInfo::new(user, &[]).into(),

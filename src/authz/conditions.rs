@@ -113,7 +113,8 @@ mod tests {
     #[test]
     fn conditions_choose_what_is_asked() {
         let read = |texts: &[&str]| read(&texts.iter().map(|t| json!({"expression": t})).collect());
-        let spec = json!({"user": "u", "groups": ["g"], "resourceAttributes": {"namespace": "kube-system", "verb": "get", "resource": "pods"}});
+        let spec = json!({"user": "u", "groups": ["g"],
+            "resourceAttributes": {"namespace": "kube-system", "verb": "get", "resource": "pods"}});
         let holds = |texts: &[&str]| hold(&read(texts).unwrap(), &spec);
         let resources = "has(request.resourceAttributes)";
         assert_eq!(holds(&[resources, "request.resourceAttributes.namespace == 'kube-system'"]), Ok(true));

@@ -166,7 +166,8 @@ mod tests {
             (
                 GROUP,
                 "clusterroles",
-                json!({"metadata": {"name": "lord"}, "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]}),
+                json!({"metadata": {"name": "lord"},
+                    "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]}),
             ),
             (
                 GROUP,
@@ -196,7 +197,8 @@ mod tests {
     async fn a_role_with_more_than_its_writer_has_is_refused_with_upstreams_text() {
         let role = json!({"rules": [{"verbs": ["get", "delete"], "apiGroups": [""], "resources": ["pods"]}]});
         let status = escalation().check(&writes("clusterroles", "r"), &role, None).await.unwrap_err();
-        let text = "clusterroles.rbac.authorization.k8s.io \"r\" is forbidden: user \"bob\" (groups=[\"system:authenticated\"]) is attempting to grant \
+        let text = "clusterroles.rbac.authorization.k8s.io \"r\" is forbidden: user \"bob\" \
+                    (groups=[\"system:authenticated\"]) is attempting to grant \
                     RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"delete\"]}";
         assert_eq!(status.message, text);
         let role = json!({"rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]});
@@ -216,7 +218,8 @@ mod tests {
     // issue 12: who might patch a role came to anything by the label of what an administrator's role gathers.
     #[tokio::test]
     async fn a_label_on_a_greater_role_is_a_change_of_it_and_an_owner_is_none() {
-        let lord = json!({"metadata": {"name": "lord", "managedFields": [1]}, "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]});
+        let lord = json!({"metadata": {"name": "lord", "managedFields": [1]},
+            "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]});
         let mut labelled = lord.clone();
         labelled["metadata"]["labels"] = json!({"rbac.authorization.k8s.io/aggregate-to-edit": "true"});
         let mut kept = lord.clone();
@@ -243,7 +246,8 @@ mod tests {
     #[tokio::test]
     async fn a_role_that_gathers_is_changed_by_none_but_who_holds_everything() {
         let plain = json!({"metadata": {"name": "r"}, "rules": []});
-        let gathering = json!({"metadata": {"name": "r"}, "rules": [], "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]}});
+        let gathering = json!({"metadata": {"name": "r"}, "rules": [],
+            "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]}});
         let mut labelled = gathering.clone();
         labelled["metadata"]["labels"] = json!({"a": "b"});
         for (new, old) in

@@ -218,7 +218,8 @@ mod tests {
     }
 
     fn binding(role: &str, subject: Value) -> Value {
-        json!({"metadata": {"name": "b", "namespace": "default"}, "roleRef": {"kind": "ClusterRole", "name": role}, "subjects": [subject]})
+        json!({"metadata": {"name": "b", "namespace": "default"}, "roleRef": {"kind": "ClusterRole", "name": role},
+            "subjects": [subject]})
     }
 
     #[tokio::test]
@@ -227,7 +228,8 @@ mod tests {
         let rbac = Rbac::new(Arc::new(stored));
         let mut a = asks(UserInfo::new("system:kube-scheduler", &[]), "create", "pods", "default");
         a.subresource = "binding".into();
-        let reason = r#"RBAC: allowed by ClusterRoleBinding "system:kube-scheduler" of ClusterRole "system:kube-scheduler" to User "system:kube-scheduler""#;
+        let reason = "RBAC: allowed by ClusterRoleBinding \"system:kube-scheduler\" of ClusterRole \
+                      \"system:kube-scheduler\" to User \"system:kube-scheduler\"";
         assert_eq!(rbac.authorize(&a).await, Decision::Allow { reason: reason.to_owned() });
         a.user = UserInfo::new("bob", &[]).into();
         assert_eq!(rbac.authorize(&a).await, Decision::NoOpinion { reason: String::new() });

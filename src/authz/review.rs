@@ -200,7 +200,10 @@ mod tests {
     async fn a_review_answers_for_the_subject_and_not_for_the_one_who_asks() {
         let review = AccessReview { kind: Kind::Subject, authorizer: Arc::new(Masters) };
         let a = Attributes { user: UserInfo::new("admin", &["system:masters"]).into(), ..Attributes::default() };
-        let spec = |user: &str, groups: Value| json!({"spec": {"user": user, "groups": groups, "resourceAttributes": {"verb": "get", "resource": "pods"}}});
+        let spec = |user: &str, groups: Value| {
+            json!({"spec": {"user": user, "groups": groups,
+            "resourceAttributes": {"verb": "get", "resource": "pods"}}})
+        };
         let allowed = |object: Value| object["status"]["allowed"].clone();
         assert_eq!(allowed(review.create(&a, spec("bob", json!([]))).await.unwrap()), false);
         assert_eq!(allowed(review.create(&a, spec("bob", json!(["system:masters"]))).await.unwrap()), true);

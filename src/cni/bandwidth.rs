@@ -174,7 +174,8 @@ fn script(container: &str, rates: Rates, addresses: &[IpAddr]) -> String {
         let (chain, burst) = (chain(direction, container), (bytes / 10).max(BURST_BYTES_MIN).min(u64::from(u32::MAX)));
         let _infallible = writeln!(
             script,
-            "add chain {TABLE} {chain}\nflush chain {TABLE} {chain}\nadd rule {TABLE} {chain} limit rate over {bytes} bytes/second burst {burst} bytes drop"
+            "add chain {TABLE} {chain}\nflush chain {TABLE} {chain}\n\
+             add rule {TABLE} {chain} limit rate over {bytes} bytes/second burst {burst} bytes drop"
         );
         for ip in addresses {
             let digit = if ip.is_ipv4() { '4' } else { '6' };
@@ -193,7 +194,8 @@ mod tests {
 
     #[test]
     fn the_runtimes_rates_win() {
-        let config = json!({ "cniVersion": "1.0.0", "name": "n", "ingressRate": 5, "runtimeConfig": { "bandwidth": { "IngressRate": 8_000_000, "IngressBurst": 1 } } });
+        let config = json!({ "cniVersion": "1.0.0", "name": "n", "ingressRate": 5,
+            "runtimeConfig": { "bandwidth": { "IngressRate": 8_000_000, "IngressBurst": 1 } } });
         let rates = Rates::of(&for_test(Command::Add, "c1", config)).unwrap();
         assert_eq!(rates, Rates { ingress_rate: 8_000_000, egress_rate: 0 });
         let text = script("c1", rates, &["10.42.0.5".parse().unwrap()]);

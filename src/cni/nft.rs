@@ -158,7 +158,8 @@ mod tests {
         let said = "table ip t {\n\tmap m {\n\t\telements = { tcp . 80 comment \"abc\" : 10.42.0.5 . 8080 }\n\t}\n}\n";
         assert_eq!(comment_in(said), "abc");
         assert_eq!(comment_in(&said.replace(" comment \"abc\"", "")), "");
-        let element = serde_json::json!([{ "elem": { "val": { "concat": ["tcp", 80] }, "comment": "abc" } }, { "concat": ["10.42.0.5", 8080] }]);
+        let element = serde_json::json!([{ "elem": { "val": { "concat": ["tcp", 80] }, "comment": "abc" } },
+            { "concat": ["10.42.0.5", 8080] }]);
         assert_eq!(comment_at(&element, "tcp . 80").as_deref(), Some("abc"));
         assert_eq!(comment_at(&element, "tcp . 81"), None);
     }

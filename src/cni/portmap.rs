@@ -232,8 +232,10 @@ impl Family {
         let guard = if *f == "ip" { LOOPBACK_GUARD } else { "" };
         format!(
             "add table {f} kedge-hostport\n\
-             add map {f} kedge-hostport by-address {{ type {addr_type} . inet_proto . inet_service : {addr_type} . inet_service; }}\n\
-             add map {f} kedge-hostport any-address {{ type inet_proto . inet_service : {addr_type} . inet_service; }}\n\
+             add map {f} kedge-hostport by-address {{ type {addr_type} . inet_proto . inet_service : {addr_type} . \
+             inet_service; }}\n\
+             add map {f} kedge-hostport any-address {{ type inet_proto . inet_service : {addr_type} . inet_service; \
+             }}\n\
              add set {f} kedge-hostport local {{ type {addr_type}; flags interval; auto-merge; }}\n\
              add element {f} kedge-hostport local {{ {loopback} }}\n\
              add chain {f} kedge-hostport hostports\n\
@@ -250,7 +252,8 @@ impl Family {
              add rule {f} kedge-hostport hostports dnat to {f} daddr . meta l4proto . th dport map @by-address\n\
              add rule {f} kedge-hostport hostports dnat to meta l4proto . th dport map @any-address\n\
              add rule {f} kedge-hostport hostports meta mark set meta mark and {keep:#x}\n\
-             add rule {f} kedge-hostport postrouting meta mark and {MASQUERADE_BIT:#x} == {MASQUERADE_BIT:#x} ct status dnat masquerade\n\
+             add rule {f} kedge-hostport postrouting meta mark and {MASQUERADE_BIT:#x} == {MASQUERADE_BIT:#x} ct \
+             status dnat masquerade\n\
              {guard}",
         )
     }
@@ -316,7 +319,7 @@ pub(crate) mod tests {
     use crate::request::{Command, for_test};
     use serde_json::{Value, json};
 
-    /// Whatever the request says, its elements hold addresses, numbers and our own words alone.
+    /// Elements hold addresses, numbers and our own words alone, whatever the request says.
     pub(crate) fn script_is_plain(request: &Request) {
         let Ok((_, mappings)) = Config::read(request) else { return };
         let wanted: Vec<&Mapping> = mappings.iter().collect();
@@ -363,8 +366,10 @@ pub(crate) mod tests {
             for_test(
                 Command::Add,
                 "c1",
-                json!({ "cniVersion": "1.0.0", "name": "n", "ownPorts": ["10250/tcp", "8472/udp"], "prevResult": { "cniVersion": "1.0.0" },
-                    "runtimeConfig": { "portMappings": [{ "hostPort": port, "containerPort": 80, "protocol": protocol }] } }),
+                json!({ "cniVersion": "1.0.0", "name": "n", "ownPorts": ["10250/tcp", "8472/udp"],
+                    "prevResult": { "cniVersion": "1.0.0" },
+                    "runtimeConfig": { "portMappings": [{ "hostPort": port, "containerPort": 80,
+                    "protocol": protocol }] } }),
             )
         };
         for (port, protocol, text) in

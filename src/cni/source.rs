@@ -1,5 +1,5 @@
-//! What ties the end of a pod's cable to the addresses and the MAC that the `bridge` plugin gave it: a frame that says
-//! another source never passes the bridge's port. Network policies tell peers by their source address.
+//! Source filter that ties the end of a pod's cable to the addresses and the MAC that the `bridge` plugin gave it: a
+//! frame that says another source never passes the bridge's port. Network policies tell peers by their source address.
 //!
 //! One table of the family `bridge`: a map from a port to its pod's chain, which lets through what is the pod's own and
 //! drops the rest: other sources of Ethernet, ARP, IPv4 and IPv6, answers of ARP and neighbour discovery for addresses
@@ -97,7 +97,8 @@ fn script(port: &str, mac: [u8; 6], ips: &[IpAddr]) -> String {
     rules.push("drop".to_owned());
     let mut script = format!(
         "add table {table}\nadd map {table} ports {{ type ifname : verdict; }}\n\
-         add chain {table} prerouting {{ type filter hook prerouting priority -300; }}\nflush chain {table} prerouting\n\
+         add chain {table} prerouting {{ type filter hook prerouting priority -300; }}\n\
+         flush chain {table} prerouting\n\
          add rule {table} prerouting iifname vmap @ports\nadd chain {table} {port}\nflush chain {table} {port}\n"
     );
     for rule in rules {

@@ -444,7 +444,8 @@ mod tests {
     #[test]
     fn blocks_have_keys_directives_and_bodies() {
         let blocks = check(
-            ".:53 {\n  errors\n  kubernetes {$ZONE} in-addr.arpa {\n    pods insecure # why\n  }\n}\nexample.org, example.com:54 {\n log\n}\n",
+            ".:53 {\n  errors\n  kubernetes {$ZONE} in-addr.arpa {\n    pods insecure # why\n  }\n}\n\
+             example.org, example.com:54 {\n log\n}\n",
         );
         assert_eq!(blocks.len(), 2);
         assert_eq!(blocks[0].directives[1].args, ["cluster.local", "in-addr.arpa"]);

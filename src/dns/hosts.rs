@@ -49,7 +49,10 @@ impl Hosts {
             Ok(text) => text,
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(err) => {
-                return warn!(path = %self.config.path.display(), err = %err, "cannot read the hosts file, keeping the last one");
+                return warn!(
+                    path = %self.config.path.display(), err = %err,
+                    "cannot read the hosts file, keeping the last one"
+                );
             }
         };
         let text = format!("{file}\n{}", self.config.inline);

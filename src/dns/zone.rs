@@ -177,7 +177,7 @@ impl Index {
         own
     }
 
-    /// What `labels` (lower case, without the zone) has. `None`: there is no such name. An empty [`Found`]: the name
+    /// Records of `labels` (lower case, without the zone). `None`: there is no such name. An empty [`Found`]: the name
     /// exists, but holds nothing.
     pub(crate) fn find(&self, labels: &[&str], pods: PodNames, wanted: Wanted) -> Option<Found> {
         match labels {

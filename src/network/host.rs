@@ -48,7 +48,10 @@ pub(crate) fn ensure_bridge_filter() -> Result<(), String> {
             continue;
         }
         ensure(path).map_err(|err| {
-            format!("network policies cannot be enforced between pods of one node ({path}: {err}); run: modprobe br_netfilter")
+            format!(
+                "network policies cannot be enforced between pods of one node ({path}: {err}); run: modprobe \
+                     br_netfilter"
+            )
         })?;
     }
     Ok(())
@@ -80,7 +83,8 @@ pub(crate) fn prepare(families: &BTreeSet<Family>) -> Result<(), NetworkError> {
     }
     if !Path::new(BRIDGE_FILTER[0]).exists() {
         warn!(
-            "the kernel module br_netfilter is not loaded: pods of one node cannot reach each other through a Service, and pods under a network policy do not start; run: modprobe br_netfilter"
+            "the kernel module br_netfilter is not loaded: pods of one node cannot reach each other through a Service, \
+             and pods under a network policy do not start; run: modprobe br_netfilter"
         );
     }
     for (path, value) in [
@@ -129,7 +133,10 @@ fn keep_router_advertisements(forwarding: &str) {
         if fs::read_to_string(&path).is_ok_and(|value| value.trim() == "1")
             && let Err(err) = fs::write(&path, "2")
         {
-            warn!(path = %path.display(), err = %err, "cannot keep hearing IPv6 routers: a default route from them ends with its life");
+            warn!(
+                path = %path.display(), err = %err,
+                "cannot keep hearing IPv6 routers: a default route from them ends with its life"
+            );
         }
     }
 }
@@ -178,7 +185,10 @@ async fn ensure_routes(service_cidrs: &[IpNet], node_ips: &[IpAddr], group: &Gro
             continue;
         }
         let Some(index) = interface_of(&handle, *node_ip).await? else {
-            warn!(ip = %node_ip, "no interface has the node's address: service addresses may be unreachable from the node itself");
+            warn!(
+                ip = %node_ip,
+                "no interface has the node's address: service addresses may be unreachable from the node itself"
+            );
             continue;
         };
         let route = RouteMessageBuilder::<IpAddr>::new()
@@ -209,12 +219,12 @@ async fn interface_of(handle: &rtnetlink::Handle, ip: IpAddr) -> Result<Option<u
         doing: "cannot list addresses",
         source: std::io::Error::other(err.to_string()),
     };
+    let names = |attribute: &AddressAttribute| match attribute {
+        AddressAttribute::Local(addr) | AddressAttribute::Address(addr) => *addr == ip,
+        _ => false,
+    };
     while let Some(message) = stream.try_next().await.map_err(failed)? {
-        if message
-            .attributes
-            .iter()
-            .any(|attribute| matches!(attribute, AddressAttribute::Local(addr) | AddressAttribute::Address(addr) if *addr == ip))
-        {
+        if message.attributes.iter().any(names) {
             return Ok(Some(message.header.index));
         }
     }

@@ -45,7 +45,7 @@ const GATHER: Duration = Duration::from_millis(20);
 /// Plugin calls that wait for the loop below; more wait in their sockets.
 const REQUESTS_BACKLOG: usize = 64;
 
-/// Whoever waits for a pod's policies: they are in force, or cannot be, in words.
+/// Answer to a waiting plugin: the pod's policies are in force, or cannot be, in words.
 type Done = oneshot::Sender<Result<(), String>>;
 
 /// Request of the plugin.
@@ -109,7 +109,7 @@ struct Cluster {
     namespaces: Informer<Namespace>,
     pod_changes: Changes<Pod>,
     namespace_changes: Changes<Namespace>,
-    /// What each version of an object says, found out once. What is between two looks is not kept for them.
+    /// Facts of each version of an object, found out once. A version between two looks is not kept for them.
     known: BTreeMap<Key, (Weak<Pod>, Option<Arc<Facts>>)>,
 }
 
@@ -176,11 +176,13 @@ impl Enforcer {
             let urgent = tokio::select! {
                 _ = changes.next() => false,
                 // What nft failed on is not given to it again for each pod that comes.
-                relevant = next_relevant(self.cluster.as_mut(), self.interest.as_ref()), if retry.is_none() => match relevant {
-                    // The pod that just appeared may be the one that waits.
-                    true => !self.waiting.is_empty(),
-                    false => continue,
-                },
+                relevant = next_relevant(self.cluster.as_mut(), self.interest.as_ref()), if retry.is_none() => {
+                    match relevant {
+                        // The pod that just appeared may be the one that waits.
+                        true => !self.waiting.is_empty(),
+                        false => continue,
+                    }
+                }
                 Some(request) = inbox.recv() => match self.take(request) {
                     true if retry.is_none() => true,
                     _ => continue,
@@ -310,7 +312,10 @@ impl Enforcer {
         if let Err(err) = applied {
             let wait =
                 self.heavy.failed(&err, is_whole, &mut world.unwrap_or_default(), &self.families, Instant::now());
-            warn!(err = %Chain(&err), ?wait, "cannot apply network policies: those of before stay, and the whole table is tried again");
+            warn!(
+                err = %Chain(&err), ?wait,
+                "cannot apply network policies: those of before stay, and the whole table is tried again"
+            );
             self.applied = Applied::Unknown;
             return Some(Instant::now() + wait);
         }

@@ -92,7 +92,8 @@ mod tests {
     use serde_json::json;
 
     fn of(defaults: Value, exemptions: Value) -> Result<PodSecurityConfiguration, String> {
-        let value = json!({"apiVersion": VERSIONS[0], "kind": "PodSecurityConfiguration", "defaults": defaults, "exemptions": exemptions});
+        let value = json!({"apiVersion": VERSIONS[0], "kind": "PodSecurityConfiguration", "defaults": defaults,
+            "exemptions": exemptions});
         PodSecurityConfiguration::of(&value, "c")
     }
 

@@ -143,7 +143,8 @@ impl MutatingAdmissionPolicies {
         let Some(of) = of else {
             let kind = format!("{}, Kind={}", matched.kind.api_version(), matched.kind.kind);
             return Err(Status::unavailable(format!(
-                "Resource kind {kind} not found. There can be a delay between when CustomResourceDefinitions are created and when they are available."
+                "Resource kind {kind} not found. There can be a delay between when CustomResourceDefinitions are \
+                 created and when they are available."
             )));
         };
         let changed = match patch {

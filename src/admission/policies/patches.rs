@@ -1,4 +1,4 @@
-//! What a mutation's expression made, laid on the object: an apply configuration, or a JSON patch. Pure.
+//! Lays what a mutation's expression made on the object: an apply configuration, or a JSON patch. Pure.
 
 use cel::value::Val;
 use schema::apply::merge::merge;
@@ -46,7 +46,8 @@ fn misnamed(value: &Val, path: &str, wrong: &mut Vec<String>) {
             if parts.0 != path {
                 let (found, wanted) = (&parts.0, path);
                 wrong.push(format!(
-                    "unexpected type name {found:?}, expected {wanted:?}, which matches field name path from root Object type"
+                    "unexpected type name {found:?}, expected {wanted:?}, which matches field name path from root \
+                     Object type"
                 ));
             }
             for (field, child) in &parts.1 {
@@ -158,7 +159,8 @@ mod tests {
     #[test]
     fn a_configuration_is_merged_by_the_keys_of_lists() {
         let text = "Object{metadata: Object.metadata{labels: {'c': 'd'}}, spec: Object.spec{containers: \
-                    [Object.spec.containers{name: 'c', imagePullPolicy: 'Always'}, Object.spec.containers{name: 'e', image: 'j'}]}}";
+                    [Object.spec.containers{name: 'c', imagePullPolicy: 'Always'}, Object.spec.containers{name: 'e', \
+                    image: 'j'}]}}";
         let out = configure(text).unwrap();
         assert_eq!(out["metadata"]["labels"], json!({"a": "b", "c": "d"}));
         assert_eq!(
@@ -174,14 +176,16 @@ mod tests {
         let why = configure(text).unwrap_err();
         assert!(
             why.starts_with(
-                "error applying patch: invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: .spec.containers"
+                "error applying patch: invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: \
+                 .spec.containers"
             ),
             "{why}"
         );
         let why = configure("Object{spec: Object.wrong{}}").unwrap_err();
         assert_eq!(
             why,
-            "type mismatch: unexpected type name \"Object.wrong\", expected \"Object.spec\", which matches field name path from root Object type"
+            "type mismatch: unexpected type name \"Object.wrong\", expected \"Object.spec\", which matches field name \
+             path from root Object type"
         );
         assert!(
             configure("Object{spec: Object.spec{nothing: 1}}")

@@ -184,7 +184,10 @@ fn carry_out(policy: &Policy, binding: &Binding, review: &Review<'_>, complaints
         let failures: Vec<Value> = complaints
             .iter()
             .enumerate()
-            .map(|(idx, c)| json!({"message": c.message, "policy": policy.name, "binding": binding.name, "expressionIndex": idx, "validationActions": binding.actions}))
+            .map(|(idx, c)| {
+                json!({"message": c.message, "policy": policy.name, "binding": binding.name,
+                "expressionIndex": idx, "validationActions": binding.actions})
+            })
             .collect();
         review
             .attributes

@@ -74,8 +74,10 @@ pub async fn request(uid: &str, review: &Review<'_>, matched: &Matched, object: 
         None => Value::Null,
     };
     let mut out = json!({
-        "uid": uid, "kind": gvk(&matched.kind), "resource": gvr(matched), "requestKind": gvk(&asked.kind), "requestResource": gvr(&asked),
-        "operation": review.operation.text(), "userInfo": *a.user, "object": object, "oldObject": old, "dryRun": review.dry_run,
+        "uid": uid, "kind": gvk(&matched.kind), "resource": gvr(matched), "requestKind": gvk(&asked.kind),
+        "requestResource": gvr(&asked),
+        "operation": review.operation.text(), "userInfo": *a.user, "object": object, "oldObject": old,
+        "dryRun": review.dry_run,
         "options": a.options.as_ref(),
     });
     for (key, text) in [
@@ -142,7 +144,8 @@ pub fn read(said: &[u8], version: &str, uid: &str, name: &str) -> Result<(Answer
         if (kind, api_version) != ("AdmissionReview", "admission.k8s.io/v1") {
             let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
             return Err(call(format!(
-                "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {group}/{version}, Kind={kind}"
+                "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {group}/{version}, \
+                 Kind={kind}"
             )));
         }
         let answered = response["uid"].as_str().unwrap_or_default();
@@ -184,7 +187,8 @@ fn denied(name: &str, status: &Value) -> Status {
         (message, _) => format!("{by}: {message}"),
     };
     let code = status["code"].as_u64().and_then(|c| u16::try_from(c).ok()).filter(|c| *c >= 400).unwrap_or(400);
-    let mut whole = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message, "code": code });
+    let mut whole = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "code": code });
     if !text("reason").is_empty() {
         whole["reason"] = json!(text("reason"));
     }

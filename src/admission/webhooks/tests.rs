@@ -1,4 +1,4 @@
-//! What a webhook's answer means.
+//! Meaning of a webhook's answer.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -38,6 +38,7 @@ fn an_answer_to_another_question_is_no_answer() {
 
 #[test]
 fn a_patch_comes_out_of_its_base64() {
-    let response = json!({ "uid": "u", "allowed": true, "patchType": "JSONPatch", "patch": STANDARD.encode(r#"[{"op":"remove"}]"#) });
+    let patch = STANDARD.encode(r#"[{"op":"remove"}]"#);
+    let response = json!({ "uid": "u", "allowed": true, "patchType": "JSONPatch", "patch": patch });
     assert_eq!(answered(response).unwrap().patch, br#"[{"op":"remove"}]"#);
 }

@@ -127,8 +127,8 @@ impl Plan {
             }
             match backend {
                 Backend::Vxlan if ip.is_ipv4() != mine.local_ip.is_ipv4() => plan.troubles.push(format!(
-                    "node {name} ({ip}) has no address of the family of this node's {}: the tunnel cannot reach its pods; name one with its \
-                     --node-ip",
+                    "node {name} ({ip}) has no address of the family of this node's {}: the tunnel cannot reach its \
+                     pods; name one with its --node-ip",
                     mine.local_ip
                 )),
                 Backend::Vxlan => plan.tunnel(node, ip, &ranges, &macs),
@@ -166,7 +166,8 @@ impl Plan {
             match gateway.filter(|ip| networks.iter().any(|net| net.contains(ip))) {
                 Some(gateway) => drop(self.routes.insert(cidr, gateway)),
                 None => self.troubles.push(format!(
-                    "node {} ({}) is not on this node's network segment: host-gw cannot reach its pods; use --flannel-backend=vxlan",
+                    "node {} ({}) is not on this node's network segment: host-gw cannot reach its pods; use \
+                     --flannel-backend=vxlan",
                     name_of(node),
                     gateway.map_or_else(|| format!("without an address for {cidr}"), |ip| ip.to_string()),
                 )),
@@ -273,7 +274,8 @@ mod tests {
     use serde_json::json;
 
     fn node(name: &str, cidr: &str, ip: &str, annotations: Value) -> Arc<Node> {
-        let node = json!({ "metadata": { "name": name, "annotations": annotations }, "spec": { "podCIDR": cidr, "podCIDRs": [cidr] },
+        let node = json!({ "metadata": { "name": name, "annotations": annotations },
+            "spec": { "podCIDR": cidr, "podCIDRs": [cidr] },
             "status": { "addresses": [{ "type": "InternalIP", "address": ip }] } });
         Arc::new(serde_json::from_value(node).unwrap())
     }

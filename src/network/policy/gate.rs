@@ -81,7 +81,8 @@ async fn serve(stream: UnixStream, requests: mpsc::Sender<Request>) {
         Ok(Ok(_)) => match tokio::time::timeout(ANSWER_TIMEOUT, answer(&line, &requests)).await {
             Ok(answer) => answer,
             Err(_) => refused(
-                "the pod's network policies could not be put in force in time: the API server does not tell about the pod",
+                "the pod's network policies could not be put in force in time: the API server does not tell about the \
+                 pod",
             ),
         },
         _ => return,

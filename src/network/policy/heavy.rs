@@ -123,7 +123,10 @@ impl Heavy {
                 return RETRY;
             }
             let shut: Vec<&String> = self.blamed.iter().filter(|(_, blame)| blame.is_shut).map(|(ns, _)| ns).collect();
-            error!(namespaces = ?shut, "nft takes no rules of network policies without these namespaces either: they are not why");
+            error!(
+                namespaces = ?shut,
+                "nft takes no rules of network policies without these namespaces either: they are not why"
+            );
             self.blamed.clear();
             self.is_nobodys = true;
         }
@@ -146,7 +149,8 @@ impl Heavy {
             ns,
             bytes,
             at_least = ?hold,
-            "nft does not take the rules of network policies, most of which are this namespace's: its policies let nothing through until they are half as many"
+            "nft does not take the rules of network policies, most of which are this namespace's: its policies let \
+             nothing through until they are half as many"
         );
         self.blamed.insert(ns, Blame { bytes, times, is_shut: true, until: now + hold });
         let remembered = || self.blamed.iter().filter(|(_, blame)| !blame.is_shut);

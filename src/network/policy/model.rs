@@ -34,8 +34,8 @@ pub(crate) struct World {
     pub(crate) is_contested: bool,
 }
 
-/// What an object says of a pod with a network of its own. (One on the host's network is the node, which no policy
-/// touches.) Made once of each version of the object, and shared.
+/// Facts that an object tells of a pod with a network of its own. (One on the host's network is the node, which no
+/// policy touches.) Made once of each version of the object, and shared.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Facts {
     pub(crate) ns: String,
@@ -402,7 +402,8 @@ mod tests {
     /// A pod of namespace `ns` with what `more` puts over it.
     fn facts(ns: &str, name: &str, more: serde_json::Value) -> Option<Arc<Facts>> {
         let mut pod = json!({ "metadata": { "name": name, "namespace": ns, "uid": format!("uid-{name}") },
-            "spec": { "containers": [], "nodeName": NODE }, "status": { "phase": "Running", "podIPs": [{ "ip": "10.42.0.5" }] } });
+            "spec": { "containers": [], "nodeName": NODE },
+            "status": { "phase": "Running", "podIPs": [{ "ip": "10.42.0.5" }] } });
         for (part, fields) in more.as_object().unwrap() {
             pod[part].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         }
@@ -419,7 +420,7 @@ mod tests {
         claims
     }
 
-    /// Who has which addresses, and how it stands.
+    /// Addresses with their pods, and how these stand.
     fn held(pods: &[Option<Arc<Facts>>], claims: &Claims) -> Vec<String> {
         let pods: Vec<Arc<Facts>> = pods.iter().flatten().cloned().collect();
         let text =
@@ -452,7 +453,8 @@ mod tests {
 
     #[test]
     fn a_mirror_of_this_nodes_kubelet_has_its_static_pods_addresses() {
-        let mirror = json!({ "metadata": { "annotations": { "kubernetes.io/config.hash": "h", "kubernetes.io/config.mirror": "h" },
+        let mirror = json!({ "metadata": { "annotations": { "kubernetes.io/config.hash": "h",
+            "kubernetes.io/config.mirror": "h" },
             "ownerReferences": [{ "apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "n" }] } });
         let truth = claims(&[("a", "p", "h", "10.42.0.9")]);
         assert_eq!(held(&[facts("a", "p", mirror.clone())], &truth), ["a/p [10.42.0.9] Known true"]);
@@ -480,7 +482,10 @@ mod tests {
 
     #[test]
     fn an_address_that_two_tell_is_the_newer_ones_and_former_addresses_are_nobodys() {
-        let on = |node: &str, created: &str, ips: serde_json::Value| json!({ "metadata": { "creationTimestamp": created }, "spec": { "nodeName": node }, "status": { "podIPs": ips } });
+        let on = |node: &str, created: &str, ips: serde_json::Value| {
+            json!({ "metadata": { "creationTimestamp": created }, "spec": { "nodeName": node },
+                "status": { "podIPs": ips } })
+        };
         let old =
             on("m", "2026-01-01T00:00:00Z", json!([{ "ip": "10.42.1.9" }, { "ip": "10.42.1.5" }, { "ip": "fd42::9" }]));
         let new = on("m", "2026-01-02T00:00:00Z", json!([{ "ip": "10.42.1.9" }]));

@@ -1,4 +1,4 @@
-//! What the gate answers while no API server does.
+//! Answers of the gate while no API server does.
 
 use super::*;
 use crate::monitor::Monitor;
