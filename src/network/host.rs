@@ -37,22 +37,25 @@ pub(crate) async fn load_bridge_filter() {
     let _seen_soon = tokio::time::timeout(MODPROBE_TIMEOUT, command.status()).await;
 }
 
+/// Network policies cannot be enforced on this node. The remedy stands behind the cause, so that is no source.
+#[derive(Debug, thiserror::Error)]
+#[error("network policies cannot be enforced between pods of one node ({path}: {cause}); run: modprobe br_netfilter")]
+pub(crate) struct Unenforced {
+    path: &'static str,
+    cause: std::io::Error,
+}
+
 /// Sees to it that policies hold between pods of this node, too: somebody may have set the parameters back. Both
 /// families are asked for, whatever the cluster has: pods reach each other by link-local addresses of IPv6 in any case.
 /// (A kernel without IPv6 lacks its file.)
 ///
-/// Errors: words for the administrator.
-pub(crate) fn ensure_bridge_filter() -> Result<(), String> {
+/// Errors: policies would be void, and the administrator must do something.
+pub(crate) fn ensure_bridge_filter() -> Result<(), Unenforced> {
     for path in BRIDGE_FILTER {
         if path == BRIDGE_FILTER[1] && !Path::new(path).exists() && !Path::new("/proc/net/if_inet6").exists() {
             continue;
         }
-        ensure(path).map_err(|err| {
-            format!(
-                "network policies cannot be enforced between pods of one node ({path}: {err}); run: modprobe \
-                     br_netfilter"
-            )
-        })?;
+        ensure(path).map_err(|cause| Unenforced { path, cause })?;
     }
     Ok(())
 }

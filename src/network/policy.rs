@@ -30,15 +30,16 @@ use tracing::{debug, error, info, warn};
 use crate::config::{Config, Gate};
 use crate::error::NetworkError;
 use crate::family::Family;
+use crate::host::{self, Unenforced};
 use crate::monitor::{News, Watched};
 use crate::policy::claims::{Claim, Claims};
-use crate::policy::heavy::Heavy;
+use crate::policy::heavy::{Extent, Heavy};
 use crate::policy::interest::Interest;
 use crate::policy::model::{Facts, World};
 use crate::policy::pod_ref::PodRef;
 use crate::policy::walls::Walls;
 use crate::table::{Ruleset, Table};
-use crate::{host, nft, table};
+use crate::{nft, table};
 
 /// A burst of changes is gathered this long; a pod that waits to start is served at once.
 const GATHER: Duration = Duration::from_millis(20);
@@ -46,7 +47,7 @@ const GATHER: Duration = Duration::from_millis(20);
 const REQUESTS_BACKLOG: usize = 64;
 
 /// Answer to a waiting plugin: the pod's policies are in force, or cannot be, in words.
-type Done = oneshot::Sender<Result<(), String>>;
+type Done = oneshot::Sender<Result<(), Unenforced>>;
 
 /// Request of the plugin.
 pub(crate) enum Request {
@@ -248,10 +249,10 @@ impl Enforcer {
                     let _left = done.send(Ok(()));
                     return false;
                 }
-                if let Err(why) = host::ensure_bridge_filter() {
+                if let Err(err) = host::ensure_bridge_filter() {
                     // A pod that nobody can guard does not start.
-                    error!("{why}");
-                    let _left = done.send(Err(why));
+                    error!("{err}");
+                    let _left = done.send(Err(err));
                     return false;
                 }
                 // Those whose caller has left: without a server nobody else looks at them.
@@ -280,8 +281,8 @@ impl Enforcer {
                 };
                 self.answer_until(told, inbox).await;
                 info!("network policies are followed");
-                if let Err(why) = host::ensure_bridge_filter() {
-                    error!("{why}");
+                if let Err(err) = host::ensure_bridge_filter() {
+                    error!("{err}");
                 }
                 self.cluster =
                     Some(Cluster { pods, namespaces, pod_changes, namespace_changes, known: BTreeMap::new() });
@@ -298,7 +299,7 @@ impl Enforcer {
     async fn enforce(&mut self) -> Option<Instant> {
         self.waiting.retain(|(_, done)| !done.is_closed());
         let mut world = self.look();
-        let is_whole = !matches!(self.applied, Applied::Table(_));
+        let extent = if matches!(self.applied, Applied::Table(_)) { Extent::Change } else { Extent::Whole };
         let applied = match &mut world {
             Some(world) => {
                 self.heavy.lighten(world, &self.families, Instant::now());
@@ -310,8 +311,7 @@ impl Enforcer {
             }
         };
         if let Err(err) = applied {
-            let wait =
-                self.heavy.failed(&err, is_whole, &mut world.unwrap_or_default(), &self.families, Instant::now());
+            let wait = self.heavy.failed(&err, extent, &mut world.unwrap_or_default(), &self.families, Instant::now());
             warn!(
                 err = %Chain(&err), ?wait,
                 "cannot apply network policies: those of before stay, and the whole table is tried again"

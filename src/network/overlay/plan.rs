@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::Node;
 use model::node::addresses;
 use serde_json::Value;
 
-use crate::config::Backend;
-use crate::config::Config;
+use crate::config::{Backend, Config};
+use crate::family::Family;
 
 const BACKEND_TYPE: &str = "flannel.alpha.coreos.com/backend-type";
 const BACKEND_DATA: &str = "flannel.alpha.coreos.com/backend-data";
@@ -28,11 +28,15 @@ const MTU_MIN: u32 = 1280;
 /// An Ethernet address.
 pub(crate) type Mac = [u8; 6];
 
-/// MTU of pods and of the tunnel.
-pub(crate) fn pod_mtu(backend: Backend, uplink: u32, outer_ipv6: bool) -> u32 {
+/// MTU of pods and of the tunnel, over an uplink of this MTU; `outer` is the family of the tunnel's own packets.
+pub(crate) fn pod_mtu(backend: Backend, uplink: u32, outer: Family) -> u32 {
     match backend {
         Backend::Vxlan => {
-            uplink.saturating_sub(if outer_ipv6 { VXLAN_BYTES.1 } else { VXLAN_BYTES.0 }).max(MTU_MIN.min(uplink))
+            let head = match outer {
+                Family::V4 => VXLAN_BYTES.0,
+                Family::V6 => VXLAN_BYTES.1,
+            };
+            uplink.saturating_sub(head).max(MTU_MIN.min(uplink))
         }
         Backend::HostGw | Backend::None => uplink,
     }
@@ -422,8 +426,8 @@ mod tests {
 
     #[test]
     fn the_tunnel_takes_fifty_bytes_and_never_makes_ipv6_impossible() {
-        assert_eq!(pod_mtu(Backend::Vxlan, 1500, false), 1450);
-        assert_eq!(pod_mtu(Backend::Vxlan, 1300, false), 1280);
-        assert_eq!(pod_mtu(Backend::HostGw, 9000, false), 9000);
+        assert_eq!(pod_mtu(Backend::Vxlan, 1500, Family::V4), 1450);
+        assert_eq!(pod_mtu(Backend::Vxlan, 1300, Family::V4), 1280);
+        assert_eq!(pod_mtu(Backend::HostGw, 9000, Family::V4), 9000);
     }
 }

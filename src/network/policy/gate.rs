@@ -125,7 +125,7 @@ async fn add(question: Question, requests: &mpsc::Sender<Request>) -> Answer {
     }
     match heard.await {
         Ok(Ok(())) => Answer::default(),
-        Ok(Err(why)) => refused(&why),
+        Ok(Err(err)) => refused(&err.to_string()),
         Err(_) => refused("kedge is stopping"),
     }
 }
