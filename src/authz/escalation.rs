@@ -1,5 +1,6 @@
 //! Nobody grants what they do not have: checks on writes of roles and bindings.
 
+use std::fmt;
 use std::sync::Arc;
 
 use registry::attributes::Attributes;
@@ -7,9 +8,10 @@ use registry::status::Status;
 use registry::user::{GROUP_MASTERS, UserInfo};
 use serde_json::Value;
 
-use super::rbac::{GROUP, Rbac};
+use super::covers::{self, Missing, TooMany};
+use super::rbac::{GROUP, Rbac, RoleRefError, listed};
 use super::rule::{Rule, rules_of};
-use super::{Authorizer, Decision, covers};
+use super::{Authorizer, Decision};
 
 /// Dependencies of the checks.
 #[derive(Clone)]
@@ -40,7 +42,7 @@ impl Escalation {
             return Ok(());
         }
         self.held(&a.user, &a.namespace, &rules_of(role))
-            .map_err(|why| Status::forbidden(GROUP, &a.resource, &a.name, &why))?;
+            .map_err(|why| Status::forbidden(GROUP, &a.resource, &a.name, &why.to_string()))?;
         // A role that gathers can come to hold anything, and one that gathered may not be changed by one who could not
         // have made it.
         if gathers(role) || old.is_some_and(gathers) {
@@ -70,7 +72,8 @@ impl Escalation {
             Ok(rules) => rules,
             Err(_missing) => return Err(Status::not_found(GROUP, resource, name)),
         };
-        self.held(&a.user, &a.namespace, &rules).map_err(|why| Status::forbidden(GROUP, &a.resource, &a.name, &why))
+        self.held(&a.user, &a.namespace, &rules)
+            .map_err(|why| Status::forbidden(GROUP, &a.resource, &a.name, &why.to_string()))
     }
 
     async fn may(&self, a: &Attributes, verb: &str, resource: &str, name: &str) -> bool {
@@ -88,28 +91,53 @@ impl Escalation {
         matches!(self.authorizer.authorize(&asked).await, Decision::Allow { .. })
     }
 
-    /// Whether the user holds `rules` in `namespace`; the text of the refusal is upstream's.
-    fn held(&self, user: &UserInfo, namespace: &str, rules: &[Rule]) -> Result<(), String> {
-        let (held, errors) = self.rbac.rules_for(user, namespace);
-        let missing = covers::missing(&held, rules).map_err(|too_many| too_many.to_string())?;
+    /// Whether the user holds `rules` in `namespace`.
+    fn held(&self, user: &UserInfo, namespace: &str, rules: &[Rule]) -> Result<(), NotHeld> {
+        let (held, unresolved) = self.rbac.rules_for(user, namespace);
+        let missing = covers::missing(&held, rules)?;
         if missing.rules.is_empty() {
             return Ok(());
         }
-        let groups: Vec<String> = user.groups.iter().map(|group| format!("{group:?}")).collect();
-        let lines: Vec<String> = missing.rules.iter().map(Rule::compact).collect();
-        let mut why = format!(
+        Err(NotHeld::Missing(Box::new(Attempt { user: user.clone(), missing, unresolved })))
+    }
+}
+
+/// Why a user may not give rights away.
+#[derive(Debug, thiserror::Error)]
+enum NotHeld {
+    #[error(transparent)]
+    TooMany(#[from] TooMany),
+    #[error("{0}")]
+    Missing(Box<Attempt>),
+}
+
+/// A grant of rights that the user lacks. `Display` is upstream's text.
+#[derive(Debug)]
+struct Attempt {
+    user: UserInfo,
+    missing: Missing,
+    /// Roles of the user's bindings that are not there.
+    unresolved: Vec<RoleRefError>,
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let groups: Vec<String> = self.user.groups.iter().map(|group| format!("{group:?}")).collect();
+        let lines: Vec<String> = self.missing.rules.iter().map(Rule::compact).collect();
+        write!(
+            f,
             "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
-            user.name,
+            self.user.name,
             groups.join(" "),
             lines.join("\n")
-        );
-        if missing.more {
-            why.push_str("\nand more");
+        )?;
+        if self.missing.more {
+            f.write_str("\nand more")?;
         }
-        if !errors.is_empty() {
-            why.push_str(&format!("; resolution errors: [{}]", errors.join(", ")));
+        match self.unresolved.as_slice() {
+            [] => Ok(()),
+            errors => write!(f, "; resolution errors: [{}]", listed(errors)),
         }
-        Err(why)
     }
 }
 

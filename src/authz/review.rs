@@ -10,7 +10,7 @@ use registry::user::UserInfo;
 use registry::virtuals::Virtual;
 use serde_json::{Value, json};
 
-use super::rbac::Rbac;
+use super::rbac::{Rbac, listed};
 use super::{Authorizer, Decision};
 
 const GROUP: &str = "authorization.k8s.io";
@@ -171,7 +171,7 @@ impl Virtual for RulesReview {
             "incomplete": !errors.is_empty(),
         });
         if !errors.is_empty() {
-            object["status"]["evaluationError"] = json!(errors.join(", "));
+            object["status"]["evaluationError"] = json!(listed(&errors));
         }
         Ok(object)
     }
