@@ -124,14 +124,26 @@ pub async fn ask(
         Ok(said) => said,
         Err(err) => return Ok(Err(Failure::Call(format!("failed to call webhook: {err}")))),
     };
-    Ok(read(&said, version, &uid, &hook.name).map_err(|failure| match failure {
+    let asked = Asked { webhook: &hook.name, version, uid: &uid };
+    Ok(read(&said, asked).map_err(|failure| match failure {
         Failure::Call(why) => Failure::Call(format!("received invalid webhook response: {why}")),
         rejected => rejected,
     }))
 }
 
+/// A question that a webhook was asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The webhook's name.
+    pub webhook: &'a str,
+    /// Version of the AdmissionReview.
+    pub version: &'a str,
+    /// The uid that the answer must repeat.
+    pub uid: &'a str,
+}
+
 /// Reads the answer; the second value is its `response`, for warnings and audit annotations.
-pub fn read(said: &[u8], version: &str, uid: &str, name: &str) -> Result<(Answer, Value), Failure> {
+pub fn read(said: &[u8], Asked { webhook, version, uid }: Asked<'_>) -> Result<(Answer, Value), Failure> {
     let call = |why: String| Failure::Call(why);
     let review: Value = serde_json::from_slice(said).map_err(|err| call(err.to_string()))?;
     let response = &review["response"];
@@ -174,7 +186,7 @@ pub fn read(said: &[u8], version: &str, uid: &str, name: &str) -> Result<(Answer
     if response["allowed"].as_bool().unwrap_or(false) {
         return Ok((Answer { patch }, response.clone()));
     }
-    Err(Failure::Rejected(denied(name, &response["status"])))
+    Err(Failure::Rejected(denied(webhook, &response["status"])))
 }
 
 /// As upstream's `ToStatusErr`.
