@@ -70,9 +70,9 @@ impl Asked {
         self.repeat.contains(id)
     }
 
-    /// Called before they run: what others changed since the first round counts as a change.
-    pub fn before(&mut self, second: bool, object: &Value) {
-        if second && self.left.as_ref().is_some_and(|left| left != object) {
+    /// Called before they run in the second round: what others changed since the first counts as a change.
+    pub fn before_second(&mut self, object: &Value) {
+        if self.left.as_ref().is_some_and(|left| left != object) {
             self.changed();
         }
     }
@@ -104,7 +104,7 @@ mod tests {
         let mut asked = Asked::default();
         asked.called("a".into());
         asked.after(&Value::from(1));
-        asked.before(true, &Value::from(2));
+        asked.before_second(&Value::from(2));
         assert!(asked.repeats("a"));
     }
 }

@@ -28,7 +28,8 @@ impl Plugin for LimitPodHardAntiAffinityTopology {
         let wide = terms.iter().map(|term| read::text(term, "topologyKey")).find(|key| *key != HOSTNAME);
         wide.map_or(Ok(()), |key| {
             Err(review.forbidden(&format!(
-                "affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey {key} but only key {HOSTNAME} is allowed"
+                "affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey {key} but only key {HOSTNAME} is \
+                 allowed"
             )))
         })
     }

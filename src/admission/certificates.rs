@@ -77,7 +77,7 @@ impl Plugin for Attest {
         if signer.is_empty() || review.old.is_some_and(|old| unchanged_but_for_owners(review.object, old)) {
             return Ok(());
         }
-        match permitted(self.0.as_ref(), review, "attest", signer).await {
+        match permitted(self.0.as_ref(), review, Act { verb: "attest", signer }).await {
             true => Ok(()),
             false => Err(review.forbidden(&format!("user not permitted to attest for signerName {signer:?}"))),
         }
@@ -127,13 +127,19 @@ impl Plugin for SubjectRestriction {
 /// Asks for `verb` on the signer, then on all signers of its domain.
 async fn may(authorizer: &dyn Authorizer, review: &Review<'_>, verb: &str) -> Result<(), Status> {
     let signer = read::text(review.old.unwrap_or(review.object), "spec.signerName");
-    match permitted(authorizer, review, verb, signer).await {
+    match permitted(authorizer, review, Act { verb, signer }).await {
         true => Ok(()),
         false => Err(review.forbidden(&format!("user not permitted to {verb} requests with signerName {signer:?}"))),
     }
 }
 
-async fn permitted(authorizer: &dyn Authorizer, review: &Review<'_>, verb: &str, signer: &str) -> bool {
+/// An act in a signer's name: to approve, sign or attest.
+struct Act<'a> {
+    verb: &'a str,
+    signer: &'a str,
+}
+
+async fn permitted(authorizer: &dyn Authorizer, review: &Review<'_>, Act { verb, signer }: Act<'_>) -> bool {
     let domain = signer.split_once('/').map_or(String::new(), |(domain, _)| format!("{domain}/*"));
     for name in [signer.to_owned(), domain] {
         let asked = Attributes {

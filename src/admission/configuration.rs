@@ -7,6 +7,7 @@ use registry::strict::known;
 use schema::read;
 use serde_json::Value;
 
+use super::error::ConfigurationError;
 use super::event_rate_limit::Limit;
 use super::image_policy::ImagePolicy;
 use super::pod_node_selector::Selectors;
@@ -32,54 +33,68 @@ pub struct AdmissionConfiguration {
 
 impl AdmissionConfiguration {
     /// Reads the file, and those that it names relative to its own folder.
-    ///
-    /// Errors: a text that names the file and the place in it.
-    pub fn read(path: &Path) -> Result<AdmissionConfiguration, String> {
-        let text =
-            |path: &Path| std::fs::read_to_string(path).map_err(|err| format!("cannot read {}: {err}", path.display()));
+    pub fn read(path: &Path) -> Result<AdmissionConfiguration, ConfigurationError> {
+        let text = |path: &Path| {
+            std::fs::read_to_string(path)
+                .map_err(|source| ConfigurationError::Unreadable { path: path.to_owned(), source })
+        };
         let folder = path.parent().unwrap_or(Path::new(""));
         AdmissionConfiguration::parse(&text(path)?, |named| text(&folder.join(named)))
-            .map_err(|why| format!("{}: {why}", path.display()))
+            .map_err(|why| why.at(path.display().to_string()))
     }
 
-    fn parse(text: &str, open: impl Fn(&str) -> Result<String, String>) -> Result<AdmissionConfiguration, String> {
-        let value: Value = serde_saphyr::from_str(text).map_err(|err| err.to_string())?;
+    fn parse(
+        text: &str,
+        open: impl Fn(&str) -> Result<String, ConfigurationError>,
+    ) -> Result<AdmissionConfiguration, ConfigurationError> {
+        let value: Value = serde_saphyr::from_str(text)?;
         let (version, kind) = (read::text(&value, "apiVersion"), read::text(&value, "kind"));
         if kind != "AdmissionConfiguration" || !VERSIONS.contains(&version) {
-            return Err(format!("no kind {kind:?} is registered for version {version:?}"));
+            return Err(ConfigurationError::Kind { kind: kind.to_owned(), version: version.to_owned() });
         }
-        known(&value, "", &["apiVersion", "kind", "plugins"]).map_err(|err| err.to_string())?;
+        known(&value, "", &["apiVersion", "kind", "plugins"])?;
         let mut out = AdmissionConfiguration::default();
         for (idx, plugin) in read::list(&value, "plugins").iter().enumerate() {
             let at = format!("plugins[{idx}]");
-            known(plugin, &at, &["name", "path", "configuration"]).map_err(|err| err.to_string())?;
+            known(plugin, &at, &["name", "path", "configuration"])?;
             let configuration = match (read::at(plugin, "configuration"), read::some_text(plugin, "path")) {
                 (Some(inside), _) => inside.clone(),
                 (None, Some(path)) => {
-                    let text = open(path).map_err(|why| format!("{at}.path: {why}"))?;
-                    serde_saphyr::from_str(&text).map_err(|err| format!("{at}.path: {path}: {err}"))?
+                    let text = open(path).map_err(|why| why.at(format!("{at}.path")))?;
+                    serde_saphyr::from_str(&text)
+                        .map_err(|err| ConfigurationError::from(err).at(format!("{at}.path: {path}")))?
                 }
                 (None, None) => continue,
             };
-            let inside = format!("{at}.configuration");
-            match read::text(plugin, "name") {
-                "PodSecurity" => out.pod_security = PodSecurityConfiguration::of(&configuration, &inside)?,
-                "EventRateLimit" => out.event_limits = Limit::all_of(&configuration, &inside)?,
-                "PodNodeSelector" => out.node_selectors = Selectors::of(&configuration, &inside)?,
-                "PodTolerationRestriction" => out.tolerations = Tolerations::of(&configuration, &inside)?,
-                "ImagePolicyWebhook" => out.image_policy = Some(ImagePolicy::of(&configuration, &inside)?),
-                other => {
-                    super::names::known(other).map_err(|why| format!("{at}.name: {why}"))?;
-                    return Err(format!("{at}: kedge's {other} has nothing to configure"));
-                }
-            }
+            out.configure(read::text(plugin, "name"), &configuration, &at)?;
         }
         Ok(out)
+    }
+
+    /// Takes over one plugin's configuration; `at` is the plugin's place in the file.
+    fn configure(&mut self, plugin: &str, configuration: &Value, at: &str) -> Result<(), ConfigurationError> {
+        let inside = format!("{at}.configuration");
+        match plugin {
+            "PodSecurity" => self.pod_security = PodSecurityConfiguration::of(configuration, &inside)?,
+            "EventRateLimit" => self.event_limits = Limit::all_of(configuration, &inside)?,
+            "PodNodeSelector" => self.node_selectors = Selectors::of(configuration, &inside)?,
+            "PodTolerationRestriction" => self.tolerations = Tolerations::of(configuration, &inside)?,
+            "ImagePolicyWebhook" => self.image_policy = Some(ImagePolicy::of(configuration, &inside)?),
+            other => {
+                super::names::known(other).map_err(|why| ConfigurationError::from(why).at(format!("{at}.name")))?;
+                return Err(ConfigurationError::NothingToConfigure { plugin: other.to_owned() }.at(at));
+            }
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use base::chain::Chain;
+
     use super::*;
 
     const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\n";
@@ -87,10 +102,11 @@ mod tests {
                         defaults: {enforce: baseline, enforce-version: v1.36}\nexemptions: {namespaces: [ops]}\n";
 
     fn parse(plugins: &str) -> Result<AdmissionConfiguration, String> {
-        AdmissionConfiguration::parse(&format!("{HEAD}plugins: {plugins}"), |path| match path {
+        let open = |path: &str| match path {
             "pods.yaml" => Ok(OURS.to_owned()),
-            other => Err(format!("cannot read {other}")),
-        })
+            other => Err(ConfigurationError::Unreadable { path: other.into(), source: io::ErrorKind::NotFound.into() }),
+        };
+        AdmissionConfiguration::parse(&format!("{HEAD}plugins: {plugins}"), open).map_err(|err| Chain(&err).to_string())
     }
 
     #[test]
@@ -139,5 +155,28 @@ mod tests {
                 .contains("no kind \"X\" is registered")
         );
         assert!(parse("[{nam: x}]").unwrap_err().contains("unknown field \"plugins[0].nam\""));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_named_with_the_place_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admission.yaml");
+        let read = || AdmissionConfiguration::read(&path).map_err(|err| Chain(&err).to_string());
+        let shown = path.display();
+        assert!(read().unwrap_err().starts_with(&format!("cannot read {shown}: No such file")));
+        for (text, wanted) in [
+            ("{kind: Pod, apiVersion: v1}".to_owned(), "no kind \"Pod\" is registered for version \"v1\"".to_owned()),
+            (
+                format!("{HEAD}plugins: [{{name: PodSecurity, path: pods.yaml}}]"),
+                format!("plugins[0].path: cannot read {}: No such file", dir.path().join("pods.yaml").display()),
+            ),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let why = read().unwrap_err();
+            assert!(why.starts_with(&format!("{shown}: {wanted}")), "{why}");
+        }
+        std::fs::write(&path, format!("{HEAD}plugins: [{{name: PodSecurity, path: pods.yaml}}]")).unwrap();
+        std::fs::write(dir.path().join("pods.yaml"), OURS).unwrap();
+        assert!(read().unwrap().pod_security.exempts_namespace("ops"), "paths are relative to the file");
     }
 }

@@ -29,7 +29,7 @@ impl Plugin for DefaultTolerationSeconds {
         let mut tolerations = review.object["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
         let before = tolerations.len();
         for (key, secs) in KEYS.into_iter().zip([self.secs.0, self.secs.1]) {
-            if !tolerations[..before].iter().any(|toleration| tolerates(toleration, key)) {
+            if !tolerations[..before].iter().any(|toleration| speaks_of(toleration, key)) {
                 tolerations
                     .push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": secs}));
             }
@@ -41,7 +41,33 @@ impl Plugin for DefaultTolerationSeconds {
     }
 }
 
-fn tolerates(toleration: &Value, key: &str) -> bool {
+/// Whether the pod has said something of this taint: by key and effect alone, whatever the operator and the value. So it
+/// is not the question of `model::taints`, whether the taint is tolerated.
+///
+/// Spec: upstream v1.36, plugin/pkg/admission/defaulttolerationseconds/admission.go.
+fn speaks_of(toleration: &Value, key: &str) -> bool {
     let text = |field: &str| toleration[field].as_str().unwrap_or_default();
     (text("key") == key || text("key").is_empty()) && (text("effect") == "NoExecute" || text("effect").is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_toleration_of_the_key_and_effect_is_the_pods_own_word_whatever_its_operator() {
+        let own = |toleration: Value| KEYS.map(|key| speaks_of(&toleration, key));
+        for (toleration, wanted) in [
+            (json!({"key": KEYS[0], "operator": "Exists", "effect": "NoExecute"}), [true, false]),
+            (json!({"key": KEYS[1], "operator": "Exists"}), [false, true]),
+            (json!({"operator": "Exists"}), [true, true]),
+            (json!({"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 9}), [true, true]),
+            // It does not tolerate the taint, which has no value, and is left alone nevertheless.
+            (json!({"key": KEYS[0], "operator": "Equal", "value": "x", "effect": "NoExecute"}), [true, false]),
+            (json!({"key": KEYS[0], "operator": "Exists", "effect": "NoSchedule"}), [false, false]),
+            (json!({"key": "other", "operator": "Exists"}), [false, false]),
+        ] {
+            assert_eq!(own(toleration.clone()), wanted, "{toleration}");
+        }
+    }
 }

@@ -8,9 +8,11 @@ use registry::attributes::Attributes;
 use registry::status::Status;
 use registry::strict::known;
 use schema::read;
+use schema::validate::error::FieldError;
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::error::ConfigurationError;
 use super::{Operation, Plugin, Review};
 
 const VERSION: &str = "eventratelimit.admission.k8s.io/v1alpha1";
@@ -34,34 +36,33 @@ impl Limit {
     /// The limits of a configuration that stands at `path`.
     ///
     /// Errors: upstream's text about the first thing that is wrong.
-    pub fn all_of(value: &Value, path: &str) -> Result<Vec<Limit>, String> {
-        let (version, kind) = (read::text(value, "apiVersion"), read::text(value, "kind"));
-        if (version, kind) != (VERSION, "Configuration") {
-            return Err(format!("{path}: no kind {kind:?} is registered for version {version:?}"));
+    pub fn all_of(value: &Value, path: &str) -> Result<Vec<Limit>, ConfigurationError> {
+        if (read::text(value, "apiVersion"), read::text(value, "kind")) != (VERSION, "Configuration") {
+            return Err(ConfigurationError::kind(value, path));
         }
-        known(value, path, &["apiVersion", "kind", "limits"]).map_err(|err| err.to_string())?;
+        known(value, path, &["apiVersion", "kind", "limits"])?;
         let limits = read::list(value, "limits");
         if limits.is_empty() {
-            return Err("limits: Invalid value: null: must not be empty".to_owned());
+            return Err(FieldError::invalid("limits", Value::Null, "must not be empty").into());
         }
         limits.iter().enumerate().map(|(idx, limit)| Limit::of(limit, &format!("limits[{idx}]"))).collect()
     }
 
-    fn of(value: &Value, at: &str) -> Result<Limit, String> {
-        known(value, at, &["type", "qps", "burst", "cacheSize"]).map_err(|err| err.to_string())?;
+    fn of(value: &Value, at: &str) -> Result<Limit, ConfigurationError> {
+        known(value, at, &["type", "qps", "burst", "cacheSize"])?;
         let kind = read::text(value, "type");
-        let kind = KINDS.into_iter().find(|known| *known == kind).ok_or_else(|| {
-            let all = KINDS.map(|kind| format!("{kind:?}")).join(", ");
-            format!("{at}.type: Unsupported value: {kind:?}: supported values: {all}")
-        })?;
+        let kind = KINDS
+            .into_iter()
+            .find(|known| *known == kind)
+            .ok_or_else(|| FieldError::not_supported(format!("{at}.type"), kind, &KINDS))?;
         let positive = |field: &str| {
             let number = read::number(value, field);
             let fits = u32::try_from(number).ok().filter(|n| *n > 0);
-            fits.ok_or_else(|| format!("{at}.{field}: Invalid value: {number}: must be positive"))
+            fits.ok_or_else(|| FieldError::invalid(format!("{at}.{field}"), number, "must be positive"))
         };
         let size = read::number(value, "cacheSize");
         let buckets_max = usize::try_from(size)
-            .map_err(|_| format!("{at}.cacheSize: Invalid value: {size}: must not be negative"))?;
+            .map_err(|_| FieldError::invalid(format!("{at}.cacheSize"), size, "must not be negative"))?;
         let (burst, qps) = (positive("burst")?, positive("qps")?);
         Ok(Limit { kind, qps, burst, buckets_max: if buckets_max == 0 { BUCKETS } else { buckets_max } })
     }

@@ -1,12 +1,14 @@
 //! The request, as CEL expressions of admission see it.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use authz::{Authorizer, Decision};
-use cel::Surroundings;
 use cel::authz::{Authz, Host};
-use cel::run::Lazy;
+use cel::run::{Fault, Lazy};
+use cel::types::{BOOL, Ty};
 use cel::value::Val;
+use cel::{Program, Surroundings};
 use futures_util::FutureExt as _;
 use registry::attributes::Attributes;
 use registry::status::Status;
@@ -15,6 +17,44 @@ use registry::user::UserInfo;
 use super::Review;
 use super::matching::Matched;
 use super::webhooks::question;
+
+/// Why an expression has no program.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CompileError {
+    /// It is refused, in cel-go's words.
+    #[error("{0}")]
+    Refused(String),
+    /// It says neither yes nor no.
+    #[error("must evaluate to bool")]
+    NotBool,
+}
+
+/// A program, or why there is none.
+pub type Compiled = Result<Program, CompileError>;
+
+/// Why an expression has no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExpressionError {
+    /// It has no program.
+    #[error("compilation failed")]
+    Compile(#[source] CompileError),
+    /// Its program failed.
+    #[error("{0}")]
+    Run(Fault),
+}
+
+/// Takes a program that says yes or no, or of which that is known only when it runs.
+pub fn condition(program: Compiled) -> Compiled {
+    program.and_then(|p| if p.result == BOOL || p.result == Ty::Dyn { Ok(p) } else { Err(CompileError::NotBool) })
+}
+
+/// Whether a condition holds.
+pub fn holds(program: &Compiled, surroundings: &Surroundings<'_>, budget: &Cell<i64>) -> Result<bool, ExpressionError> {
+    match program {
+        Ok(program) => program.holds(surroundings, budget).map_err(ExpressionError::Run),
+        Err(why) => Err(ExpressionError::Compile(why.clone())),
+    }
+}
 
 /// The values of one request in one version.
 pub struct Facts {

@@ -1,4 +1,4 @@
-//! Who asks for a device tolerates the taint that keeps others off the nodes that have it.
+//! A pod that asks for a device tolerates the taint that keeps others off the nodes that have it.
 
 use std::collections::{BTreeSet, HashSet};
 

@@ -6,19 +6,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base::chain::Chain;
 use base::sync::Mutex;
 use bytes::Bytes;
 use model::meta;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use registry::strict::known;
-use registry::webhook::client::Webhooks;
+use registry::webhook::client::{CallError, Webhooks};
 use registry::webhook::kubeconfig::Remote;
 use schema::read;
+use schema::validate::error::FieldError;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tracing::warn;
 
+use super::error::ConfigurationError;
 use super::{Operation, Plugin, Review};
 
 /// Verdicts that are remembered; when full, all are forgotten.
@@ -41,25 +44,23 @@ pub struct ImagePolicy {
 impl ImagePolicy {
     /// Reads it; `path` is where it stands.
     ///
-    /// Errors: a text about the first thing that is wrong.
-    pub fn of(value: &Value, path: &str) -> Result<ImagePolicy, String> {
-        known(value, path, &["imagePolicy"]).map_err(|err| err.to_string())?;
+    /// Errors: about the first thing that is wrong.
+    pub fn of(value: &Value, path: &str) -> Result<ImagePolicy, ConfigurationError> {
+        known(value, path, &["imagePolicy"])?;
         let (policy, at) = (&value["imagePolicy"], format!("{path}.imagePolicy"));
-        known(policy, &at, &["kubeConfigFile", "allowTTL", "denyTTL", "retryBackoff", "defaultAllow"])
-            .map_err(|err| err.to_string())?;
-        let kubeconfig =
-            read::some_text(policy, "kubeConfigFile").ok_or_else(|| format!("{at}.kubeConfigFile: Required value"))?;
+        known(policy, &at, &["kubeConfigFile", "allowTTL", "denyTTL", "retryBackoff", "defaultAllow"])?;
+        let kubeconfig = read::some_text(policy, "kubeConfigFile")
+            .ok_or_else(|| FieldError::required(format!("{at}.kubeConfigFile"), ""))?;
         // -1 is none at all; 0 is upstream's default; bounds are upstream's.
         let within = |field: &str, unit: Duration, bounds: (u64, u64), usual: u64| match read::number(policy, field) {
             -1 => Ok(Duration::ZERO),
             0 => Ok(unit * u32::try_from(usual).unwrap_or(1)),
-            n => {
-                let fits = u64::try_from(n)
-                    .ok()
-                    .filter(|n| (bounds.0..=bounds.1).contains(n))
-                    .and_then(|n| u32::try_from(n).ok());
-                fits.map(|n| unit * n)
-                    .ok_or_else(|| format!("{at}.{field}: {n} must be between {} and {}", bounds.0, bounds.1))
+            number => {
+                let (min, max) = bounds;
+                let fits =
+                    u64::try_from(number).ok().filter(|n| (min..=max).contains(n)).and_then(|n| u32::try_from(n).ok());
+                let out = || ConfigurationError::OutOfBounds { number, min, max }.at(format!("{at}.{field}"));
+                fits.map(|n| unit * n).ok_or_else(out)
             }
         };
         let second = Duration::from_secs(1);
@@ -88,27 +89,38 @@ struct Verdict {
     annotations: Vec<(String, String)>,
 }
 
+/// Why the backend gave no verdict.
+#[derive(Debug, thiserror::Error)]
+enum NoVerdict {
+    /// It did not answer.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// Its answer is no JSON.
+    #[error(transparent)]
+    Answer(#[from] serde_json::Error),
+}
+
 impl ImagePolicyWebhook {
     /// Asks `remote` through `webhooks`.
     pub fn new(policy: ImagePolicy, remote: Remote, webhooks: Arc<Webhooks>) -> ImagePolicyWebhook {
         ImagePolicyWebhook { policy, remote, webhooks, known: Mutex::default() }
     }
 
-    async fn ask(&self, question: &str) -> Result<Verdict, String> {
+    async fn ask(&self, question: &str) -> Result<Verdict, NoVerdict> {
         let mut wait = self.policy.retry_backoff;
         let mut tried = 0;
         let body = loop {
             let question = Bytes::from(question.to_owned());
             match self.webhooks.post(&self.remote.endpoint, &self.remote.identity, question, TIMEOUT).await {
                 Ok(body) => break body,
-                Err(err) if tried + 1 >= TRIES => return Err(err.to_string()),
+                Err(err) if tried + 1 >= TRIES => return Err(err.into()),
                 Err(err) => warn!(err = %err, "the backend of image policies does not answer, it is asked again"),
             }
             tokio::time::sleep(wait).await;
             wait = wait.mul_f64(1.5);
             tried += 1;
         };
-        let answer: Value = serde_json::from_slice(&body).map_err(|err| err.to_string())?;
+        let answer: Value = serde_json::from_slice(&body)?;
         let annotations = read::map(&answer, "status.auditAnnotations").into_iter().flatten();
         Ok(Verdict {
             allowed: read::flag(&answer, "status.allowed"),
@@ -119,7 +131,7 @@ impl ImagePolicyWebhook {
         })
     }
 
-    async fn verdict(&self, question: String) -> Result<Verdict, String> {
+    async fn verdict(&self, question: String) -> Result<Verdict, NoVerdict> {
         let lock = || self.known.lock();
         let ttl = |verdict: &Verdict| if verdict.allowed { self.policy.allow_ttl } else { self.policy.deny_ttl };
         if let Some((at, verdict)) = lock().get(&question)
@@ -183,14 +195,70 @@ impl Plugin for ImagePolicyWebhook {
                     Err(review.forbidden(&format!("image policy webhook backend denied one or more images{why}")))
                 }
             }
-            Err(why) => {
-                warn!(why, "error contacting webhook backend");
+            Err(err) => {
+                warn!(err = %Chain(&err), "error contacting webhook backend");
                 if self.policy.default_allow {
                     trail.note("alpha.image-policy.k8s.io/failed-open", "true");
                     return Ok(());
                 }
-                Err(review.forbidden(&why))
+                Err(review.forbidden(&Chain(&err).to_string()))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(fields: Value) -> Result<ImagePolicy, String> {
+        let mut policy = json!({"kubeConfigFile": "/k"});
+        for (field, value) in fields.as_object().into_iter().flatten() {
+            policy[field] = value.clone();
+        }
+        ImagePolicy::of(&json!({ "imagePolicy": policy }), "c").map_err(|err| Chain(&err).to_string())
+    }
+
+    /// The bounds and defaults of upstream's plugin/pkg/admission/imagepolicy/config.go (v1.36).
+    #[test]
+    fn times_have_upstreams_defaults_and_bounds() {
+        let plain = policy(json!({})).unwrap();
+        let secs = Duration::from_secs;
+        assert_eq!((plain.allow_ttl, plain.deny_ttl, plain.default_allow), (secs(300), secs(30), false));
+        assert_eq!(plain.retry_backoff, Duration::from_millis(500));
+        let own = policy(json!({"allowTTL": 1800, "denyTTL": -1, "retryBackoff": 1, "defaultAllow": true})).unwrap();
+        assert_eq!((own.allow_ttl, own.deny_ttl, own.default_allow), (secs(1800), Duration::ZERO, true));
+        assert_eq!(own.retry_backoff, Duration::from_millis(1));
+        for (fields, wanted) in [
+            (json!({"allowTTL": 1801}), "c.imagePolicy.allowTTL: 1801 must be between 1 and 1800"),
+            (json!({"denyTTL": -2}), "c.imagePolicy.denyTTL: -2 must be between 1 and 1800"),
+            (json!({"retryBackoff": 300_001}), "c.imagePolicy.retryBackoff: 300001 must be between 1 and 300000"),
+            (json!({"kubeConfigFile": null}), "c.imagePolicy.kubeConfigFile: Required value"),
+            (json!({"ttl": 1}), "strict decoding error: unknown field \"c.imagePolicy.ttl\""),
+        ] {
+            assert_eq!(policy(fields).unwrap_err(), wanted);
+        }
+    }
+
+    #[test]
+    fn the_backend_sees_images_and_the_annotations_that_are_meant_for_it() {
+        let pod = json!({
+            "metadata": {"annotations": {"mine.image-policy.k8s.io/ticket": "1", "other/ticket": "2"}},
+            "spec": {
+                "containers": [{"name": "a", "image": "app"}],
+                "initContainers": [{"name": "i", "image": "init"}],
+                "ephemeralContainers": [{"name": "e", "image": "debug"}],
+            },
+        });
+        let asked: Value = serde_json::from_str(&question(&pod, "ns")).unwrap();
+        assert_eq!(asked["kind"], "ImageReview");
+        assert_eq!(
+            asked["spec"],
+            json!({
+                "containers": [{"image": "init"}, {"image": "app"}, {"image": "debug"}],
+                "annotations": {"mine.image-policy.k8s.io/ticket": "1"},
+                "namespace": "ns",
+            })
+        );
     }
 }

@@ -12,6 +12,7 @@ pub mod default_ingress_class;
 pub mod default_storage_class;
 pub mod default_toleration_seconds;
 pub mod deny_external_ips;
+pub mod error;
 pub mod escalation;
 pub mod event_rate_limit;
 pub mod expressions;

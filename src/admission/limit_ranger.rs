@@ -75,7 +75,7 @@ impl Plugin for LimitRanger {
     }
 }
 
-/// What is on its way out is left alone.
+/// Whether the object is being deleted: such a one is left alone.
 fn is_dying(review: &Review<'_>) -> bool {
     review.old.is_some_and(|old| meta::deletion_timestamp(old).is_some())
 }

@@ -3,13 +3,15 @@
 //!
 //! One [`Matcher`] is made per webhook, policy or binding and kept; [`Matcher::matches`] then reads no JSON but labels.
 
+use std::sync::Arc;
+
 use model::labels::Selector;
 use model::labels::error::SelectorError;
 use model::meta;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use schema::catalog::Catalog;
-use schema::table::Gvk;
+use schema::table::{Gvk, Resource};
 use serde_json::Value;
 
 use super::{Operation, Review};
@@ -232,7 +234,8 @@ impl Operation {
 /// The request as it came.
 pub fn as_requested(review: &Review<'_>) -> Matched {
     let a = review.attributes;
-    let kind = kind_of(review.catalog, a, &a.group, &a.version).unwrap_or_else(|| Gvk {
+    let row = review.catalog.resource(&a.group, &a.version, &a.resource);
+    let kind = row.and_then(|row| kind_of(row, &a.subresource)).unwrap_or_else(|| Gvk {
         group: a.group.clone().into(),
         version: a.version.clone().into(),
         kind: review.kind.to_owned().into(),
@@ -241,9 +244,8 @@ pub fn as_requested(review: &Review<'_>) -> Matched {
 }
 
 /// The kind of what is sent to a resource, or to its subresource.
-fn kind_of(catalog: &Catalog, a: &Attributes, group: &str, version: &str) -> Option<Gvk> {
-    let row = catalog.resource(group, version, &a.resource)?;
-    match a.subresource.as_str() {
+fn kind_of(row: &Resource, subresource: &str) -> Option<Gvk> {
+    match subresource {
         "" => Some(row.gvk()),
         sub => row.subresource(sub).map(|s| if s.kind.kind == row.kind { row.gvk() } else { s.kind.clone() }),
     }
@@ -252,13 +254,13 @@ fn kind_of(catalog: &Catalog, a: &Attributes, group: &str, version: &str) -> Opt
 /// Other groups and versions of the same stored objects.
 fn equivalents<'a>(catalog: &'a Catalog, a: &'a Attributes) -> impl Iterator<Item = Matched> + 'a {
     let stored = catalog.resource(&a.group, &a.version, &a.resource).map(|r| r.storage_group.clone());
-    let same = move |r: &&std::sync::Arc<schema::table::Resource>| {
+    let same = move |r: &&Arc<Resource>| {
         Some(&r.storage_group) == stored.as_ref()
             && r.plural == a.resource
             && (r.group != a.group || r.version != a.version)
     };
     catalog.resources().iter().filter(same).filter_map(|r| {
-        let kind = kind_of(catalog, a, &r.group, &r.version)?;
+        let kind = kind_of(r, &a.subresource)?;
         Some(Matched { group: r.group.to_string(), version: r.version.to_string(), resource: a.resource.clone(), kind })
     })
 }

@@ -50,14 +50,16 @@ const OPTIONAL: &[&str] = &[
 /// WorkloadWithJob): they may be named, and have nothing to do there either.
 const IDLE: &[&str] = &["JobValidation", "PodGroupProtection", "PodGroupWorkloadExists"];
 
+/// A name that is no plugin's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("admission plugin {0:?} is unknown: kedge has {all}", all = [USUAL, OPTIONAL, IDLE].concat().join(", "))]
+pub struct UnknownPlugin(pub String);
+
 /// Whether a flag may name this plugin.
-///
-/// Errors: a text that says what there is.
-pub fn known(name: &str) -> Result<(), String> {
-    let all = [USUAL, OPTIONAL, IDLE].concat();
-    match all.contains(&name) {
+pub fn known(name: &str) -> Result<(), UnknownPlugin> {
+    match [USUAL, OPTIONAL, IDLE].iter().any(|list| list.contains(&name)) {
         true => Ok(()),
-        false => Err(format!("admission plugin {name:?} is unknown: kedge has {}", all.join(", "))),
+        false => Err(UnknownPlugin(name.to_owned())),
     }
 }
 
@@ -65,4 +67,38 @@ pub fn known(name: &str) -> Result<(), String> {
 pub fn runs(name: &str, (enabled, disabled): &(Vec<String>, Vec<String>)) -> bool {
     let in_list = |list: &[String]| list.iter().any(|n| n == name);
     in_list(enabled) || (!in_list(disabled) && !OPTIONAL.contains(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_runs_as_the_flags_say() {
+        let flags = |enabled: &[&str], disabled: &[&str]| {
+            let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+            (owned(enabled), owned(disabled))
+        };
+        for (name, enabled, disabled, wanted) in [
+            ("LimitRanger", &[][..], &[][..], true),
+            ("LimitRanger", &[], &["LimitRanger"], false),
+            // Upstream: a plugin that is named in both lists is enabled.
+            ("LimitRanger", &["LimitRanger"], &["LimitRanger"], true),
+            ("AlwaysDeny", &[], &[], false),
+            ("AlwaysDeny", &["AlwaysDeny"], &[], true),
+            ("kedge's own", &[], &[], true),
+        ] {
+            assert_eq!(runs(name, &flags(enabled, disabled)), wanted, "{name} {enabled:?} {disabled:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_known_or_refused_with_those_that_there_are() {
+        for name in ["NamespaceLifecycle", "AlwaysAdmit", "JobValidation"] {
+            assert_eq!(known(name), Ok(()));
+        }
+        let refused = known("namespacelifecycle").unwrap_err().to_string();
+        let head = "admission plugin \"namespacelifecycle\" is unknown: kedge has NamespaceLifecycle, LimitRanger, ";
+        assert!(refused.starts_with(head) && refused.ends_with(", PodGroupWorkloadExists"), "{refused}");
+    }
 }

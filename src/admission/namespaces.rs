@@ -1,4 +1,4 @@
-//! What NamespaceLifecycle's two older sisters do: refuse what is asked of a namespace that is not there, or make it.
+//! NamespaceExists and NamespaceAutoProvision: a request for a namespace that is not there is refused, or makes it.
 
 use std::sync::Arc;
 

@@ -40,7 +40,7 @@ impl Plugin for NodeRestriction {
         let verdict = match (a.group.as_str(), a.resource.as_str(), a.subresource.as_str()) {
             ("", "pods", "") => pod(review, node).await,
             ("", "pods", "status") => pod_status(review, node),
-            ("", "pods", "eviction") => on_node(review, node, "evict pods").await,
+            ("", "pods", "eviction") => on_node(review, node, Removal::Evict).await,
             ("", "pods", other) => {
                 Err(format!("unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"))
             }
@@ -54,8 +54,8 @@ impl Plugin for NodeRestriction {
                 refused => refused,
             },
             ("coordination.k8s.io", "leases", _) => lease(review, node),
-            ("storage.k8s.io", "csinodes", _) => {
-                named(review, node, "can only access CSINode with the same name as the requesting node")
+            ("storage.k8s.io", "csinodes", _) if a.name != node => {
+                Err("can only access CSINode with the same name as the requesting node".to_owned())
             }
             ("resource.k8s.io", "resourceslices", _) => slice(review, node),
             ("certificates.k8s.io", "certificatesigningrequests", "") if review.operation == Operation::Create => {
@@ -72,7 +72,7 @@ type Verdict = Result<(), String>;
 async fn pod(review: &Review<'_>, node: &str) -> Verdict {
     match review.operation {
         Operation::Create => mirror(review, node).await,
-        Operation::Delete => on_node(review, node, "delete pods").await,
+        Operation::Delete => on_node(review, node, Removal::Delete).await,
         _ => Err(format!("unexpected operation \"UPDATE\", node {node:?} can only create and delete mirror pods")),
     }
 }
@@ -113,7 +113,14 @@ async fn owners(review: &Review<'_>, node: &str) -> Verdict {
     }
 }
 
-async fn on_node(review: &Review<'_>, node: &str, what: &str) -> Verdict {
+/// A way for a pod to go.
+#[derive(Clone, Copy, Debug)]
+enum Removal {
+    Evict,
+    Delete,
+}
+
+async fn on_node(review: &Review<'_>, node: &str, removal: Removal) -> Verdict {
     let a = review.attributes;
     // What goes is the stored object that the verb has read; only an eviction has none, and that asks for the pod.
     let pod = match review.old {
@@ -122,7 +129,13 @@ async fn on_node(review: &Review<'_>, node: &str, what: &str) -> Verdict {
     };
     match pod {
         Some(pod) if pod["spec"]["nodeName"] == node => Ok(()),
-        Some(_) => Err(format!("node {node:?} can only {what} with spec.nodeName set to itself")),
+        Some(_) => {
+            let what = match removal {
+                Removal::Evict => "evict pods",
+                Removal::Delete => "delete pods",
+            };
+            Err(format!("node {node:?} can only {what} with spec.nodeName set to itself"))
+        }
         None => Err(format!("pods {:?} not found", a.name)),
     }
 }
@@ -284,7 +297,8 @@ async fn token(review: &Review<'_>, node: &str) -> Verdict {
     match review.lookup.sure("", "pods", &review.attributes.namespace, name).await {
         None => Err(format!("pods {name:?} not found")),
         Some(pod) if meta::uid(&pod) != reference["uid"] => Err(format!(
-            "the UID in the bound object reference ({}) does not match the UID in record. The object might have been deleted and then recreated",
+            "the UID in the bound object reference ({}) does not match the UID in record. The object might have been \
+             deleted and then recreated",
             reference["uid"].as_str().unwrap_or_default()
         )),
         Some(pod) if pod["spec"]["nodeName"] != node => {
@@ -330,7 +344,8 @@ impl NodeRestriction {
         match self.0.authorize(&asked).await {
             Decision::Allow { .. } => Ok(()),
             _ => Err(format!(
-                "audience {audience:?} not found in pod spec volume, system:node:{node} is not authorized to request tokens for this audience"
+                "audience {audience:?} not found in pod spec volume, system:node:{node} is not authorized to request \
+                 tokens for this audience"
             )),
         }
     }
@@ -363,11 +378,10 @@ fn lease(review: &Review<'_>, node: &str) -> Verdict {
     if review.attributes.namespace != "kube-node-lease" {
         return Err("can only access leases in the \"kube-node-lease\" system namespace".to_owned());
     }
-    named(review, node, "can only access node lease with the same name as the requesting node")
-}
-
-fn named(review: &Review<'_>, node: &str, why: &str) -> Verdict {
-    if review.attributes.name == node { Ok(()) } else { Err(why.to_owned()) }
+    if review.attributes.name != node {
+        return Err("can only access node lease with the same name as the requesting node".to_owned());
+    }
+    Ok(())
 }
 
 fn slice(review: &Review<'_>, node: &str) -> Verdict {

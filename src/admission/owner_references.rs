@@ -1,5 +1,5 @@
-//! Who names an owner lets the garbage collector delete the object: only who may delete it may do so. And who blocks
-//! the owner's deletion must be one who may set its finalizers.
+//! An owner reference lets the garbage collector delete the object: only a user who may delete it may set one. And a
+//! user who blocks the owner's deletion must be allowed to set its finalizers.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -89,8 +89,8 @@ impl OwnerReferencesPermissionEnforcement {
         let (version, kind) = (text("apiVersion"), text("kind"));
         review.catalog.by_api_version(version, kind).map(Arc::as_ref).ok_or_else(|| {
             review.forbidden(&format!(
-                "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion {version} Kind {kind}: \
-                 no matches for kind {kind:?} in version {version:?}"
+                "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion {version} \
+                 Kind {kind}: no matches for kind {kind:?} in version {version:?}"
             ))
         })
     }

@@ -10,6 +10,7 @@ use registry::strict::known;
 use schema::read;
 use serde_json::{Value, json};
 
+use super::error::{ConfigurationError, InvalidSelector};
 use super::{Operation, Plugin, Review};
 
 const ANNOTATION: &str = "scheduler.alpha.kubernetes.io/node-selector";
@@ -24,25 +25,26 @@ pub struct Selectors(BTreeMap<String, Labels>);
 impl Selectors {
     /// Reads it; `path` is where it stands.
     ///
-    /// Errors: a text with the place of what is wrong.
-    pub fn of(value: &Value, path: &str) -> Result<Selectors, String> {
-        known(value, path, &["podNodeSelectorPluginConfig"]).map_err(|err| err.to_string())?;
+    /// Errors: with the place of what is wrong.
+    pub fn of(value: &Value, path: &str) -> Result<Selectors, ConfigurationError> {
+        known(value, path, &["podNodeSelectorPluginConfig"])?;
         let entries = read::map(value, "podNodeSelectorPluginConfig").into_iter().flatten();
         let entry = |(name, text): (&String, &Value)| {
-            let at = || format!("{path}.podNodeSelectorPluginConfig.{name}");
-            let text = text.as_str().ok_or_else(|| format!("{}: want a text such as key=value", at()))?;
-            labels(text).map(|labels| (name.clone(), labels)).map_err(|why| format!("{}: {why}", at()))
+            let text = text.as_str().ok_or(ConfigurationError::NoSelector);
+            let labels = text.and_then(|text| Ok(labels(text)?));
+            let labels = labels.map_err(|why| why.at(format!("{path}.podNodeSelectorPluginConfig.{name}")))?;
+            Ok((name.clone(), labels))
         };
-        entries.map(entry).collect::<Result<_, _>>().map(Selectors)
+        entries.map(entry).collect::<Result<_, ConfigurationError>>().map(Selectors)
     }
 }
 
 /// `a=b,c=d`.
-fn labels(text: &str) -> Result<Labels, String> {
+fn labels(text: &str) -> Result<Labels, InvalidSelector> {
     let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
     let pair = |pair: &str| match pair.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.trim().to_owned())),
-        _ => Err(format!("invalid selector: [{pair}]")),
+        _ => Err(InvalidSelector(pair.to_owned())),
     };
     pairs.map(pair).collect()
 }
@@ -56,7 +58,7 @@ impl PodNodeSelector {
         let namespace =
             review.lookup.get("", "namespaces", "", name).ok_or_else(|| Status::not_found("", "namespaces", name))?;
         match meta::annotation(&namespace, ANNOTATION) {
-            Some(text) => labels(text).map_err(|why| review.forbidden(&why)),
+            Some(text) => labels(text).map_err(|why| review.forbidden(&why.to_string())),
             None => Ok(self.0.0.get(DEFAULT).cloned().unwrap_or_default()),
         }
     }
@@ -97,6 +99,31 @@ impl Plugin for PodNodeSelector {
         match has.as_object().into_iter().flatten().all(listed) {
             true => Ok(()),
             false => Err(review.forbidden("pod node label selector labels conflict with its namespace whitelist")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_is_a_list_of_pairs() {
+        let read = |text: &str| {
+            labels(text).map(|labels| labels.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(","))
+        };
+        for (text, wanted) in [
+            ("", ""),
+            ("a=b", "a=b"),
+            (" a = b , c=d ", "a=b,c=d"),
+            ("a=", "a="),
+            ("a=b=c", "a=b=c"),
+            ("a=1,a=2", "a=2"),
+        ] {
+            assert_eq!(read(text).as_deref(), Ok(wanted), "{text}");
+        }
+        for (text, part) in [("a", "a"), ("=b", "=b"), ("a=b,c", "c"), ("a=b, =d", "=d")] {
+            assert_eq!(read(text).unwrap_err().to_string(), format!("invalid selector: [{part}]"), "{text}");
         }
     }
 }

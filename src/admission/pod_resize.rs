@@ -70,10 +70,13 @@ mod tests {
     #[test]
     fn what_no_pod_could_have_on_this_node_is_told_in_the_units_of_the_scheduler() {
         let node = json!({"status": {"allocatable": {"cpu": "2", "memory": "1Gi"}}});
-        let pod = |cpu: &str, memory: &str| json!({"spec": {"containers": [{"resources": {"requests": {"cpu": cpu, "memory": memory}}}]}});
+        let pod = |cpu: &str, memory: &str| {
+            json!({"spec": {"containers": [{"resources": {"requests": {"cpu": cpu,
+            "memory": memory}}}]}})
+        };
         assert_eq!(excess(&pod("2", "1Gi"), &node), None);
-        let both = "node didn't have enough allocatable resources: cpu, requested: 2500, allocatable: 2000; memory, requested: 2147483648, \
-                    allocatable: 1073741824";
+        let both = "node didn't have enough allocatable resources: cpu, requested: 2500, allocatable: 2000; memory, \
+                    requested: 2147483648, allocatable: 1073741824";
         assert_eq!(excess(&pod("2500m", "2Gi"), &node).as_deref(), Some(both));
     }
 }

@@ -6,6 +6,7 @@ mod namespace;
 mod policy;
 
 use async_trait::async_trait;
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use serde_json::Value;
@@ -28,7 +29,8 @@ impl Plugin for PodSecurity {
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
         let pods =
             a.group.is_empty() && a.resource == "pods" && matches!(a.subresource.as_str(), "" | "ephemeralcontainers");
-        let template = a.subresource.is_empty() && template_of(&a.group, &a.resource).is_some();
+        let template =
+            a.subresource.is_empty() && template_of(GroupResource { group: &a.group, resource: &a.resource }).is_some();
         matches!(operation, Operation::Create | Operation::Update) && (pods || template || a.is("", "namespaces"))
     }
 
@@ -38,7 +40,7 @@ impl Plugin for PodSecurity {
             return namespace::judge(self, review).await;
         }
         let Some((metadata, spec)) = judged(review) else { return Ok(()) };
-        if let Some(why) = self.0.exemption(&a.user.name, &a.namespace, spec) {
+        if let Some(why) = self.0.exemption(&a.user, &a.namespace, spec) {
             a.trail.note(&format!("{LABELS}/exempt"), why);
             return Ok(());
         }
@@ -70,8 +72,8 @@ impl Plugin for PodSecurity {
 }
 
 /// Where a workload keeps its pod template; workloads are warned about, their pods are refused.
-fn template_of(group: &str, resource: &str) -> Option<&'static str> {
-    match (group, resource) {
+fn template_of(of: GroupResource<'_>) -> Option<&'static str> {
+    match (of.group, of.resource) {
         ("apps", "deployments" | "replicasets" | "statefulsets" | "daemonsets")
         | ("batch", "jobs")
         | ("", "replicationcontrollers") => Some("/spec/template"),
@@ -86,7 +88,7 @@ fn template_of(group: &str, resource: &str) -> Option<&'static str> {
 fn judged<'a>(review: &'a Review<'_>) -> Option<(&'a Value, &'a Value)> {
     let a = review.attributes;
     let is_pod = a.group.is_empty() && a.resource == "pods";
-    let pointer = if is_pod { "" } else { template_of(&a.group, &a.resource)? };
+    let pointer = if is_pod { "" } else { template_of(GroupResource { group: &a.group, resource: &a.resource })? };
     let pod = review.object.pointer(pointer)?;
     if is_pod && review.old.is_some_and(|old| images(&old["spec"]) == images(&pod["spec"])) {
         return None;

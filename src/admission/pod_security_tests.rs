@@ -55,10 +55,11 @@ fn every_published_case_is_judged_as_published() {
 #[test]
 fn texts_are_those_that_people_search_for() {
     let spec = json!({"containers": [{"name": "nginx"}]});
-    let text = "allowPrivilegeEscalation != false (container \"nginx\" must set securityContext.allowPrivilegeEscalation=false), unrestricted capabilities \
-                (container \"nginx\" must set securityContext.capabilities.drop=[\"ALL\"]), runAsNonRoot != true (pod or container \"nginx\" must set \
-                securityContext.runAsNonRoot=true), seccompProfile (pod or container \"nginx\" must set securityContext.seccompProfile.type to \
-                \"RuntimeDefault\" or \"Localhost\")";
+    let text = "allowPrivilegeEscalation != false (container \"nginx\" must set \
+                securityContext.allowPrivilegeEscalation=false), unrestricted capabilities (container \"nginx\" must \
+                set securityContext.capabilities.drop=[\"ALL\"]), runAsNonRoot != true (pod or container \"nginx\" \
+                must set securityContext.runAsNonRoot=true), seccompProfile (pod or container \"nginx\" must set \
+                securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")";
     let found = violations(of(Level::Restricted, Version::Latest), &Value::Null, &spec);
     assert_eq!(details(&found), text);
     assert_eq!(
@@ -175,7 +176,7 @@ fn enforcing_warns_too_and_labels_that_cannot_be_read_close_the_door_only() {
     assert_eq!(of(&typing), want("restricted:latest", "privileged:latest", "privileged:latest", 5));
 }
 
-/// What PodSecurity says of a write in the namespace `n`: the warnings, or the refusal.
+/// The answer of PodSecurity to a write in the namespace `n`: the warnings, or the refusal.
 async fn said(resource: &str, object: Value, old: Option<Value>, objects: Objects) -> Result<Vec<String>, String> {
     let attributes = Attributes {
         user: UserInfo::new("bob", &[]).into(),
@@ -206,7 +207,8 @@ async fn said(resource: &str, object: Value, old: Option<Value>, objects: Object
 }
 
 fn pod(name: &str, owner: &str, image: &str) -> Value {
-    json!({"metadata": {"name": name, "namespace": "n", "ownerReferences": [{"uid": owner, "controller": !owner.is_empty()}]},
+    json!({"metadata": {"name": name, "namespace": "n",
+        "ownerReferences": [{"uid": owner, "controller": !owner.is_empty()}]},
         "spec": {"hostNetwork": true, "containers": [{"name": "c", "image": image}]}})
 }
 

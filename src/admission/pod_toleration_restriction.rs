@@ -10,6 +10,7 @@ use registry::strict::known;
 use schema::read;
 use serde_json::{Value, json};
 
+use super::error::ConfigurationError;
 use super::{Operation, Plugin, Review};
 
 const DEFAULTS: &str = "scheduler.alpha.kubernetes.io/defaultTolerations";
@@ -25,14 +26,11 @@ pub struct Tolerations {
 
 impl Tolerations {
     /// Reads it; `path` is where it stands.
-    ///
-    /// Errors: a text about what is wrong.
-    pub fn of(value: &Value, path: &str) -> Result<Tolerations, String> {
-        let (version, kind) = (read::text(value, "apiVersion"), read::text(value, "kind"));
-        if kind != "Configuration" || version != VERSION {
-            return Err(format!("{path}: no kind {kind:?} is registered for version {version:?}"));
+    pub fn of(value: &Value, path: &str) -> Result<Tolerations, ConfigurationError> {
+        if (read::text(value, "apiVersion"), read::text(value, "kind")) != (VERSION, "Configuration") {
+            return Err(ConfigurationError::kind(value, path));
         }
-        known(value, path, &["apiVersion", "kind", "default", "whitelist"]).map_err(|err| err.to_string())?;
+        known(value, path, &["apiVersion", "kind", "default", "whitelist"])?;
         let mut errors = Vec::new();
         for list in ["default", "whitelist"] {
             schema::validate::tolerations(
@@ -46,7 +44,7 @@ impl Tolerations {
                 default: read::list(value, "default").to_vec(),
                 allowed: read::list(value, "whitelist").to_vec(),
             }),
-            false => Err(format!("{path}: invalid config: {}", schema::validate::error::aggregate(&errors))),
+            false => Err(ConfigurationError::Fields(errors).at(path)),
         }
     }
 }
@@ -165,6 +163,8 @@ fn covers(wide: &Value, one: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use base::chain::Chain;
+
     use super::*;
 
     #[test]
@@ -194,12 +194,30 @@ mod tests {
     #[test]
     fn a_configuration_is_judged_as_a_pods_tolerations_are() {
         let configuration = |list: Value| json!({"apiVersion": VERSION, "kind": "Configuration", "whitelist": list});
-        assert_eq!(Tolerations::of(&configuration(json!([{"operator": "Exists"}])), "x").unwrap().allowed.len(), 1);
-        let refused = Tolerations::of(&configuration(json!([{"key": "a b", "operator": "Exists"}])), "x").unwrap_err();
+        let of = |value: &Value| Tolerations::of(value, "x").map_err(|err| Chain(&err).to_string());
+        assert_eq!(of(&configuration(json!([{"operator": "Exists"}]))).unwrap().allowed.len(), 1);
+        let refused = of(&configuration(json!([{"key": "a b", "operator": "Exists"}]))).unwrap_err();
         assert!(
             refused.starts_with("x: invalid config: podtolerationrestriction.whitelist[0].key: Invalid value: \"a b\""),
             "{refused}"
         );
-        assert!(Tolerations::of(&json!({"kind": "Configuration"}), "x").unwrap_err().contains("no kind"));
+        assert!(of(&json!({"kind": "Configuration"})).unwrap_err().contains("no kind"));
+    }
+
+    #[test]
+    fn an_annotation_lists_tolerations_or_is_an_error_of_the_server() {
+        let of = |text: Option<&str>| {
+            let annotations = text.map_or(json!({}), |text| json!({ (DEFAULTS): text }));
+            annotated(&json!({"metadata": {"annotations": annotations}}), DEFAULTS)
+        };
+        assert_eq!(of(None).unwrap(), None, "the cluster's hold");
+        assert_eq!(of(Some("")).unwrap(), Some(Vec::new()), "none at all");
+        assert_eq!(of(Some("null")).unwrap(), Some(Vec::new()));
+        assert_eq!(of(Some(r#"[{"key": "a"}]"#)).unwrap(), Some(vec![json!({"key": "a"})]));
+        for text in ["[1]", "{}", "["] {
+            let refused = of(Some(text)).unwrap_err();
+            assert_eq!(refused.code, 500, "{text}");
+            assert!(refused.message.starts_with(&format!("annotation {DEFAULTS}: ")), "{}", refused.message);
+        }
     }
 }

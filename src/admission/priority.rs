@@ -87,13 +87,15 @@ async fn resolve(review: &mut Review<'_>) -> Result<(), Status> {
         .to_owned();
     if let Some(given) = spec["priority"].as_i64().filter(|given| *given != priority) {
         let why = format!(
-            "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {priority} from the given PriorityClass name"
+            "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller \
+             computed {priority} from the given PriorityClass name"
         );
         return Err(review.forbidden(&why));
     }
     if let Some(given) = spec["preemptionPolicy"].as_str().filter(|given| *given != policy) {
         let why = format!(
-            "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
+            "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission \
+             controller computed {policy} from the given PriorityClass name"
         );
         return Err(review.forbidden(&why));
     }

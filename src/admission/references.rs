@@ -1,4 +1,4 @@
-//! What objects of the API a pod names: a mirror pod, which shows what a node runs already, may name none.
+//! Objects of the API that a pod names: a mirror pod, which shows what a node runs already, may name none.
 
 use serde_json::Value;
 
@@ -136,7 +136,8 @@ mod tests {
         ] {
             assert_eq!(of_pod(&spec).as_deref(), Some(what), "{spec}");
         }
-        let plain = json!({"containers": [{"name": "c"}], "volumes": [{"name": "v", "hostPath": {"path": "/"}}, {"name": "e", "emptyDir": {}},
+        let plain = json!({"containers": [{"name": "c"}],
+            "volumes": [{"name": "v", "hostPath": {"path": "/"}}, {"name": "e", "emptyDir": {}},
             {"name": "p", "projected": {"sources": [{"downwardAPI": {}}]}}]});
         assert_eq!(of_pod(&plain), None);
     }

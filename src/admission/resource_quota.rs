@@ -11,6 +11,7 @@ use base::time::Clock;
 use jiff::Timestamp;
 use model::meta;
 use model::quantity::{Notation, Quantity};
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::objects::Objects;
 use registry::status::Status;
@@ -58,7 +59,7 @@ impl Plugin for ResourceQuota {
         let (a, now) = (review.attributes, self.clock.now());
         let objects = self.objects.as_deref();
         review.lookup.load("", "resourcequotas").await;
-        known(objects, "", "resourcequotas")?;
+        known(objects, GroupResource::core("resourcequotas"))?;
         let mut quotas = review.lookup.list("", "resourcequotas", Some(&a.namespace));
         quotas.retain(|quota| quota::in_scope(quota, &a.resource, review.object));
         for quota in &quotas {
@@ -70,7 +71,7 @@ impl Plugin for ResourceQuota {
         }
         review.lookup.load(&a.group, &a.resource).await;
         let judge_all = |coming: &[Coming]| {
-            known(objects, &a.group, &a.resource)?;
+            known(objects, GroupResource { group: &a.group, resource: &a.resource })?;
             quotas.iter().try_for_each(|quota| judge(review, &self.tallies, quota, coming, now))
         };
         let Some(objects) = objects.filter(|_| !review.dry_run) else { return judge_all(&[]) };
@@ -84,9 +85,9 @@ impl Plugin for ResourceQuota {
     }
 }
 
-/// What cannot be counted now is not let in: an empty cache would say that nothing is used.
-fn known(objects: Option<&Objects>, group: &str, resource: &str) -> Result<(), Status> {
-    let is_known = objects.is_none_or(|objects| objects.cache.kind(group, resource).is_ready());
+/// Refuses what cannot be counted now: an empty cache would say that nothing is used.
+fn known(objects: Option<&Objects>, of: GroupResource<'_>) -> Result<(), Status> {
+    let is_known = objects.is_none_or(|objects| objects.cache.kind(of.group, of.resource).is_ready());
     if is_known { Ok(()) } else { Err(store::error::Error::TimedOut.into()) }
 }
 
@@ -171,7 +172,7 @@ fn judge(
     Err(review.forbidden(&why))
 }
 
-/// What the stored and the coming objects of the resource use of a quota; a new object of a name that is taken replaces
+/// Usage of a quota by the stored and the coming objects of the resource. A new object of a name that is taken replaces
 /// nothing. One that is being changed counts as the larger of what it is and what it becomes.
 fn used(
     review: &Review<'_>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::time::Stopwatch;
 use registry::status::Status;
 
-use super::timing::{Round, Times};
+use super::timing::{Outcome, Round, Times};
 use super::{Plugin, Review};
 
 /// The plugins of one server, in the order they run.
@@ -37,7 +37,7 @@ impl Admission {
     pub async fn run(&self, review: &mut Review<'_>, round: Round) -> Result<(), Status> {
         let whole = Stopwatch::start();
         let outcome = self.ask(review, round).await;
-        self.times.step(round, review.operation, outcome.is_err(), whole.elapsed());
+        self.times.step(round, review.operation, Outcome::of(&outcome), whole.elapsed());
         outcome
     }
 
@@ -49,7 +49,7 @@ impl Admission {
                     Round::Admit => plugin.admit(review).await,
                     Round::Validate => plugin.validate(review).await,
                 };
-                self.times.plugin(plugin.name(), round, review.operation, outcome.is_err(), own.elapsed());
+                self.times.plugin(plugin.name(), round, review.operation, Outcome::of(&outcome), own.elapsed());
                 outcome?;
             }
             if round == Round::Validate || !review.again.wanted() {

@@ -41,7 +41,8 @@ impl Plugin for RuntimeClass {
             if !selector.is_null() && selector != value {
                 let (class, pod) = (value.as_str().unwrap_or_default(), selector.as_str().unwrap_or_default());
                 let why = format!(
-                    "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {class}; pod.spec.nodeSelector[{key}] = {pod}"
+                    "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {class}; pod.spec.nodeSelector[{key}] = \
+                     {pod}"
                 );
                 return Err(review.forbidden(&why));
             }

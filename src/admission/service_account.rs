@@ -136,7 +136,8 @@ fn mount_token(spec: &mut Value, rng: &Rng) {
     volumes.push(json!({"name": volume, "projected": {"defaultMode": 0o644, "sources": [
         {"serviceAccountToken": {"expirationSeconds": WARN_ONLY_LIFE_SECS, "path": "token"}},
         {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]}},
+        {"downwardAPI": {"items": [{"path": "namespace",
+        "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]}},
     ]}}));
     spec["volumes"] = Value::Array(volumes);
 }
@@ -158,7 +159,8 @@ fn limit_secrets(review: &Review<'_>, account: &Value) -> Result<(), Status> {
     for volume in spec["volumes"].as_array().into_iter().flatten() {
         if let Some(name) = volume["secret"]["secretName"].as_str().filter(|name| !listed("secrets", name)) {
             let why = format!(
-                "volume with secret.secretName={name:?} is not allowed because service account {who} does not reference that secret"
+                "volume with secret.secretName={name:?} is not allowed because service account {who} does not \
+                 reference that secret"
             );
             return Err(review.forbidden(&why));
         }
@@ -173,7 +175,8 @@ fn limit_secrets(review: &Review<'_>, account: &Value) -> Result<(), Status> {
             if let Some(name) = from.into_iter().find(|name| !listed("secrets", name)) {
                 let container = container["name"].as_str().unwrap_or_default();
                 let why = format!(
-                    "container {container} with envFrom referencing secret.secretName={name:?} is not allowed because service account {who} does not reference that secret"
+                    "container {container} with envFrom referencing secret.secretName={name:?} is not allowed because \
+                     service account {who} does not reference that secret"
                 );
                 return Err(review.forbidden(&why));
             }
@@ -183,7 +186,8 @@ fn limit_secrets(review: &Review<'_>, account: &Value) -> Result<(), Status> {
                     let (container, env) =
                         (container["name"].as_str().unwrap_or_default(), env["name"].as_str().unwrap_or_default());
                     let why = format!(
-                        "container {container} with envVar {env} referencing secret.secretName={name:?} is not allowed because service account {who} does not reference that secret"
+                        "container {container} with envVar {env} referencing secret.secretName={name:?} is not allowed \
+                         because service account {who} does not reference that secret"
                     );
                     return Err(review.forbidden(&why));
                 }
@@ -193,7 +197,8 @@ fn limit_secrets(review: &Review<'_>, account: &Value) -> Result<(), Status> {
     for secret in spec["imagePullSecrets"].as_array().into_iter().flatten() {
         if let Some(name) = secret["name"].as_str().filter(|name| !listed("imagePullSecrets", name)) {
             let why = format!(
-                "imagePullSecret.name={name:?} is not allowed because service account {who} does not reference that imagePullSecret"
+                "imagePullSecret.name={name:?} is not allowed because service account {who} does not reference that \
+                 imagePullSecret"
             );
             return Err(review.forbidden(&why));
         }

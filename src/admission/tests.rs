@@ -95,7 +95,10 @@ async fn nothing_is_created_in_a_namespace_that_goes_or_is_not_there() {
 #[tokio::test]
 async fn a_pod_finds_its_accounts_token_in_the_usual_place() {
     let plugin = service_account::ServiceAccount { rng: Rng::from_seed(1) };
-    let account = |automount: bool| json!({"metadata": {"name": "default", "namespace": "default"}, "automountServiceAccountToken": automount});
+    let account = |automount: bool| {
+        json!({"metadata": {"name": "default", "namespace": "default"},
+        "automountServiceAccountToken": automount})
+    };
     let pod = || {
         json!({"spec": {"containers": [{"name": "a"}, {"name": "b", "volumeMounts": [
         {"name": "own", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}]}]}})
@@ -129,7 +132,10 @@ async fn a_pod_finds_its_accounts_token_in_the_usual_place() {
 
 #[tokio::test]
 async fn priority_is_the_classs_and_nobody_elses() {
-    let class = |name: &str, value: i64, default: bool| json!({"metadata": {"name": name}, "value": value, "globalDefault": default});
+    let class = |name: &str, value: i64, default: bool| {
+        json!({"metadata": {"name": name}, "value": value,
+        "globalDefault": default})
+    };
     let create = |spec: Value| {
         let pod = case(Operation::Create, "pods", "p", json!({ "spec": spec }));
         pod.with("scheduling.k8s.io", "priorityclasses", class("high", 1000, false)).with(
@@ -153,7 +159,10 @@ async fn priority_is_the_classs_and_nobody_elses() {
 #[tokio::test]
 async fn a_node_touches_only_itself_and_its_pods() {
     let plugin = node_restriction::NodeRestriction(Arc::new(authz::union::Masters));
-    let node = |taints: Value, labels: Value| json!({"metadata": {"name": "n1", "labels": labels}, "spec": {"taints": taints}});
+    let node = |taints: Value, labels: Value| {
+        json!({"metadata": {"name": "n1", "labels": labels},
+        "spec": {"taints": taints}})
+    };
     let plain = || node(json!([]), json!({"kubernetes.io/hostname": "n1", "own.example/x": "y"}));
     let change = |new: Value| case(Operation::Update, "nodes", "n1", new).by("n1").over(plain());
     change(plain()).run(&plugin).await.unwrap();
@@ -303,7 +312,8 @@ async fn a_nodes_mirror_pod_names_no_object_and_belongs_to_the_node() {
 #[tokio::test]
 async fn an_account_that_limits_secrets_limits_every_way_to_name_one() {
     let plugin = service_account::ServiceAccount { rng: Rng::from_seed(1) };
-    let account = json!({"metadata": {"name": "sa", "namespace": "default", "annotations": {"kubernetes.io/enforce-mountable-secrets": "True"}},
+    let account = json!({"metadata": {"name": "sa", "namespace": "default",
+        "annotations": {"kubernetes.io/enforce-mountable-secrets": "True"}},
         "secrets": [{"name": "mine"}], "automountServiceAccountToken": false});
     let pod = |list: &str, container: Value| {
         let mut pod = json!({"metadata": {"name": "p"}, "spec": {"serviceAccountName": "sa"}});
@@ -331,11 +341,14 @@ async fn an_account_that_limits_secrets_limits_every_way_to_name_one() {
 #[tokio::test]
 async fn a_node_asks_for_tokens_of_the_audiences_that_its_pods_name() {
     let plugin = node_restriction::NodeRestriction(Arc::new(authz::union::Masters));
-    let pod = json!({"metadata": {"name": "p", "namespace": "default", "uid": "u"}, "spec": {"nodeName": "n1", "volumes": [
-        {"name": "v", "projected": {"sources": [{"serviceAccountToken": {"audience": "vault"}}]}}, {"name": "c", "csi": {"driver": "d.x"}}]}});
+    let pod = json!({"metadata": {"name": "p", "namespace": "default", "uid": "u"},
+        "spec": {"nodeName": "n1", "volumes": [
+        {"name": "v", "projected": {"sources": [{"serviceAccountToken": {"audience": "vault"}}]}},
+        {"name": "c", "csi": {"driver": "d.x"}}]}});
     let driver = json!({"metadata": {"name": "d.x"}, "spec": {"tokenRequests": [{"audience": "drive"}]}});
     let token = |audiences: Value| {
-        let request = json!({"spec": {"audiences": audiences, "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "u"}}});
+        let request = json!({"spec": {"audiences": audiences,
+            "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p", "uid": "u"}}});
         let mut token =
             case(Operation::Create, "serviceaccounts", "sa", request).by("n1").with("", "pods", pod.clone());
         token.attributes.subresource = "token".into();
@@ -380,7 +393,8 @@ async fn of_a_claim_a_node_writes_what_it_measured() {
 #[tokio::test]
 async fn limit_ranges_fill_in_and_refuse() {
     let range = json!({"metadata": {"name": "r", "namespace": "default"}, "spec": {"limits": [
-        {"type": "Container", "default": {"cpu": "500m"}, "defaultRequest": {"cpu": "100m"}, "max": {"cpu": "1"}, "min": {"cpu": "50m"}}]}});
+        {"type": "Container", "default": {"cpu": "500m"}, "defaultRequest": {"cpu": "100m"}, "max": {"cpu": "1"},
+        "min": {"cpu": "50m"}}]}});
     let create = |resources: Value| {
         let pod = json!({"metadata": {}, "spec": {"containers": [{"name": "c", "resources": resources}]}});
         case(Operation::Create, "pods", "p", pod).with("", "limitranges", range.clone())
@@ -406,8 +420,12 @@ async fn limit_ranges_fill_in_and_refuse() {
 /// Spec: upstream v1.36 `LimitRanger.SupportsAttributes`.
 #[tokio::test]
 async fn a_resize_keeps_the_range_and_what_is_dying_is_left_alone() {
-    let range = json!({"metadata": {"name": "l", "namespace": "default"}, "spec": {"limits": [{"type": "Container", "max": {"cpu": "500m"}}]}});
-    let pod = |cpu: &str| json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": cpu}}}]}});
+    let range = json!({"metadata": {"name": "l", "namespace": "default"},
+        "spec": {"limits": [{"type": "Container", "max": {"cpu": "500m"}}]}});
+    let pod = |cpu: &str| {
+        json!({"metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": {"cpu": cpu}}}]}})
+    };
     let resize = |subresource: &str, old: Value| {
         let mut case = case(Operation::Update, "pods", "p", pod("1")).with("", "limitranges", range.clone()).over(old);
         case.attributes.subresource = subresource.into();
@@ -423,8 +441,12 @@ async fn a_resize_keeps_the_range_and_what_is_dying_is_left_alone() {
 
 #[tokio::test]
 async fn quota_counts_what_is_there_and_names_what_is_missing() {
-    let quota = json!({"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": {"pods": "2", "requests.cpu": "1"}}});
-    let pod = |name: &str, cpu: &str| json!({"metadata": {"name": name, "namespace": "default"}, "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}});
+    let quota = json!({"metadata": {"name": "q", "namespace": "default"},
+        "spec": {"hard": {"pods": "2", "requests.cpu": "1"}}});
+    let pod = |name: &str, cpu: &str| {
+        json!({"metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]}})
+    };
     let create = |cpu: &str| {
         case(Operation::Create, "pods", "new", pod("new", cpu)).with("", "resourcequotas", quota.clone()).with(
             "",
@@ -433,7 +455,8 @@ async fn quota_counts_what_is_there_and_names_what_is_missing() {
         )
     };
     create("400m").run(&resource_quota::ResourceQuota::new(None, base::time::Clock::system())).await.unwrap();
-    let text = "pods \"new\" is forbidden: exceeded quota: q, requested: requests.cpu=500m, used: requests.cpu=600m, limited: requests.cpu=1";
+    let text = "pods \"new\" is forbidden: exceeded quota: q, requested: requests.cpu=500m, used: requests.cpu=600m, \
+                limited: requests.cpu=1";
     assert_eq!(
         create("500m").run(&resource_quota::ResourceQuota::new(None, base::time::Clock::system())).await.unwrap_err(),
         text
@@ -480,7 +503,8 @@ async fn the_plugins_that_must_be_enabled_do_as_upstreams() {
     let kept = service(json!(["192.0.2.1"])).over(json!({"spec": {"externalIPs": ["192.0.2.1"]}}));
     kept.run(&deny_external_ips::DenyServiceExternalIPs).await.unwrap();
 
-    let asks = json!({"containers": [{"resources": {"requests": {"example.com/gpu": "1", "cpu": "1", "kubernetes.io/x": "1"}}}]});
+    let asks = json!({"containers": [{"resources": {"requests": {"example.com/gpu": "1", "cpu": "1",
+        "kubernetes.io/x": "1"}}}]});
     let made = pod(asks).run(&extended_resource_toleration::ExtendedResourceToleration).await.unwrap();
     assert_eq!(made["spec"]["tolerations"], json!([{"key": "example.com/gpu", "operator": "Exists"}]));
 
@@ -493,7 +517,8 @@ async fn the_plugins_that_must_be_enabled_do_as_upstreams() {
 
 #[tokio::test]
 async fn a_namespaces_node_selector_joins_its_pods_and_conflicts_are_refused() {
-    let config = json!({"podNodeSelectorPluginConfig": {"clusterDefaultNodeSelector": "disk=ssd", "default": "disk=ssd,team=a"}});
+    let config = json!({"podNodeSelectorPluginConfig": {"clusterDefaultNodeSelector": "disk=ssd",
+        "default": "disk=ssd,team=a"}});
     let plugin = pod_node_selector::PodNodeSelector(pod_node_selector::Selectors::of(&config, "").unwrap());
     let pod = |selector: Value, annotation: Option<&str>| {
         let mut namespace = namespace("Active");
@@ -566,7 +591,8 @@ async fn an_owner_is_named_by_who_may_delete_the_object_and_blocked_by_who_may_f
 #[tokio::test]
 async fn a_namespaces_tolerations_join_its_pods_and_a_list_bounds_them() {
     let config = json!({"apiVersion": "podtolerationrestriction.admission.k8s.io/v1alpha1", "kind": "Configuration",
-        "default": [{"key": "cluster", "operator": "Exists"}], "whitelist": [{"key": "cluster", "operator": "Exists"}]});
+        "default": [{"key": "cluster", "operator": "Exists"}],
+        "whitelist": [{"key": "cluster", "operator": "Exists"}]});
     let plugin = pod_toleration_restriction::PodTolerationRestriction(
         pod_toleration_restriction::Tolerations::of(&config, "").unwrap(),
     );
@@ -582,13 +608,14 @@ async fn a_namespaces_tolerations_join_its_pods_and_a_list_bounds_them() {
     let made = pod(Value::Null, Value::Null).run(&plugin).await.unwrap();
     assert_eq!(made["spec"]["tolerations"], config["default"]);
     let own = json!({"scheduler.alpha.kubernetes.io/defaultTolerations": "[{\"key\":\"a\",\"operator\":\"Exists\"}]",
-                     "scheduler.alpha.kubernetes.io/tolerationsWhitelist": "[{\"key\":\"a\",\"operator\":\"Exists\"}]"});
+                     "scheduler.alpha.kubernetes.io/tolerationsWhitelist": r#"[{"key":"a","operator":"Exists"}]"#});
     let made = pod(own.clone(), Value::Null).run(&plugin).await.unwrap();
     assert_eq!(made["spec"]["tolerations"], json!([{"key": "a", "operator": "Exists"}]));
     let text =
         "pod tolerations (possibly merged with namespace default tolerations) conflict with its namespace whitelist";
     assert_eq!(pod(own, json!([{"key": "b", "operator": "Exists"}])).run(&plugin).await.unwrap_err(), text);
-    let empty = json!({"scheduler.alpha.kubernetes.io/defaultTolerations": "", "scheduler.alpha.kubernetes.io/tolerationsWhitelist": ""});
+    let empty = json!({"scheduler.alpha.kubernetes.io/defaultTolerations": "",
+        "scheduler.alpha.kubernetes.io/tolerationsWhitelist": ""});
     assert!(
         pod(empty, json!([{"key": "b", "operator": "Exists"}])).run(&plugin).await.is_ok(),
         "an empty list bounds nothing"
@@ -627,7 +654,8 @@ async fn who_vouches_for_a_signer_may_attest() {
     let text = bundle("a.b/c").run(&plugin(false)).await.unwrap_err();
     assert_eq!(
         text,
-        "clustertrustbundles.certificates.k8s.io \"b\" is forbidden: user not permitted to attest for signerName \"a.b/c\""
+        "clustertrustbundles.certificates.k8s.io \"b\" is forbidden: user not permitted to attest for signerName \
+         \"a.b/c\""
     );
     bundle("a.b/c").run(&plugin(true)).await.unwrap();
     bundle("").run(&plugin(false)).await.unwrap();
@@ -640,7 +668,10 @@ async fn who_vouches_for_a_signer_may_attest() {
 
 #[tokio::test]
 async fn a_pod_is_not_resized_beyond_what_its_node_can() {
-    let pod = |cpu: &str, whole: Value| json!({"spec": {"nodeName": "n", "resources": whole, "containers": [{"resources": {"requests": {"cpu": cpu}}}]}});
+    let pod = |cpu: &str, whole: Value| {
+        json!({"spec": {"nodeName": "n", "resources": whole,
+        "containers": [{"resources": {"requests": {"cpu": cpu}}}]}})
+    };
     let node = |features: Value| {
         let status = json!({"allocatable": {"cpu": "2", "memory": "1Gi"}, "declaredFeatures": features});
         json!({"metadata": {"name": "n", "namespace": ""}, "status": status})
@@ -654,13 +685,15 @@ async fn a_pod_is_not_resized_beyond_what_its_node_can() {
     let capacity = pod_resize::PodResizeValidator;
     resize(pod("2", Value::Null), json!([])).run(&capacity).await.unwrap();
     let text = resize(pod("3", Value::Null), json!([])).run(&capacity).await.unwrap_err();
-    let wanted = "pods \"p\" is forbidden: node didn't have enough allocatable resources: cpu, requested: 3000, allocatable: 2000";
+    let wanted = "pods \"p\" is forbidden: node didn't have enough allocatable resources: cpu, requested: 3000, \
+                  allocatable: 2000";
     assert_eq!(text, wanted);
     let features = node_declared_features::NodeDeclaredFeatureValidator;
     let whole = json!({"limits": {"cpu": "2"}});
     resize(pod("2", Value::Null), json!([])).run(&features).await.unwrap();
     let text = resize(pod("1", whole.clone()), json!(["Other"])).run(&features).await.unwrap_err();
-    let wanted = "pods \"p\" is forbidden: pod update requires features InPlacePodLevelResourcesVerticalScaling which are not available on node \"n\"";
+    let wanted = "pods \"p\" is forbidden: pod update requires features InPlacePodLevelResourcesVerticalScaling which \
+                  are not available on node \"n\"";
     assert_eq!(text, wanted);
     resize(pod("1", whole), json!(["InPlacePodLevelResourcesVerticalScaling"])).run(&features).await.unwrap();
 }
@@ -677,7 +710,8 @@ async fn hard_anti_affinity_reaches_no_further_than_a_node() {
     let text = pod("zone").run(&plugin).await.unwrap_err();
     assert!(
         text.contains(
-            "affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey zone but only key kubernetes.io/hostname is allowed"
+            "affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey zone but only key \
+             kubernetes.io/hostname is allowed"
         ),
         "{text}"
     );

@@ -38,7 +38,8 @@ impl Plugin for PersistentVolumeClaimResize {
         if grows {
             return Ok(());
         }
-        let why = "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize";
+        let why = "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must \
+                   support resize";
         Err(review.forbidden(why))
     }
 }

@@ -237,7 +237,8 @@ fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
         let mut guard = SourceGuard::default();
         let mut written = (Vec::new(), None, false);
         loop {
-            guard.keep(cni::source_guard_is_possible, GUARD_AGAIN).await;
+            let ask = || cni::source_guard_is_possible().map_err(|refused| refused.to_string());
+            guard.keep(ask, GUARD_AGAIN).await;
             let mtu = *mtus.borrow_and_update();
             let spec = nodes.get("", &node_name).and_then(|node| node.spec.clone()).unwrap_or_default();
             let all = spec.pod_cidrs.unwrap_or_default();

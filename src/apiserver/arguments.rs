@@ -187,7 +187,10 @@ impl Arguments {
             "api-audiences" => self.api_audiences = list(value),
             "enable-admission-plugins" => self.plugins.0.extend(plugins(value)?),
             "disable-admission-plugins" => self.plugins.1.extend(plugins(value)?),
-            "admission-control-config-file" => self.admission = AdmissionConfiguration::read(&PathBuf::from(value))?,
+            "admission-control-config-file" => {
+                self.admission = AdmissionConfiguration::read(&PathBuf::from(value))
+                    .map_err(|err| base::chain::Chain(&err).to_string())?;
+            }
             "encryption-provider-config" => self.encryption_config = file()?,
             "max-requests-inflight" => self.inflight.0 = number(value)?,
             "max-mutating-requests-inflight" => self.inflight.1 = number(value)?,
@@ -202,7 +205,9 @@ impl Arguments {
             "tls-min-version" => self.tls.set_min_version(value).map_err(|err| err.to_string())?,
             "tls-cipher-suites" => self.tls.set_suites(&list(value)).map_err(|err| err.to_string())?,
             _ if name.starts_with("service-account-") && self.accounts.set(name, value)? => {}
-            _ if name.starts_with("oidc-") => return self.oidc.set(name, value),
+            _ if name.starts_with("oidc-") => {
+                self.oidc.set(name, value).map_err(|err| base::chain::Chain(&err).to_string())?;
+            }
             _ if FIXED.iter().any(|(n, v)| *n == name && v.eq_ignore_ascii_case(value)) => {}
             _ if name.starts_with("audit-") && self.audit.set(name, value)? => {}
             _ => return Err(refusal(name)),
@@ -376,7 +381,7 @@ fn modes(value: &str) -> Result<Vec<String>, String> {
 /// Names of admission plugins, each of which must exist here.
 fn plugins(value: &str) -> Result<Vec<String>, String> {
     let names = list(value);
-    names.iter().try_for_each(|name| names::known(name))?;
+    names.iter().try_for_each(|name| names::known(name)).map_err(|err| err.to_string())?;
     Ok(names)
 }
 

@@ -139,7 +139,7 @@ impl Parts {
                 .as_deref()
                 .map(TokenFile::read)
                 .transpose()
-                .map_err(|why| flag("token-auth-file", why))?,
+                .map_err(|err| flag("token-auth-file", base::chain::Chain(&err).to_string()))?,
             token_webhook: arguments.token_webhook.as_ref().map(remote).transpose()?,
             authentication: authentication(arguments)?,
             modes: authorizers::modes(arguments)?,

@@ -61,7 +61,8 @@ impl TokenAuthenticator for BootstrapTokens {
         for group in field(&secret, "auth-extra-groups").split(',').filter(|group| !group.is_empty()) {
             if !group.starts_with("system:bootstrappers:") {
                 return Err(AuthnError(format!(
-                    "bootstrap group {group:?} is invalid (must match \\Asystem:bootstrappers:[a-z0-9:-]{{0,255}}[a-z0-9]\\z)"
+                    "bootstrap group {group:?} is invalid (must match \
+                     \\Asystem:bootstrappers:[a-z0-9:-]{{0,255}}[a-z0-9]\\z)"
                 )));
             }
             groups.push(group.to_owned());

@@ -1,4 +1,4 @@
-//! Who gets in, and who does not.
+//! Credentials that are taken, and those that are not.
 
 use std::collections::BTreeMap;
 
@@ -97,7 +97,8 @@ fn objects() -> Objects {
         (
             "",
             "pods",
-            json!({"metadata": {"name": "p", "namespace": "default", "uid": "pod-uid"}, "spec": {"serviceAccountName": "web", "nodeName": "n1"}}),
+            json!({"metadata": {"name": "p", "namespace": "default", "uid": "pod-uid"},
+                "spec": {"serviceAccountName": "web", "nodeName": "n1"}}),
         ),
         ("", "nodes", json!({"metadata": {"name": "n1", "uid": "node-uid"}})),
     ])
@@ -141,7 +142,8 @@ async fn only_a_front_proxy_may_speak_for_others() {
 #[tokio::test]
 async fn a_pods_token_tells_pod_and_node_and_lasts_a_year() {
     let world = world();
-    let bound = json!({"expirationSeconds": WARN_ONLY_LIFE_SECS, "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "pod-uid"}});
+    let bound = json!({"expirationSeconds": WARN_ONLY_LIFE_SECS,
+        "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "pod-uid"}});
     let answer = issue(&world, bound).await.unwrap();
     assert_eq!(answer["status"]["expirationTimestamp"], "2026-11-21T05:00:07Z");
     let token = answer["status"]["token"].as_str().unwrap();
@@ -180,7 +182,8 @@ async fn an_old_token_that_was_marked_invalid_counts_no_more() {
     let world = world();
     let claim = |field: &str| format!("kubernetes.io/serviceaccount/{field}");
     let token = world.pki.signer().unwrap().sign(&json!({
-        "iss": "kubernetes/serviceaccount", "sub": "system:serviceaccount:default:web", claim("namespace"): "default", claim("secret.name"): "t",
+        "iss": "kubernetes/serviceaccount", "sub": "system:serviceaccount:default:web", claim("namespace"): "default",
+        claim("secret.name"): "t",
         claim("service-account.name"): "web", claim("service-account.uid"): "sa-uid",
     }));
     let token = token.unwrap();
@@ -218,7 +221,8 @@ async fn a_token_for_others_is_none_for_us() {
 async fn token_requests_are_refused_with_upstreams_texts() {
     let world = world();
     let short = issue(&world, json!({"expirationSeconds": 599})).await.unwrap_err();
-    let text = "TokenRequest.authentication.k8s.io \"web\" is invalid: spec.expirationSeconds: Invalid value: 599: may not specify a duration less than 10 minutes";
+    let text = "TokenRequest.authentication.k8s.io \"web\" is invalid: spec.expirationSeconds: Invalid value: 599: may \
+                not specify a duration less than 10 minutes";
     assert_eq!(short.message, text);
     let gone =
         issue(&world, json!({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": "q"}})).await.unwrap_err();
@@ -234,9 +238,12 @@ async fn bootstrap_tokens_and_passwords_let_machines_join() {
     let world = world();
     let enc = |text: &str| base64::Engine::encode(&base64::engine::general_purpose::STANDARD, text);
     let secret = |expires: &str| {
-        json!({"metadata": {"name": "bootstrap-token-abc123", "namespace": "kube-system"}, "type": "bootstrap.kubernetes.io/token",
-        "data": {"token-id": enc("abc123"), "token-secret": enc("0123456789abcdef"), "usage-bootstrap-authentication": enc("true"),
-                 "expiration": enc(expires), "auth-extra-groups": enc("system:bootstrappers:kedge:default-node-token")}})
+        json!({"metadata": {"name": "bootstrap-token-abc123", "namespace": "kube-system"},
+            "type": "bootstrap.kubernetes.io/token",
+        "data": {"token-id": enc("abc123"), "token-secret": enc("0123456789abcdef"),
+        "usage-bootstrap-authentication": enc("true"),
+                 "expiration": enc(expires),
+                 "auth-extra-groups": enc("system:bootstrappers:kedge:default-node-token")}})
     };
     let live = world.chain(Objects::of([("", "secrets", secret("2026-12-01T00:00:00Z"))]));
     let user = bearer(&live, "abc123.0123456789abcdef").await.unwrap().unwrap();

@@ -10,13 +10,12 @@ use schema::validate::error::FieldError;
 use serde_json::Value;
 
 use super::jwt::{Mapping, Rule, Settings};
+use super::oidc::ALGORITHMS;
 
 /// The versions of the file that are read.
 const VERSIONS: [&str; 3] =
     ["apiserver.config.k8s.io/v1", "apiserver.config.k8s.io/v1beta1", "apiserver.config.k8s.io/v1alpha1"];
 const ISSUERS_MAX: usize = 64;
-/// Every algorithm that a structured configuration takes.
-const ALGORITHMS: [&str; 8] = ["RS256", "RS384", "RS512", "ES256", "ES384", "PS256", "PS384", "PS512"];
 
 /// Paths that are open to a request without credentials.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,9 +34,9 @@ pub enum Anonymous {
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigurationError {
-    /// It is no YAML.
-    #[error(transparent)]
-    Syntax(#[from] serde_saphyr::Error),
+    /// It is no YAML. The parser's text has its causes in it, so they are no source.
+    #[error("{0}")]
+    Syntax(Box<serde_saphyr::Error>),
     /// It is something else.
     #[error("no kind {kind:?} is registered for version {version:?}")]
     Kind { kind: String, version: String },
@@ -47,6 +46,12 @@ pub enum ConfigurationError {
     /// A field of it is wrong.
     #[error(transparent)]
     Field(#[from] FieldError),
+}
+
+impl From<serde_saphyr::Error> for ConfigurationError {
+    fn from(err: serde_saphyr::Error) -> ConfigurationError {
+        ConfigurationError::Syntax(Box::new(err))
+    }
 }
 
 /// A file, read.
@@ -344,7 +349,7 @@ fn extra(mappings: &Value, path: &str) -> Result<Vec<(String, Program)>, Configu
     Ok(out)
 }
 
-/// Who names users by their e-mail looks at whether it was verified.
+/// A configuration that names users by their e-mail must look at whether it was verified.
 fn verified_email(
     username: &Mapping,
     extra: &[(String, Program)],
@@ -360,8 +365,8 @@ fn verified_email(
         return Ok(());
     }
     let why = "claims.email_verified must be used in claimMappings.username.expression or \
-               claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when claims.email is used in \
-               claimMappings.username.expression";
+               claimMappings.extra[*].valueExpression or claimValidationRules[*].expression when claims.email is used \
+               in claimMappings.username.expression";
     Err(FieldError::invalid(format!("{path}.username.expression"), name.text.as_str(), why).into())
 }
 
@@ -379,7 +384,11 @@ mod tests {
     #[test]
     fn a_file_is_read_or_refused_with_the_place_that_is_wrong() {
         let good = format!(
-            "{ISSUER}  claimMappings:\n    username: {{expression: \"'x:' + claims.sub\"}}\n    groups: {{claim: groups, prefix: ''}}\n    extra: [{{key: a.b/c, valueExpression: claims.tid}}]\n  claimValidationRules: [{{expression: \"claims.exp - claims.nbf <= 86400\", message: long}}]\n  userValidationRules: [{{expression: \"!user.username.startsWith('system:')\"}}]\nanonymous: {{enabled: true, conditions: [{{path: /livez}}]}}\n"
+            "{ISSUER}  claimMappings:\n    username: {{expression: \"'x:' + claims.sub\"}}\n    groups: {{claim: \
+             groups, prefix: ''}}\n    extra: [{{key: a.b/c, valueExpression: claims.tid}}]\n  claimValidationRules: \
+             [{{expression: \"claims.exp - claims.nbf <= 86400\", message: long}}]\n  userValidationRules: \
+             [{{expression: \"!user.username.startsWith('system:')\"}}]\n\
+             anonymous: {{enabled: true, conditions: [{{path: /livez}}]}}\n"
         );
         let read = parse(&good).unwrap();
         assert_eq!((read.issuers.len(), read.anonymous), (1, Some(Anonymous::Paths(vec!["/livez".into()]))));
@@ -397,5 +406,90 @@ mod tests {
         );
         assert!(why("  claimMapping: {}").contains("unknown field \"jwt[0].claimMapping\""));
         assert!(parse("jwt: [{issuer: {url: 'http://i'}}]").unwrap_err().contains("URL scheme must be https"));
+    }
+
+    /// The cases of upstream's pkg/apis/apiserver/validation/validation_test.go that a file can have (v1.36).
+    #[test]
+    fn each_rule_of_upstreams_validation_has_its_text() {
+        let issuer = |fields: &str| format!("jwt:\n- issuer: {{{fields}}}\n");
+        let claims = |fields: &str| {
+            format!("{ISSUER}  claimMappings:\n    username: {{claim: sub, prefix: ''}}\n    {fields}\n")
+        };
+        let rules = |fields: &str| {
+            let names = "  claimMappings: {username: {claim: sub, prefix: ''}}\n";
+            format!("{ISSUER}{names}  {fields}\n")
+        };
+        for (text, wanted) in [
+            (issuer("audiences: [c]"), "jwt[0].issuer.url: Required value: URL is required"),
+            (
+                issuer("url: 'https://u@i', audiences: [c]"),
+                "jwt[0].issuer.url: Invalid value: \"https://u@i\": URL must not contain a username or password",
+            ),
+            (
+                issuer("url: 'https://i?q', audiences: [c]"),
+                "jwt[0].issuer.url: Invalid value: \"https://i?q\": URL must not contain a query",
+            ),
+            (
+                issuer("url: 'https://i', discoveryURL: 'https://i/', audiences: [c]"),
+                "jwt[0].issuer.discoveryURL: Invalid value: \"https://i/\": discoveryURL must be different from URL",
+            ),
+            (
+                issuer("url: 'https://i', egressSelectorType: cluster, audiences: [c]"),
+                "jwt[0].issuer.egressSelectorType: Forbidden: kedge has no egress selectors",
+            ),
+            (
+                issuer("url: 'https://i'"),
+                "jwt[0].issuer.audiences: Required value: at least one jwt[*].issuer.audiences is required",
+            ),
+            (
+                issuer("url: 'https://i', audiences: [c, d]"),
+                "jwt[0].issuer.audienceMatchPolicy: Invalid value: \"\": audienceMatchPolicy must be MatchAny for \
+                 multiple audiences",
+            ),
+            (ISSUER.to_owned(), "jwt[0].claimMappings.username: Required value: claim or expression is required"),
+            (
+                claims("groups: {claim: g, prefix: '', expression: x}"),
+                "jwt[0].claimMappings.groups: Invalid value: \"\": claim and expression can't both be set",
+            ),
+            (
+                claims("extra: [{key: plain, valueExpression: claims.x}]"),
+                "jwt[0].claimMappings.extra[0].key: Invalid value: \"plain\": must be a domain-prefixed path (such as \
+                 \"acme.io/foo\")",
+            ),
+            (
+                claims("extra: [{key: a.io/X, valueExpression: claims.x}]"),
+                "jwt[0].claimMappings.extra[0].key: Invalid value: \"a.io/X\": key must be lowercase",
+            ),
+            (
+                claims("extra: [{key: a.io/x}]"),
+                "jwt[0].claimMappings.extra[0].valueExpression: Required value: valueExpression is required",
+            ),
+            (
+                rules("claimValidationRules: [{claim: a, expression: b}]"),
+                "jwt[0].claimValidationRules[0]: Invalid value: \"a\": claim and expression can't both be set",
+            ),
+            (
+                rules("claimValidationRules: [{}]"),
+                "jwt[0].claimValidationRules[0]: Required value: claim or expression is required",
+            ),
+            (
+                rules("claimValidationRules: [{claim: a, message: m}]"),
+                "jwt[0].claimValidationRules[0].message: Invalid value: \"m\": message can't be set when claim is set",
+            ),
+            (
+                rules("userValidationRules: [{message: m}]"),
+                "jwt[0].userValidationRules[0].expression: Required value: expression is required",
+            ),
+            (
+                rules("userValidationRules: [{expression: user.username}]"),
+                "jwt[0].userValidationRules[0].expression: Invalid value: \"user.username\": must evaluate to bool",
+            ),
+        ] {
+            assert_eq!(parse(&text).unwrap_err(), wanted, "{text}");
+        }
+        assert!(parse("anonymous: {enabled: false, conditions: [{path: /a}]}").unwrap_err().contains("should be set"));
+        assert_eq!(parse("anonymous: {enabled: true}").unwrap().anonymous, Some(Anonymous::Any));
+        assert_eq!(parse("anonymous: {enabled: false}").unwrap().anonymous, Some(Anonymous::Nothing));
+        assert_eq!(parse("").unwrap().anonymous, None);
     }
 }

@@ -16,7 +16,7 @@ use super::TokenIssuer;
 const LIFE_SECS_MIN: i64 = 10 * 60;
 /// Longest life that may be asked for.
 const LIFE_SECS_MAX: i64 = 1 << 32;
-/// What a pod's default token asks for: one hour and seven seconds, by which the server knows it.
+/// Lifetime that a pod's default token asks for: one hour and seven seconds, by which the server knows it.
 pub const WARN_ONLY_LIFE_SECS: i64 = 60 * 60 + 7;
 /// How long a pod's default token really holds, for clients that do not read it anew.
 const EXTENDED_LIFE_SECS: i64 = 365 * 24 * 60 * 60;
@@ -156,7 +156,8 @@ fn bound_object(account: &Value, reference: &Value, lookup: &dyn Lookup) -> Resu
     let (asked, uid) = (text("uid"), meta::uid(&object));
     if !asked.is_empty() && asked != uid {
         let why = format!(
-            "the UID in the bound object reference ({asked}) does not match the UID in record. The object might have been deleted and then recreated"
+            "the UID in the bound object reference ({asked}) does not match the UID in record. The object might have \
+             been deleted and then recreated"
         );
         return Err(Status::conflict("", resource, name, &why));
     }

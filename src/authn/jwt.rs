@@ -1,12 +1,15 @@
 //! ID tokens of issuers outside (OpenID Connect): verified with the keys that an issuer publishes, and turned into
 //! users by rules that flags (`oidc-*`) or an AuthenticationConfiguration give.
 
+mod error;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use base::chain::Chain;
 use base::sync::Mutex;
 use base::time::Clock;
 use cel::value::Val;
@@ -20,6 +23,7 @@ use tokio::time::Instant;
 
 use super::AuthnError;
 use super::chain::{Authenticated, TokenAuthenticator};
+use crate::jwt::error::{ClaimsError, KeysError};
 use crate::oidc::Oidc as Flags;
 
 /// The issuer must answer within this.
@@ -36,7 +40,7 @@ pub struct Settings {
     pub issuer_url: String,
     /// Where the issuer describes itself, if that is not below its own address.
     pub discovery_url: Option<String>,
-    /// Who vouches for the issuer's server, PEM; empty: the system's authorities.
+    /// Authorities that vouch for the issuer's server, PEM; empty: the system's.
     pub ca_pem: String,
     /// A token must be for one of them.
     pub audiences: Vec<String>,
@@ -52,7 +56,7 @@ pub struct Settings {
     pub uid: Mapping,
     /// Further facts, by key.
     pub extra: Vec<(String, Program)>,
-    /// What the user must be like: expressions over `user`, each with what is said when it does not hold.
+    /// Rules for the user: expressions over `user`, each with what is said when it does not hold.
     pub user_rules: Vec<(Program, String)>,
 }
 
@@ -106,29 +110,24 @@ impl Settings {
     }
 
     /// The user of a token's claims.
-    fn user(&self, claims: &Value, now: i64) -> Result<UserInfo, String> {
+    fn user(&self, claims: &Value, now: i64) -> Result<UserInfo, ClaimsError> {
         if !texts(&claims["aud"]).iter().any(|a| self.audiences.contains(a)) {
-            return Err(format!(
-                "oidc: verify token: oidc: expected audience in {:?} got {}",
-                self.audiences, claims["aud"]
-            ));
+            return Err(ClaimsError::Audience { wanted: self.audiences.clone(), got: claims["aud"].clone() });
         }
         let time = |field: &str| claims[field].as_f64().map(|t| t as i64);
         if time("exp").is_none_or(|end| end <= now) {
-            return Err("oidc: verify token: oidc: token is expired".to_owned());
+            return Err(ClaimsError::Expired);
         }
         if time("nbf").is_some_and(|begin| begin > now + LEEWAY_SECS) {
-            return Err("oidc: verify token: oidc: current time is before the nbf (not before) time".to_owned());
+            return Err(ClaimsError::NotYet);
         }
         let given = Val::from_json(claims);
         let name = self.name(claims, &given)?;
         for rule in &self.rules {
             match rule {
                 Rule::Value(key, value) if claims[key] != value.as_str() => {
-                    return Err(format!(
-                        "oidc: required claim {key} value does not match. Got = {}, want = {value}",
-                        claims[key]
-                    ));
+                    let (claim, got, wanted) = (key.clone(), claims[key].clone(), value.clone());
+                    return Err(ClaimsError::Required { claim, got, wanted });
                 }
                 Rule::Expression(program, message) => holds(program, "claims", &given, message)?,
                 Rule::Value(..) => {}
@@ -143,10 +142,9 @@ impl Settings {
         };
         let uid = match &self.uid {
             Mapping::None => String::new(),
-            Mapping::Claim(claim, _) => claims[claim]
-                .as_str()
-                .ok_or_else(|| format!("oidc: parse uid claim {claim:?}: claim not present"))?
-                .to_owned(),
+            Mapping::Claim(claim, _) => {
+                claims[claim].as_str().ok_or_else(|| ClaimsError::NoUid { claim: claim.clone() })?.to_owned()
+            }
             Mapping::Expression(program) => text_of(run(program, "claims", &given)?, "uid")?,
         };
         let mut extra = BTreeMap::new();
@@ -166,30 +164,27 @@ impl Settings {
         Ok(user)
     }
 
-    fn name(&self, claims: &Value, given: &Val) -> Result<String, String> {
+    fn name(&self, claims: &Value, given: &Val) -> Result<String, ClaimsError> {
         match &self.username {
             Mapping::Claim(claim, prefix) => {
                 let name = claims[claim]
                     .as_str()
                     .filter(|n| !n.is_empty())
-                    .ok_or_else(|| format!("oidc: parse username claims {claim:?}: claim not present"))?;
+                    .ok_or_else(|| ClaimsError::NoName { claim: claim.clone() })?;
                 match &claims["email_verified"] {
                     _ if claim != "email" => {}
                     Value::Null | Value::Bool(true) => {}
-                    Value::Bool(false) => return Err(format!("oidc: email not verified: {name:?}")),
+                    Value::Bool(false) => return Err(ClaimsError::EmailNotVerified(name.to_owned())),
                     // Some providers send texts: "false" must not pass for a claim that is not there.
-                    other => return Err(format!("oidc: parse 'email_verified' claim: {other} is not a boolean")),
+                    other => return Err(ClaimsError::EmailVerified(other.clone())),
                 }
                 Ok(format!("{prefix}{name}"))
             }
-            Mapping::Expression(program) => text_of(run(program, "claims", given)?, "username").and_then(|n| {
-                if n.is_empty() {
-                    Err("oidc: username claim expression evaluated to an empty string".to_owned())
-                } else {
-                    Ok(n)
-                }
-            }),
-            Mapping::None => Err("oidc: no username mapping".to_owned()),
+            Mapping::Expression(program) => {
+                let name = text_of(run(program, "claims", given)?, "username")?;
+                if name.is_empty() { Err(ClaimsError::EmptyName) } else { Ok(name) }
+            }
+            Mapping::None => Err(ClaimsError::NoMapping),
         }
     }
 }
@@ -203,29 +198,26 @@ fn texts(v: &Value) -> Vec<String> {
     }
 }
 
-fn run(program: &Program, name: &str, value: &Val) -> Result<Val, String> {
+fn run(program: &Program, name: &str, value: &Val) -> Result<Val, ClaimsError> {
     let surroundings = Surroundings { values: vec![(name.to_owned(), value.clone())], ..Surroundings::default() };
-    let failed = |fault| {
-        format!("oidc: error evaluating claim expression: expression '{}' resulted in error: {fault}", program.text)
-    };
-    program.run(&surroundings, &Cell::new(CALL_BUDGET)).map_err(failed)
+    program
+        .run(&surroundings, &Cell::new(CALL_BUDGET))
+        .map_err(|fault| ClaimsError::Expression { expression: program.text.clone(), fault })
 }
 
-fn holds(program: &Program, name: &str, value: &Val, message: &str) -> Result<(), String> {
+fn holds(program: &Program, name: &str, value: &Val, message: &str) -> Result<(), ClaimsError> {
+    let expression = || program.text.clone();
     match run(program, name, value)? {
         Val::Bool(true) => Ok(()),
-        _ if message.is_empty() => Err(format!("oidc: validation expression '{}' failed", program.text)),
-        _ => Err(format!("oidc: validation expression '{}' failed: {message}", program.text)),
+        _ if message.is_empty() => Err(ClaimsError::Rule { expression: expression() }),
+        _ => Err(ClaimsError::RuleWithMessage { expression: expression(), message: message.to_owned() }),
     }
 }
 
-fn text_of(value: Val, what: &str) -> Result<String, String> {
+fn text_of(value: Val, what: &'static str) -> Result<String, ClaimsError> {
     match value {
         Val::Text(text) => Ok(text.to_string()),
-        other => Err(format!(
-            "oidc: error evaluating {what} claim expression: must return a string, got {}",
-            other.type_name()
-        )),
+        other => Err(ClaimsError::NotText { what, got: other.type_name().to_owned() }),
     }
 }
 
@@ -266,26 +258,25 @@ impl Jwt {
         Jwt { settings, webhooks, clock, keys: Mutex::default(), fetching: tokio::sync::Mutex::default() }
     }
 
-    async fn get(&self, url: &str) -> Result<Value, String> {
-        let endpoint = Endpoint { ca_pem: self.settings.ca_pem.clone(), ..Endpoint::from_url(url)? };
+    async fn get(&self, url: &str) -> Result<Value, KeysError> {
+        let address = Endpoint::from_url(url).map_err(KeysError::Address)?;
+        let endpoint = Endpoint { ca_pem: self.settings.ca_pem.clone(), ..address };
         let (nobody, headers) = (Identity::default(), http::HeaderMap::new());
         let asked = self.webhooks.send_with(http::Method::GET, &endpoint, &nobody, headers, ANSWER);
-        let answer = asked.await.map_err(|err| err.to_string())?;
+        let answer = asked.await?;
+        let url = url.to_owned();
         if !answer.status().is_success() {
-            return Err(format!("{url}: {}", answer.status()));
+            return Err(KeysError::Answer { url, status: answer.status() });
         }
-        serde_json::from_slice(answer.body()).map_err(|err| format!("{url}: {err}"))
+        serde_json::from_slice(answer.body()).map_err(|source| KeysError::NotJson { url, source })
     }
 
-    async fn fetch(&self) -> Result<Value, String> {
+    async fn fetch(&self) -> Result<Value, KeysError> {
         let issuer = &self.settings.issuer_url;
         let own = || format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'));
         let discovery = self.get(&self.settings.discovery_url.clone().unwrap_or_else(own)).await?;
         if discovery["issuer"] != issuer.as_str() {
-            return Err(format!(
-                "oidc: issuer did not match the issuer returned by provider, expected {issuer:?} got {}",
-                discovery["issuer"]
-            ));
+            return Err(KeysError::Issuer { expected: issuer.clone(), got: discovery["issuer"].clone() });
         }
         self.get(discovery["jwks_uri"].as_str().unwrap_or_default()).await
     }
@@ -295,7 +286,7 @@ impl Jwt {
     }
 
     /// Claims of a token whose signature is good. Tokens that the known keys signed wait for nobody.
-    async fn verified(&self, token: &str) -> Result<Value, String> {
+    async fn verified(&self, token: &str) -> Result<Value, KeysError> {
         let checked = |jwks: &Value| pki::jwk::verify(token, jwks, &self.settings.signing_algs);
         if let Some(claims) = self.known().and_then(|jwks| checked(&jwks).ok()) {
             return Ok(claims);
@@ -314,8 +305,8 @@ impl Jwt {
             let jwks = Arc::new(self.fetch().await?);
             self.keys.lock().jwks = Some(jwks);
         }
-        let jwks = self.known().ok_or("oidc: authenticator not initialized")?;
-        checked(&jwks).map_err(|err| format!("oidc: verify token: {err}"))
+        let jwks = self.known().ok_or(KeysError::NoKeys)?;
+        Ok(checked(&jwks)?)
     }
 }
 
@@ -326,8 +317,9 @@ impl TokenAuthenticator for Jwt {
         if unverified_claims(token).is_none_or(|claims| claims["iss"] != self.settings.issuer_url.as_str()) {
             return Ok(None);
         }
-        let claims = self.verified(token).await.map_err(AuthnError)?;
-        let user = self.settings.user(&claims, self.clock.now().as_second()).map_err(AuthnError)?;
+        let claims = self.verified(token).await.map_err(|err| AuthnError(Chain(&err).to_string()))?;
+        let user = self.settings.user(&claims, self.clock.now().as_second());
+        let user = user.map_err(|err| AuthnError(err.to_string()))?;
         Ok(Some(Authenticated { user, audiences: audiences.to_vec() }))
     }
 }
@@ -354,9 +346,10 @@ mod tests {
         assert_eq!((user.name.as_str(), user.groups[0].as_str()), ("https://i#bob", "oidc:dev"));
         let chosen = Flags { username_prefix: Some("-".into()), ..flags() };
         assert_eq!(Settings::of_flags(&chosen).user(&claims, 0).unwrap().name, "bob");
-        assert!(Settings::of_flags(&flags()).user(&claims, 60).unwrap_err().contains("expired"));
+        assert_eq!(Settings::of_flags(&flags()).user(&claims, 60), Err(ClaimsError::Expired));
         let other = json!({ "iss": "https://i", "aud": "d", "exp": 60, "sub": "bob" });
-        assert!(Settings::of_flags(&flags()).user(&other, 0).unwrap_err().contains("expected audience"));
+        let refused = Settings::of_flags(&flags()).user(&other, 0).unwrap_err();
+        assert_eq!(refused.to_string(), r#"oidc: verify token: oidc: expected audience in ["c"] got "d""#);
     }
 
     #[tokio::test]
@@ -400,6 +393,35 @@ mod tests {
         assert!(user(Value::Null).is_ok() && user(json!(true)).is_ok());
         for refused in [json!(false), json!("false"), json!("true"), json!(0)] {
             assert!(user(refused.clone()).is_err(), "{refused}");
+        }
+    }
+
+    /// The texts of upstream's plugin/pkg/auth/authenticator/token/oidc/oidc.go (v1.36) and of go-oidc under it.
+    #[test]
+    fn claims_that_make_no_user_are_refused_in_upstreams_words() {
+        let flags = Flags { required_claims: vec![("team".into(), "a".into())], ..flags() };
+        let settings = Settings { uid: Mapping::Claim("id".into(), String::new()), ..Settings::of_flags(&flags) };
+        let good = json!({ "aud": ["c"], "exp": 60, "sub": "bob", "team": "a", "id": "7" });
+        let with = |field: &str, value: Value| {
+            let mut claims = good.clone();
+            claims[field] = value;
+            settings.user(&claims, 0).map(|user| user.uid).map_err(|err| err.to_string())
+        };
+        assert_eq!(with("nbf", json!(LEEWAY_SECS)), Ok("7".to_owned()));
+        for (field, value, wanted) in [
+            ("exp", json!(0), "oidc: verify token: oidc: token is expired"),
+            ("exp", json!("60"), "oidc: verify token: oidc: token is expired"),
+            (
+                "nbf",
+                json!(LEEWAY_SECS + 1),
+                "oidc: verify token: oidc: current time is before the nbf (not before) time",
+            ),
+            ("sub", json!(""), "oidc: parse username claims \"sub\": claim not present"),
+            ("sub", json!(7), "oidc: parse username claims \"sub\": claim not present"),
+            ("team", json!("b"), "oidc: required claim team value does not match. Got = \"b\", want = a"),
+            ("id", json!(null), "oidc: parse uid claim \"id\": claim not present"),
+        ] {
+            assert_eq!(with(field, value), Err(wanted.to_owned()), "{field}");
         }
     }
 }

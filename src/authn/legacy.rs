@@ -90,7 +90,10 @@ pub fn keep(registrar: &Arc<Registrar>, uses: &Arc<Uses>, group: &Group) {
 
 /// Makes the ConfigMap if it is not there, or does not say a day.
 pub async fn track(registrar: &Registrar) -> Result<(), Status> {
-    let map = |data: Value| json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": TRACKING, "namespace": NAMESPACE }, "data": data });
+    let map = |data: Value| {
+        json!({ "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": TRACKING, "namespace": NAMESPACE }, "data": data })
+    };
     let (today, _) = days(registrar.objects.clock.now());
     let resource = registrar.objects.row_of(&map(json!({})))?;
     let found = registrar.objects.read(&resource, NAMESPACE, TRACKING).await?.map(|entry| entry.value());
@@ -128,7 +131,10 @@ mod tests {
     fn a_use_is_noted_once_a_day_and_no_flood_of_them_fills_the_memory() {
         let uses = Uses::default();
         let now = "2026-11-20T23:59:00Z".parse().unwrap();
-        let secret = |name: &str, labels: Value| json!({ "metadata": { "namespace": "a", "name": name, "uid": "u", "labels": labels } });
+        let secret = |name: &str, labels: Value| {
+            json!({ "metadata": { "namespace": "a", "name": name, "uid": "u",
+            "labels": labels } })
+        };
         for day in ["2026-11-20", "2026-11-21"] {
             uses.note(&secret("s", json!({ (LAST_USED): day })), now);
         }

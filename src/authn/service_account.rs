@@ -46,9 +46,9 @@ enum Invalid {
     #[error("Token does not match server's copy")]
     OtherToken,
     #[error(
-        "the token in secret {secret} for service account {account} has been marked invalid. Use tokens from the TokenRequest API \
-         or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the secret to temporarily allow use \
-         of this token"
+        "the token in secret {secret} for service account {account} has been marked invalid. Use tokens from the \
+         TokenRequest API or manually created secret-based tokens, or remove the '{INVALID_SINCE}' label from the \
+         secret to temporarily allow use of this token"
     )]
     Marked { secret: String, account: String },
 }
@@ -220,5 +220,48 @@ impl TokenAuthenticator for ServiceAccounts {
         }
         let user = self.bound(&claims).map_err(|why| AuthnError(why.to_string()))?;
         Ok(Some(Authenticated { user, audiences: common }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_token_holds_between_its_times_with_a_minute_before() {
+        for (claims, wanted) in [
+            (json!({"exp": 1001}), Ok(())),
+            (json!({"exp": 1000}), Err(Invalid::Expired)),
+            (json!({"exp": 1001.5}), Ok(())),
+            (json!({"exp": "1001"}), Err(Invalid::Expired)),
+            (json!({}), Err(Invalid::Expired)),
+            (json!({"exp": 2000, "nbf": 1060}), Ok(())),
+            (json!({"exp": 2000, "nbf": 1061}), Err(Invalid::NotYet)),
+        ] {
+            assert_eq!(check_times(&claims, Timestamp::from_second(1000).unwrap()), wanted, "{claims}");
+        }
+    }
+
+    #[test]
+    fn a_service_accounts_user_has_its_namespace_and_name_and_nothing_else() {
+        let user = user_of("default", "web", "u");
+        assert_eq!(split_user(&user.name), Some(("default", "web")));
+        assert_eq!(user.groups, ["system:serviceaccounts", "system:serviceaccounts:default"]);
+        for name in ["bob", "system:serviceaccount:", "system:serviceaccount:a", "system:serviceaccount::a"] {
+            assert_eq!(split_user(name), None, "{name}");
+        }
+        assert_eq!(split_user("system:serviceaccount:a:"), None);
+    }
+
+    #[test]
+    fn an_audience_is_a_text_or_a_list_of_texts() {
+        for (aud, wanted) in
+            [(json!("a"), &["a"][..]), (json!(["a", "b", 3]), &["a", "b"]), (json!(null), &[]), (json!(7), &[])]
+        {
+            assert_eq!(audiences_of(&json!({ "aud": aud })), wanted);
+        }
+        assert_eq!(quoted(&["a".to_owned(), "b".to_owned()]), r#"["a" "b"]"#);
     }
 }

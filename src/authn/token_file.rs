@@ -1,7 +1,8 @@
 //! `--token-auth-file`: static bearer tokens, one a line: `token,user,uid,"group1,group2"`.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use base::secret::Secret;
@@ -11,28 +12,56 @@ use super::AuthnError;
 use super::basic::same_secret;
 use super::chain::{Authenticated, TokenAuthenticator};
 
+/// A file of tokens that cannot be used. No token is part of it.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenFileError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    /// One of its lines is wrong.
+    #[error("{}", path.display())]
+    Line { path: PathBuf, source: BadLine },
+}
+
+/// A line that is no user's; the first has the number 1.
+#[derive(Debug, thiserror::Error)]
+#[error("line {number}")]
+pub struct BadLine {
+    number: usize,
+    source: LineError,
+}
+
+/// Why a line is no user's.
+#[derive(Debug, thiserror::Error)]
+enum LineError {
+    #[error("want token,user,uid and optionally groups; found {n_columns} columns")]
+    Columns { n_columns: usize },
+    #[error("a bare quote in a column without quotes")]
+    BareQuote,
+    #[error("a quote that is not closed")]
+    OpenQuote,
+    #[error("a quote within a column in quotes")]
+    InnerQuote,
+}
+
 /// Tokens of a file that was read at the start.
 pub struct TokenFile(Vec<(Secret<String>, UserInfo)>);
 
 impl TokenFile {
     /// Reads the file.
-    ///
-    /// Errors: a text with the file's name; never with a token.
-    pub fn read(path: &Path) -> Result<TokenFile, String> {
-        let text = std::fs::read_to_string(path).map_err(|err| format!("cannot read {}: {err}", path.display()))?;
-        TokenFile::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
+    pub fn read(path: &Path) -> Result<TokenFile, TokenFileError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| TokenFileError::Unreadable { path: path.to_owned(), source })?;
+        TokenFile::parse(&text).map_err(|source| TokenFileError::Line { path: path.to_owned(), source })
     }
 
     /// As upstream v1.36.2 (`apiserver/pkg/authentication/token/tokenfile`) reads it: the last line of a token counts,
     /// and a column of groups that is there but empty is one group without a name.
-    fn parse(text: &str) -> Result<TokenFile, String> {
+    fn parse(text: &str) -> Result<TokenFile, BadLine> {
         let mut users = BTreeMap::new();
-        for (line, columns) in records(text)? {
+        for (number, columns) in records(text)? {
             let [token, name, uid, rest @ ..] = columns.as_slice() else {
-                return Err(format!(
-                    "line {line}: want token,user,uid and optionally groups; found {} columns",
-                    columns.len()
-                ));
+                return Err(BadLine { number, source: LineError::Columns { n_columns: columns.len() } });
             };
             let groups = rest.first().map(|groups| groups.split(',').map(str::to_owned).collect()).unwrap_or_default();
             if !token.is_empty() {
@@ -51,7 +80,7 @@ impl TokenFile {
 /// quotes.
 ///
 /// Errors: a quote where none may be, or one that is not closed.
-fn records(text: &str) -> Result<Vec<(usize, Vec<String>)>, String> {
+fn records(text: &str) -> Result<Vec<(usize, Vec<String>)>, BadLine> {
     let text = text.replace("\r\n", "\n");
     let mut rest = text.strip_suffix('\r').unwrap_or(&text);
     let (mut out, mut line) = (Vec::new(), 1);
@@ -63,7 +92,7 @@ fn records(text: &str) -> Result<Vec<(usize, Vec<String>)>, String> {
         let before = rest;
         let mut columns = Vec::new();
         loop {
-            let (column, after) = column(rest).map_err(|why| format!("line {line}: {why}"))?;
+            let (column, after) = column(rest).map_err(|source| BadLine { number: line, source })?;
             columns.push(column);
             rest = after.strip_prefix([',', '\n']).unwrap_or_default();
             if !after.starts_with(',') {
@@ -77,18 +106,14 @@ fn records(text: &str) -> Result<Vec<(usize, Vec<String>)>, String> {
 }
 
 /// The first column of a text, and what is left behind it: nothing, or what begins with a comma or an end of line.
-fn column(text: &str) -> Result<(String, &str), &'static str> {
+fn column(text: &str) -> Result<(String, &str), LineError> {
     let Some(mut rest) = text.strip_prefix('"') else {
         let (column, rest) = text.split_at(text.find([',', '\n']).unwrap_or(text.len()));
-        return if column.contains('"') {
-            Err("a bare quote in a column without quotes")
-        } else {
-            Ok((column.to_owned(), rest))
-        };
+        return if column.contains('"') { Err(LineError::BareQuote) } else { Ok((column.to_owned(), rest)) };
     };
     let mut column = String::new();
     loop {
-        let (part, after) = rest.split_once('"').ok_or("a quote that is not closed")?;
+        let (part, after) = rest.split_once('"').ok_or(LineError::OpenQuote)?;
         column.push_str(part);
         match after.strip_prefix('"') {
             Some(after) => {
@@ -96,7 +121,7 @@ fn column(text: &str) -> Result<(String, &str), &'static str> {
                 rest = after;
             }
             None if after.is_empty() || after.starts_with([',', '\n']) => return Ok((column, after)),
-            None => return Err("a quote within a column in quotes"),
+            None => return Err(LineError::InnerQuote),
         }
     }
 }
@@ -111,7 +136,13 @@ impl TokenAuthenticator for TokenFile {
 
 #[cfg(test)]
 mod tests {
+    use base::chain::Chain;
+
     use super::*;
+
+    fn refused(text: &str) -> String {
+        Chain(&TokenFile::parse(text).err().unwrap()).to_string()
+    }
 
     async fn groups(text: &str, token: &str) -> Option<Vec<String>> {
         TokenFile::parse(text).unwrap().token(token, &[]).await.unwrap().map(|it| it.user.groups)
@@ -123,7 +154,7 @@ mod tests {
         let bob = file.token("secret", &[]).await.unwrap().unwrap().user;
         assert_eq!((bob.name.as_str(), bob.groups.as_slice()), ("bob", &["dev".to_owned(), "ops".to_owned()][..]));
         assert!(file.token("wrong", &[]).await.unwrap().is_none());
-        assert!(TokenFile::parse("secret,bob").err().unwrap().contains("line 1"));
+        assert_eq!(refused("secret,bob"), "line 1: want token,user,uid and optionally groups; found 2 columns");
     }
 
     /// As `encoding/csv` of Go 1.26 and upstream's reader answered.
@@ -161,8 +192,20 @@ mod tests {
             "a,b,1\n\nt,u,1,\"a\" ",
             "a,b,1\n\nt,u,1,\"a\nb",
         ] {
-            let why = TokenFile::parse(text).err().unwrap();
+            let why = refused(text);
             assert!(why.starts_with("line 3: "), "{text}: {why}");
         }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_is_named_without_its_tokens() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens.csv");
+        let read = || Chain(&TokenFile::read(&path).err().unwrap()).to_string();
+        assert!(read().starts_with(&format!("cannot read {}: No such file", path.display())));
+        std::fs::write(&path, "hidden,bob,1\nhidden,eve").unwrap();
+        let why = read();
+        let wanted = "line 2: want token,user,uid and optionally groups; found 2 columns";
+        assert_eq!(why, format!("{}: {wanted}", path.display()));
     }
 }

@@ -1,6 +1,7 @@
 //! Attribute-based access control: a file of policies, one JSON object a line.
 
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use async_trait::async_trait;
 use registry::attributes::Attributes;
@@ -21,39 +22,65 @@ struct Policy {
     readonly: bool,
 }
 
+/// A file of policies that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum AbacError {
+    /// It cannot be read.
+    #[error("cannot read {}", path.display())]
+    Unreadable { path: PathBuf, source: io::Error },
+    /// One of its lines is no policy.
+    #[error("{}", path.display())]
+    Line { path: PathBuf, source: BadLine },
+}
+
+/// A line that is no policy; the first has the number 1.
+#[derive(Debug, thiserror::Error)]
+#[error("error reading policy file, line {number}")]
+pub struct BadLine {
+    number: usize,
+    source: PolicyError,
+}
+
+/// Why a line is no policy.
+#[derive(Debug, thiserror::Error)]
+enum PolicyError {
+    #[error(transparent)]
+    Syntax(#[from] serde_json::Error),
+    #[error("unrecognized {version} {kind}")]
+    Kind { version: Value, kind: Value },
+}
+
 /// The policies of a file that was read at the start.
 pub struct Abac(Vec<Policy>);
 
 impl Abac {
     /// Reads the file.
-    ///
-    /// Errors: a text with the file's name and the line.
-    pub fn read(path: &Path) -> Result<Abac, String> {
-        let text = std::fs::read_to_string(path).map_err(|err| format!("cannot read {}: {err}", path.display()))?;
-        Abac::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
+    pub fn read(path: &Path) -> Result<Abac, AbacError> {
+        let text =
+            std::fs::read_to_string(path).map_err(|source| AbacError::Unreadable { path: path.to_owned(), source })?;
+        Abac::parse(&text).map_err(|source| AbacError::Line { path: path.to_owned(), source })
     }
 
-    fn parse(text: &str) -> Result<Abac, String> {
+    fn parse(text: &str) -> Result<Abac, BadLine> {
         let mut policies = Vec::new();
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
-            let bad = |why: String| format!("error reading policy file, line {}: {why}", number + 1);
-            let value: Value = serde_json::from_str(line).map_err(|err| bad(err.to_string()))?;
-            policies.push(policy(&value).map_err(bad)?);
+            policies.push(policy(line).map_err(|source| BadLine { number: number + 1, source })?);
         }
         Ok(Abac(policies))
     }
 }
 
-fn policy(value: &Value) -> Result<Policy, String> {
+fn policy(line: &str) -> Result<Policy, PolicyError> {
+    let value: Value = serde_json::from_str(line)?;
     let versioned = value["apiVersion"] == "abac.authorization.kubernetes.io/v1beta1" && value["kind"] == "Policy";
     if !versioned && !value["apiVersion"].is_null() {
-        return Err(format!("unrecognized {} {}", value["apiVersion"], value["kind"]));
+        return Err(PolicyError::Kind { version: value["apiVersion"].clone(), kind: value["kind"].clone() });
     }
-    let from = if versioned { &value["spec"] } else { value };
+    let from = if versioned { &value["spec"] } else { &value };
     let text = |field: &str| from[field].as_str().unwrap_or_default().to_owned();
     let mut policy = Policy {
         user: text("user"),
@@ -126,12 +153,17 @@ impl Authorizer for Abac {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use base::chain::Chain;
     use registry::user::UserInfo;
+
+    use super::*;
 
     #[tokio::test]
     async fn a_reader_reads_and_writes_nothing() {
-        let line = r#"{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"bob","namespace":"*","resource":"pods","apiGroup":"*","readonly":true}}"#;
+        let line = concat!(
+            r#"{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":"#,
+            r#"{"user":"bob","namespace":"*","resource":"pods","apiGroup":"*","readonly":true}}"#
+        );
         let abac = Abac::parse(&format!("# who may\n{line}\n")).unwrap();
         let ask = |user: &str, verb: &str| Attributes {
             user: UserInfo::new(user, &[]).into(),
@@ -144,6 +176,34 @@ mod tests {
         assert!(matches!(abac.authorize(&ask("bob", "list")).await, Decision::Allow { .. }));
         assert!(matches!(abac.authorize(&ask("bob", "create")).await, Decision::NoOpinion { .. }));
         assert!(matches!(abac.authorize(&ask("eve", "list")).await, Decision::NoOpinion { .. }));
-        assert!(Abac::parse("{").err().unwrap().contains("line 1"));
+        let refused = |text: &str| Chain(&Abac::parse(text).err().unwrap()).to_string();
+        assert!(refused("{").starts_with("error reading policy file, line 1: EOF while parsing"), "{}", refused("{"));
+    }
+
+    /// Upstream's conversion of both forms (pkg/apis/abac/v0 and v1beta1, v1.36).
+    #[test]
+    fn a_policy_without_a_version_means_everything_that_it_does_not_name() {
+        let all = policy(r#"{"user": "bob"}"#).unwrap();
+        assert_eq!((all.namespace.as_str(), all.resource.as_str(), all.api_group.as_str()), ("*", "*", "*"));
+        assert_eq!((all.user.as_str(), all.group.as_str()), ("bob", ""));
+        assert_eq!(policy("{}").unwrap().group, GROUP_AUTHENTICATED);
+        let versioned = |spec: &str| {
+            let head = r#""apiVersion": "abac.authorization.kubernetes.io/v1beta1", "kind": "Policy""#;
+            policy(&format!(r#"{{{head}, "spec": {spec}}}"#)).unwrap()
+        };
+        let everybody = versioned(r#"{"user": "*", "resource": "pods"}"#);
+        assert_eq!((everybody.user.as_str(), everybody.group.as_str()), ("", GROUP_AUTHENTICATED));
+        assert_eq!((everybody.namespace.as_str(), everybody.resource.as_str()), ("", "pods"));
+        let refused = policy(r#"{"apiVersion": "v9", "kind": "Policy"}"#).unwrap_err();
+        assert_eq!(refused.to_string(), r#"unrecognized "v9" "Policy""#);
+    }
+
+    #[test]
+    fn a_path_is_allowed_whole_or_by_its_beginning() {
+        let policy = |path: &str| Policy { path: path.to_owned(), ..Policy::default() };
+        let asks = |path: &str| Attributes { path: path.into(), ..Attributes::default() };
+        assert!(policy("/healthz").what(&asks("/healthz")) && !policy("/healthz").what(&asks("/healthz/etcd")));
+        assert!(policy("/healthz*").what(&asks("/healthz/etcd")) && policy("*").what(&asks("/anything")));
+        assert!(!policy("").what(&asks("")), "a policy about resources");
     }
 }

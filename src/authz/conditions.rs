@@ -4,35 +4,44 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use cel::run::Fault;
 use cel::types::{BOOL, Object, TEXT, Ty};
 use cel::value::Val;
 use cel::{OBJECT_BUDGET, Program, Surroundings};
+use schema::validate::error::FieldError;
 use serde_json::Value;
 
 const CONDITIONS_MAX: usize = 64;
 
+/// Conditions that are neither true nor false: their expressions, each with why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", listed(.0))]
+pub struct Faults(Vec<(String, Fault)>);
+
+fn listed(faults: &[(String, Fault)]) -> String {
+    faults.iter().map(|(expression, fault)| format!("{expression}: {fault}")).collect::<Vec<_>>().join(", ")
+}
+
 /// Compiles them.
-///
-/// Errors: a text with the place and what is wrong there.
-pub fn read(conditions: &Value) -> Result<Vec<Program>, String> {
+pub fn read(conditions: &Value) -> Result<Vec<Program>, FieldError> {
     let all = conditions.as_array().map_or(&[][..], Vec::as_slice);
     if all.len() > CONDITIONS_MAX {
-        return Err(format!("matchConditions: Too many: {}: must have at most {CONDITIONS_MAX} items", all.len()));
+        return Err(FieldError::too_many("matchConditions", all.len(), CONDITIONS_MAX));
     }
     let (mut seen, mut out) = (BTreeSet::new(), Vec::new());
     for (idx, condition) in all.iter().enumerate() {
         let at = format!("matchConditions[{idx}].expression");
         let text = condition["expression"].as_str().unwrap_or_default().trim();
         if text.is_empty() {
-            return Err(format!("{at}: Required value"));
+            return Err(FieldError::required(at, ""));
         }
         if !seen.insert(text) {
-            return Err(format!("{at}: Duplicate value: {text:?}"));
+            return Err(FieldError::duplicate(at, text));
         }
         let program = Program::compile(text, &names())
-            .map_err(|why| format!("{at}: Invalid value: {text:?}: compilation failed: {why}"))?;
+            .map_err(|why| FieldError::invalid(at.as_str(), text, format!("compilation failed: {why}")))?;
         if !program.makes(&BOOL) {
-            return Err(format!("{at}: Invalid value: {text:?}: must evaluate to bool"));
+            return Err(FieldError::invalid(at, text, "must evaluate to bool"));
         }
         out.push(program);
     }
@@ -70,9 +79,7 @@ fn names() -> Vec<(String, Ty)> {
 }
 
 /// Whether all hold. One that does not settles it, whatever goes wrong with others.
-///
-/// Errors: a text that says what went wrong.
-pub fn hold(conditions: &[Program], spec: &Value) -> Result<bool, String> {
+pub fn hold(conditions: &[Program], spec: &Value) -> Result<bool, Faults> {
     if conditions.is_empty() {
         return Ok(true);
     }
@@ -83,10 +90,10 @@ pub fn hold(conditions: &[Program], spec: &Value) -> Result<bool, String> {
         match program.holds(&surroundings, &budget) {
             Ok(true) => {}
             Ok(false) => return Ok(false),
-            Err(fault) => faults.push(format!("{}: {fault}", program.text)),
+            Err(fault) => faults.push((program.text.clone(), fault)),
         }
     }
-    if faults.is_empty() { Ok(true) } else { Err(faults.join(", ")) }
+    if faults.is_empty() { Ok(true) } else { Err(Faults(faults)) }
 }
 
 /// Texts that are not sent because they are empty are empty for expressions, and not missing.
@@ -112,8 +119,11 @@ mod tests {
 
     #[test]
     fn conditions_choose_what_is_asked() {
-        let read = |texts: &[&str]| read(&texts.iter().map(|t| json!({"expression": t})).collect());
-        let spec = json!({"user": "u", "groups": ["g"], "resourceAttributes": {"namespace": "kube-system", "verb": "get", "resource": "pods"}});
+        let read = |texts: &[&str]| {
+            read(&texts.iter().map(|t| json!({"expression": t})).collect()).map_err(|err| err.to_string())
+        };
+        let spec = json!({"user": "u", "groups": ["g"],
+            "resourceAttributes": {"namespace": "kube-system", "verb": "get", "resource": "pods"}});
         let holds = |texts: &[&str]| hold(&read(texts).unwrap(), &spec);
         let resources = "has(request.resourceAttributes)";
         assert_eq!(holds(&[resources, "request.resourceAttributes.namespace == 'kube-system'"]), Ok(true));
@@ -125,5 +135,29 @@ mod tests {
         assert!(read(&["request.nothing"]).unwrap_err().contains("undefined field 'nothing'"));
         assert!(read(&["request.user"]).unwrap_err().ends_with("must evaluate to bool"));
         assert!(read(&["true", "true"]).unwrap_err().starts_with("matchConditions[1].expression: Duplicate value"));
+    }
+
+    #[test]
+    fn a_condition_that_cannot_be_used_is_refused_with_its_place() {
+        let read = |all: Value| read(&all).map(|programs| programs.len()).map_err(|err| err.to_string());
+        assert_eq!(read(Value::Null), Ok(0));
+        let many: Vec<Value> = (0..65).map(|n| json!({"expression": format!("{n} == {n}")})).collect();
+        assert_eq!(read(many[..64].into()), Ok(64));
+        assert_eq!(read(many.into()).unwrap_err(), "matchConditions: Too many: 65: must have at most 64 items");
+        let at = "matchConditions[1].expression";
+        let second = |text: &str| read(json!([{"expression": "true"}, {"expression": text}])).unwrap_err();
+        assert_eq!(second(" "), format!("{at}: Required value"));
+        assert_eq!(second("true"), format!("{at}: Duplicate value: \"true\""));
+        assert_eq!(second("1"), format!("{at}: Invalid value: \"1\": must evaluate to bool"));
+        assert!(second("x").starts_with(&format!("{at}: Invalid value: \"x\": compilation failed: ")));
+    }
+
+    #[test]
+    fn conditions_that_went_wrong_are_listed_with_why() {
+        let conditions = ["request.resourceAttributes.verb == 'get'", "1 / 0 == 1"];
+        let all = conditions.iter().map(|text| json!({"expression": text})).collect();
+        let why = hold(&read(&all).unwrap(), &json!({"user": "u"})).unwrap_err().to_string();
+        assert!(why.starts_with("request.resourceAttributes.verb == 'get': no such key"), "{why}");
+        assert!(why.ends_with(", 1 / 0 == 1: division by zero"), "{why}");
     }
 }

@@ -26,7 +26,8 @@ pub struct Missing {
 /// The rules are too many to be compared.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the rules are too many to be compared with those currently held: use fewer verbs, groups, resources or names in a rule"
+    "the rules are too many to be compared with those currently held: use fewer verbs, groups, resources or names in a \
+     rule"
 )]
 pub struct TooMany;
 

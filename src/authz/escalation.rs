@@ -1,5 +1,6 @@
 //! Nobody grants what they do not have: checks on writes of roles and bindings.
 
+use std::fmt;
 use std::sync::Arc;
 
 use registry::attributes::Attributes;
@@ -7,9 +8,10 @@ use registry::status::Status;
 use registry::user::{GROUP_MASTERS, UserInfo};
 use serde_json::Value;
 
-use super::rbac::{GROUP, Rbac};
+use super::covers::{self, Missing, TooMany};
+use super::rbac::{GROUP, Rbac, RoleRefError, listed};
 use super::rule::{Rule, rules_of};
-use super::{Authorizer, Decision, covers};
+use super::{Authorizer, Decision};
 
 /// Dependencies of the checks.
 #[derive(Clone)]
@@ -40,7 +42,7 @@ impl Escalation {
             return Ok(());
         }
         self.held(&a.user, &a.namespace, &rules_of(role))
-            .map_err(|why| Status::forbidden(GROUP, &a.resource, &a.name, &why))?;
+            .map_err(|why| Status::forbidden(GROUP, &a.resource, &a.name, &why.to_string()))?;
         // A role that gathers can come to hold anything, and one that gathered may not be changed by one who could not
         // have made it.
         if gathers(role) || old.is_some_and(gathers) {
@@ -70,7 +72,8 @@ impl Escalation {
             Ok(rules) => rules,
             Err(_missing) => return Err(Status::not_found(GROUP, resource, name)),
         };
-        self.held(&a.user, &a.namespace, &rules).map_err(|why| Status::forbidden(GROUP, &a.resource, &a.name, &why))
+        self.held(&a.user, &a.namespace, &rules)
+            .map_err(|why| Status::forbidden(GROUP, &a.resource, &a.name, &why.to_string()))
     }
 
     async fn may(&self, a: &Attributes, verb: &str, resource: &str, name: &str) -> bool {
@@ -88,28 +91,53 @@ impl Escalation {
         matches!(self.authorizer.authorize(&asked).await, Decision::Allow { .. })
     }
 
-    /// Whether the user holds `rules` in `namespace`; the text of the refusal is upstream's.
-    fn held(&self, user: &UserInfo, namespace: &str, rules: &[Rule]) -> Result<(), String> {
-        let (held, errors) = self.rbac.rules_for(user, namespace);
-        let missing = covers::missing(&held, rules).map_err(|too_many| too_many.to_string())?;
+    /// Whether the user holds `rules` in `namespace`.
+    fn held(&self, user: &UserInfo, namespace: &str, rules: &[Rule]) -> Result<(), NotHeld> {
+        let (held, unresolved) = self.rbac.rules_for(user, namespace);
+        let missing = covers::missing(&held, rules)?;
         if missing.rules.is_empty() {
             return Ok(());
         }
-        let groups: Vec<String> = user.groups.iter().map(|group| format!("{group:?}")).collect();
-        let lines: Vec<String> = missing.rules.iter().map(Rule::compact).collect();
-        let mut why = format!(
+        Err(NotHeld::Missing(Box::new(Attempt { user: user.clone(), missing, unresolved })))
+    }
+}
+
+/// Why a user may not give rights away.
+#[derive(Debug, thiserror::Error)]
+enum NotHeld {
+    #[error(transparent)]
+    TooMany(#[from] TooMany),
+    #[error("{0}")]
+    Missing(Box<Attempt>),
+}
+
+/// A grant of rights that the user lacks. `Display` is upstream's text.
+#[derive(Debug)]
+struct Attempt {
+    user: UserInfo,
+    missing: Missing,
+    /// Roles of the user's bindings that are not there.
+    unresolved: Vec<RoleRefError>,
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let groups: Vec<String> = self.user.groups.iter().map(|group| format!("{group:?}")).collect();
+        let lines: Vec<String> = self.missing.rules.iter().map(Rule::compact).collect();
+        write!(
+            f,
             "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
-            user.name,
+            self.user.name,
             groups.join(" "),
             lines.join("\n")
-        );
-        if missing.more {
-            why.push_str("\nand more");
+        )?;
+        if self.missing.more {
+            f.write_str("\nand more")?;
         }
-        if !errors.is_empty() {
-            why.push_str(&format!("; resolution errors: [{}]", errors.join(", ")));
+        match self.unresolved.as_slice() {
+            [] => Ok(()),
+            errors => write!(f, "; resolution errors: [{}]", listed(errors)),
         }
-        Err(why)
     }
 }
 
@@ -166,7 +194,8 @@ mod tests {
             (
                 GROUP,
                 "clusterroles",
-                json!({"metadata": {"name": "lord"}, "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]}),
+                json!({"metadata": {"name": "lord"},
+                    "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]}),
             ),
             (
                 GROUP,
@@ -196,7 +225,8 @@ mod tests {
     async fn a_role_with_more_than_its_writer_has_is_refused_with_upstreams_text() {
         let role = json!({"rules": [{"verbs": ["get", "delete"], "apiGroups": [""], "resources": ["pods"]}]});
         let status = escalation().check(&writes("clusterroles", "r"), &role, None).await.unwrap_err();
-        let text = "clusterroles.rbac.authorization.k8s.io \"r\" is forbidden: user \"bob\" (groups=[\"system:authenticated\"]) is attempting to grant \
+        let text = "clusterroles.rbac.authorization.k8s.io \"r\" is forbidden: user \"bob\" \
+                    (groups=[\"system:authenticated\"]) is attempting to grant \
                     RBAC permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"delete\"]}";
         assert_eq!(status.message, text);
         let role = json!({"rules": [{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]});
@@ -216,7 +246,8 @@ mod tests {
     // issue 12: who might patch a role came to anything by the label of what an administrator's role gathers.
     #[tokio::test]
     async fn a_label_on_a_greater_role_is_a_change_of_it_and_an_owner_is_none() {
-        let lord = json!({"metadata": {"name": "lord", "managedFields": [1]}, "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]});
+        let lord = json!({"metadata": {"name": "lord", "managedFields": [1]},
+            "rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]});
         let mut labelled = lord.clone();
         labelled["metadata"]["labels"] = json!({"rbac.authorization.k8s.io/aggregate-to-edit": "true"});
         let mut kept = lord.clone();
@@ -243,7 +274,8 @@ mod tests {
     #[tokio::test]
     async fn a_role_that_gathers_is_changed_by_none_but_who_holds_everything() {
         let plain = json!({"metadata": {"name": "r"}, "rules": []});
-        let gathering = json!({"metadata": {"name": "r"}, "rules": [], "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]}});
+        let gathering = json!({"metadata": {"name": "r"}, "rules": [],
+            "aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"a": "b"}}]}});
         let mut labelled = gathering.clone();
         labelled["metadata"]["labels"] = json!({"a": "b"});
         for (new, old) in

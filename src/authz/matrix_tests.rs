@@ -1,4 +1,4 @@
-//! Who may do what: every identity of the system, every resource and verb, as a genuine kube-apiserver 1.36.2 with
+//! Matrix of rights: every identity of the system, every resource and verb, as a genuine kube-apiserver 1.36.2 with
 //! `--authorization-mode=Node,RBAC` answered it, given the objects of `matrix_objects.json` (asked by
 //! SubjectAccessReviews).
 //!

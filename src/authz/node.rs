@@ -15,7 +15,7 @@ use super::{Authorizer, Decision};
 /// Decides about requests of nodes; has no opinion on others.
 pub struct Node {
     lookup: Arc<dyn Lookup>,
-    /// What every node may do that depends on no object: the rules of the role `system:node`.
+    /// Rules of the role `system:node`: every node's rights that depend on no object.
     rules: Vec<Rule>,
 }
 
@@ -108,7 +108,8 @@ impl Node {
                 refuse("can only list/watch/deletecollection resourceslices with nodeName field selector")
             }
             ("", _) => refuse(
-                "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, delete, deletecollection",
+                "only the following verbs are allowed for a ResourceSlice: get, watch, list, create, update, patch, \
+                 delete, deletecollection",
             ),
             _ => refuse("cannot authorize ResourceSlice subresources"),
         }
@@ -340,10 +341,13 @@ mod tests {
     }
 
     fn node() -> Node {
-        let pod = json!({"metadata": {"name": "p", "namespace": "default"}, "spec": {"nodeName": "n1", "serviceAccountName": "sa",
+        let pod = json!({"metadata": {"name": "p", "namespace": "default"},
+            "spec": {"nodeName": "n1", "serviceAccountName": "sa",
             "imagePullSecrets": [{"name": "pull"}],
-            "containers": [{"env": [{"valueFrom": {"secretKeyRef": {"name": "env"}}}], "envFrom": [{"configMapRef": {"name": "cm"}}]}],
-            "volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "proj"}}]}}, {"name": "e", "ephemeral": {}},
+            "containers": [{"env": [{"valueFrom": {"secretKeyRef": {"name": "env"}}}],
+            "envFrom": [{"configMapRef": {"name": "cm"}}]}],
+            "volumes": [{"name": "v", "projected": {"sources": [{"secret": {"name": "proj"}}]}},
+            {"name": "e", "ephemeral": {}},
                         {"name": "s", "secret": {"secretName": "vol"}}]}});
         let mut other = pod.clone();
         other["metadata"]["name"] = json!("q");

@@ -19,6 +19,22 @@ use super::{Authorizer, Decision};
 /// API group of roles and bindings.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
 
+/// Why the role of a binding has no rules, in upstream's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RoleRefError {
+    /// There is no such role.
+    #[error("{kind}.{GROUP} {name:?} not found")]
+    NotFound {
+        /// `role` or `clusterrole`.
+        kind: &'static str,
+        /// The role's name.
+        name: String,
+    },
+    /// It refers to something else than a role.
+    #[error("unsupported role reference kind: {0:?}")]
+    Kind(String),
+}
+
 /// Decides by roles and bindings.
 pub struct Rbac {
     lookup: Arc<dyn Lookup>,
@@ -51,8 +67,7 @@ struct Grant {
     order: usize,
     /// `ClusterRoleBinding "x" of ClusterRole "y" to User "z"`.
     text: String,
-    /// `Err` names the role that is not there.
-    rules: Result<Arc<[Rule]>, String>,
+    rules: Result<Arc<[Rule]>, RoleRefError>,
 }
 
 impl Rbac {
@@ -65,7 +80,7 @@ impl Rbac {
     }
 
     /// Every rule that holds for `user` in `namespace` (empty: cluster scope), and what could not be resolved.
-    pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> (Vec<Rule>, Vec<String>) {
+    pub fn rules_for(&self, user: &UserInfo, namespace: &str) -> (Vec<Rule>, Vec<RoleRefError>) {
         let compiled = self.current();
         let (mut rules, mut errors) = (Vec::new(), Vec::new());
         for grant in compiled.index.grants(user, namespace) {
@@ -77,8 +92,8 @@ impl Rbac {
         (rules, errors)
     }
 
-    /// Rules of the role that a binding in `namespace` refers to; `Err` names the role that is not there.
-    pub fn rules_of_ref(&self, role_ref: &Value, namespace: &str) -> Result<Vec<Rule>, String> {
+    /// Rules of the role that a binding in `namespace` refers to.
+    pub fn rules_of_ref(&self, role_ref: &Value, namespace: &str) -> Result<Vec<Rule>, RoleRefError> {
         resolve(self.lookup.as_ref(), role_ref, namespace).map(|role| rules_of(&role))
     }
 
@@ -105,21 +120,21 @@ impl Rbac {
 impl Authorizer for Rbac {
     async fn authorize(&self, a: &Attributes) -> Decision {
         let compiled = self.current();
-        let mut missing: Vec<&str> = Vec::new();
+        let mut missing: Vec<&RoleRefError> = Vec::new();
         for grant in compiled.index.grants(&a.user, &a.namespace) {
             match &grant.rules {
                 Ok(rules) if rules.iter().any(|rule| rule.allows(a)) => {
                     return Decision::Allow { reason: format!("RBAC: allowed by {}", grant.text) };
                 }
                 Ok(_) => {}
-                Err(role) if missing.contains(&role.as_str()) => {}
+                Err(role) if missing.contains(&role) => {}
                 Err(role) => missing.push(role),
             }
         }
         let reason = match missing.as_slice() {
             [] => String::new(),
             [one] => format!("RBAC: {one}"),
-            many => format!("RBAC: [{}]", many.join(", ")),
+            many => format!("RBAC: [{}]", listed(many.iter().copied())),
         };
         Decision::NoOpinion { reason }
     }
@@ -186,15 +201,20 @@ impl Subjects {
     }
 }
 
-/// The role that `role_ref` names; `Err` is upstream's text for one that is not there.
-fn resolve(lookup: &dyn Lookup, role_ref: &Value, namespace: &str) -> Result<Arc<Value>, String> {
+/// Several errors in one text.
+pub fn listed<'a>(errors: impl IntoIterator<Item = &'a RoleRefError>) -> String {
+    errors.into_iter().map(RoleRefError::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The role that `role_ref` names.
+fn resolve(lookup: &dyn Lookup, role_ref: &Value, namespace: &str) -> Result<Arc<Value>, RoleRefError> {
     let name = role_ref["name"].as_str().unwrap_or_default();
     let found = match role_ref["kind"].as_str() {
         Some("ClusterRole") => lookup.get(GROUP, "clusterroles", "", name).ok_or("clusterrole"),
         Some("Role") => lookup.get(GROUP, "roles", namespace, name).ok_or("role"),
-        other => return Err(format!("unsupported role reference kind: {:?}", other.unwrap_or_default())),
+        other => return Err(RoleRefError::Kind(other.unwrap_or_default().to_owned())),
     };
-    found.map_err(|kind| format!("{kind}.{GROUP} {name:?} not found"))
+    found.map_err(|kind| RoleRefError::NotFound { kind, name: name.to_owned() })
 }
 
 #[cfg(test)]
@@ -218,7 +238,8 @@ mod tests {
     }
 
     fn binding(role: &str, subject: Value) -> Value {
-        json!({"metadata": {"name": "b", "namespace": "default"}, "roleRef": {"kind": "ClusterRole", "name": role}, "subjects": [subject]})
+        json!({"metadata": {"name": "b", "namespace": "default"}, "roleRef": {"kind": "ClusterRole", "name": role},
+            "subjects": [subject]})
     }
 
     #[tokio::test]
@@ -227,7 +248,8 @@ mod tests {
         let rbac = Rbac::new(Arc::new(stored));
         let mut a = asks(UserInfo::new("system:kube-scheduler", &[]), "create", "pods", "default");
         a.subresource = "binding".into();
-        let reason = r#"RBAC: allowed by ClusterRoleBinding "system:kube-scheduler" of ClusterRole "system:kube-scheduler" to User "system:kube-scheduler""#;
+        let reason = "RBAC: allowed by ClusterRoleBinding \"system:kube-scheduler\" of ClusterRole \
+                      \"system:kube-scheduler\" to User \"system:kube-scheduler\"";
         assert_eq!(rbac.authorize(&a).await, Decision::Allow { reason: reason.to_owned() });
         a.user = UserInfo::new("bob", &[]).into();
         assert_eq!(rbac.authorize(&a).await, Decision::NoOpinion { reason: String::new() });

@@ -10,7 +10,7 @@ use registry::user::UserInfo;
 use registry::virtuals::Virtual;
 use serde_json::{Value, json};
 
-use super::rbac::Rbac;
+use super::rbac::{Rbac, listed};
 use super::{Authorizer, Decision};
 
 const GROUP: &str = "authorization.k8s.io";
@@ -171,7 +171,7 @@ impl Virtual for RulesReview {
             "incomplete": !errors.is_empty(),
         });
         if !errors.is_empty() {
-            object["status"]["evaluationError"] = json!(errors.join(", "));
+            object["status"]["evaluationError"] = json!(listed(&errors));
         }
         Ok(object)
     }
@@ -200,7 +200,10 @@ mod tests {
     async fn a_review_answers_for_the_subject_and_not_for_the_one_who_asks() {
         let review = AccessReview { kind: Kind::Subject, authorizer: Arc::new(Masters) };
         let a = Attributes { user: UserInfo::new("admin", &["system:masters"]).into(), ..Attributes::default() };
-        let spec = |user: &str, groups: Value| json!({"spec": {"user": user, "groups": groups, "resourceAttributes": {"verb": "get", "resource": "pods"}}});
+        let spec = |user: &str, groups: Value| {
+            json!({"spec": {"user": user, "groups": groups,
+            "resourceAttributes": {"verb": "get", "resource": "pods"}}})
+        };
         let allowed = |object: Value| object["status"]["allowed"].clone();
         assert_eq!(allowed(review.create(&a, spec("bob", json!([]))).await.unwrap()), false);
         assert_eq!(allowed(review.create(&a, spec("bob", json!(["system:masters"]))).await.unwrap()), true);

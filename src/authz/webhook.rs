@@ -127,8 +127,8 @@ impl Authorizer for Webhook {
         match conditions::hold(&self.settings.conditions, &spec) {
             Ok(true) => {}
             Ok(false) => return Decision::NoOpinion { reason: String::new() },
-            Err(why) => {
-                warn!(why, "match conditions of an authorizer cannot be evaluated");
+            Err(err) => {
+                warn!(err = %err, "match conditions of an authorizer cannot be evaluated");
                 return self.unanswered();
             }
         }

@@ -1,6 +1,6 @@
-//! What a subscriber of an informer has still to be told. What happens to one object while nobody reads becomes one
-//! change, except for what a reader could not find out any more: that an object ended, and an owner or a label that it
-//! had in between.
+//! Changes that a subscriber of an informer has still to be told. What happens to one object while nobody reads becomes
+//! one change, except for what a reader could not find out any more: that an object ended, and an owner or a label that
+//! it had in between.
 //!
 //! No end of an object is ever dropped, and it is told before the begin of the next one under the same name: whoever
 //! counts on an object, or keeps something for it, hears that it is gone. So a reader that does not read keeps one

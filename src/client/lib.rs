@@ -16,8 +16,6 @@ pub mod queue;
 
 pub mod events;
 
-pub mod leader;
-
 pub mod volumes;
 
 pub mod typed;

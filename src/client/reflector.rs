@@ -326,7 +326,11 @@ mod tests {
     }
 
     const ADDED: &str = "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"resourceVersion\":\"5\"}}}\n";
-    const LISTED: &str = "{\"type\":\"BOOKMARK\",\"object\":{\"metadata\":{\"resourceVersion\":\"7\",\"annotations\":{\"k8s.io/initial-events-end\":\"true\"}}}}\n";
+    const LISTED: &str = concat!(
+        r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"7","#,
+        r#""annotations":{"k8s.io/initial-events-end":"true"}}}}"#,
+        "\n"
+    );
 
     #[tokio::test]
     async fn a_list_is_whole_at_its_bookmark_and_the_watch_goes_on_from_there() {

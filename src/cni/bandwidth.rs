@@ -11,11 +11,12 @@ use base::traces::BANDWIDTH_TABLE;
 use serde::Deserialize;
 
 use crate::error::CniError;
-use crate::nft;
+use crate::nft::{self, Elements, Table};
 use crate::request::Request;
 use crate::result::NetResult;
 
 const TABLE: &str = "inet kedge-bandwidth";
+const INET: Table<'static> = Table { family: "inet", name: BANDWIDTH_TABLE };
 /// A burst is a tenth of a second's traffic, at least this many bytes: less, and TCP never gets up to speed.
 const BURST_BYTES_MIN: u64 = 128 * 1024;
 
@@ -68,7 +69,7 @@ pub(crate) fn check(request: &Request) -> Result<(), CniError> {
     let rates = Rates::of(request)?;
     let addresses: Vec<IpAddr> = prev.container_ips().map(|ip| ip.address.addr()).collect();
     for (map, ips) in limited(rates, &addresses) {
-        let have = nft::elements("inet", BANDWIDTH_TABLE, "map", map)?;
+        let have = nft::elements(INET, Elements::Map(map))?;
         if let Some(ip) = lacking(&have, &ips, &request.container_id) {
             return Err(CniError::internal(format!(
                 "the bandwidth of {ip} is not limited in {TABLE} {map}, as it must be"
@@ -80,11 +81,15 @@ pub(crate) fn check(request: &Request) -> Result<(), CniError> {
 
 /// The maps that must know these addresses.
 fn limited(rates: Rates, addresses: &[IpAddr]) -> Vec<(&'static str, Vec<IpAddr>)> {
+    let maps = [
+        ("to4", rates.ingress_rate, true),
+        ("to6", rates.ingress_rate, false),
+        ("from4", rates.egress_rate, true),
+        ("from6", rates.egress_rate, false),
+    ];
     let of = |v4: bool| addresses.iter().copied().filter(|ip| ip.is_ipv4() == v4).collect::<Vec<IpAddr>>();
-    let maps =
-        [("to4", rates.ingress_rate, true), ("to6", rates.ingress_rate, false), ("from4", rates.egress_rate, true)];
-    let maps = maps.into_iter().chain([("from6", rates.egress_rate, false)]);
-    maps.filter(|(_, rate, _)| rate / 8 > 0)
+    maps.into_iter()
+        .filter(|(_, rate, _)| rate / 8 > 0)
         .map(|(map, _, v4)| (map, of(v4)))
         .filter(|(_, ips)| !ips.is_empty())
         .collect()
@@ -111,7 +116,7 @@ pub(crate) fn del(request: &Request) -> Result<(), CniError> {
     }
     let mut script = String::new();
     for (map, _) in MAPS {
-        for element in nft::elements("inet", BANDWIDTH_TABLE, "map", map)? {
+        for element in nft::elements(INET, Elements::Map(map))? {
             if let Some(ip) = own_address(&element, &request.container_id) {
                 let _infallible = writeln!(script, "delete element {TABLE} {map} {{ {ip} }}");
             }
@@ -123,7 +128,7 @@ pub(crate) fn del(request: &Request) -> Result<(), CniError> {
     nft::apply(&script)?;
     // Apart from the elements' deletion: older kernels refuse to delete a chain in the transaction that drops its last
     // reference.
-    let chains = ["in", "out"].map(|direction| chain(direction, &request.container_id));
+    let chains = [Direction::Ingress, Direction::Egress].map(|direction| chain(direction, &request.container_id));
     // Adding first makes the deletion succeed whether there was a limit that way or not.
     nft::apply(
         &chains
@@ -137,7 +142,18 @@ pub(crate) fn del(request: &Request) -> Result<(), CniError> {
 const MAPS: [(&str, &str); 4] =
     [("to4", "ipv4_addr"), ("to6", "ipv6_addr"), ("from4", "ipv4_addr"), ("from6", "ipv6_addr")];
 
-fn chain(direction: &str, container: &str) -> String {
+/// Direction of a pod's traffic, as the pod sees it.
+#[derive(Clone, Copy, Debug)]
+enum Direction {
+    Ingress,
+    Egress,
+}
+
+fn chain(direction: Direction, container: &str) -> String {
+    let direction = match direction {
+        Direction::Ingress => "in",
+        Direction::Egress => "out",
+    };
     // A sandbox's id is 64 hex digits; nft takes names of 127.
     format!("{direction}-{}", container.chars().take(100).collect::<String>())
 }
@@ -166,7 +182,9 @@ fn script(container: &str, rates: Rates, addresses: &[IpAddr]) -> String {
             let _infallible = writeln!(script, "add rule {TABLE} {name} {line}");
         }
     }
-    for (direction, map, rate) in [("in", "to", rates.ingress_rate), ("out", "from", rates.egress_rate)] {
+    for (direction, map, rate) in
+        [(Direction::Ingress, "to", rates.ingress_rate), (Direction::Egress, "from", rates.egress_rate)]
+    {
         let bytes = rate / 8;
         if bytes == 0 {
             continue;
@@ -174,7 +192,8 @@ fn script(container: &str, rates: Rates, addresses: &[IpAddr]) -> String {
         let (chain, burst) = (chain(direction, container), (bytes / 10).max(BURST_BYTES_MIN).min(u64::from(u32::MAX)));
         let _infallible = writeln!(
             script,
-            "add chain {TABLE} {chain}\nflush chain {TABLE} {chain}\nadd rule {TABLE} {chain} limit rate over {bytes} bytes/second burst {burst} bytes drop"
+            "add chain {TABLE} {chain}\nflush chain {TABLE} {chain}\n\
+             add rule {TABLE} {chain} limit rate over {bytes} bytes/second burst {burst} bytes drop"
         );
         for ip in addresses {
             let digit = if ip.is_ipv4() { '4' } else { '6' };
@@ -193,7 +212,8 @@ mod tests {
 
     #[test]
     fn the_runtimes_rates_win() {
-        let config = json!({ "cniVersion": "1.0.0", "name": "n", "ingressRate": 5, "runtimeConfig": { "bandwidth": { "IngressRate": 8_000_000, "IngressBurst": 1 } } });
+        let config = json!({ "cniVersion": "1.0.0", "name": "n", "ingressRate": 5,
+            "runtimeConfig": { "bandwidth": { "IngressRate": 8_000_000, "IngressBurst": 1 } } });
         let rates = Rates::of(&for_test(Command::Add, "c1", config)).unwrap();
         assert_eq!(rates, Rates { ingress_rate: 8_000_000, egress_rate: 0 });
         let text = script("c1", rates, &["10.42.0.5".parse().unwrap()]);

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::error::{CniError, Code};
 use crate::netlink::{Link, Net, Veth};
-use crate::request::Request;
+use crate::request::{Attachment, Request};
 use crate::result::{Interface, NetResult, Route};
 use crate::{ipam, nft, source};
 
@@ -66,7 +66,7 @@ pub(crate) async fn add(request: &Request) -> Result<NetResult, CniError> {
     let config = Config::read(request)?;
     let (host, container) = (Net::host()?, Net::inside(request.netns()?)?);
     let bridge = ensure_bridge(&host, &config).await?;
-    let veth = host_name(&request.container_id, &request.ifname);
+    let veth = host_name(request.attachment());
     // A cable of this container that an earlier, interrupted call left is in the way.
     if let Some(old) = host.link(&veth).await? {
         host.del_link(old.index).await?;
@@ -96,7 +96,7 @@ pub(crate) async fn del(request: &Request) -> Result<(), CniError> {
         ipam::del(request, kind)?;
     }
     // The host's end takes the other one with it, even when the namespace has no name any more.
-    let (host, veth) = (Net::host()?, host_name(&request.container_id, &request.ifname));
+    let (host, veth) = (Net::host()?, host_name(request.attachment()));
     if let Some(link) = host.link(&veth).await? {
         host.del_link(link.index).await?;
     } else if let Some(container) = request.netns.as_deref().and_then(|path| Net::inside(path).ok())
@@ -124,7 +124,7 @@ pub(crate) async fn check(request: &Request) -> Result<(), CniError> {
     let (host, container) = (Net::host()?, Net::inside(request.netns()?)?);
     let bridge = host.link(config.bridge()).await?.filter(|link| link.is_bridge);
     let bridge = bridge.ok_or_else(|| CniError::internal(format!("Bridge interface {} not found", config.bridge())))?;
-    let veth = host_name(&request.container_id, &request.ifname);
+    let veth = host_name(request.attachment());
     if host.link(&veth).await?.is_none_or(|link| link.master != Some(bridge.index)) {
         return Err(CniError::internal(format!("host veth interface {veth} is not attached to {}", config.bridge())));
     }
@@ -162,7 +162,7 @@ async fn connect(request: &Request, config: &Config, ends: &Ends<'_>) -> Result<
     let missing = |name: &str| CniError::internal(format!("{name:?} vanished while it was set up"));
     let port = ends.host.link(ends.veth).await?.ok_or_else(|| missing(ends.veth))?;
     if config.hairpin_mode {
-        ends.host.set_hairpin(port.index, true).await?;
+        ends.host.set_hairpin(port.index).await?;
     }
     let inner = ends.container.link(&request.ifname).await?.ok_or_else(|| missing(&request.ifname))?;
     let mut result = match ipam::kind(request) {
@@ -187,7 +187,7 @@ async fn connect(request: &Request, config: &Config, ends: &Ends<'_>) -> Result<
     }
     if config.source_guard {
         let ips: Vec<IpAddr> = result.ips.iter().map(|ip| ip.address.addr()).collect();
-        source::add(ends.veth, &inner.mac, &ips)?;
+        source::add(ends.veth, source::parse_mac(&inner.mac)?, &ips)?;
         shut_port(ends)?;
     }
     // Neighbours may know another machine under this address from a moment ago: announce when the link comes up.
@@ -325,7 +325,7 @@ fn is_rival(old: &IpNet, new: &IpNet) -> bool {
 }
 
 /// The same for every call about one container, so that a repeated ADD or a DEL without a namespace finds the cable.
-fn host_name(container_id: &str, ifname: &str) -> String {
+fn host_name(Attachment { container_id, ifname }: Attachment<'_>) -> String {
     // 44 of the 64 bits fit into an interface name.
     let hash = [container_id, "\0", ifname].iter().fold(fnv::BASIS, |hash, part| fnv::resume(hash, part.as_bytes()));
     format!("veth{:011x}", hash >> 20)
@@ -338,9 +338,10 @@ mod tests {
 
     #[test]
     fn interface_names_fit_the_kernel_and_differ() {
-        assert_eq!(host_name("abc", "eth0").len(), 15);
-        assert_ne!(host_name("abc", "eth0"), host_name("abc", "eth1"));
-        assert_ne!(host_name("abc", "eth0"), host_name("abd", "eth0"));
+        let name = |container_id: &str, ifname: &str| host_name(Attachment { container_id, ifname });
+        assert_eq!(name("abc", "eth0").len(), 15);
+        assert_ne!(name("abc", "eth0"), name("abc", "eth1"));
+        assert_ne!(name("abc", "eth0"), name("abd", "eth0"));
     }
 
     #[test]

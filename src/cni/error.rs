@@ -19,6 +19,18 @@ pub(crate) enum Code {
     Internal = 999,
 }
 
+/// nft refuses the rules that hold pods to their addresses; its words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceGuardRefused(pub String);
+
+impl fmt::Display for SourceGuardRefused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for SourceGuardRefused {}
+
 /// Why a call failed. It becomes JSON on stdout, which containerd puts into the pod's event.
 #[derive(Debug)]
 pub(crate) struct CniError {
@@ -50,5 +62,22 @@ impl CniError {
             body["details"] = json!(self.details);
         }
         format!("{body}\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_the_specifications_json() {
+        let mut err = CniError::new(Code::TryAgain, "busy");
+        assert_eq!(err.to_json("1.0.0"), "{\"cniVersion\":\"1.0.0\",\"code\":11,\"msg\":\"busy\"}\n");
+        err.details = "soon".to_owned();
+        let body: serde_json::Value = serde_json::from_str(&err.to_json("0.4.0")).unwrap();
+        assert_eq!(body, json!({"cniVersion": "0.4.0", "code": 11, "msg": "busy", "details": "soon"}));
+        let io = CniError::io("cannot run nft", &"no such file");
+        assert_eq!((io.code, io.msg.as_str()), (5, "cannot run nft: no such file"));
+        assert_eq!((CniError::config("x").code, CniError::internal("x").code), (7, 999));
     }
 }

@@ -8,7 +8,12 @@ use crate::request::{Command, Env, Request, version_of};
 #[test]
 fn configurations_of_any_bytes_are_read_or_refused() {
     let rng = fuzz::rng(12);
-    let whole = r#"{"cniVersion":"1.0.0","name":"kedge","socket":"/x","runtimeConfig":{"portMappings":[{"hostPort":80,"containerPort":8080,"protocol":"tcp","hostIP":"10.0.0.1"}],"bandwidth":{"ingressRate":8000000}},"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"cni0"}],"ips":[{"interface":0,"address":"10.42.0.5/24","gateway":"10.42.0.1"}]}}"#;
+    let whole = concat!(
+        r#"{"cniVersion":"1.0.0","name":"kedge","socket":"/x","runtimeConfig":{"portMappings":[{"hostPort":80,"#,
+        r#""containerPort":8080,"protocol":"tcp","hostIP":"10.0.0.1"}],"bandwidth":{"ingressRate":8000000}},"#,
+        r#""prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"cni0"}],"#,
+        r#""ips":[{"interface":0,"address":"10.42.0.5/24","gateway":"10.42.0.1"}]}}"#
+    );
     for _ in rounds(20_000) {
         let bytes =
             mutated_text(&rng, whole, &["null", "-1", "\"", "{", "[", "]", "1e999", "\u{fffd}", "0"]).into_bytes();

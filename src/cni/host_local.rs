@@ -207,7 +207,7 @@ impl Range {
             subnet,
             first: base + 1,
             last: top,
-            gateway: config.gateway.unwrap_or_else(|| ip(base + 1, subnet.addr().is_ipv4())),
+            gateway: config.gateway.unwrap_or_else(|| ip_in(&subnet, base + 1)),
         };
         for (name, given, bound) in
             [("RangeStart", config.range_start, &mut range.first), ("RangeEnd", config.range_end, &mut range.last)]
@@ -229,7 +229,7 @@ impl Range {
     }
 
     fn ip(&self, n: u128) -> IpAddr {
-        ip(n, self.subnet.addr().is_ipv4())
+        ip_in(&self.subnet, n)
     }
 
     fn holds(&self, ip: IpAddr) -> bool {
@@ -244,9 +244,10 @@ fn number(ip: IpAddr) -> u128 {
     }
 }
 
-fn ip(n: u128, v4: bool) -> IpAddr {
+/// The address of this number, in the subnet's family.
+fn ip_in(subnet: &IpNet, n: u128) -> IpAddr {
     match u32::try_from(n) {
-        Ok(n) if v4 => IpAddr::V4(n.into()),
+        Ok(n) if subnet.addr().is_ipv4() => IpAddr::V4(n.into()),
         _ => IpAddr::V6(n.into()),
     }
 }

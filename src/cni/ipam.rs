@@ -65,3 +65,36 @@ fn execute(request: &Request, kind: &str, command: Command) -> Result<Vec<u8>, C
         details: text("details"),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::request::for_test;
+
+    #[test]
+    fn a_network_has_addresses_only_if_it_names_who_gives_them() {
+        let kind_of = |ipam: Value| {
+            let config = json!({"cniVersion": "1.0.0", "name": "n", "ipam": ipam});
+            kind(&for_test(Command::Add, "c1", config)).map(str::to_owned)
+        };
+        assert_eq!(kind_of(json!({"type": "host-local"})).as_deref(), Some("host-local"));
+        for none in [json!({}), json!({"type": ""}), json!({"type": 7}), json!(null)] {
+            assert_eq!(kind_of(none.clone()), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn no_program_outside_the_folders_of_plugins_is_executed() {
+        let request = for_test(Command::Add, "c1", json!({"cniVersion": "1.0.0", "name": "n"}));
+        for (kind, wanted) in [
+            ("../bin/sh", "invalid plugin name \"../bin/sh\": contains a path separator"),
+            ("dhcp", "failed to find plugin \"dhcp\" in path []"),
+        ] {
+            let err = add(&request, kind).unwrap_err();
+            assert_eq!((err.code, err.msg.as_str()), (7, wanted));
+            assert_eq!(del(&request, kind).unwrap_err().msg, wanted);
+        }
+    }
+}

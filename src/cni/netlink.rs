@@ -133,8 +133,9 @@ impl Net {
         })
     }
 
-    pub(crate) async fn set_hairpin(&self, index: u32, on: bool) -> Result<(), CniError> {
-        let message = LinkBridgePort::new(index).hairpin(on).build();
+    /// Lets the bridge send frames back out of the port that they came in at.
+    pub(crate) async fn set_hairpin(&self, index: u32) -> Result<(), CniError> {
+        let message = LinkBridgePort::new(index).hairpin(true).build();
         self.handle.link().set_port(message).execute().await.map_err(|err| failed("failed to set hairpin mode", &err))
     }
 

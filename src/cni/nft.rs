@@ -13,6 +13,28 @@ use crate::error::CniError;
 /// A table of all pods of a node takes well under a second.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// A table, as nft names it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Table<'a> {
+    /// `ip`, `ip6`, `inet` or `bridge`.
+    pub(crate) family: &'a str,
+    pub(crate) name: &'a str,
+}
+
+/// A table's set or map of elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Elements<'a> {
+    Set(&'a str),
+    Map(&'a str),
+}
+
+/// An element of a map, by its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MapKey {
+    pub(crate) map: &'static str,
+    pub(crate) key: String,
+}
+
 /// Applies a script in one transaction.
 pub(crate) fn apply(script: &str) -> Result<(), CniError> {
     run(&["-f", "-"], script).map(drop)
@@ -34,8 +56,8 @@ pub(crate) fn would_take(script: &str) -> Result<(), CniError> {
 }
 
 /// Whether there is such a chain.
-pub(crate) fn has_chain(family: &str, table: &str, chain: &str) -> Result<bool, CniError> {
-    match run(&["list", "chain", family, table, chain], "") {
+pub(crate) fn has_chain(table: Table<'_>, chain: &str) -> Result<bool, CniError> {
+    match run(&["list", "chain", table.family, table.name, chain], "") {
         Ok(_) => Ok(true),
         Err(err) if is_absent(&err) => Ok(false),
         Err(err) => Err(err),
@@ -44,8 +66,12 @@ pub(crate) fn has_chain(family: &str, table: &str, chain: &str) -> Result<bool, 
 
 /// The elements of a set or map as nft's JSON: `{"elem": {"val": …, "comment": …}}` or `[key, value]` pairs around
 /// them. A table that is not there has none.
-pub(crate) fn elements(family: &str, table: &str, kind: &str, name: &str) -> Result<Vec<Value>, CniError> {
-    match run(&["-j", "list", kind, family, table, name], "") {
+pub(crate) fn elements(table: Table<'_>, of: Elements<'_>) -> Result<Vec<Value>, CniError> {
+    let (kind, name) = match of {
+        Elements::Set(name) => ("set", name),
+        Elements::Map(name) => ("map", name),
+    };
+    match run(&["-j", "list", kind, table.family, table.name, name], "") {
         Ok(text) => {
             let document: Value = serde_json::from_str(&text)
                 .map_err(|err| CniError::internal(format!("cannot parse nft's output: {err}")))?;
@@ -62,13 +88,13 @@ pub(crate) fn elements(family: &str, table: &str, kind: &str, name: &str) -> Res
 }
 
 /// The comment of one element, which is asked for by its key: `None` if there is no such element, or no such table.
-pub(crate) fn comment_of(family: &str, table: &str, map: &str, key: &str) -> Result<Option<String>, CniError> {
+pub(crate) fn comment_of(table: Table<'_>, MapKey { map, key }: &MapKey) -> Result<Option<String>, CniError> {
     // As text: nft 1.0 answers this with text also when asked for JSON.
-    match run(&["get", "element", family, table, map, &format!("{{ {key} }}")], "") {
+    match run(&["get", "element", table.family, table.name, map, &format!("{{ {key} }}")], "") {
         Ok(text) => Ok(Some(comment_in(&text))),
         Err(err) if is_absent(&err) => Ok(None),
         // Versions before 1.0 do not find every kind of key: all elements are looked through.
-        Err(_) => Ok(elements(family, table, "map", map)?.iter().find_map(|element| comment_at(element, key))),
+        Err(_) => Ok(elements(table, Elements::Map(map))?.iter().find_map(|element| comment_at(element, key))),
     }
 }
 
@@ -134,7 +160,7 @@ pub(crate) fn masquerade_add(container_id: &str, ips: &[IpNet]) -> Result<(), Cn
 pub(crate) fn masquerade_del(container_id: &str) -> Result<(), CniError> {
     let mut script = String::new();
     for fam in ["ip", "ip6"] {
-        for element in elements(fam, "kedge-masq", "set", "pods")? {
+        for element in elements(Table { family: fam, name: "kedge-masq" }, Elements::Set("pods"))? {
             let Some(element) =
                 element.get("elem").filter(|e| e.get("comment").and_then(Value::as_str) == Some(container_id))
             else {
@@ -158,7 +184,8 @@ mod tests {
         let said = "table ip t {\n\tmap m {\n\t\telements = { tcp . 80 comment \"abc\" : 10.42.0.5 . 8080 }\n\t}\n}\n";
         assert_eq!(comment_in(said), "abc");
         assert_eq!(comment_in(&said.replace(" comment \"abc\"", "")), "");
-        let element = serde_json::json!([{ "elem": { "val": { "concat": ["tcp", 80] }, "comment": "abc" } }, { "concat": ["10.42.0.5", 8080] }]);
+        let element = serde_json::json!([{ "elem": { "val": { "concat": ["tcp", 80] }, "comment": "abc" } },
+            { "concat": ["10.42.0.5", 8080] }]);
         assert_eq!(comment_at(&element, "tcp . 80").as_deref(), Some("abc"));
         assert_eq!(comment_at(&element, "tcp . 81"), None);
     }

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use serde::Deserialize;
 
 use crate::error::{CniError, Code};
-use crate::nft;
+use crate::nft::{self, MapKey, Table};
 use crate::request::Request;
 use crate::result::NetResult;
 
@@ -120,15 +120,15 @@ impl Mapping {
     }
 
     /// Whether it is about this family: a host address, also an unspecified one, is about its own.
-    fn is_for(&self, v4: bool) -> bool {
-        self.v4.is_none_or(|own| own == v4)
+    fn is_for(&self, family: &Family) -> bool {
+        self.v4.is_none_or(|own| own == family.is_v4())
     }
 
-    /// The map's name and this mapping's key in it.
-    fn key(&self) -> (&'static str, String) {
+    /// The mapping's place in the maps.
+    fn key(&self) -> MapKey {
         match self.host_ip {
-            Some(ip) => ("by-address", format!("{ip} . {} . {}", self.protocol, self.host_port)),
-            None => ("any-address", format!("{} . {}", self.protocol, self.host_port)),
+            Some(ip) => MapKey { map: "by-address", key: format!("{ip} . {} . {}", self.protocol, self.host_port) },
+            None => MapKey { map: "any-address", key: format!("{} . {}", self.protocol, self.host_port) },
         }
     }
 }
@@ -144,10 +144,9 @@ pub(crate) fn add(request: &Request) -> Result<NetResult, CniError> {
         return Err(CniError::config(format!("host port {port} is the node's own: choose another one")));
     }
     let mut script = String::new();
-    for v4 in [true, false] {
-        let Some(ip) = prev.container_ips().find(|ip| ip.address.addr().is_ipv4() == v4) else { continue };
-        let wanted: Vec<&Mapping> = mappings.iter().filter(|m| m.is_for(v4)).collect();
-        let family = Family::of(v4);
+    for family in FAMILIES {
+        let Some(ip) = prev.container_ips().find(|ip| family.holds(ip.address.addr())) else { continue };
+        let wanted: Vec<&Mapping> = mappings.iter().filter(|m| m.is_for(&family)).collect();
         script += &family.frame();
         for mapping in &wanted {
             // What another container left under this key is stale: the scheduler gave the port to this one.
@@ -171,8 +170,8 @@ pub(crate) fn del(request: &Request) -> Result<(), CniError> {
         return Ok(());
     }
     let mut script = String::new();
-    for family in [Family::of(true), Family::of(false)] {
-        for mapping in mappings.iter().filter(|m| m.is_for(family.is_v4())) {
+    for family in FAMILIES {
+        for mapping in mappings.iter().filter(|m| m.is_for(&family)) {
             if family.holder(mapping)?.as_ref() == Some(&request.container_id) {
                 script += &family.delete(mapping);
             }
@@ -188,12 +187,12 @@ pub(crate) fn del(request: &Request) -> Result<(), CniError> {
 pub(crate) fn check(request: &Request) -> Result<(), CniError> {
     let prev = request.prev_result()?.ok_or_else(|| CniError::config("Required prevResult missing"))?;
     let (_, mappings) = Config::read(request)?;
-    for v4 in [true, false] {
-        if !prev.container_ips().any(|ip| ip.address.addr().is_ipv4() == v4) {
+    for family in FAMILIES {
+        if !prev.container_ips().any(|ip| family.holds(ip.address.addr())) {
             continue;
         }
-        for mapping in mappings.iter().filter(|m| m.is_for(v4)) {
-            if Family::of(v4).holder(mapping)?.as_ref() != Some(&request.container_id) {
+        for mapping in mappings.iter().filter(|m| m.is_for(&family)) {
+            if family.holder(mapping)?.as_ref() != Some(&request.container_id) {
                 return Err(CniError::internal(format!(
                     "host port {}/{} is not mapped to container {}",
                     mapping.host_port, mapping.protocol, request.container_id
@@ -211,13 +210,14 @@ struct Family {
     loopback: &'static str,
 }
 
+const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
+
 impl Family {
-    fn of(v4: bool) -> Family {
-        if v4 {
-            Family { name: "ip", addr_type: "ipv4_addr", loopback: "127.0.0.0/8" }
-        } else {
-            Family { name: "ip6", addr_type: "ipv6_addr", loopback: "::1" }
-        }
+    const V4: Family = Family { name: "ip", addr_type: "ipv4_addr", loopback: "127.0.0.0/8" };
+    const V6: Family = Family { name: "ip6", addr_type: "ipv6_addr", loopback: "::1" };
+
+    fn holds(&self, ip: IpAddr) -> bool {
+        ip.is_ipv4() == self.is_v4()
     }
 
     /// Table, maps and rules; adding what is there changes nothing, and rules are written anew.
@@ -232,8 +232,10 @@ impl Family {
         let guard = if *f == "ip" { LOOPBACK_GUARD } else { "" };
         format!(
             "add table {f} kedge-hostport\n\
-             add map {f} kedge-hostport by-address {{ type {addr_type} . inet_proto . inet_service : {addr_type} . inet_service; }}\n\
-             add map {f} kedge-hostport any-address {{ type inet_proto . inet_service : {addr_type} . inet_service; }}\n\
+             add map {f} kedge-hostport by-address {{ type {addr_type} . inet_proto . inet_service : {addr_type} . \
+             inet_service; }}\n\
+             add map {f} kedge-hostport any-address {{ type inet_proto . inet_service : {addr_type} . inet_service; \
+             }}\n\
              add set {f} kedge-hostport local {{ type {addr_type}; flags interval; auto-merge; }}\n\
              add element {f} kedge-hostport local {{ {loopback} }}\n\
              add chain {f} kedge-hostport hostports\n\
@@ -250,7 +252,8 @@ impl Family {
              add rule {f} kedge-hostport hostports dnat to {f} daddr . meta l4proto . th dport map @by-address\n\
              add rule {f} kedge-hostport hostports dnat to meta l4proto . th dport map @any-address\n\
              add rule {f} kedge-hostport hostports meta mark set meta mark and {keep:#x}\n\
-             add rule {f} kedge-hostport postrouting meta mark and {MASQUERADE_BIT:#x} == {MASQUERADE_BIT:#x} ct status dnat masquerade\n\
+             add rule {f} kedge-hostport postrouting meta mark and {MASQUERADE_BIT:#x} == {MASQUERADE_BIT:#x} ct \
+             status dnat masquerade\n\
              {guard}",
         )
     }
@@ -275,14 +278,13 @@ impl Family {
     }
 
     fn delete(&self, mapping: &Mapping) -> String {
-        let (map, key) = mapping.key();
+        let MapKey { map, key } = mapping.key();
         format!("delete element {} kedge-hostport {map} {{ {key} }}\n", self.name)
     }
 
     /// The container that has the mapping's host port. One element is asked for, whatever else the maps hold.
     fn holder(&self, mapping: &Mapping) -> Result<Option<String>, CniError> {
-        let (map, key) = mapping.key();
-        nft::comment_of(self.name, "kedge-hostport", map, &key)
+        nft::comment_of(Table { family: self.name, name: "kedge-hostport" }, &mapping.key())
     }
 }
 
@@ -316,11 +318,11 @@ pub(crate) mod tests {
     use crate::request::{Command, for_test};
     use serde_json::{Value, json};
 
-    /// Whatever the request says, its elements hold addresses, numbers and our own words alone.
+    /// Elements hold addresses, numbers and our own words alone, whatever the request says.
     pub(crate) fn script_is_plain(request: &Request) {
         let Ok((_, mappings)) = Config::read(request) else { return };
         let wanted: Vec<&Mapping> = mappings.iter().collect();
-        let script = Family::of(true).add(&wanted, "10.42.0.5".parse().unwrap(), &request.container_id, None);
+        let script = Family::V4.add(&wanted, "10.42.0.5".parse().unwrap(), &request.container_id, None);
         assert!(script.chars().all(|c| c.is_ascii_alphanumeric() || " .:-{}\"\n".contains(c)), "{script}");
         assert_eq!(script.lines().count(), mappings.len(), "{script}");
     }
@@ -333,8 +335,8 @@ pub(crate) mod tests {
     fn an_unspecified_host_address_means_any() {
         let any = mapping(json!({ "hostPort": 80, "containerPort": 8080, "hostIP": "0.0.0.0" })).unwrap();
         assert_eq!(any.key(), ("any-address", "tcp . 80".to_owned()));
-        assert!(any.is_for(true) && !any.is_for(false));
-        assert!(mapping(json!({ "hostPort": 80, "containerPort": 8080 })).unwrap().is_for(false));
+        assert!(any.is_for(&Family::V4) && !any.is_for(&Family::V6));
+        assert!(mapping(json!({ "hostPort": 80, "containerPort": 8080 })).unwrap().is_for(&Family::V6));
         let one =
             mapping(json!({ "hostPort": 53, "containerPort": 53, "hostIP": "10.0.0.1", "protocol": "UDP" })).unwrap();
         assert_eq!(one.key(), ("by-address", "10.0.0.1 . udp . 53".to_owned()));
@@ -349,10 +351,10 @@ pub(crate) mod tests {
 
     #[test]
     fn loopback_addresses_are_guarded_before_they_are_routed() {
-        let text = Family::of(true).frame();
+        let text = Family::V4.frame();
         assert!(
             text.contains("loopback iif != \"lo\" ip daddr 127.0.0.0/8 drop\n")
-                && !Family::of(false).frame().contains("loopback iif"),
+                && !Family::V6.frame().contains("loopback iif"),
             "{text}"
         );
     }
@@ -363,8 +365,10 @@ pub(crate) mod tests {
             for_test(
                 Command::Add,
                 "c1",
-                json!({ "cniVersion": "1.0.0", "name": "n", "ownPorts": ["10250/tcp", "8472/udp"], "prevResult": { "cniVersion": "1.0.0" },
-                    "runtimeConfig": { "portMappings": [{ "hostPort": port, "containerPort": 80, "protocol": protocol }] } }),
+                json!({ "cniVersion": "1.0.0", "name": "n", "ownPorts": ["10250/tcp", "8472/udp"],
+                    "prevResult": { "cniVersion": "1.0.0" },
+                    "runtimeConfig": { "portMappings": [{ "hostPort": port, "containerPort": 80,
+                    "protocol": protocol }] } }),
             )
         };
         for (port, protocol, text) in

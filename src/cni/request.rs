@@ -106,7 +106,7 @@ impl Request {
         }
         let (container_id, ifname) =
             (env.container_id.clone().unwrap_or_default(), env.ifname.clone().unwrap_or_default());
-        check_names(&container_id, &ifname)?;
+        check_names(Attachment { container_id: &container_id, ifname: &ifname })?;
         let config: Value = serde_json::from_slice(stdin)
             .map_err(|err| CniError::new(Code::Decode, format!("cannot parse the network configuration: {err}")))?;
         let version =
@@ -158,6 +158,10 @@ impl Request {
         }
     }
 
+    pub(crate) fn attachment(&self) -> Attachment<'_> {
+        Attachment { container_id: &self.container_id, ifname: &self.ifname }
+    }
+
     pub(crate) fn netns(&self) -> Result<&PathBuf, CniError> {
         self.netns
             .as_ref()
@@ -165,7 +169,14 @@ impl Request {
     }
 }
 
-fn check_names(container_id: &str, ifname: &str) -> Result<(), CniError> {
+/// An attachment of a network: one interface of one container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Attachment<'a> {
+    pub(crate) container_id: &'a str,
+    pub(crate) ifname: &'a str,
+}
+
+fn check_names(Attachment { container_id, ifname }: Attachment<'_>) -> Result<(), CniError> {
     let bad = |msg: String| Err(CniError::new(Code::InvalidEnvironment, msg));
     let id_ok = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
     if !container_id.starts_with(|c: char| c.is_ascii_alphanumeric()) || !container_id.chars().all(id_ok) {
@@ -232,5 +243,31 @@ mod tests {
     fn a_missing_version_is_an_old_one_and_refused() {
         let env = Env { container_id: Some("c1".into()), ifname: Some("eth0".into()), ..Env::default() };
         assert_eq!(Request::new(Command::Del, env, br#"{"name":"n"}"#).unwrap_err().code, 1);
+    }
+
+    /// The specification's rules for names, which become names of files and interfaces here.
+    #[test]
+    fn names_of_containers_and_interfaces_are_checked() {
+        let check = |container_id: &str, ifname: &str| {
+            check_names(Attachment { container_id, ifname }).map_err(|err| (err.code, err.msg))
+        };
+        for (container_id, ifname) in [("c1", "eth0"), ("0-a_b.c", "a23456789012345")] {
+            assert_eq!(check(container_id, ifname), Ok(()));
+        }
+        for id in ["", "-a", ".", "a/b", "a b", "é"] {
+            assert_eq!(check(id, "eth0"), Err((4, format!("invalid characters in containerID {id:?}"))));
+        }
+        for ifname in [".", "..", "a/b", "a:b", "a b", "a\tb", "a234567890123456"] {
+            assert_eq!(check("c1", ifname), Err((4, format!("invalid interface name {ifname:?}"))));
+        }
+    }
+
+    #[test]
+    fn arguments_are_pairs() {
+        let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+        assert_eq!(parse_args("A=1;;B=2=3;").unwrap(), [pair("A", "1"), pair("B", "2=3")]);
+        assert_eq!(parse_args("").unwrap(), []);
+        let err = parse_args("A=1;B").unwrap_err();
+        assert_eq!((err.code, err.msg.as_str()), (4, "ARGS: invalid pair \"B\""));
     }
 }

@@ -115,4 +115,19 @@ mod tests {
         );
         assert!(result.to_json("0.3.1").contains(r#"{"version":"4","interface":2,"address":"10.42.0.5/24"}"#));
     }
+
+    #[test]
+    fn a_containers_addresses_are_those_of_its_own_interfaces() {
+        let text = json(r#"[{"name": "bridge"}, {"name": "eth0", "sandbox": "/run/netns/x"}]"#);
+        let result: NetResult = serde_json::from_str(&text).unwrap();
+        let own: Vec<String> = result.container_ips().map(|ip| ip.address.to_string()).collect();
+        // One that points at no interface, or at none that there is, is the container's.
+        assert_eq!(own, ["10.0.0.2/24", "10.0.0.3/24", "10.0.0.4/24"]);
+    }
+
+    fn json(interfaces: &str) -> String {
+        let ip = |n: u8, interface: &str| format!(r#"{{"address": "10.0.0.{n}/24"{interface}}}"#);
+        let ips = [ip(1, r#", "interface": 0"#), ip(2, r#", "interface": 1"#), ip(3, ""), ip(4, r#", "interface": 9"#)];
+        format!(r#"{{"cniVersion": "1.0.0", "interfaces": {interfaces}, "ips": [{}], "routes": null}}"#, ips.join(","))
+    }
 }

@@ -1,5 +1,5 @@
-//! What ties the end of a pod's cable to the addresses and the MAC that the `bridge` plugin gave it: a frame that says
-//! another source never passes the bridge's port. Network policies tell peers by their source address.
+//! Source filter that ties the end of a pod's cable to the addresses and the MAC that the `bridge` plugin gave it: a
+//! frame that says another source never passes the bridge's port. Network policies tell peers by their source address.
 //!
 //! One table of the family `bridge`: a map from a port to its pod's chain, which lets through what is the pod's own and
 //! drops the rest: other sources of Ethernet, ARP, IPv4 and IPv6, answers of ARP and neighbour discovery for addresses
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use base::traces::SOURCE_TABLE;
 
-use crate::error::{CniError, Code};
-use crate::nft;
+use crate::error::{CniError, Code, SourceGuardRefused};
+use crate::nft::{self, Table};
 
 const FAMILY: &str = "bridge";
 /// nft refuses this often in a row before it counts: one that got no memory while the machine boots says the same as a
@@ -22,11 +22,9 @@ const TRIES: u32 = 3;
 /// Between two tries.
 const TRY_AGAIN: Duration = Duration::from_millis(300);
 
-/// Lets the port's pod send under these addresses and this MAC (`02:00:5e:00:53:01`), and under nothing else.
-pub(crate) fn add(port: &str, mac: &str, ips: &[IpAddr]) -> Result<(), CniError> {
-    let bytes =
-        parse_mac(mac).ok_or_else(|| CniError::internal(format!("the container's interface has the MAC {mac:?}")))?;
-    nft::apply(&script(port, bytes, ips))
+/// Lets the port's pod send under these addresses and this MAC, and under nothing else.
+pub(crate) fn add(port: &str, mac: [u8; 6], ips: &[IpAddr]) -> Result<(), CniError> {
+    nft::apply(&script(port, mac, ips))
 }
 
 /// Forgets a port. One that is not known is no error: its pod may be older than the table.
@@ -42,7 +40,7 @@ pub(crate) fn del(port: &str) -> Result<(), CniError> {
 
 /// Whether the port's pod is held to its addresses.
 pub(crate) fn check(port: &str) -> Result<(), CniError> {
-    match nft::has_chain(FAMILY, SOURCE_TABLE, port)? {
+    match nft::has_chain(Table { family: FAMILY, name: SOURCE_TABLE }, port)? {
         true => Ok(()),
         false => Err(CniError::internal(format!("nothing holds {port} to its addresses"))),
     }
@@ -52,19 +50,19 @@ pub(crate) fn check(port: &str) -> Result<(), CniError> {
 /// changed. If nft gives no answer now, they can: no pod begins unguarded for want of one. It blocks, for up to a
 /// second if they cannot.
 ///
-/// Errors: nft's words, which were no better in any of three tries.
-pub fn is_possible() -> Result<(), String> {
+/// Errors: nft refused in each of three tries.
+pub fn is_possible() -> Result<(), SourceGuardRefused> {
     let ips = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     let script = script("veth0", [2, 0, 0, 0, 0, 1], &ips);
     unless_refused(|| nft::would_take(&script))
 }
 
-fn unless_refused(mut would_take: impl FnMut() -> Result<(), CniError>) -> Result<(), String> {
+fn unless_refused(mut would_take: impl FnMut() -> Result<(), CniError>) -> Result<(), SourceGuardRefused> {
     let mut tries = 1;
     loop {
         match would_take() {
             Err(err) if err.code != Code::Internal as u32 => return Ok(()),
-            Err(err) if tries == TRIES => return Err(err.msg),
+            Err(err) if tries == TRIES => return Err(SourceGuardRefused(err.msg)),
             Ok(()) => return Ok(()),
             Err(_) => std::thread::sleep(TRY_AGAIN),
         }
@@ -97,7 +95,8 @@ fn script(port: &str, mac: [u8; 6], ips: &[IpAddr]) -> String {
     rules.push("drop".to_owned());
     let mut script = format!(
         "add table {table}\nadd map {table} ports {{ type ifname : verdict; }}\n\
-         add chain {table} prerouting {{ type filter hook prerouting priority -300; }}\nflush chain {table} prerouting\n\
+         add chain {table} prerouting {{ type filter hook prerouting priority -300; }}\n\
+         flush chain {table} prerouting\n\
          add rule {table} prerouting iifname vmap @ports\nadd chain {table} {port}\nflush chain {table} {port}\n"
     );
     for rule in rules {
@@ -119,9 +118,12 @@ fn link_local(mac: [u8; 6]) -> Ipv6Addr {
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
-fn parse_mac(text: &str) -> Option<[u8; 6]> {
-    let bytes: Vec<u8> = text.split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect::<Option<_>>()?;
-    bytes.try_into().ok()
+/// The bytes of `02:00:5e:00:53:01`.
+pub(crate) fn parse_mac(text: &str) -> Result<[u8; 6], CniError> {
+    let bytes = text.split(':').map(|part| u8::from_str_radix(part, 16).ok()).collect::<Option<Vec<u8>>>();
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or_else(|| CniError::internal(format!("the container's interface has the MAC {text:?}")))
 }
 
 #[cfg(test)]
@@ -164,16 +166,17 @@ mod tests {
         let refused = || Err(CniError::internal("nft failed: Cannot allocate memory"));
         let mut answers = [refused(), refused(), Ok(())].into_iter();
         assert_eq!(unless_refused(|| answers.next().unwrap()), Ok(()));
-        assert_eq!(unless_refused(refused), Err("nft failed: Cannot allocate memory".to_owned()));
+        assert_eq!(unless_refused(refused), Err(SourceGuardRefused("nft failed: Cannot allocate memory".to_owned())));
         let silent = || Err(CniError::io("nft does not answer", &"timed out"));
         assert_eq!(unless_refused(silent), Ok(()));
     }
 
     #[test]
     fn a_mac_is_six_bytes() {
-        assert_eq!(parse_mac("02:00:5e:00:53:ff"), Some([2, 0, 0x5e, 0, 0x53, 0xff]));
+        assert_eq!(parse_mac("02:00:5e:00:53:ff").unwrap(), [2, 0, 0x5e, 0, 0x53, 0xff]);
         for text in ["", "02:00:5e:00:53", "02:00:5e:00:53:01:02", "02:00:5e:00:53:x"] {
-            assert_eq!(parse_mac(text), None, "{text}");
+            let why = parse_mac(text).unwrap_err().msg;
+            assert_eq!(why, format!("the container's interface has the MAC {text:?}"));
         }
     }
 }

@@ -5,10 +5,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hickory_proto::ProtoError;
 use hickory_proto::rr::Name;
+use ipnet::IpNet;
 
 use crate::corefile::{CorefileError, Directive, ServerBlock};
-use crate::zone::PodNames;
+use crate::zone::{EndpointNames, PodNames};
 
 /// Plugins that exist here, in the order of the chain.
 pub(crate) const PLUGINS: &str =
@@ -71,19 +73,17 @@ pub(crate) struct Kubernetes {
     pub(crate) endpoint: Option<String>,
     /// Certificate, key, CA.
     pub(crate) tls: Option<[PathBuf; 3]>,
-    pub(crate) pods: PodNamesKey,
-    pub(crate) endpoint_pod_names: bool,
+    pub(crate) pods: PodNames,
+    pub(crate) endpoint_names: EndpointNames,
     pub(crate) ttl_secs: u32,
     pub(crate) namespaces: Vec<String>,
     pub(crate) fall: Fall,
 }
 
-/// `PodNames` with the comparisons a configuration needs.
-pub(crate) type PodNamesKey = PodNames;
-
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Forward {
-    pub(crate) from: Name,
+    /// Names below any of these.
+    pub(crate) from: Vec<Name>,
     pub(crate) to: Vec<SocketAddr>,
     pub(crate) except: Vec<Name>,
     pub(crate) policy: Policy,
@@ -135,10 +135,10 @@ pub(crate) struct Place<'a> {
 
 fn understand_block(source: &ServerBlock, place: &Place<'_>) -> Parsed<Block> {
     let (file, resolv) = (place.file, place.resolv);
-    let at = |what: String| CorefileError { file: file.to_owned(), line: source.line, what };
+    let at = |err: ZoneError| CorefileError { file: file.to_owned(), line: source.line, what: err.to_string() };
     let mut block = Block::default();
     for key in &source.keys {
-        block.zones.push(zone_key(key, place.port).map_err(at)?);
+        block.zones.extend(zone_key(key, place.port).map_err(at)?);
     }
     for directive in &source.directives {
         let zones = || block.zones.iter().map(|zone| zone.name.clone()).collect::<Vec<_>>();
@@ -176,49 +176,66 @@ fn understand_block(source: &ServerBlock, place: &Place<'_>) -> Parsed<Block> {
     Ok(block)
 }
 
+/// Why a text names no zone.
+#[derive(Debug, thiserror::Error)]
+enum ZoneError {
+    #[error("the transport {scheme}:// of {key:?} is not supported, only dns://")]
+    Transport { scheme: String, key: String },
+    #[error("not a port in {key:?}")]
+    Port { key: String },
+    /// hickory's text has its causes in it, so they are no source.
+    #[error("{text:?} is not a zone: {cause}")]
+    Name { text: String, cause: ProtoError },
+}
+
 /// `.`, `.:53`, `example.org`, `dns://example.org:5353`, `10.0.0.0/24`.
-fn zone_key(key: &str, default_port: u16) -> Result<Zone, String> {
+fn zone_key(key: &str, default_port: u16) -> Result<Vec<Zone>, ZoneError> {
     let plain = match key.split_once("://") {
         None => key,
         Some(("dns", rest)) => rest,
-        Some((scheme, _)) => return Err(format!("the transport {scheme}:// of {key:?} is not supported, only dns://")),
+        Some((scheme, _)) => return Err(ZoneError::Transport { scheme: scheme.to_owned(), key: key.to_owned() }),
     };
     let (host, port) = match plain.rsplit_once(':') {
         Some((host, port)) if !port.contains('/') => {
-            (host, port.parse().map_err(|_| format!("not a port in {key:?}"))?)
+            (host, port.parse().map_err(|_| ZoneError::Port { key: key.to_owned() })?)
         }
         _ => (plain, default_port),
     };
-    let name = zone_name(if host.is_empty() { "." } else { host })?;
-    Ok(Zone { name, port })
+    let names = zone_names(if host.is_empty() { "." } else { host })?;
+    Ok(names.into_iter().map(|name| Zone { name, port }).collect())
 }
 
-/// A zone as a lower-case name; a network in CIDR form becomes its reverse zone.
-fn zone_name(text: &str) -> Result<Name, String> {
-    let reverse = text.parse::<ipnet::IpNet>().ok().map(|net| match net {
-        ipnet::IpNet::V4(net) => {
-            let labels = net.network().octets()[..usize::from(net.prefix_len() / 8)]
-                .iter()
-                .rev()
-                .map(|o| format!("{o}."))
-                .collect::<String>();
+/// A zone as a lower-case name; a network in CIDR form becomes its reverse zones. There are several where its prefix
+/// ends within a label: `172.16.0.0/15` is `16.172.in-addr.arpa` and `17.172.in-addr.arpa`, as CoreDNS reads it.
+fn zone_names(text: &str) -> Result<Vec<Name>, ZoneError> {
+    let named = |text: &str| {
+        let mut name = Name::from_ascii(text).map_err(|cause| ZoneError::Name { text: text.to_owned(), cause })?;
+        name.set_fqdn(true);
+        Ok(name.to_lowercase())
+    };
+    let Ok(net) = text.parse::<IpNet>() else { return Ok(vec![named(text)?]) };
+    let label_bits = if net.addr().is_ipv4() { 8 } else { 4 };
+    let whole = net.prefix_len().next_multiple_of(label_bits);
+    let reverse = |net: IpNet| match net {
+        IpNet::V4(net) => {
+            let octets = &net.network().octets()[..usize::from(whole / label_bits)];
+            let labels = octets.iter().rev().map(|octet| format!("{octet}.")).collect::<String>();
             format!("{labels}in-addr.arpa.")
         }
-        ipnet::IpNet::V6(net) => {
+        IpNet::V6(net) => {
             let hex = base::hex::encode(&net.network().octets());
-            let labels =
-                hex[..usize::from(net.prefix_len() / 4)].chars().rev().map(|c| format!("{c}.")).collect::<String>();
+            let nibbles = &hex[..usize::from(whole / label_bits)];
+            let labels = nibbles.chars().rev().map(|nibble| format!("{nibble}.")).collect::<String>();
             format!("{labels}ip6.arpa.")
         }
-    });
-    let mut name =
-        Name::from_ascii(reverse.as_deref().unwrap_or(text)).map_err(|err| format!("{text:?} is not a zone: {err}"))?;
-    name.set_fqdn(true);
-    Ok(name.to_lowercase())
+    };
+    // The prefix is no longer than the address, so there are always subnets.
+    net.subnets(whole).into_iter().flatten().map(|net| named(&reverse(net))).collect()
 }
 
 fn names(directive: &Directive, texts: &[String]) -> Parsed<Vec<Name>> {
-    texts.iter().map(|text| zone_name(text).map_err(|what| directive.error(what))).collect()
+    let zones = texts.iter().map(|text| zone_names(text).map_err(|err| directive.error(err.to_string())));
+    Ok(zones.collect::<Parsed<Vec<_>>>()?.concat())
 }
 
 fn fall(directive: &Directive) -> Parsed<Fall> {
@@ -243,6 +260,9 @@ fn duration(directive: &Directive, text: &str) -> Parsed<Duration> {
     let (mut rest, mut total) = (text, 0.0);
     if rest == "0" {
         return Ok(Duration::ZERO);
+    }
+    if rest.is_empty() {
+        return Err(bad());
     }
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
@@ -363,7 +383,7 @@ fn kubernetes(directive: &Directive, zones: Vec<Name>) -> Parsed<Kubernetes> {
                     }
                 }
             }
-            "endpoint_pod_names" => config.endpoint_pod_names = true,
+            "endpoint_pod_names" => config.endpoint_names = EndpointNames::Pods,
             "ttl" => {
                 config.ttl_secs = number(option, one(option)?)?;
                 if config.ttl_secs > 3600 {
@@ -387,11 +407,11 @@ fn kubernetes(directive: &Directive, zones: Vec<Name>) -> Parsed<Kubernetes> {
 }
 
 fn forward(directive: &Directive, resolv: &dyn Fn(&str) -> std::io::Result<String>) -> Parsed<Forward> {
-    let [from, to @ ..] = directive.args.as_slice() else {
+    let Some((from, to)) = directive.args.split_at_checked(1) else {
         return Err(directive.error("forward needs a zone and at least one address or file"));
     };
     let mut forward = Forward {
-        from: zone_name(from).map_err(|what| directive.error(what))?,
+        from: names(directive, from)?,
         to: Vec::new(),
         except: Vec::new(),
         policy: Policy::Random,
@@ -458,3 +478,6 @@ fn upstreams(
     // A file without servers is a machine without any: questions for others fail, the cluster's own names work.
     Ok(servers.collect())
 }
+
+#[cfg(test)]
+mod tests;

@@ -98,7 +98,7 @@ struct Imports<'a> {
 
 impl Imports<'_> {
     fn whole(&mut self, path: &Path, text: &str) -> Result<Vec<Token>, CorefileError> {
-        let mut tokens = tokenize(&path.display().to_string(), text, self.env)?;
+        let mut tokens = tokenize(Source { file: &path.display().to_string(), text }, self.env)?;
         self.snippets = take_snippets(&mut tokens)?;
         self.expand(tokens, path.parent().unwrap_or(Path::new(".")), 0)
     }
@@ -159,14 +159,21 @@ impl Imports<'_> {
             }
             let text = fs::read_to_string(&path)
                 .map_err(|err| error(format!("Could not import {}: {err}", path.display())))?;
-            let imported = tokenize(&path.display().to_string(), &text, self.env)?;
+            let imported = tokenize(Source { file: &path.display().to_string(), text: &text }, self.env)?;
             out.extend(self.expand(imported, path.parent().unwrap_or(dir), depth + 1)?);
         }
         Ok(out)
     }
 }
 
-fn tokenize(file: &str, text: &str, env: Env<'_>) -> Result<Vec<Token>, CorefileError> {
+/// A file's name and what it says.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+fn tokenize(Source { file, text }: Source<'_>, env: Env<'_>) -> Result<Vec<Token>, CorefileError> {
     let mut tokens = Vec::new();
     let mut chars = text.chars().peekable();
     let mut line = 1;
@@ -444,7 +451,8 @@ mod tests {
     #[test]
     fn blocks_have_keys_directives_and_bodies() {
         let blocks = check(
-            ".:53 {\n  errors\n  kubernetes {$ZONE} in-addr.arpa {\n    pods insecure # why\n  }\n}\nexample.org, example.com:54 {\n log\n}\n",
+            ".:53 {\n  errors\n  kubernetes {$ZONE} in-addr.arpa {\n    pods insecure # why\n  }\n}\n\
+             example.org, example.com:54 {\n log\n}\n",
         );
         assert_eq!(blocks.len(), 2);
         assert_eq!(blocks[0].directives[1].args, ["cluster.local", "in-addr.arpa"]);
@@ -489,5 +497,47 @@ mod tests {
     fn errors_name_the_line() {
         let err = parse(Path::new("Corefile"), ". {\n errors\n", &|_| None).unwrap_err();
         assert_eq!(err.to_string(), "Corefile:1 - Error during parsing: a '{' is never closed");
+    }
+
+    #[test]
+    fn what_is_no_corefile_is_refused_with_the_place() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("bad"), "errors\n}\n").unwrap();
+        let path = dir.path().join("Corefile");
+        for (text, line, wanted) in [
+            (". {\n \"abc\n}\n", 2, "a quote is never closed"),
+            (". {\n health {\n lameduck 5s\n}\n", 1, "a '{' is never closed"),
+            ("(snip) {\n errors\n", 1, "the snippet (snip) is never closed"),
+            (". {\n import\n}\n", 2, "Wrong argument count or unexpected line ending after 'import'"),
+            (
+                "(s) {\n log\n}\n. {\n import s x\n}\n",
+                5,
+                "import takes one argument here; arguments for snippets are not supported",
+            ),
+            (". {\n import nothing\n}\n", 2, "File to import not found: nothing"),
+        ] {
+            let err = parse(&path, text, &|_| None).unwrap_err();
+            assert_eq!((err.line, err.what.as_str()), (line, wanted), "{text}");
+            assert_eq!(err.file, path.display().to_string(), "{text}");
+        }
+        // A file's braces end in that file's lines.
+        assert!(parse(&path, "import bad\n", &|_| None).is_err());
+    }
+
+    #[test]
+    fn words_are_plain_quoted_or_of_the_environment() {
+        let env = |name: &str| match name {
+            "A" => Some("x y".to_owned()),
+            "B" => Some("{$A}".to_owned()),
+            _ => None,
+        };
+        let words = |text: &str| -> Vec<String> {
+            let source = Source { file: "Corefile", text };
+            tokenize(source, &env).unwrap().into_iter().map(|token| token.text).collect()
+        };
+        assert_eq!(words("a \"b c\" # d\ne"), ["a", "b c", "e"]);
+        assert_eq!(words(r#""a \" b" c\d"#), ["a \" b", r"c\d"]);
+        assert_eq!(words("{$A} {%A%} p{$A}s {$NONE}."), ["x y", "x y", "px ys", "."]);
+        assert_eq!(words("{$B} {$"), ["{$A}", "{$"], "what a variable holds is not looked at again");
     }
 }

@@ -8,8 +8,10 @@ use base::fuzz::{self, mutated_text, rounds};
 use crate::config::{Place, understand};
 use crate::corefile::parse;
 
-const WHOLE: &str = "(snip) {\n cache 30\n}\n.:53 example.org, {\n errors\n import snip\n kubernetes {$ZONE} 10.0.0.0/8 {\n pods insecure \"a b\\\" c\"\n }\n \
- forward . 192.0.2.1 {\n max_fails 2\n health_check 1m0.5s\n }\n import *file\n}\n";
+const WHOLE: &str = "(snip) {\n cache 30\n}\n\
+                     .:53 example.org, {\n errors\n import snip\n kubernetes {$ZONE} 10.0.0.0/8 {\n \
+                     pods insecure \"a b\\\" c\"\n }\n \
+                     forward . 192.0.2.1 {\n max_fails 2\n health_check 1m0.5s\n }\n import *file\n}\n";
 const WORDS: &[&str] =
     &["{", "}", "\n", "import", "*file", "\"", "#", "{$", "{%", "%}", ".:", "é", "snip", "(x) {", ",", "1h", " "];
 

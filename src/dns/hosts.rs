@@ -49,7 +49,10 @@ impl Hosts {
             Ok(text) => text,
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(err) => {
-                return warn!(path = %self.config.path.display(), err = %err, "cannot read the hosts file, keeping the last one");
+                return warn!(
+                    path = %self.config.path.display(), err = %err,
+                    "cannot read the hosts file, keeping the last one"
+                );
             }
         };
         let text = format!("{file}\n{}", self.config.inline);
@@ -64,8 +67,7 @@ impl Hosts {
         let mut answer = Answer { authoritative: true, ..Answer::new(ResponseCode::NoError, "hosts") };
         let ttl = self.config.ttl_secs;
         if question.kind == RecordType::PTR && self.config.reverse {
-            let ip = question.lower.parse_arpa_name().ok().map(|net| net.addr());
-            for name in ip.and_then(|ip| table.by_ip.get(&ip)).into_iter().flatten() {
+            for name in question.address().and_then(|ip| table.by_ip.get(&ip)).into_iter().flatten() {
                 answer.add(&question.name, ttl, RData::PTR(PTR(name.clone())));
             }
             return (!answer.answers.is_empty()).then_some(answer);

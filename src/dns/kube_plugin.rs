@@ -97,7 +97,7 @@ impl Kubernetes {
         };
         for key in keys {
             let (service, slices) = (services.get(&key), services.slices(&key));
-            index().set(&key, service.as_deref(), &slices, self.config.endpoint_pod_names);
+            index().set(&key, service.as_deref(), &slices, self.config.endpoint_names);
         }
         let mut index = index();
         index.set_namespaces(namespaces);
@@ -186,13 +186,7 @@ impl Kubernetes {
         let mut answer = Answer { authoritative: true, ..Answer::new(ResponseCode::NoError, "kubernetes") };
         // `zone` is a reverse zone; names live in the first that is not.
         let home = self.config.zones.iter().find(|zone| !is_reverse(zone));
-        let ip = question
-            .lower
-            .parse_arpa_name()
-            .ok()
-            .filter(|net| net.prefix_len() == net.max_prefix_len())
-            .map(|net| net.addr());
-        let names = ip.map(|ip| index.reverse(ip)).unwrap_or_default();
+        let names = question.address().map(|ip| index.reverse(ip)).unwrap_or_default();
         if names.is_empty() {
             if self.config.fall.through(&question.lower) {
                 return None;
@@ -241,3 +235,6 @@ fn fqdn(text: &str) -> Option<Name> {
 fn below(text: &str, zone: &Name) -> Option<Name> {
     Name::from_ascii(text).ok()?.append_domain(zone).ok()
 }
+
+#[cfg(test)]
+mod tests;

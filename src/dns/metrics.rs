@@ -80,11 +80,11 @@ impl Metrics {
         let mut out = String::new();
         let mut last = "";
         for ((name, labels), value) in self.counters.lock().iter() {
-            head(&mut out, &mut last, name, "counter");
+            head(&mut out, &mut last, name, Kind::Counter);
             let _infallible = writeln!(out, "{name}{{{labels}}} {value}");
         }
         for ((name, labels), histogram) in self.histograms.lock().iter() {
-            head(&mut out, &mut last, name, "histogram");
+            head(&mut out, &mut last, name, Kind::Histogram);
             let mut below = 0;
             for (bound, count) in histogram.bounds.iter().zip(&histogram.counts) {
                 below += count;
@@ -97,15 +97,28 @@ impl Metrics {
             );
         }
         for (name, labels, value) in gauges {
-            head(&mut out, &mut last, name, "gauge");
+            head(&mut out, &mut last, name, Kind::Gauge);
             let _infallible = writeln!(out, "{name}{{{labels}}} {value}");
         }
         out
     }
 }
 
-fn head(out: &mut String, last: &mut &str, name: &'static str, kind: &str) {
+/// Kind of a metric, as `# TYPE` names it.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+fn head(out: &mut String, last: &mut &str, name: &'static str, kind: Kind) {
     if *last != name {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
         let _infallible = writeln!(out, "# TYPE {name} {kind}");
         *last = name;
     }

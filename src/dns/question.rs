@@ -1,5 +1,7 @@
 //! A question as plugins see it, and what they answer.
 
+use std::net::IpAddr;
+
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 
@@ -37,6 +39,12 @@ impl Question {
             checking_disabled: message.metadata.checking_disabled,
             recursion_desired: message.metadata.recursion_desired,
         })
+    }
+
+    /// The address that the name stands for, if it is a whole address's in a reverse zone.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        let net = self.lower.parse_arpa_name().ok()?;
+        (net.prefix_len() == net.max_prefix_len()).then(|| net.addr())
     }
 
     /// The same question about another name, to follow a CNAME.

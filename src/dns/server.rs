@@ -227,7 +227,8 @@ impl Server {
         if site.loop_probe.as_ref().is_some_and(|probe| probe.circles(question, Instant::now())) {
             let zone = site.block.zones.first().map(|zone| zone.name.to_ascii()).unwrap_or_default();
             let text = format!(
-                "Loop ({}) detected for zone {zone:?}: a resolver of `forward` sends questions back here; give it other resolvers",
+                "Loop ({}) detected for zone {zone:?}: a resolver of `forward` sends questions back here; give it \
+                 other resolvers",
                 self.label
             );
             // One report ends the process; a second has nothing to add.

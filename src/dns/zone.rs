@@ -24,6 +24,22 @@ pub(crate) struct Port {
     pub(crate) number: u16,
 }
 
+/// The labels of a port's SRV name, without their underscores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct PortName<'a> {
+    name: &'a str,
+    protocol: &'a str,
+}
+
+impl Port {
+    fn labels(&self) -> PortName<'_> {
+        PortName { name: &self.name, protocol: &self.protocol }
+    }
+}
+
+/// `web.default.svc`: the name of a Service, relative to the zone.
+struct Domain(String);
+
 #[derive(Clone, Debug, PartialEq)]
 struct Endpoint {
     host: String,
@@ -61,6 +77,16 @@ pub(crate) enum Wanted {
     Addresses,
     /// SRV records: one for each port of each endpoint.
     Services,
+}
+
+/// Names of endpoints that have no hostname.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum EndpointNames {
+    /// `10-42-0-5`.
+    #[default]
+    Addresses,
+    /// Their pods' names, where a pod is behind them.
+    Pods,
 }
 
 /// Which pods have names.
@@ -106,9 +132,14 @@ pub(crate) struct Srv {
 }
 
 impl Index {
-    /// Makes the index say of one Service what it and its slices say now; `None` for one that is gone. With
-    /// `pod_names`, endpoints without a hostname are named after their pods.
-    pub(crate) fn set(&mut self, key: &Key, service: Option<&Service>, slices: &[Arc<EndpointSlice>], pod_names: bool) {
+    /// Makes the index say of one Service what it and its slices say now; `None` for one that is gone.
+    pub(crate) fn set(
+        &mut self,
+        key: &Key,
+        service: Option<&Service>,
+        slices: &[Arc<EndpointSlice>],
+        names: EndpointNames,
+    ) {
         let name: Name = Arc::new((key.namespace.clone(), key.name.clone()));
         if let Some(old) = self.services.remove(&name) {
             for ip in old.ips() {
@@ -121,7 +152,7 @@ impl Index {
             }
         }
         let Some(kind) = service.and_then(service_kind) else { return };
-        let mut endpoints: Vec<Endpoint> = slices.iter().flat_map(|slice| endpoints(slice, pod_names)).collect();
+        let mut endpoints: Vec<Endpoint> = slices.iter().flat_map(|slice| endpoints(slice, names)).collect();
         endpoints.sort_by(|a, b| (&a.host, a.ip).cmp(&(&b.host, b.ip)));
         endpoints.dedup_by(|a, b| a.host == b.host && a.ip == b.ip && a.ports == b.ports);
         let mut seen = BTreeSet::new();
@@ -177,7 +208,7 @@ impl Index {
         own
     }
 
-    /// What `labels` (lower case, without the zone) has. `None`: there is no such name. An empty [`Found`]: the name
+    /// Records of `labels` (lower case, without the zone). `None`: there is no such name. An empty [`Found`]: the name
     /// exists, but holds nothing.
     pub(crate) fn find(&self, labels: &[&str], pods: PodNames, wanted: Wanted) -> Option<Found> {
         match labels {
@@ -207,12 +238,12 @@ impl Index {
             [before @ .., name] => (*name, before),
         };
         let entry = self.services.get(&(ns.to_owned(), name.to_owned()))?;
-        let base = format!("{name}.{ns}.svc");
+        let base = Domain(format!("{name}.{ns}.svc"));
         match before {
             [] => entry.all(&base, wanted),
             [protocol] if protocol.starts_with('_') => Some(Found::default()),
             [port, protocol] if port.starts_with('_') && protocol.starts_with('_') => {
-                entry.port(&base, &port[1..], &protocol[1..], wanted)
+                entry.port(&base, PortName { name: &port[1..], protocol: &protocol[1..] }, wanted)
             }
             [host] => entry.endpoint(&base, host, wanted),
             _ => None,
@@ -227,7 +258,7 @@ impl Entry {
         own.iter().copied().chain(self.endpoints.iter().map(|endpoint| endpoint.ip))
     }
 
-    fn all(&self, base: &str, wanted: Wanted) -> Option<Found> {
+    fn all(&self, base: &Domain, wanted: Wanted) -> Option<Found> {
         match &self.kind {
             Kind::External(target) => Some(Found { cname: Some(target.clone()), ..Found::default() }),
             Kind::Cluster { ips, ports } => Some(cluster(base, ports.iter(), ips, wanted)),
@@ -239,48 +270,45 @@ impl Entry {
         }
     }
 
-    fn port(&self, base: &str, name: &str, protocol: &str, wanted: Wanted) -> Option<Found> {
+    fn port(&self, base: &Domain, port: PortName<'_>, wanted: Wanted) -> Option<Found> {
         match &self.kind {
             Kind::External(_) => None,
             Kind::Cluster { ips, ports } => {
-                let mut matching =
-                    ports.iter().filter(|port| port.name == name && port.protocol == protocol).peekable();
+                let mut matching = ports.iter().filter(|known| known.labels() == port).peekable();
                 matching.peek()?;
                 Some(cluster(base, matching, ips, wanted))
             }
             Kind::Headless => {
-                let having =
-                    self.endpoints.iter().filter(|endpoint| !named(&endpoint.ports, name, protocol).is_empty());
-                some_endpoints(base, having, |endpoint| named(&endpoint.ports, name, protocol), wanted)
+                let having = self.endpoints.iter().filter(|endpoint| !named(&endpoint.ports, port).is_empty());
+                some_endpoints(base, having, |endpoint| named(&endpoint.ports, port), wanted)
             }
         }
     }
 
-    fn endpoint(&self, base: &str, host: &str, wanted: Wanted) -> Option<Found> {
+    fn endpoint(&self, base: &Domain, host: &str, wanted: Wanted) -> Option<Found> {
         let from = self.endpoints.partition_point(|endpoint| endpoint.host.as_str() < host);
         let own = self.endpoints[from..].iter().take_while(|endpoint| endpoint.host == host);
         some_endpoints(base, own, |endpoint| &endpoint.ports[..], wanted)
     }
 }
 
-fn cluster<'a>(base: &str, ports: impl Iterator<Item = &'a Port>, ips: &[IpAddr], wanted: Wanted) -> Found {
+fn cluster<'a>(base: &Domain, ports: impl Iterator<Item = &'a Port>, ips: &[IpAddr], wanted: Wanted) -> Found {
     let mut found = Found { addresses: ips.to_vec(), ..Found::default() };
     if wanted == Wanted::Services {
-        found.srv = ports.take(SRV_MAX).map(|port| Srv { port: port.number, target: base.to_owned() }).collect();
-        found.hosts = ips.iter().filter(|_| !found.srv.is_empty()).map(|ip| (base.to_owned(), *ip)).collect();
+        found.srv = ports.take(SRV_MAX).map(|port| Srv { port: port.number, target: base.0.clone() }).collect();
+        found.hosts = ips.iter().filter(|_| !found.srv.is_empty()).map(|ip| (base.0.clone(), *ip)).collect();
     }
     found
 }
 
 /// The ports of this name and protocol, of sorted ones.
-fn named<'a>(ports: &'a [Port], name: &str, protocol: &str) -> &'a [Port] {
-    let place = |port: &Port| (port.name.as_str(), port.protocol.as_str()).cmp(&(name, protocol));
-    let rest = &ports[ports.partition_point(|port| place(port).is_lt())..];
-    &rest[..rest.partition_point(|port| place(port).is_eq())]
+fn named<'a>(ports: &'a [Port], wanted: PortName<'_>) -> &'a [Port] {
+    let rest = &ports[ports.partition_point(|port| port.labels() < wanted)..];
+    &rest[..rest.partition_point(|port| port.labels() == wanted)]
 }
 
 fn some_endpoints<'a>(
-    base: &str,
+    base: &Domain,
     endpoints: impl Iterator<Item = &'a Endpoint>,
     ports: impl Fn(&'a Endpoint) -> &'a [Port],
     wanted: Wanted,
@@ -306,14 +334,14 @@ fn some_endpoints<'a>(
             }
         }
     }
-    let target = |host: &str| format!("{host}.{base}");
+    let target = |host: &str| format!("{host}.{}", base.0);
     found.srv = srv.into_iter().map(|(host, port)| Srv { port, target: target(host) }).collect();
     found.hosts = hosts.into_iter().map(|(host, ip)| (target(host), ip)).collect();
     (!found.addresses.is_empty()).then_some(found)
 }
 
 /// The ready endpoints of a slice.
-fn endpoints(slice: &EndpointSlice, pod_names: bool) -> Vec<Endpoint> {
+fn endpoints(slice: &EndpointSlice, names: EndpointNames) -> Vec<Endpoint> {
     let ports = slice.ports.iter().flatten().filter_map(|port| {
         Some(Port {
             name: port.name.clone().unwrap_or_default(),
@@ -329,7 +357,8 @@ fn endpoints(slice: &EndpointSlice, pod_names: bool) -> Vec<Endpoint> {
             continue;
         }
         for ip in endpoint.addresses.iter().filter_map(|ip| ip.parse::<IpAddr>().ok()) {
-            let pod = endpoint.target_ref.as_ref().filter(|target| pod_names && target.kind.as_deref() == Some("Pod"));
+            let target = endpoint.target_ref.as_ref().filter(|_| names == EndpointNames::Pods);
+            let pod = target.filter(|target| target.kind.as_deref() == Some("Pod"));
             let host = endpoint.hostname.clone().or_else(|| pod?.name.clone()).filter(|host| !host.is_empty());
             let host = host.unwrap_or_else(|| dashed(ip)).to_ascii_lowercase();
             all.push(Endpoint { host, ip, ports: Arc::clone(&ports) });
@@ -375,193 +404,4 @@ fn undashed(label: &str) -> Option<IpAddr> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_like::*;
-
-    /// Objects from a few words, since JSON would need a crate here.
-    mod serde_like {
-        use super::*;
-        use k8s_openapi::api::core::v1::{ServicePort, ServiceSpec};
-        use k8s_openapi::api::discovery::v1::{Endpoint as ApiEndpoint, EndpointConditions, EndpointPort};
-
-        pub(super) fn service(name: &str, ip: &str) -> Arc<Service> {
-            let mut service = Service::default();
-            service.metadata.name = Some(name.to_owned());
-            service.metadata.namespace = Some("default".to_owned());
-            let port = ServicePort { name: Some("http".to_owned()), port: 80, ..ServicePort::default() };
-            service.spec = Some(ServiceSpec {
-                cluster_ip: Some(ip.to_owned()),
-                ports: Some(vec![port]),
-                ..ServiceSpec::default()
-            });
-            Arc::new(service)
-        }
-
-        pub(super) fn slice(service: &str, endpoints: &[(&str, Option<&str>, bool)]) -> Arc<EndpointSlice> {
-            let mut slice = EndpointSlice::default();
-            slice.metadata.namespace = Some("default".to_owned());
-            slice.metadata.labels = Some([("kubernetes.io/service-name".to_owned(), service.to_owned())].into());
-            slice.ports =
-                Some(vec![EndpointPort { name: Some("http".to_owned()), port: Some(8080), ..EndpointPort::default() }]);
-            let convert = |(ip, host, ready): &(&str, Option<&str>, bool)| ApiEndpoint {
-                addresses: vec![(*ip).to_owned()],
-                hostname: host.map(str::to_owned),
-                conditions: Some(EndpointConditions { ready: Some(*ready), ..EndpointConditions::default() }),
-                ..ApiEndpoint::default()
-            };
-            slice.endpoints = Some(endpoints.iter().map(convert).collect());
-            Arc::new(slice)
-        }
-    }
-
-    fn key(name: &str) -> Key {
-        Key::new("default", name)
-    }
-
-    fn index() -> Index {
-        let mut index = Index::default();
-        index.set_namespaces(["default".to_owned()].into());
-        index.set(
-            &key("web"),
-            Some(&service("web", "10.43.0.80")),
-            &[slice("web", &[("10.42.0.5", None, true)])],
-            false,
-        );
-        let db = [("10.42.0.6", Some("db-0"), true), ("10.42.0.7", Some("db-1"), false), ("10.42.0.8", None, true)];
-        index.set(&key("db"), Some(&service("db", "None")), &[slice("db", &db)], false);
-        index.set(&key("empty"), Some(&service("empty", "None")), &[], false);
-        index
-    }
-
-    fn ips(name: &str) -> Option<Vec<String>> {
-        let labels: Vec<&str> = name.split('.').collect();
-        index()
-            .find(&labels, PodNames::Insecure, Wanted::Addresses)
-            .map(|found| found.addresses.iter().map(IpAddr::to_string).collect())
-    }
-
-    fn list(ips: &[&str]) -> Option<Vec<String>> {
-        Some(ips.iter().map(|ip| (*ip).to_owned()).collect())
-    }
-
-    #[test]
-    fn names_of_services_and_endpoints() {
-        assert_eq!(ips("web.default.svc"), list(&["10.43.0.80"]));
-        assert_eq!(ips("db.default.svc"), list(&["10.42.0.8", "10.42.0.6"]));
-        assert_eq!(ips("db-0.db.default.svc"), list(&["10.42.0.6"]));
-        assert_eq!(ips("10-42-0-8.db.default.svc"), list(&["10.42.0.8"]));
-        assert_eq!(ips("db-1.db.default.svc"), None);
-        assert_eq!(ips("_http._tcp.web.default.svc"), list(&["10.43.0.80"]));
-        assert_eq!(ips("1-2-3-4.default.pod"), list(&["1.2.3.4"]));
-    }
-
-    #[test]
-    fn what_is_not_there_differs_from_what_is_empty() {
-        assert_eq!(ips("default.svc"), list(&[]));
-        assert_eq!(ips("svc"), list(&[]));
-        assert_eq!(ips("nowhere.svc"), None);
-        assert_eq!(ips("empty.default.svc"), None);
-        assert_eq!(ips("1-2-3-4.nowhere.pod"), None);
-        assert_eq!(ips("_https._tcp.web.default.svc"), None);
-    }
-
-    #[test]
-    fn ports_of_endpoints_are_told_to_those_who_ask_for_them() {
-        let find = |name: &str, wanted: Wanted| {
-            index().find(&name.split('.').collect::<Vec<_>>(), PodNames::Insecure, wanted).unwrap()
-        };
-        let said = |found: Found| {
-            let srv: Vec<String> = found.srv.iter().map(|srv| format!("{} {}", srv.port, srv.target)).collect();
-            let hosts: Vec<String> = found.hosts.iter().map(|(host, ip)| format!("{host} {ip}")).collect();
-            (srv.join(","), hosts.join(","))
-        };
-        let both = "8080 10-42-0-8.db.default.svc,8080 db-0.db.default.svc";
-        let hosts = "10-42-0-8.db.default.svc 10.42.0.8,db-0.db.default.svc 10.42.0.6";
-        for name in ["db.default.svc", "_http._tcp.db.default.svc"] {
-            assert_eq!(said(find(name, Wanted::Services)), (both.to_owned(), hosts.to_owned()), "{name}");
-        }
-        let web = ("80 web.default.svc".to_owned(), "web.default.svc 10.43.0.80".to_owned());
-        assert_eq!(said(find("web.default.svc", Wanted::Services)), web);
-        assert_eq!(said(find("db.default.svc", Wanted::Addresses)), (String::new(), String::new()));
-    }
-
-    #[test]
-    fn ten_thousand_ports_of_thousands_of_endpoints_cost_what_an_answer_holds() {
-        use k8s_openapi::api::discovery::v1::EndpointPort;
-        let ports: Vec<EndpointPort> = (1..=10_000)
-            .map(|n| EndpointPort { name: Some(format!("p{n}")), port: Some(n), ..EndpointPort::default() })
-            .collect();
-        // Half of the endpoints have names of their own, the others one together.
-        let slices: Vec<Arc<EndpointSlice>> = (0..40)
-            .map(|n| {
-                let ips: Vec<String> = (1..=100).map(|i| format!("10.42.{n}.{i}")).collect();
-                let endpoints: Vec<_> =
-                    ips.iter().map(|ip| (ip.as_str(), (n % 2 == 0).then_some("one"), true)).collect();
-                let mut slice = EndpointSlice::clone(&slice("big", &endpoints));
-                slice.ports = Some(ports.clone());
-                Arc::new(slice)
-            })
-            .collect();
-        let mut index = Index::default();
-        index.set_namespaces(["default".to_owned()].into());
-        index.set(&key("big"), Some(&service("big", "None")), &slices, false);
-        let began = base::time::Stopwatch::start();
-        for name in ["big.default.svc", "one.big.default.svc", "_p9999._tcp.big.default.svc"] {
-            let labels: Vec<&str> = name.split('.').collect();
-            for wanted in [Wanted::Addresses, Wanted::Services].into_iter().cycle().take(4) {
-                let found = index.find(&labels, PodNames::Disabled, wanted).unwrap();
-                assert!(found.addresses.len() >= 2000, "{name}: {}", found.addresses.len());
-                assert!(found.srv.len() <= SRV_MAX && found.hosts.len() <= SRV_MAX, "{name}");
-                assert_eq!(found.srv.is_empty(), wanted == Wanted::Addresses, "{name}");
-            }
-        }
-        assert!(began.elapsed() < std::time::Duration::from_secs(60), "{:?}", began.elapsed());
-    }
-
-    #[test]
-    fn addresses_have_names() {
-        assert_eq!(index().reverse("10.43.0.80".parse().unwrap()), ["web.default.svc"]);
-        assert_eq!(index().reverse("10.42.0.6".parse().unwrap()), ["db-0.db.default.svc"]);
-    }
-
-    #[test]
-    fn an_address_of_several_services_has_each_ones_name_once() {
-        let endpoints: &[(&str, Option<&str>, bool)] = &[("10.42.0.9", None, true)];
-        let other_ports = {
-            let mut slice = EndpointSlice::clone(&slice("b", endpoints));
-            slice.ports.as_mut().unwrap()[0].port = Some(9090);
-            Arc::new(slice)
-        };
-        let mut index = Index::default();
-        index.set(&key("a"), Some(&service("a", "10.43.0.1")), &[slice("a", endpoints)], false);
-        index.set(&key("b"), Some(&service("b", "10.43.0.2")), &[slice("b", endpoints), other_ports], false);
-        assert_eq!(index.reverse("10.42.0.9".parse().unwrap()), ["10-42-0-9.a.default.svc", "10-42-0-9.b.default.svc"]);
-    }
-
-    #[test]
-    fn what_a_service_was_is_forgotten_and_what_others_have_is_not() {
-        let mut index = index();
-        let shared: IpAddr = "10.42.0.5".parse().unwrap();
-        index.set(
-            &key("also"),
-            Some(&service("also", "10.43.0.81")),
-            &[slice("also", &[("10.42.0.5", None, true)])],
-            false,
-        );
-        assert_eq!(index.reverse(shared), ["10-42-0-5.also.default.svc", "10-42-0-5.web.default.svc"]);
-        index.set(
-            &key("web"),
-            Some(&service("web", "10.43.0.90")),
-            &[slice("web", &[("10.42.0.9", None, true)])],
-            false,
-        );
-        assert_eq!(index.reverse(shared), ["10-42-0-5.also.default.svc"]);
-        assert!(index.reverse("10.43.0.80".parse().unwrap()).is_empty());
-        assert_eq!(index.reverse("10.43.0.90".parse().unwrap()), ["web.default.svc"]);
-        index.set(&key("also"), None, &[], false);
-        assert!(index.reverse(shared).is_empty());
-        assert_eq!(index.find(&["also", "default", "svc"], PodNames::Disabled, Wanted::Addresses), None);
-        assert_eq!(index.keys().count(), 3);
-    }
-}
+pub(crate) mod tests;

@@ -104,7 +104,8 @@ mod tests {
             ("False", None, 0, 0, false),
         ] {
             let budget = json!({"spec": {"unhealthyPodEvictionPolicy": policy},
-                "status": {"currentHealthy": healthy, "desiredHealthy": desired, "disruptionsAllowed": 0, "expectedPods": 3}});
+                "status": {"currentHealthy": healthy, "desiredHealthy": desired, "disruptionsAllowed": 0,
+                "expectedPods": 3}});
             let case = format!("{ready} {policy:?} {healthy}/{desired}");
             assert_eq!(lets_unhealthy_go(&read(&budget).unwrap(), &pod(ready)), want, "{case}");
         }

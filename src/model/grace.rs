@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-/// What a pod's spec has if nobody says otherwise. Defaulting writes it, so only an object that was put into the store
-/// by other means is without.
+/// Grace period of a pod's spec that names none. Defaulting writes it, so only an object that was put into the store by
+/// other means is without.
 const POD_SECS: i64 = 30;
 
 /// The grace period of a pod for which a deletion asks `asked` seconds, or does not say.
@@ -31,7 +31,10 @@ mod tests {
 
     #[test]
     fn a_pod_that_runs_nowhere_is_deleted_at_once() {
-        let spec = |node: &str, phase: &str| json!({"spec": {"nodeName": node, "terminationGracePeriodSeconds": 20}, "status": {"phase": phase}});
+        let spec = |node: &str, phase: &str| {
+            json!({"spec": {"nodeName": node, "terminationGracePeriodSeconds": 20},
+            "status": {"phase": phase}})
+        };
         assert_eq!(of_pod(&spec("", "Pending"), Some(5)), 0);
         assert_eq!(of_pod(&spec("n", "Succeeded"), None), 0);
         assert_eq!(of_pod(&spec("n", "Failed"), Some(5)), 0);

@@ -54,7 +54,8 @@ pub fn dns_label_errors(text: &str) -> Vec<String> {
             errors.push("must not contain dots".to_owned());
         } else {
             errors.push(regex_error(
-                "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character",
+                "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start \
+                 and end with an alphanumeric character",
                 LABEL_FMT,
                 &["my-name", "123-abc"],
             ));
@@ -71,7 +72,8 @@ pub fn dns_subdomain_errors(text: &str) -> Vec<String> {
     }
     if !is_subdomain(text) {
         errors.push(regex_error(
-            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character",
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must \
+             start and end with an alphanumeric character",
             SUBDOMAIN_FMT,
             &["example.com"],
         ));
@@ -87,7 +89,8 @@ pub fn dns_1035_label_errors(text: &str) -> Vec<String> {
     }
     if !is_dns_label(text) || !text.as_bytes()[0].is_ascii_lowercase() {
         errors.push(regex_error(
-            "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character",
+            "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic \
+             character, and end with an alphanumeric character",
             "[a-z]([-a-z0-9]*[a-z0-9])?",
             &["my-name", "abc-123"],
         ));
@@ -101,7 +104,8 @@ pub fn wildcard_subdomain_errors(text: &str) -> Vec<String> {
         return Vec::new();
     }
     vec![regex_error(
-        "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character",
+        "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of \
+         lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character",
         &format!(r"\*\.{SUBDOMAIN_FMT}"),
         &["*.example.com"],
     )]
@@ -130,7 +134,8 @@ pub fn qualified_name_errors(text: &str) -> Vec<String> {
             name
         }
         _ => {
-            let message = "a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
+            let message = "a valid label key must consist of alphanumeric characters, '-', '_' or '.', and must start \
+                           and end with an alphanumeric character";
             let text = regex_error(message, QUALIFIED_FMT, &["MyName", "my.name", "123-abc"]);
             return vec![format!("{text} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')")];
         }
@@ -141,7 +146,8 @@ pub fn qualified_name_errors(text: &str) -> Vec<String> {
         errors.push(format!("name part {}", too_long(63, "bytes")));
     }
     if !is_qualified_part(name) {
-        let message = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
+        let message = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an \
+                       alphanumeric character";
         errors.push(format!("name part {}", regex_error(message, QUALIFIED_FMT, &["MyName", "my.name", "123-abc"])));
     }
     errors
@@ -155,7 +161,8 @@ pub fn label_value_errors(text: &str) -> Vec<String> {
     }
     if !text.is_empty() && !is_qualified_part(text) {
         errors.push(regex_error(
-            "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character",
+            "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must \
+             start and end with an alphanumeric character",
             &format!("({QUALIFIED_FMT})?"),
             &["MyValue", "my_value", "12345"],
         ));
@@ -305,15 +312,15 @@ mod tests {
     fn texts_show_examples_as_upstream() {
         assert_eq!(
             dns_subdomain_errors("Web"),
-            [
-                "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-            ]
+            ["a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and \
+                 must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
+                 '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"]
         );
         assert_eq!(
             dns_label_errors("A"),
-            [
-                "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
-            ]
+            ["a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start \
+                 and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is \
+                 '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"]
         );
         assert_eq!(dns_label_errors("a.b"), ["must not contain dots"]);
     }

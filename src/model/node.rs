@@ -1,4 +1,4 @@
-//! What a Node says of itself, read as what it is: its kubelet writes it, on a machine that may be the enemy's. Whoever
+//! A Node's word about itself, read as such: its kubelet writes it, on a machine that may be the enemy's. Code that
 //! makes names, rules or dials of a node's addresses reads them here.
 
 use std::net::IpAddr;

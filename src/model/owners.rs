@@ -28,7 +28,7 @@ pub fn is_controlled_by(meta: &ObjectMeta, uid: &str) -> bool {
     controller_of(meta).is_some_and(|owner| owner.uid == uid)
 }
 
-/// What the selector of a workload says about an object that might be its own.
+/// Verdict of a workload's selector about an object that might be its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// Controlled by the owner and selected.

@@ -240,8 +240,8 @@ pub struct Volume {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatus {
-    /// What its node has promised the pod as a whole, and what that has: of the resources that the pod's spec asks for
-    /// as a whole, and kept while they differ from it. Overhead may be in both.
+    /// Resources that its node has promised the pod as a whole, and those that it has: of the resources that the pod's
+    /// spec asks for as a whole, and kept while they differ from it. Overhead may be in both.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated_resources: Option<Quantities>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -288,7 +288,8 @@ pub struct PodCondition {
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {
     pub name: String,
-    /// What its node has promised it, and what it has: kept while that differs from what the spec asks for.
+    /// Resources that its node has promised it, and those that it has: kept while that differs from what the spec asks
+    /// for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated_resources: Option<Quantities>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -327,9 +328,11 @@ mod tests {
                 "name": "p", "managedFields": [{"manager": "m", "operation": "Apply"}],
                 "annotations": {"kubernetes.io/config.hash": "h", "long": "x".repeat(1000)},
             },
-            "spec": {"containers": [{"name": "c", "livenessProbe": {"tcpSocket": {"port": 1}}, "resources": {"requests": {"cpu": "1"}}}]},
+            "spec": {"containers": [{"name": "c", "livenessProbe": {"tcpSocket": {"port": 1}},
+            "resources": {"requests": {"cpu": "1"}}}]},
             "status": {"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}], "containerStatuses": [{
-                "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 2, "state": {"terminated": {"exitCode": 3}}}]},
+                "name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 2,
+                "state": {"terminated": {"exitCode": 3}}}]},
         }))
         .unwrap();
         assert_eq!(pod.metadata.managed_fields, None);
@@ -351,7 +354,8 @@ mod tests {
             let of = |limit: &str| serde_json::json!({"requests": {"cpu": "1"}, "limits": {"cpu": limit}});
             let pod: Pod = serde_json::from_value(serde_json::json!({
                 "spec": {"containers": [{"name": "c", "resources": of("2")}]},
-                "status": {"containerStatuses": [{"name": "c", "resources": of(limit), "allocatedResources": {"cpu": allocated}}]},
+                "status": {"containerStatuses": [{"name": "c", "resources": of(limit),
+                "allocatedResources": {"cpu": allocated}}]},
             }))
             .unwrap();
             let status = pod.status.unwrap().container_statuses.unwrap()[0].clone();

@@ -1,4 +1,4 @@
-//! What names an object: its resource and its place. Borrowed, so that to look something up costs no allocation.
+//! References to objects: a resource, and a place in it. Borrowed, so that to look something up costs no allocation.
 //!
 //! Two strings side by side can be swapped and the compiler nods; two fields with names cannot.
 

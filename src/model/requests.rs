@@ -45,9 +45,9 @@ fn requests(container: &Container) -> Amounts {
     amounts(container.resources.iter().flat_map(|r| &r.requests).flat_map(Quantities::iter))
 }
 
-/// What a running container takes: in the middle of a resize the most of what it asks for, what its node has promised,
-/// and what it has; if the resize is never to come, of the last two. Spec: upstream's `determineEffectiveRequests`
-/// (1.36.2).
+/// Amounts that a running container takes: in the middle of a resize the most of what it asks for, what its node has
+/// promised, and what it has; if the resize is never to come, of the last two. Spec: upstream's
+/// `determineEffectiveRequests` (1.36.2).
 fn taken(container: &Container, status: Option<&PodStatus>) -> Amounts {
     let wanted = requests(container);
     let Some(pod) = status else { return wanted };
@@ -68,9 +68,9 @@ pub fn is_given_up(status: &PodStatus) -> bool {
     pending.is_some_and(|c| c.reason.as_deref() == Some("Infeasible"))
 }
 
-/// What a running pod takes of the resources that it asks for as a whole, likewise. Overhead is not counted: a node's
-/// promise holds it, and so does what the pod has, but for memory while the pod runs: that is its own word, and CPU is
-/// read off its control group.
+/// Amounts that a running pod takes of the resources that it asks for as a whole, likewise. Overhead is not counted: a
+/// node's promise holds it, and so does what the pod has, but for memory while the pod runs: that is its own word, and
+/// CPU is read off its control group.
 ///
 /// Spec: upstream's `PodRequests` (1.36.2), which counts overhead twice, and the kubelet's
 /// `convertToAPIPodLevelResourcesStatus`.
@@ -131,7 +131,8 @@ fn is_sidecar(restart_policy: Option<&String>) -> bool {
     restart_policy.is_some_and(|policy| policy == "Always")
 }
 
-/// What a pod needs at its greediest moment, plus overhead; of a running pod, what it takes in the midst of a resize.
+/// Amounts that a pod needs at its greediest moment, plus overhead; of a running pod, what it takes in the midst of a
+/// resize.
 pub fn of_pod(pod: &Pod) -> Amounts {
     let Some(spec) = &pod.spec else { return Amounts::new() };
     let status = pod.status.as_ref();
@@ -156,8 +157,8 @@ fn listed(list: Option<&BTreeMap<String, ApiQuantity>>) -> Amounts {
     amounts(list.into_iter().flatten().map(|(name, quantity)| (name.as_str(), quantity)))
 }
 
-/// What the spec asks for; a limit stands in where only that is given, as the API server's defaulting does (a static
-/// pod has not been through it).
+/// Requests of the spec; a limit stands in where only that is given, as the API server's defaulting does (a static pod
+/// has not been through it).
 fn with_limits(resources: Option<&v1::ResourceRequirements>) -> Amounts {
     let Some(resources) = resources else { return Amounts::new() };
     let mut all = listed(resources.limits.as_ref());
@@ -166,7 +167,7 @@ fn with_limits(resources: Option<&v1::ResourceRequirements>) -> Amounts {
     all
 }
 
-/// What a spec asks for at its pod's greediest moment, plus overhead; without a look at what the pod has.
+/// Amounts that a spec asks for at its pod's greediest moment, plus overhead; without a look at what the pod has.
 pub fn of_spec(spec: &v1::PodSpec) -> Amounts {
     let starting = spec.init_containers.iter().flatten().map(|container| {
         let own = with_limits(container.resources.as_ref());

@@ -114,9 +114,8 @@ mod tests {
         let labels = BTreeMap::from([("app".to_owned(), "web".to_owned())]);
         let picks = |selector| selects(&serde_json::from_value(selector).unwrap(), Some(&labels));
         assert!(picks(json!({})));
-        assert!(picks(
-            json!({"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["db"]}]})
-        ));
+        assert!(picks(json!({"matchLabels": {"app": "web"},
+                "matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["db"]}]})));
         assert!(!picks(
             json!({"matchLabels": {"app": "web"}, "matchExpressions": [{"key": "tier", "operator": "Exists"}]})
         ));

@@ -38,7 +38,8 @@ pub enum NetworkError {
     },
     /// The overlay's own interface.
     #[error(
-        "no interface has the node's address {ip}: name another one with --node-ip, or the interface with --flannel-iface"
+        "no interface has the node's address {ip}: name another one with --node-ip, or the interface with \
+         --flannel-iface"
     )]
     NoUplink {
         /// The address.
@@ -52,7 +53,8 @@ pub enum NetworkError {
     },
     /// The kernel made no tunnel.
     #[error(
-        "cannot make the tunnel device kedge.1: {text}; if the kernel module vxlan is missing, install it (Raspberry Pi OS, Ubuntu: linux-modules-extra) or use --flannel-backend=host-gw"
+        "cannot make the tunnel device kedge.1: {text}; if the kernel module vxlan is missing, install it (Raspberry \
+         Pi OS, Ubuntu: linux-modules-extra) or use --flannel-backend=host-gw"
     )]
     Tunnel {
         /// The kernel's words.

@@ -47,7 +47,8 @@ async fn look(cidrs: &[IpNet], told: &mut bool) -> Result<(), NetworkError> {
     if tables.lines().any(|line| line.trim() == "table inet firewalld") && !*told {
         *told = true;
         warn!(
-            "firewalld is on and may reject pods' packets; if it does: firewall-cmd --permanent --zone=trusted --add-source=POD_NETWORK"
+            "firewalld is on and may reject pods' packets; if it does: firewall-cmd --permanent --zone=trusted \
+             --add-source=POD_NETWORK"
         );
     }
     for (program, family, names) in
@@ -133,7 +134,10 @@ async fn iptables(program: &str, args: &[&str]) -> Result<Option<String>, Networ
         }
     };
     if !output.status.success() {
-        warn!(program, err = %String::from_utf8_lossy(&output.stderr).trim(), "the machine's firewall cannot be asked or changed");
+        warn!(
+            program, err = %String::from_utf8_lossy(&output.stderr).trim(),
+            "the machine's firewall cannot be asked or changed"
+        );
         return Ok(None);
     }
     Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned()))
@@ -151,7 +155,8 @@ mod tests {
         let half = format!("{docker}-A FORWARD -s 10.42.0.0/16 -m comment --comment \"kedge pods\" -j ACCEPT\n");
         assert_eq!(missing(&half, &[&cidr]), [("-d", cidr)]);
         let others = format!(
-            "{docker}-A FORWARD -d 10.42.0.0/16 -j ACCEPT\n-A FORWARD -d x -m comment --comment \"kedge pods\" -j ACCEPT\n"
+            "{docker}-A FORWARD -d 10.42.0.0/16 -j ACCEPT\n\
+             -A FORWARD -d x -m comment --comment \"kedge pods\" -j ACCEPT\n"
         );
         assert_eq!(missing(&others, &[&cidr]).len(), 2);
     }

@@ -37,19 +37,25 @@ pub(crate) async fn load_bridge_filter() {
     let _seen_soon = tokio::time::timeout(MODPROBE_TIMEOUT, command.status()).await;
 }
 
+/// Network policies cannot be enforced on this node. The remedy stands behind the cause, so that is no source.
+#[derive(Debug, thiserror::Error)]
+#[error("network policies cannot be enforced between pods of one node ({path}: {cause}); run: modprobe br_netfilter")]
+pub(crate) struct Unenforced {
+    path: &'static str,
+    cause: std::io::Error,
+}
+
 /// Sees to it that policies hold between pods of this node, too: somebody may have set the parameters back. Both
 /// families are asked for, whatever the cluster has: pods reach each other by link-local addresses of IPv6 in any case.
 /// (A kernel without IPv6 lacks its file.)
 ///
-/// Errors: words for the administrator.
-pub(crate) fn ensure_bridge_filter() -> Result<(), String> {
+/// Errors: policies would be void, and the administrator must do something.
+pub(crate) fn ensure_bridge_filter() -> Result<(), Unenforced> {
     for path in BRIDGE_FILTER {
         if path == BRIDGE_FILTER[1] && !Path::new(path).exists() && !Path::new("/proc/net/if_inet6").exists() {
             continue;
         }
-        ensure(path).map_err(|err| {
-            format!("network policies cannot be enforced between pods of one node ({path}: {err}); run: modprobe br_netfilter")
-        })?;
+        ensure(path).map_err(|cause| Unenforced { path, cause })?;
     }
     Ok(())
 }
@@ -80,7 +86,8 @@ pub(crate) fn prepare(families: &BTreeSet<Family>) -> Result<(), NetworkError> {
     }
     if !Path::new(BRIDGE_FILTER[0]).exists() {
         warn!(
-            "the kernel module br_netfilter is not loaded: pods of one node cannot reach each other through a Service, and pods under a network policy do not start; run: modprobe br_netfilter"
+            "the kernel module br_netfilter is not loaded: pods of one node cannot reach each other through a Service, \
+             and pods under a network policy do not start; run: modprobe br_netfilter"
         );
     }
     for (path, value) in [
@@ -129,7 +136,10 @@ fn keep_router_advertisements(forwarding: &str) {
         if fs::read_to_string(&path).is_ok_and(|value| value.trim() == "1")
             && let Err(err) = fs::write(&path, "2")
         {
-            warn!(path = %path.display(), err = %err, "cannot keep hearing IPv6 routers: a default route from them ends with its life");
+            warn!(
+                path = %path.display(), err = %err,
+                "cannot keep hearing IPv6 routers: a default route from them ends with its life"
+            );
         }
     }
 }
@@ -178,7 +188,10 @@ async fn ensure_routes(service_cidrs: &[IpNet], node_ips: &[IpAddr], group: &Gro
             continue;
         }
         let Some(index) = interface_of(&handle, *node_ip).await? else {
-            warn!(ip = %node_ip, "no interface has the node's address: service addresses may be unreachable from the node itself");
+            warn!(
+                ip = %node_ip,
+                "no interface has the node's address: service addresses may be unreachable from the node itself"
+            );
             continue;
         };
         let route = RouteMessageBuilder::<IpAddr>::new()
@@ -209,12 +222,12 @@ async fn interface_of(handle: &rtnetlink::Handle, ip: IpAddr) -> Result<Option<u
         doing: "cannot list addresses",
         source: std::io::Error::other(err.to_string()),
     };
+    let names = |attribute: &AddressAttribute| match attribute {
+        AddressAttribute::Local(addr) | AddressAttribute::Address(addr) => *addr == ip,
+        _ => false,
+    };
     while let Some(message) = stream.try_next().await.map_err(failed)? {
-        if message
-            .attributes
-            .iter()
-            .any(|attribute| matches!(attribute, AddressAttribute::Local(addr) | AddressAttribute::Address(addr) if *addr == ip))
-        {
+        if message.attributes.iter().any(names) {
             return Ok(Some(message.header.index));
         }
     }

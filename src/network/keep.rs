@@ -83,9 +83,15 @@ mod tests {
 
     #[test]
     fn what_a_plugin_wrote_since_the_flush_stays() {
-        let content = "table bridge kedge-source {\n\tmap ports {\n\t\ttype ifname : verdict\n\t\telements = { \"v1\" : goto v1 }\n\t}\n\n\tchain prerouting {\n\t\ttype filter hook prerouting priority dstnat; policy accept;\n\t\tiifname vmap @ports\n\t}\n\n\tchain v1 {\n\t\tdrop\n\t}\n}\n";
+        let content = "table bridge kedge-source {\n\tmap ports {\n\t\ttype ifname : verdict\n\
+                       \t\telements = { \"v1\" : goto v1 }\n\t}\n\n\tchain prerouting {\n\
+                       \t\ttype filter hook prerouting priority dstnat; policy accept;\n\t\tiifname vmap @ports\n\t}\n\
+                       \n\tchain v1 {\n\t\tdrop\n\t}\n}\n";
         let table = Table::known("bridge", "kedge-source").unwrap();
-        let wanted = "add table bridge kedge-source\nadd chain bridge kedge-source prerouting { type filter hook prerouting priority dstnat; policy accept; }\nadd chain bridge kedge-source v1\nflush chain bridge kedge-source prerouting\nflush chain bridge kedge-source v1\n";
+        let wanted = "add table bridge kedge-source\n\
+                      add chain bridge kedge-source prerouting { type filter hook prerouting priority dstnat; policy \
+                      accept; }\nadd chain bridge kedge-source v1\nflush chain bridge kedge-source prerouting\n\
+                      flush chain bridge kedge-source v1\n";
         assert_eq!(script(table, content), format!("{wanted}{content}"));
     }
 }

@@ -23,6 +23,7 @@ use tracing::{debug, info, warn};
 
 use crate::config::{Backend, Config};
 use crate::error::NetworkError;
+use crate::family::Family;
 use crate::overlay::kernel::{Kernel, Tunnel};
 use crate::overlay::plan::{Mine, Plan};
 
@@ -82,7 +83,7 @@ async fn look_at_mtu(config: &Config, kernel: &Kernel, tell: &watch::Sender<Opti
     let Some(first) = first else { return };
     match kernel.uplink(first, config.interface.as_deref()).await {
         Ok(Some(uplink)) => {
-            let mtu = Some(plan::pod_mtu(config.backend, uplink.mtu, uplink.ip.is_ipv6()));
+            let mtu = Some(plan::pod_mtu(config.backend, uplink.mtu, Family::of(&uplink.ip)));
             tell.send_if_modified(|now| std::mem::replace(now, mtu) != mtu);
         }
         Ok(None) => {}
@@ -142,7 +143,7 @@ impl Overlay {
                 let tunnel = Tunnel {
                     local: uplink.ip,
                     uplink: uplink.index,
-                    mtu: plan::pod_mtu(Backend::Vxlan, uplink.mtu, uplink.ip.is_ipv6()),
+                    mtu: plan::pod_mtu(Backend::Vxlan, uplink.mtu, Family::of(&uplink.ip)),
                     mac: mine.mac,
                     addresses: mine.cidrs.iter().map(ipnet::IpNet::network).collect(),
                 };

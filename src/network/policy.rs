@@ -30,23 +30,24 @@ use tracing::{debug, error, info, warn};
 use crate::config::{Config, Gate};
 use crate::error::NetworkError;
 use crate::family::Family;
+use crate::host::{self, Unenforced};
 use crate::monitor::{News, Watched};
 use crate::policy::claims::{Claim, Claims};
-use crate::policy::heavy::Heavy;
+use crate::policy::heavy::{Extent, Heavy};
 use crate::policy::interest::Interest;
 use crate::policy::model::{Facts, World};
 use crate::policy::pod_ref::PodRef;
 use crate::policy::walls::Walls;
 use crate::table::{Ruleset, Table};
-use crate::{host, nft, table};
+use crate::{nft, table};
 
 /// A burst of changes is gathered this long; a pod that waits to start is served at once.
 const GATHER: Duration = Duration::from_millis(20);
 /// Plugin calls that wait for the loop below; more wait in their sockets.
 const REQUESTS_BACKLOG: usize = 64;
 
-/// Whoever waits for a pod's policies: they are in force, or cannot be, in words.
-type Done = oneshot::Sender<Result<(), String>>;
+/// Answer to a waiting plugin: the pod's policies are in force, or cannot be, in words.
+type Done = oneshot::Sender<Result<(), Unenforced>>;
 
 /// Request of the plugin.
 pub(crate) enum Request {
@@ -109,7 +110,7 @@ struct Cluster {
     namespaces: Informer<Namespace>,
     pod_changes: Changes<Pod>,
     namespace_changes: Changes<Namespace>,
-    /// What each version of an object says, found out once. What is between two looks is not kept for them.
+    /// Facts of each version of an object, found out once. A version between two looks is not kept for them.
     known: BTreeMap<Key, (Weak<Pod>, Option<Arc<Facts>>)>,
 }
 
@@ -176,11 +177,13 @@ impl Enforcer {
             let urgent = tokio::select! {
                 _ = changes.next() => false,
                 // What nft failed on is not given to it again for each pod that comes.
-                relevant = next_relevant(self.cluster.as_mut(), self.interest.as_ref()), if retry.is_none() => match relevant {
-                    // The pod that just appeared may be the one that waits.
-                    true => !self.waiting.is_empty(),
-                    false => continue,
-                },
+                relevant = next_relevant(self.cluster.as_mut(), self.interest.as_ref()), if retry.is_none() => {
+                    match relevant {
+                        // The pod that just appeared may be the one that waits.
+                        true => !self.waiting.is_empty(),
+                        false => continue,
+                    }
+                }
                 Some(request) = inbox.recv() => match self.take(request) {
                     true if retry.is_none() => true,
                     _ => continue,
@@ -246,10 +249,10 @@ impl Enforcer {
                     let _left = done.send(Ok(()));
                     return false;
                 }
-                if let Err(why) = host::ensure_bridge_filter() {
+                if let Err(err) = host::ensure_bridge_filter() {
                     // A pod that nobody can guard does not start.
-                    error!("{why}");
-                    let _left = done.send(Err(why));
+                    error!("{err}");
+                    let _left = done.send(Err(err));
                     return false;
                 }
                 // Those whose caller has left: without a server nobody else looks at them.
@@ -278,8 +281,8 @@ impl Enforcer {
                 };
                 self.answer_until(told, inbox).await;
                 info!("network policies are followed");
-                if let Err(why) = host::ensure_bridge_filter() {
-                    error!("{why}");
+                if let Err(err) = host::ensure_bridge_filter() {
+                    error!("{err}");
                 }
                 self.cluster =
                     Some(Cluster { pods, namespaces, pod_changes, namespace_changes, known: BTreeMap::new() });
@@ -296,7 +299,7 @@ impl Enforcer {
     async fn enforce(&mut self) -> Option<Instant> {
         self.waiting.retain(|(_, done)| !done.is_closed());
         let mut world = self.look();
-        let is_whole = !matches!(self.applied, Applied::Table(_));
+        let extent = if matches!(self.applied, Applied::Table(_)) { Extent::Change } else { Extent::Whole };
         let applied = match &mut world {
             Some(world) => {
                 self.heavy.lighten(world, &self.families, Instant::now());
@@ -308,9 +311,11 @@ impl Enforcer {
             }
         };
         if let Err(err) = applied {
-            let wait =
-                self.heavy.failed(&err, is_whole, &mut world.unwrap_or_default(), &self.families, Instant::now());
-            warn!(err = %Chain(&err), ?wait, "cannot apply network policies: those of before stay, and the whole table is tried again");
+            let wait = self.heavy.failed(&err, extent, &mut world.unwrap_or_default(), &self.families, Instant::now());
+            warn!(
+                err = %Chain(&err), ?wait,
+                "cannot apply network policies: those of before stay, and the whole table is tried again"
+            );
             self.applied = Applied::Unknown;
             return Some(Instant::now() + wait);
         }

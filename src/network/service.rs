@@ -325,7 +325,10 @@ impl Proxy {
         let all: Vec<(&Key, &Part)> = fresh.iter().filter_map(|(key, part)| Some((key, part.as_ref()?))).collect();
         let refused = refused_ones(&all, |some| taken(site, some)).await?;
         for key in refused {
-            warn!(service = %key, err = %Chain(why), "nft takes the rules of all Services but this one: it is left out until it changes");
+            warn!(
+                service = %key, err = %Chain(why),
+                "nft takes the rules of all Services but this one: it is left out until it changes"
+            );
             if let Some(Some(part)) = fresh.insert(key.clone(), None) {
                 self.refused.insert((site.family, key), part);
             }

@@ -134,7 +134,7 @@ impl Control {
     }
 }
 
-/// What a pod breaks of what is asked: the names of controls, each with what is wrong.
+/// The controls that a pod breaks, of those that are asked: their names, each with what is wrong.
 pub(super) fn violations(asked: Asked, metadata: &Value, spec: &Value) -> Vec<(&'static str, String)> {
     let pod = Pod { metadata, spec };
     let in_force =

@@ -1,8 +1,12 @@
 //! PodSecurityConfiguration: the levels of namespaces that say none, and who is exempt.
 
 use registry::strict::known;
+use registry::user::UserInfo;
 use schema::read;
+use schema::validate::error::FieldError;
 use serde_json::Value;
+
+use crate::error::ConfigurationError;
 
 use super::checks::Level;
 use super::policy::{Asked, Policy, Version};
@@ -28,24 +32,23 @@ impl PodSecurityConfiguration {
     /// Reads it; `path` is where it stands.
     ///
     /// Errors: upstream's text about the first thing that is wrong.
-    pub fn of(value: &Value, path: &str) -> Result<PodSecurityConfiguration, String> {
+    pub fn of(value: &Value, path: &str) -> Result<PodSecurityConfiguration, ConfigurationError> {
         let (version, kind) = (read::text(value, "apiVersion"), read::text(value, "kind"));
         if kind != "PodSecurityConfiguration" || !VERSIONS.contains(&version) {
-            return Err(format!("{path}: no kind {kind:?} is registered for version {version:?}"));
+            return Err(ConfigurationError::kind(value, path));
         }
-        known(value, path, &["apiVersion", "kind", "defaults", "exemptions"]).map_err(|err| err.to_string())?;
+        known(value, path, &["apiVersion", "kind", "defaults", "exemptions"])?;
         let (defaults, exemptions) = (&value["defaults"], &value["exemptions"]);
         let versions = MODES.map(|mode| format!("{mode}-version"));
         let fields: Vec<&str> = MODES.into_iter().chain(versions.iter().map(String::as_str)).collect();
-        known(defaults, &format!("{path}.defaults"), &fields).map_err(|err| err.to_string())?;
-        known(exemptions, &format!("{path}.exemptions"), &["usernames", "runtimeClasses", "namespaces"])
-            .map_err(|err| err.to_string())?;
+        known(defaults, &format!("{path}.defaults"), &fields)?;
+        known(exemptions, &format!("{path}.exemptions"), &["usernames", "runtimeClasses", "namespaces"])?;
         let mut out = PodSecurityConfiguration::default();
         for (idx, mode) in MODES.into_iter().enumerate() {
             let level = read::some_text(defaults, mode).unwrap_or("privileged");
             let version = read::some_text(defaults, &versions[idx]).unwrap_or("latest");
             let wrong =
-                |field: &str, text: &str, why: &str| format!("{path}.defaults.{field}: Invalid value: {text:?}: {why}");
+                |field: &str, text: &str, why: &str| FieldError::invalid(format!("{path}.defaults.{field}"), text, why);
             let level = Level::parse(level)
                 .ok_or_else(|| wrong(mode, level, "must be one of privileged, baseline, restricted"))?;
             let version = Version::parse(version)
@@ -73,10 +76,10 @@ impl PodSecurityConfiguration {
     }
 
     /// Why a pod is not judged, as the audit log says it.
-    pub(super) fn exemption(&self, user: &str, namespace: &str, spec: &Value) -> Option<&'static str> {
+    pub(super) fn exemption(&self, user: &UserInfo, namespace: &str, spec: &Value) -> Option<&'static str> {
         if self.exempts_namespace(namespace) {
             Some("namespace")
-        } else if self.users.iter().any(|u| u == user) {
+        } else if self.users.iter().any(|name| *name == user.name) {
             Some("user")
         } else if self.exempts_class(spec) {
             Some("runtimeClass")
@@ -88,12 +91,15 @@ impl PodSecurityConfiguration {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use base::chain::Chain;
     use serde_json::json;
 
+    use super::*;
+
     fn of(defaults: Value, exemptions: Value) -> Result<PodSecurityConfiguration, String> {
-        let value = json!({"apiVersion": VERSIONS[0], "kind": "PodSecurityConfiguration", "defaults": defaults, "exemptions": exemptions});
-        PodSecurityConfiguration::of(&value, "c")
+        let value = json!({"apiVersion": VERSIONS[0], "kind": "PodSecurityConfiguration", "defaults": defaults,
+            "exemptions": exemptions});
+        PodSecurityConfiguration::of(&value, "c").map_err(|err| Chain(&err).to_string())
     }
 
     #[test]
@@ -114,9 +120,10 @@ mod tests {
     fn users_classes_and_namespaces_may_be_exempt() {
         let made =
             of(json!({}), json!({"usernames": ["root"], "runtimeClasses": ["vm"], "namespaces": ["ops"]})).unwrap();
-        assert_eq!(made.exemption("root", "n", &json!({})), Some("user"));
-        assert_eq!(made.exemption("bob", "ops", &json!({})), Some("namespace"));
-        assert_eq!(made.exemption("bob", "n", &json!({"runtimeClassName": "vm"})), Some("runtimeClass"));
-        assert_eq!(made.exemption("bob", "n", &json!({})), None);
+        let (root, bob) = (UserInfo::new("root", &[]), UserInfo::new("bob", &[]));
+        assert_eq!(made.exemption(&root, "n", &json!({})), Some("user"));
+        assert_eq!(made.exemption(&bob, "ops", &json!({})), Some("namespace"));
+        assert_eq!(made.exemption(&bob, "n", &json!({"runtimeClassName": "vm"})), Some("runtimeClass"));
+        assert_eq!(made.exemption(&bob, "n", &json!({})), None);
     }
 }

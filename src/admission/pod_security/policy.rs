@@ -67,7 +67,8 @@ pub(super) struct Policy {
 }
 
 impl Policy {
-    /// What a namespace's labels ask for, and which of them cannot be read; `defaults` hold where it says nothing.
+    /// The policy that a namespace's labels ask for, and the labels that cannot be read; `defaults` hold where it says
+    /// nothing.
     ///
     /// A level that cannot be read enforces all there is, and neither warns nor audits (pod-security-admission
     /// `api/helpers.go`, 1.36.2).

@@ -10,6 +10,7 @@ pub mod validating;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use base::sync::Mutex;
@@ -20,20 +21,19 @@ use cel::types::Ty;
 use cel::value::Val;
 use cel::{OBJECT_BUDGET, Program, Surroundings};
 use model::labels::Selector;
+use model::labels::error::SelectorError;
 use model::meta;
 use registry::lookup::Lookup;
+use registry::status::Status;
 use schema::read;
 use serde_json::Value;
 
 use super::Review;
 use super::conditions::Conditions;
-use super::expressions::Facts;
+use super::expressions::{CompileError, Compiled, Facts};
 use super::matching::Matcher;
 
 const GROUP: &str = "admissionregistration.k8s.io";
-
-/// A program, or why there is none.
-pub type Compiled = Result<Program, String>;
 
 /// Fields of both sorts of policies.
 pub struct Policy {
@@ -41,10 +41,25 @@ pub struct Policy {
     matcher: Matcher,
     conditions: Conditions,
     variables: Vec<(String, Compiled)>,
-    param_kind: Option<(String, String)>,
+    param_kind: Option<ParamKind>,
     ignores_failure: bool,
     /// Names that its expressions may use.
     names: Vec<(String, Ty)>,
+}
+
+/// `paramKind` of a policy: the kind of its parameters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParamKind {
+    api_version: String,
+    kind: String,
+}
+
+/// As upstream prints a GroupVersionKind.
+impl fmt::Display for ParamKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let joint = if self.api_version.contains('/') { "" } else { "/" };
+        write!(f, "{joint}{}, Kind={}", self.api_version, self.kind)
+    }
 }
 
 impl Policy {
@@ -56,7 +71,7 @@ impl Policy {
         for variable in read::list(spec, "variables") {
             let name = read::text(variable, "name").to_owned();
             let known = admission::with_variables(names.clone(), &types);
-            let program = Program::compile(read::text(variable, "expression"), &known);
+            let program = Program::compile(read::text(variable, "expression"), &known).map_err(CompileError::Refused);
             types.insert(name.clone(), program.as_ref().map_or(Ty::Dyn, |p| p.result.clone()));
             variables.push((name, program));
         }
@@ -66,14 +81,17 @@ impl Policy {
             matcher: Matcher::of_policy(&spec["matchConstraints"]).ok()?,
             conditions,
             variables,
-            param_kind: kind.map(|k| (read::text(k, "apiVersion").to_owned(), read::text(k, "kind").to_owned())),
+            param_kind: kind.map(|k| ParamKind {
+                api_version: read::text(k, "apiVersion").to_owned(),
+                kind: read::text(k, "kind").to_owned(),
+            }),
             ignores_failure: read::text(spec, "failurePolicy") == "Ignore",
             names: admission::with_variables(names, &types),
         })
     }
 
     fn compile(&self, dialect: Dialect, text: &str) -> Compiled {
-        Program::compile_in(dialect, text.trim(), &self.names)
+        Program::compile_in(dialect, text.trim(), &self.names).map_err(CompileError::Refused)
     }
 
     /// Runs `with` where the policy's variables are made when they are asked for.
@@ -134,10 +152,16 @@ impl Binding {
     }
 }
 
-/// All policies of one sort with their bindings, compiled when they change.
-pub struct Shelf<P> {
+/// Resources of one sort of policies.
+#[derive(Clone, Copy, Debug)]
+pub struct Resources {
     policies: &'static str,
     bindings: &'static str,
+}
+
+/// All policies of one sort with their bindings, compiled when they change.
+pub struct Shelf<P> {
+    of: Resources,
     compiled: Mutex<Option<Stamped<P>>>,
 }
 
@@ -150,73 +174,100 @@ pub struct Set<P> {
 }
 
 impl<P> Shelf<P> {
-    fn new(policies: &'static str, bindings: &'static str) -> Shelf<P> {
-        Shelf { policies, bindings, compiled: Mutex::default() }
+    fn new(of: Resources) -> Shelf<P> {
+        Shelf { of, compiled: Mutex::default() }
     }
 
     fn current(&self, lookup: &dyn Lookup, of: impl Fn(&Value) -> Option<P>) -> Arc<Set<P>> {
-        let at = (*lookup.changed(GROUP, self.policies).borrow(), *lookup.changed(GROUP, self.bindings).borrow());
+        let at = (*lookup.changed(GROUP, self.of.policies).borrow(), *lookup.changed(GROUP, self.of.bindings).borrow());
         let mut compiled = self.compiled.lock();
         if let Some((_, set)) = compiled.as_ref().filter(|(when, _)| *when == at) {
             return Arc::clone(set);
         }
         let set = Arc::new(Set {
-            policies: lookup.list(GROUP, self.policies, None).iter().filter_map(|p| of(p)).collect(),
-            bindings: lookup.list(GROUP, self.bindings, None).iter().filter_map(|b| Binding::of(b)).collect(),
+            policies: lookup.list(GROUP, self.of.policies, None).iter().filter_map(|p| of(p)).collect(),
+            bindings: lookup.list(GROUP, self.of.bindings, None).iter().filter_map(|b| Binding::of(b)).collect(),
         });
         *compiled = Some((at, Arc::clone(&set)));
         set
     }
 }
 
-/// The parameters that a binding names, each with its `namespace/name`; `Err` in words when there are none and that is
-/// a failure.
-async fn parameters(policy: &Policy, binding: &Binding, review: &Review<'_>) -> Result<Vec<(String, Val)>, String> {
+/// Why a binding's parameters cannot be had.
+#[derive(Debug, thiserror::Error)]
+enum ParametersError {
+    #[error("failed to find resource referenced by paramKind: '{0}'")]
+    NoSuchKind(ParamKind),
+    #[error("paramRef.namespace must not be provided for a cluster-scoped `paramKind`")]
+    NamespaceOfClusterScoped,
+    #[error("cannot use namespaced paramRef in policy binding that matches cluster-scoped resources")]
+    NoNamespace,
+    #[error(transparent)]
+    Selector(#[from] SelectorError),
+    #[error("no params found for policy binding with `Deny` parameterNotFoundAction")]
+    NotFound,
+    /// A parameter has no form in the version that the policy names.
+    #[error(transparent)]
+    Version(#[from] Status),
+}
+
+/// The parameters that a binding names, each with its `namespace/name`.
+///
+/// Errors: there are none, and that is a failure.
+async fn parameters(
+    policy: &Policy,
+    binding: &Binding,
+    review: &Review<'_>,
+) -> Result<Vec<(String, Val)>, ParametersError> {
     let none = || Ok(vec![(String::new(), Val::Null)]);
-    let Some((api_version, kind)) = &policy.param_kind else { return none() };
+    let Some(param_kind) = &policy.param_kind else { return none() };
     let param_ref = &binding.param_ref;
     if !param_ref.is_object() {
         return none();
     }
-    let Some(row) = review.catalog.by_api_version(api_version, kind) else {
-        return Err(format!("failed to find resource referenced by paramKind: '{}'", shown_kind(api_version, kind)));
+    let Some(row) = review.catalog.by_api_version(&param_kind.api_version, &param_kind.kind) else {
+        return Err(ParametersError::NoSuchKind(param_kind.clone()));
     };
     let stored = review.catalog.storage_of(row);
     review.lookup.load(&stored.group, &stored.plural).await;
     let namespace = match (row.namespaced, read::some_text(param_ref, "namespace").filter(|n| !n.is_empty())) {
-        (false, Some(_)) => {
-            return Err("paramRef.namespace must not be provided for a cluster-scoped `paramKind`".to_owned());
-        }
+        (false, Some(_)) => return Err(ParametersError::NamespaceOfClusterScoped),
         (false, None) => "",
         (true, Some(namespace)) => namespace,
-        (true, None) if review.attributes.namespace.is_empty() => {
-            return Err(
-                "cannot use namespaced paramRef in policy binding that matches cluster-scoped resources".to_owned()
-            );
-        }
+        (true, None) if review.attributes.namespace.is_empty() => return Err(ParametersError::NoNamespace),
         (true, None) => &review.attributes.namespace,
     };
     let found: Vec<Arc<Value>> = match read::some_text(param_ref, "name").filter(|n| !n.is_empty()) {
         Some(name) => review.lookup.get(&stored.group, &stored.plural, namespace, name).into_iter().collect(),
         None => {
-            let selector = Selector::from_json(param_ref.get("selector")).map_err(|e| e.to_string())?;
+            let selector = Selector::from_json(param_ref.get("selector"))?;
             let all = review.lookup.list(&stored.group, &stored.plural, (!namespace.is_empty()).then_some(namespace));
             all.into_iter().filter(|o| selector.matches_object(o)).collect()
         }
     };
     if found.is_empty() && read::text(param_ref, "parameterNotFoundAction") != "Allow" {
-        return Err("no params found for policy binding with `Deny` parameterNotFoundAction".to_owned());
+        return Err(ParametersError::NotFound);
     }
     let mut shown = Vec::with_capacity(found.len());
     for object in found {
         let key = format!("{}/{}", meta::namespace(&object), meta::name(&object));
-        let object = review.versions.in_version((*object).clone(), stored, row).await.map_err(|s| s.message.clone())?;
+        let object = review.versions.in_version((*object).clone(), stored, row).await?;
         shown.push((key, Val::from_json(&object)));
     }
     Ok(shown)
 }
 
-fn shown_kind(api_version: &str, kind: &str) -> String {
-    let group_version = if api_version.contains('/') { api_version.to_owned() } else { format!("/{api_version}") };
-    format!("{group_version}, Kind={kind}")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_shown_as_upstream_shows_it() {
+        for (api_version, kind, wanted) in
+            [("v1", "ConfigMap", "/v1, Kind=ConfigMap"), ("a.org/v1", "Limit", "a.org/v1, Kind=Limit")]
+        {
+            let kind = ParamKind { api_version: api_version.to_owned(), kind: kind.to_owned() };
+            assert_eq!(kind.to_string(), wanted);
+        }
+    }
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use authz::Authorizer;
+use base::chain::Chain;
+use cel::run::Fault;
 use cel::syntax::Dialect;
 use cel::value::Val;
 use registry::attributes::Attributes;
@@ -12,8 +14,10 @@ use schema::decode::FieldValidation;
 use schema::read;
 use serde_json::Value;
 
-use super::{Binding, Compiled, Policy, Shelf, parameters, patches};
-use crate::expressions::Facts;
+use super::patches::{self, PatchError};
+use super::{Binding, ParametersError, Policy, Resources, Shelf, parameters};
+use crate::conditions::ConditionsError;
+use crate::expressions::{CompileError, Compiled, Facts};
 use crate::matching::{Matched, configures_admission};
 use crate::webhooks::{mutating, question};
 use crate::{Operation, Plugin, Review};
@@ -47,27 +51,38 @@ impl Rules {
     }
 }
 
+/// One policy that could not do its work, with its binding.
+type Trouble<'a> = (&'a Policy, &'a Binding, PolicyError);
+
 /// The plugin.
 pub struct MutatingAdmissionPolicies {
     authorizer: Arc<dyn Authorizer>,
     shelf: Shelf<Rules>,
 }
 
-/// One policy that could not do its work.
-struct Trouble {
-    message: String,
-    /// `Invalid` for an expression; nothing for a configuration.
-    reason: &'static str,
+/// Why a policy could not do its work.
+#[derive(Debug, thiserror::Error)]
+enum PolicyError {
+    #[error("failed to configure binding")]
+    Parameters(#[from] ParametersError),
+    #[error(transparent)]
+    Conditions(#[from] ConditionsError),
+    #[error("compilation failed")]
+    Compile(#[source] CompileError),
+    #[error("expression '{expression}' resulted in error: {fault}")]
+    Run { expression: String, fault: Fault },
+    #[error(transparent)]
+    Patch(#[from] PatchError),
 }
 
 impl MutatingAdmissionPolicies {
     /// With the authorizer that expressions may ask.
     pub fn new(authorizer: Arc<dyn Authorizer>) -> MutatingAdmissionPolicies {
-        let shelf = Shelf::new("mutatingadmissionpolicies", "mutatingadmissionpolicybindings");
-        MutatingAdmissionPolicies { authorizer, shelf }
+        let of = Resources { policies: "mutatingadmissionpolicies", bindings: "mutatingadmissionpolicybindings" };
+        MutatingAdmissionPolicies { authorizer, shelf: Shelf::new(of) }
     }
 
-    /// Runs one policy with one set of parameters. `Ok(Err(why))` is for the failure policy to judge.
+    /// Runs one policy with one set of parameters. `Ok(Err(…))` is for the failure policy to judge.
     async fn invoke(
         &self,
         rules: &Rules,
@@ -75,7 +90,7 @@ impl MutatingAdmissionPolicies {
         matched: &Matched,
         params: &Val,
         review: &mut Review<'_>,
-    ) -> Result<Result<(), String>, Status> {
+    ) -> Result<Result<(), PolicyError>, Status> {
         let facts = Facts::of(review, matched).await?.ask(&self.authorizer, &review.attributes.user);
         match rules
             .policy
@@ -83,7 +98,7 @@ impl MutatingAdmissionPolicies {
         {
             Ok(true) => {}
             Ok(false) => return Ok(Ok(())),
-            Err(why) => return Ok(Err(why)),
+            Err(err) => return Ok(Err(err.into())),
         }
         if review.again.is_second() && !review.again.policies.repeats(id) {
             return Ok(Ok(()));
@@ -118,17 +133,15 @@ impl MutatingAdmissionPolicies {
         matched: &Matched,
         params: &Val,
         review: &mut Review<'_>,
-    ) -> Result<Result<bool, String>, Status> {
+    ) -> Result<Result<bool, PolicyError>, Status> {
         let facts = Facts::of(review, matched).await?.ask(&self.authorizer, &review.attributes.user);
-        let made = match program {
-            Ok(program) => {
-                rules.policy.within(&facts, params, |surroundings, budget| program.run(surroundings, budget))
-            }
-            Err(why) => return Ok(Err(format!("compilation failed: {why}"))),
+        let program = match program {
+            Ok(program) => program,
+            Err(why) => return Ok(Err(PolicyError::Compile(why.clone()))),
         };
-        let made = match made {
+        let made = match rules.policy.within(&facts, params, |surroundings, budget| program.run(surroundings, budget)) {
             Ok(made) => made,
-            Err(fault) => return Ok(Err(format!("expression '{}' resulted in error: {fault}", text_of(program)))),
+            Err(fault) => return Ok(Err(PolicyError::Run { expression: program.text.clone(), fault })),
         };
         drop(facts);
         let shown = question::versioned(review, review.object, matched).await?;
@@ -143,7 +156,8 @@ impl MutatingAdmissionPolicies {
         let Some(of) = of else {
             let kind = format!("{}, Kind={}", matched.kind.api_version(), matched.kind.kind);
             return Err(Status::unavailable(format!(
-                "Resource kind {kind} not found. There can be a delay between when CustomResourceDefinitions are created and when they are available."
+                "Resource kind {kind} not found. There can be a delay between when CustomResourceDefinitions are \
+                 created and when they are available."
             )));
         };
         let changed = match patch {
@@ -153,7 +167,7 @@ impl MutatingAdmissionPolicies {
         let changed = match changed {
             Ok(changed) if changed == shown => return Ok(Ok(false)),
             Ok(changed) => changed,
-            Err(why) => return Ok(Err(why)),
+            Err(err) => return Ok(Err(err.into())),
         };
         let strictness = if patch == Patch::Json { FieldValidation::Strict } else { FieldValidation::Ignore };
         let decoded = match row {
@@ -166,10 +180,6 @@ impl MutatingAdmissionPolicies {
         mutating::complete(review);
         Ok(Ok(true))
     }
-}
-
-fn text_of(program: &Compiled) -> &str {
-    program.as_ref().map_or("", |p| p.text.as_str())
 }
 
 #[async_trait]
@@ -190,7 +200,7 @@ impl Plugin for MutatingAdmissionPolicies {
             return Ok(());
         }
         // What matches is settled before anything is changed.
-        let mut troubles: Vec<(&Policy, &Binding, Trouble)> = Vec::new();
+        let mut troubles: Vec<Trouble<'_>> = Vec::new();
         let mut invocations = Vec::new();
         for rules in &set.policies {
             let Some(matched) = rules.policy.matcher.matches(review)? else { continue };
@@ -200,19 +210,17 @@ impl Plugin for MutatingAdmissionPolicies {
                 }
                 match parameters(&rules.policy, binding, review).await {
                     Ok(params) => invocations.extend(params.into_iter().map(|p| (rules, binding, matched.clone(), p))),
-                    Err(why) => {
-                        let message = format!("failed to configure binding: {why}");
-                        troubles.push((&rules.policy, binding, Trouble { message, reason: "" }));
-                    }
+                    Err(err) => troubles.push((&rules.policy, binding, err.into())),
                 }
             }
         }
-        let second = review.again.is_second();
-        review.again.policies.before(second, review.object);
+        if review.again.is_second() {
+            review.again.policies.before_second(review.object);
+        }
         for (rules, binding, matched, (key, params)) in &invocations {
             let id = format!("{} {} {key}", rules.policy.name, binding.name);
-            if let Err(message) = self.invoke(rules, &id, matched, params, review).await? {
-                troubles.push((&rules.policy, binding, Trouble { message, reason: "Invalid" }));
+            if let Err(err) = self.invoke(rules, &id, matched, params, review).await? {
+                troubles.push((&rules.policy, binding, err));
             }
         }
         review.again.policies.after(review.object);
@@ -221,15 +229,16 @@ impl Plugin for MutatingAdmissionPolicies {
     }
 }
 
-fn refusal(review: &Review<'_>, troubles: &[(&Policy, &Binding, Trouble)]) -> Result<(), Status> {
-    let shown = |(policy, binding, trouble): &(&Policy, &Binding, Trouble)| {
-        format!("policy '{}' with binding '{}' denied request: {}", policy.name, binding.name, trouble.message)
+fn refusal(review: &Review<'_>, troubles: &[Trouble<'_>]) -> Result<(), Status> {
+    let shown = |(policy, binding, err): &Trouble<'_>| {
+        format!("policy '{}' with binding '{}' denied request: {}", policy.name, binding.name, Chain(err))
     };
     let Some(first) = troubles.first() else { return Ok(()) };
     let mut status = review.forbidden("");
     status.message = shown(first);
-    if !first.2.reason.is_empty() {
-        status.reason = first.2.reason;
+    // A configuration that cannot be used keeps the reason of the refusal.
+    if !matches!(first.2, PolicyError::Parameters(_)) {
+        status.reason = "Invalid";
     }
     status.causes =
         troubles.iter().map(|t| Cause { reason: String::new(), message: shown(t), field: String::new() }).collect();

@@ -1,5 +1,5 @@
-//! Whoever writes a policy or a binding may read the parameters that it names: a policy could print them in its
-//! refusals.
+//! The writer of a policy or a binding must be allowed to read the parameters that it names: a policy could print them
+//! in its refusals.
 
 use std::sync::Arc;
 
@@ -55,7 +55,8 @@ impl Plugin for PolicyParameters {
             let (kind, version) = (read::text(&new[field], "kind"), read::text(&new[field], "apiVersion"));
             let everything = ("get", "*", "*");
             let why = format!(
-                "must have \"get\" permission on all objects of the referenced paramKind (kind={kind}, apiVersion={version})"
+                "must have \"get\" permission on all objects of the referenced paramKind (kind={kind}, \
+                 apiVersion={version})"
             );
             (self.asked(review, &new[field], everything), why)
         } else {

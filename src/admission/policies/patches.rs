@@ -1,4 +1,4 @@
-//! What a mutation's expression made, laid on the object: an apply configuration, or a JSON patch. Pure.
+//! Lays what a mutation's expression made on the object: an apply configuration, or a JSON patch. Pure.
 
 use cel::value::Val;
 use schema::apply::merge::merge;
@@ -6,35 +6,71 @@ use schema::apply::typing::{Node, View, check, field_view, parts};
 use schema::table::{ListType, TypeDef};
 use serde_json::{Map, Value, json};
 
+/// Why a mutation's result cannot be laid on the object, in upstream's words.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatchError {
+    /// An expression made a value of this type.
+    #[error("unsupported return type from ApplyConfiguration expression: {0}")]
+    NoConfiguration(String),
+    /// Initialisers stand where they do not belong.
+    #[error("type mismatch: {}", .0.join("\n"))]
+    Misnamed(Vec<String>),
+    /// A configuration of this type has no form in JSON.
+    #[error("invalid return type: {0}")]
+    NotJson(String),
+    /// The schema has no such fields.
+    #[error("error applying patch: failed to convert patch object to typed object: {}", one_or_list(.0))]
+    Untyped(Vec<String>),
+    /// These are replaced as one.
+    #[error(
+        "error applying patch: invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: {}",
+        .0.join(", ")
+    )]
+    Atomic(Vec<String>),
+    /// A JSON patch is a list.
+    #[error("type mismatch: JSONPatchType.expression should evaluate to array")]
+    NoList,
+    /// A list with a value of this type.
+    #[error("type mismatch: JSONPatchType.expression should evaluate to array of JSONPatch, got element of {0}")]
+    NoOperation(String),
+    /// A value of an operation.
+    #[error("JSONPath valueExpression evaluated to a type that could not marshal to JSON")]
+    ValueNotJson,
+    /// A field of an operation has a value of another type.
+    #[error("unexpected type {found} for JSONPatchType '{field}' field")]
+    FieldType { field: String, found: String },
+    /// Operations that do not apply.
+    #[error("{0}")]
+    Inapplicable(String),
+}
+
+fn one_or_list(errors: &[String]) -> String {
+    if let [one] = errors { one.clone() } else { format!("errors:\n  {}", errors.join("\n  ")) }
+}
+
 /// The object with an apply configuration merged in, as server-side apply would; nobody comes to own the fields.
 ///
-/// Errors: upstream's words for what is no such configuration.
-pub fn configured(of: &TypeDef, object: &Value, made: &Val) -> Result<Value, String> {
-    let Val::Struct(parts) = made else {
-        return Err(format!("unsupported return type from ApplyConfiguration expression: {}", made.type_name()));
-    };
+/// Errors: it is no such configuration.
+pub fn configured(of: &TypeDef, object: &Value, made: &Val) -> Result<Value, PatchError> {
+    let Val::Struct(parts) = made else { return Err(PatchError::NoConfiguration(made.type_name().to_owned())) };
     let mut wrong = Vec::new();
     misnamed(made, "Object", &mut wrong);
     if !wrong.is_empty() {
-        return Err(format!("type mismatch: {}", wrong.join("\n")));
+        return Err(PatchError::Misnamed(wrong));
     }
-    let mut config = made.to_json().ok_or_else(|| format!("invalid return type: {}", parts.0))?;
+    let mut config = made.to_json().ok_or_else(|| PatchError::NotJson(parts.0.clone()))?;
     for field in ["apiVersion", "kind"] {
         config[field] = object[field].clone();
     }
-    let failed = |why: String| format!("error applying patch: {why}");
     let mut errors = Vec::new();
     check(View::Root(of), &config, "", &mut errors);
     if !errors.is_empty() {
-        let text =
-            if let [one] = errors.as_slice() { one.clone() } else { format!("errors:\n  {}", errors.join("\n  ")) };
-        return Err(failed(format!("failed to convert patch object to typed object: {text}")));
+        return Err(PatchError::Untyped(errors));
     }
     let mut atomics = Vec::new();
     find_atomics(View::Root(of), &config, "", &mut atomics);
     if !atomics.is_empty() {
-        let text = format!("may not mutate atomic arrays, maps or structs: {}", atomics.join(", "));
-        return Err(failed(format!("invalid ApplyConfiguration: {text}")));
+        return Err(PatchError::Atomic(atomics));
     }
     Ok(merge(View::Root(of), Some(object), Some(&config)))
 }
@@ -46,7 +82,8 @@ fn misnamed(value: &Val, path: &str, wrong: &mut Vec<String>) {
             if parts.0 != path {
                 let (found, wanted) = (&parts.0, path);
                 wrong.push(format!(
-                    "unexpected type name {found:?}, expected {wanted:?}, which matches field name path from root Object type"
+                    "unexpected type name {found:?}, expected {wanted:?}, which matches field name path from root \
+                     Object type"
                 ));
             }
             for (field, child) in &parts.1 {
@@ -89,46 +126,37 @@ fn is_atomic(view: View<'_>, value: &Value) -> bool {
 }
 
 /// The object after a list of `JSONPatch{…}`; as it was if a `test` in it failed.
-///
-/// Errors: upstream's words for a patch that does not apply.
-pub fn patched(object: &Value, made: &Val) -> Result<Value, String> {
-    let Val::List(items) = made else {
-        return Err("type mismatch: JSONPatchType.expression should evaluate to array".to_owned());
-    };
-    let mut operations = Vec::with_capacity(items.len());
-    for item in items.iter() {
-        let Val::Struct(parts) = item else {
-            let what = item.type_name();
-            return Err(format!(
-                "type mismatch: JSONPatchType.expression should evaluate to array of JSONPatch, got element of {what}"
-            ));
-        };
-        let mut operation = Map::new();
-        for (field, value) in &parts.1 {
-            match (field.as_str(), value) {
-                ("op" | "path" | "from", Val::Text(text)) => {
-                    drop(operation.insert(field.clone(), json!(text.as_ref())))
+pub fn patched(object: &Value, made: &Val) -> Result<Value, PatchError> {
+    let Val::List(items) = made else { return Err(PatchError::NoList) };
+    let operations = items.iter().map(operation).collect::<Result<Vec<_>, _>>()?;
+    let out = schema::patch::operations(object, Value::Array(operations));
+    out.map(|out| out.unwrap_or_else(|| object.clone())).map_err(PatchError::Inapplicable)
+}
+
+/// One `JSONPatch{…}` as an operation of RFC 6902.
+fn operation(item: &Val) -> Result<Value, PatchError> {
+    let Val::Struct(parts) = item else { return Err(PatchError::NoOperation(item.type_name().to_owned())) };
+    let mut operation = Map::new();
+    for (field, value) in &parts.1 {
+        let value = match (field.as_str(), value) {
+            ("op" | "path" | "from", Val::Text(text)) => json!(text.as_ref()),
+            ("value", value) => {
+                let mut wrong = Vec::new();
+                if let Val::Struct(parts) = value {
+                    misnamed(value, &parts.0, &mut wrong);
                 }
-                ("value", value) => {
-                    let mut wrong = Vec::new();
-                    if let Val::Struct(parts) = value {
-                        misnamed(value, &parts.0, &mut wrong);
-                    }
-                    if !wrong.is_empty() {
-                        return Err(format!("type mismatch: {}", wrong.join("\n")));
-                    }
-                    let none =
-                        || "JSONPath valueExpression evaluated to a type that could not marshal to JSON".to_owned();
-                    operation.insert(field.clone(), value.to_json().ok_or_else(none)?);
+                if !wrong.is_empty() {
+                    return Err(PatchError::Misnamed(wrong));
                 }
-                (field, value) => {
-                    return Err(format!("unexpected type {} for JSONPatchType '{field}' field", value.type_name()));
-                }
+                value.to_json().ok_or(PatchError::ValueNotJson)?
             }
-        }
-        operations.push(Value::Object(operation));
+            (_, value) => {
+                return Err(PatchError::FieldType { field: field.clone(), found: value.type_name().to_owned() });
+            }
+        };
+        operation.insert(field.clone(), value);
     }
-    schema::patch::operations(object, Value::Array(operations)).map(|out| out.unwrap_or_else(|| object.clone()))
+    Ok(Value::Object(operation))
 }
 
 #[cfg(test)]
@@ -152,13 +180,14 @@ mod tests {
 
     fn configure(text: &str) -> Result<Value, String> {
         let of = Catalog::builtin().resource("", "v1", "pods").unwrap().type_def();
-        configured(of, &pod(), &made(text))
+        configured(of, &pod(), &made(text)).map_err(|err| err.to_string())
     }
 
     #[test]
     fn a_configuration_is_merged_by_the_keys_of_lists() {
         let text = "Object{metadata: Object.metadata{labels: {'c': 'd'}}, spec: Object.spec{containers: \
-                    [Object.spec.containers{name: 'c', imagePullPolicy: 'Always'}, Object.spec.containers{name: 'e', image: 'j'}]}}";
+                    [Object.spec.containers{name: 'c', imagePullPolicy: 'Always'}, Object.spec.containers{name: 'e', \
+                    image: 'j'}]}}";
         let out = configure(text).unwrap();
         assert_eq!(out["metadata"]["labels"], json!({"a": "b", "c": "d"}));
         assert_eq!(
@@ -174,14 +203,16 @@ mod tests {
         let why = configure(text).unwrap_err();
         assert!(
             why.starts_with(
-                "error applying patch: invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: .spec.containers"
+                "error applying patch: invalid ApplyConfiguration: may not mutate atomic arrays, maps or structs: \
+                 .spec.containers"
             ),
             "{why}"
         );
         let why = configure("Object{spec: Object.wrong{}}").unwrap_err();
         assert_eq!(
             why,
-            "type mismatch: unexpected type name \"Object.wrong\", expected \"Object.spec\", which matches field name path from root Object type"
+            "type mismatch: unexpected type name \"Object.wrong\", expected \"Object.spec\", which matches field name \
+             path from root Object type"
         );
         assert!(
             configure("Object{spec: Object.spec{nothing: 1}}")
@@ -207,7 +238,24 @@ mod tests {
         assert!(
             patched(&pod(), &made("[JSONPatch{op: 'remove', path: '/nothing/here'}]"))
                 .unwrap_err()
+                .to_string()
                 .starts_with("JSON Patch: ")
         );
+    }
+
+    #[test]
+    fn a_value_that_is_no_patch_is_refused_in_upstreams_words() {
+        let configured = |text: &str| configure(text).unwrap_err();
+        assert_eq!(configured("[1]"), "unsupported return type from ApplyConfiguration expression: list");
+        let patched = |text: &str| patched(&pod(), &made(text)).unwrap_err().to_string();
+        for (text, wanted) in [
+            ("'x'", "type mismatch: JSONPatchType.expression should evaluate to array"),
+            (
+                "[1]",
+                "type mismatch: JSONPatchType.expression should evaluate to array of JSONPatch, got element of int",
+            ),
+        ] {
+            assert_eq!(patched(text), wanted, "{text}");
+        }
     }
 }

@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use authz::Authorizer;
+use base::chain::Chain;
 use cel::Surroundings;
 use cel::syntax::Dialect;
-use cel::types::{BOOL, Ty};
 use cel::value::Val;
 use registry::attributes::Attributes;
 use registry::status::{Cause, Status};
 use schema::read;
 use serde_json::{Value, json};
 
-use super::{Binding, Compiled, Policy, Shelf, parameters};
-use crate::expressions::Facts;
+use super::{Binding, Policy, Resources, Shelf, parameters};
+use crate::expressions::{self, Compiled, Facts};
 use crate::matching::configures_admission;
 use crate::{Operation, Plugin, Review};
 
@@ -44,9 +44,7 @@ impl Rules {
         let (policy, spec) = (Policy::of(object)?, &object["spec"]);
         let validation = |v: &Value| Validation {
             expression: read::text(v, "expression").trim().to_owned(),
-            program: policy.compile(Dialect::Common, read::text(v, "expression")).and_then(|p| {
-                if p.result == BOOL || p.result == Ty::Dyn { Ok(p) } else { Err("must evaluate to bool".to_owned()) }
-            }),
+            program: expressions::condition(policy.compile(Dialect::Common, read::text(v, "expression"))),
             message: read::some_text(v, "message").map(|m| m.trim().to_owned()).filter(|m| !m.is_empty()),
             message_program: read::some_text(v, "messageExpression")
                 .filter(|m| !m.is_empty())
@@ -72,7 +70,7 @@ impl Rules {
         match self.policy.conditions.hold_with(surroundings, budget) {
             Ok(true) => {}
             Ok(false) => return Vec::new(),
-            Err(why) => return failed(why).into_iter().collect(),
+            Err(err) => return failed(Chain(&err).to_string()).into_iter().collect(),
         }
         for (key, program) in &self.annotations {
             if let Ok(program) = program
@@ -83,18 +81,17 @@ impl Rules {
         }
         let mut complaints = Vec::new();
         for validation in &self.validations {
-            let held = match &validation.program {
-                Ok(program) => program.holds(surroundings, budget).map_err(|fault| fault.to_string()),
-                Err(why) => Err(format!("compilation failed: {why}")),
-            };
-            match held {
+            match expressions::holds(&validation.program, surroundings, budget) {
                 Ok(true) => {}
                 Ok(false) => complaints.push(Complaint {
                     message: message(validation, surroundings, budget),
                     reason: validation.reason.clone(),
                 }),
-                Err(why) => complaints
-                    .extend(failed(format!("expression '{}' resulted in error: {why}", validation.expression))),
+                Err(err) => complaints.extend(failed(format!(
+                    "expression '{}' resulted in error: {}",
+                    validation.expression,
+                    Chain(&err)
+                ))),
             }
         }
         complaints
@@ -110,8 +107,8 @@ struct Complaint {
 impl ValidatingAdmissionPolicies {
     /// With the authorizer that expressions may ask.
     pub fn new(authorizer: Arc<dyn Authorizer>) -> ValidatingAdmissionPolicies {
-        let shelf = Shelf::new("validatingadmissionpolicies", "validatingadmissionpolicybindings");
-        ValidatingAdmissionPolicies { authorizer, shelf }
+        let of = Resources { policies: "validatingadmissionpolicies", bindings: "validatingadmissionpolicybindings" };
+        ValidatingAdmissionPolicies { authorizer, shelf: Shelf::new(of) }
     }
 }
 
@@ -153,8 +150,8 @@ impl Plugin for ValidatingAdmissionPolicies {
                         params.iter().flat_map(|(_, params)| rules.judge(review, &facts, params)).collect()
                     }
                     Err(_) if policy.ignores_failure => Vec::new(),
-                    Err(why) => vec![Complaint {
-                        message: format!("failed to configure binding: {why}"),
+                    Err(err) => vec![Complaint {
+                        message: format!("failed to configure binding: {}", Chain(&err)),
                         reason: "Invalid".to_owned(),
                     }],
                 };
@@ -184,7 +181,10 @@ fn carry_out(policy: &Policy, binding: &Binding, review: &Review<'_>, complaints
         let failures: Vec<Value> = complaints
             .iter()
             .enumerate()
-            .map(|(idx, c)| json!({"message": c.message, "policy": policy.name, "binding": binding.name, "expressionIndex": idx, "validationActions": binding.actions}))
+            .map(|(idx, c)| {
+                json!({"message": c.message, "policy": policy.name, "binding": binding.name,
+                "expressionIndex": idx, "validationActions": binding.actions})
+            })
             .collect();
         review
             .attributes

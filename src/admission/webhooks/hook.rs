@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::chain::Chain;
 use base::metrics::{self, Metric};
 use base::sync::Mutex;
 use model::meta;
@@ -111,11 +112,11 @@ impl Hook {
         match self.conditions.hold(review, &matched).await {
             Ok(true) => {}
             Ok(false) => return Ok(None),
-            Err(why) if self.ignores_failure => {
-                warn!(webhook = %self.name, why, "match conditions failed, failing open");
+            Err(err) if self.ignores_failure => {
+                warn!(webhook = %self.name, err = %Chain(&err), "match conditions failed, failing open");
                 return Ok(None);
             }
-            Err(why) => return Err(review.forbidden(&why)),
+            Err(err) => return Err(review.forbidden(&Chain(&err).to_string())),
         }
         if review.dry_run && !self.dry_run_is_safe {
             return Err(Status::bad_request(format!("admission webhook {:?} does not support dry run", self.name)));

@@ -31,7 +31,7 @@ impl Mutating {
         };
         question::note(hook, &response, &review.attributes.trail);
         if answer.patch.is_empty() {
-            self.record(review, hook, false, &Value::Null);
+            self.record(review, hook, None);
             return Ok(());
         }
         let patch: Value = serde_json::from_slice(&answer.patch).map_err(Status::internal)?;
@@ -48,7 +48,7 @@ impl Mutating {
         let patched = schema::patch::json(&shown, &answer.patch).map_err(Status::internal)?;
         let patched = conform(review, patched, matched)?;
         let changed = patched != shown;
-        self.record(review, hook, changed, &patch);
+        self.record(review, hook, changed.then_some(&patch));
         if changed {
             *review.object = question::stored(review, patched, matched).await?;
             complete(review);
@@ -58,11 +58,12 @@ impl Mutating {
         Ok(())
     }
 
-    fn record(&self, review: &Review<'_>, hook: &Hook, mutated: bool, patch: &Value) {
+    /// Notes what a webhook did; `patch` is what changed the object.
+    fn record(&self, review: &Review<'_>, hook: &Hook, patch: Option<&Value>) {
         let place = format!("round_{}_index_{}", u8::from(review.again.is_second()), hook.position);
-        let mut what = json!({ "configuration": hook.configuration, "webhook": hook.name, "mutated": mutated });
+        let mut what = json!({ "configuration": hook.configuration, "webhook": hook.name, "mutated": patch.is_some() });
         review.attributes.trail.note(&format!("mutation.webhook.admission.k8s.io/{place}"), &what.to_string());
-        if mutated && let Some(what) = what.as_object_mut() {
+        if let (Some(patch), Some(what)) = (patch, what.as_object_mut()) {
             what.remove("mutated");
             what.insert("patch".to_owned(), patch.clone());
             what.insert("patchType".to_owned(), json!("JSONPatch"));
@@ -107,8 +108,9 @@ impl Plugin for Mutating {
         if hooks.is_empty() {
             return Ok(());
         }
-        let second = review.again.is_second();
-        review.again.webhooks.before(second, review.object);
+        if review.again.is_second() {
+            review.again.webhooks.before_second(review.object);
+        }
         for hook in hooks.iter() {
             if review.again.is_second() && !review.again.webhooks.repeats(&hook.id()) {
                 continue;

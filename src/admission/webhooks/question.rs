@@ -74,8 +74,10 @@ pub async fn request(uid: &str, review: &Review<'_>, matched: &Matched, object: 
         None => Value::Null,
     };
     let mut out = json!({
-        "uid": uid, "kind": gvk(&matched.kind), "resource": gvr(matched), "requestKind": gvk(&asked.kind), "requestResource": gvr(&asked),
-        "operation": review.operation.text(), "userInfo": *a.user, "object": object, "oldObject": old, "dryRun": review.dry_run,
+        "uid": uid, "kind": gvk(&matched.kind), "resource": gvr(matched), "requestKind": gvk(&asked.kind),
+        "requestResource": gvr(&asked),
+        "operation": review.operation.text(), "userInfo": *a.user, "object": object, "oldObject": old,
+        "dryRun": review.dry_run,
         "options": a.options.as_ref(),
     });
     for (key, text) in [
@@ -122,14 +124,26 @@ pub async fn ask(
         Ok(said) => said,
         Err(err) => return Ok(Err(Failure::Call(format!("failed to call webhook: {err}")))),
     };
-    Ok(read(&said, version, &uid, &hook.name).map_err(|failure| match failure {
+    let asked = Asked { webhook: &hook.name, version, uid: &uid };
+    Ok(read(&said, asked).map_err(|failure| match failure {
         Failure::Call(why) => Failure::Call(format!("received invalid webhook response: {why}")),
         rejected => rejected,
     }))
 }
 
+/// A question that a webhook was asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    /// The webhook's name.
+    pub webhook: &'a str,
+    /// Version of the AdmissionReview.
+    pub version: &'a str,
+    /// The uid that the answer must repeat.
+    pub uid: &'a str,
+}
+
 /// Reads the answer; the second value is its `response`, for warnings and audit annotations.
-pub fn read(said: &[u8], version: &str, uid: &str, name: &str) -> Result<(Answer, Value), Failure> {
+pub fn read(said: &[u8], Asked { webhook, version, uid }: Asked<'_>) -> Result<(Answer, Value), Failure> {
     let call = |why: String| Failure::Call(why);
     let review: Value = serde_json::from_slice(said).map_err(|err| call(err.to_string()))?;
     let response = &review["response"];
@@ -142,7 +156,8 @@ pub fn read(said: &[u8], version: &str, uid: &str, name: &str) -> Result<(Answer
         if (kind, api_version) != ("AdmissionReview", "admission.k8s.io/v1") {
             let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
             return Err(call(format!(
-                "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {group}/{version}, Kind={kind}"
+                "expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, got {group}/{version}, \
+                 Kind={kind}"
             )));
         }
         let answered = response["uid"].as_str().unwrap_or_default();
@@ -171,7 +186,7 @@ pub fn read(said: &[u8], version: &str, uid: &str, name: &str) -> Result<(Answer
     if response["allowed"].as_bool().unwrap_or(false) {
         return Ok((Answer { patch }, response.clone()));
     }
-    Err(Failure::Rejected(denied(name, &response["status"])))
+    Err(Failure::Rejected(denied(webhook, &response["status"])))
 }
 
 /// As upstream's `ToStatusErr`.
@@ -184,7 +199,8 @@ fn denied(name: &str, status: &Value) -> Status {
         (message, _) => format!("{by}: {message}"),
     };
     let code = status["code"].as_u64().and_then(|c| u16::try_from(c).ok()).filter(|c| *c >= 400).unwrap_or(400);
-    let mut whole = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": message, "code": code });
+    let mut whole = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "code": code });
     if !text("reason").is_empty() {
         whole["reason"] = json!(text("reason"));
     }

@@ -14,6 +14,7 @@ use authz::rbac::Rbac;
 use authz::union::{Masters, Union};
 use authz::webhook::{self, Webhook};
 use authz::{Authorizer, Decision};
+use base::chain::Chain;
 use registry::attributes::Attributes;
 use registry::lookup::Lookup;
 use registry::webhook::client::Webhooks;
@@ -71,7 +72,7 @@ fn mode(name: &str, arguments: &Arguments) -> Result<Mode, String> {
         "ABAC" => {
             let path =
                 arguments.abac_file.as_deref().ok_or("authorization-mode ABAC needs authorization-policy-file")?;
-            Mode::Abac(Abac::read(path).map_err(|why| format!("authorization-policy-file: {why}"))?)
+            Mode::Abac(Abac::read(path).map_err(|err| format!("authorization-policy-file: {}", Chain(&err)))?)
         }
         "Webhook" => {
             let path = arguments
@@ -143,7 +144,7 @@ fn webhook_of(value: &Value) -> Result<webhook::Settings, String> {
         authorized_ttl: time("authorizedTTL", 300)?,
         unauthorized_ttl: time("unauthorizedTTL", 30)?,
         denies_on_failure,
-        conditions: conditions::read(&value["matchConditions"])?,
+        conditions: conditions::read(&value["matchConditions"]).map_err(|err| err.to_string())?,
     })
 }
 

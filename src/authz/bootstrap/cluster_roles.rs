@@ -20,28 +20,36 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
         "impersonate @core serviceaccounts",
         "write @core pods pods/attach pods/exec pods/portforward pods/proxy",
         "create @core pods/eviction",
-        "write @core configmaps persistentvolumeclaims replicationcontrollers replicationcontrollers/scale secrets serviceaccounts services services/proxy",
+        "write @core configmaps persistentvolumeclaims replicationcontrollers replicationcontrollers/scale secrets \
+         serviceaccounts services services/proxy",
         "create @core serviceaccounts/token",
         "write @core,events.k8s.io events",
-        "write @apps daemonsets deployments deployments/rollback deployments/scale replicasets replicasets/scale statefulsets statefulsets/scale",
+        "write @apps daemonsets deployments deployments/rollback deployments/scale replicasets replicasets/scale \
+         statefulsets statefulsets/scale",
         "write @autoscaling horizontalpodautoscalers",
         "write @batch cronjobs jobs",
-        "write @extensions daemonsets deployments deployments/rollback deployments/scale ingresses networkpolicies replicasets replicasets/scale replicationcontrollers/scale",
+        "write @extensions daemonsets deployments deployments/rollback deployments/scale ingresses networkpolicies \
+         replicasets replicasets/scale replicationcontrollers/scale",
         "write @policy poddisruptionbudgets",
         "write @networking.k8s.io ingresses networkpolicies",
         "all @coordination.k8s.io leases",
         "write @resource.k8s.io resourceclaims resourceclaimtemplates",
     ]).part_of("edit"),
     role("system:aggregate-to-view", &[
-        "read @core configmaps endpoints persistentvolumeclaims persistentvolumeclaims/status pods replicationcontrollers replicationcontrollers/scale serviceaccounts services services/status",
-        "read @core bindings limitranges namespaces/status pods/log pods/status replicationcontrollers/status resourcequotas resourcequotas/status",
+        "read @core configmaps endpoints persistentvolumeclaims persistentvolumeclaims/status pods \
+         replicationcontrollers replicationcontrollers/scale serviceaccounts services services/status",
+        "read @core bindings limitranges namespaces/status pods/log pods/status replicationcontrollers/status \
+         resourcequotas resourcequotas/status",
         "read @core namespaces",
         "read @core,events.k8s.io events",
         "read @discovery.k8s.io endpointslices",
-        "read @apps controllerrevisions daemonsets daemonsets/status deployments deployments/scale deployments/status replicasets replicasets/scale replicasets/status statefulsets statefulsets/scale statefulsets/status",
+        "read @apps controllerrevisions daemonsets daemonsets/status deployments deployments/scale deployments/status \
+         replicasets replicasets/scale replicasets/status statefulsets statefulsets/scale statefulsets/status",
         "read @autoscaling horizontalpodautoscalers horizontalpodautoscalers/status",
         "read @batch cronjobs cronjobs/status jobs jobs/status",
-        "read @extensions daemonsets daemonsets/status deployments deployments/scale deployments/status ingresses ingresses/status networkpolicies replicasets replicasets/scale replicasets/status replicationcontrollers/scale",
+        "read @extensions daemonsets daemonsets/status deployments deployments/scale deployments/status ingresses \
+         ingresses/status networkpolicies replicasets replicasets/scale replicasets/status \
+         replicationcontrollers/scale",
         "read @policy poddisruptionbudgets poddisruptionbudgets/status",
         "read @networking.k8s.io ingresses ingresses/status networkpolicies",
         "read @resource.k8s.io resourceclaims resourceclaims/status resourceclaimtemplates",
@@ -195,7 +203,8 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
         "get @url /healthz /livez /readyz /version /version/",
     ]),
     role("system:service-account-issuer-discovery", &[
-        "get @url /.well-known/openid-configuration /.well-known/openid-configuration/ /openid/v1/jwks /openid/v1/jwks/",
+        "get @url /.well-known/openid-configuration /.well-known/openid-configuration/ /openid/v1/jwks \
+         /openid/v1/jwks/",
     ]),
     role("system:volume-scheduler", &[
         "read,patch,update @core persistentvolumes",

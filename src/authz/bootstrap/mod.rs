@@ -1,4 +1,4 @@
-//! What a fresh cluster holds before its first user: bootstrap roles and bindings, priority classes.
+//! Objects of a fresh cluster before its first user: bootstrap roles and bindings, priority classes.
 //!
 //! [`plan`] says what is missing; it is asked at every start, so that an upgrade adds what is new and a person's own
 //! additions stay.
@@ -58,12 +58,14 @@ pub fn objects() -> Vec<(&'static str, &'static str, Value)> {
         (
             "system-cluster-critical",
             2_000_000_000,
-            "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+            "Used for system critical pods that must run in the cluster, but can be moved to another node if \
+             necessary.",
         ),
     ] {
         let class = json!({
             "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
-            "value": value, "globalDefault": false, "preemptionPolicy": "PreemptLowerPriority", "description": description,
+            "value": value, "globalDefault": false, "preemptionPolicy": "PreemptLowerPriority",
+            "description": description,
         });
         out.push(("scheduling.k8s.io", "priorityclasses", class));
     }
@@ -75,7 +77,7 @@ pub fn role(name: &str) -> Value {
     cluster_roles::CLUSTER_ROLES.iter().find(|role| role.name == name).map_or(Value::Null, |role| role.object(""))
 }
 
-/// What to write so that everything of [`objects`] is there, given what is stored.
+/// The writes after which everything of [`objects`] is there, given what is stored.
 ///
 /// A role keeps rules that people added and gets those it lacks; a binding keeps subjects and gets those it lacks.
 /// An object with the annotation `rbac.authorization.kubernetes.io/autoupdate: "false"` is left alone. A binding to

@@ -8,7 +8,8 @@ use crate::request::{Command, for_test};
 fn request(dir: &Path, container: &str, subnet: &str) -> Request {
     let config = json!({
         "cniVersion": "1.0.0", "name": "n",
-        "ipam": { "type": "host-local", "dataDir": dir, "ranges": [[{ "subnet": subnet }]], "routes": [{ "dst": "0.0.0.0/0" }] },
+        "ipam": { "type": "host-local", "dataDir": dir, "ranges": [[{ "subnet": subnet }]],
+        "routes": [{ "dst": "0.0.0.0/0" }] },
     });
     for_test(Command::Add, container, config)
 }

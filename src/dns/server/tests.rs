@@ -99,7 +99,7 @@ fn busy(n: u32, group: &Group) -> (Arc<Server>, UdpSocket) {
         ..Default::default()
     };
     let forward = config::Forward {
-        from: Name::root(),
+        from: vec![Name::root()],
         to: vec![silent.local_addr().unwrap()],
         except: Vec::new(),
         policy: config::Policy::Sequential,
@@ -196,4 +196,106 @@ fn a_probe_that_comes_late_ends_no_process() {
     let early: Vec<bool> = (0..4).map(|_| probe.circles(&question("probe.test."), now)).collect();
     assert_eq!(early, [false, false, true, true]);
     assert!(!probe.circles(&question("probe.test."), now + LOOP_LOOK));
+}
+
+/// The code and the header's bits of the answer to these bytes; `None` where there is none.
+async fn header(bytes: &[u8]) -> Option<(ResponseCode, bool, bool)> {
+    let (group, _reports) = Group::root("test");
+    let (server, _silent) = busy(1, &group);
+    let reply = server.handle(bytes, "10.42.0.1:4000".parse().unwrap(), Transport::Udp).await;
+    group.shutdown().await;
+    let reply = Message::from_vec(&reply?).unwrap();
+    assert_eq!(reply.metadata.id.to_be_bytes(), bytes[..2], "an answer has the question's id");
+    Some((reply.metadata.response_code, reply.metadata.recursion_available, reply.metadata.recursion_desired))
+}
+
+/// RFC 1035 and 6891: each question that cannot be answered has a code that says why.
+#[tokio::test]
+async fn a_question_that_is_none_is_told_what_is_wrong_with_it() {
+    let changed = |change: &dyn Fn(&mut Message)| {
+        let mut message = Message::from_vec(&about("here.test.")).unwrap();
+        change(&mut message);
+        message.to_vec().unwrap()
+    };
+    let usual = changed(&|_| {});
+    for (case, bytes, wanted) in [
+        ("a question", usual.clone(), Some(ResponseCode::NoError)),
+        ("half a question", usual[..usual.len() - 3].to_vec(), Some(ResponseCode::FormErr)),
+        ("less than a header", usual[..11].to_vec(), None),
+        ("nothing", Vec::new(), None),
+        ("no question", changed(&|message| message.queries.clear()), Some(ResponseCode::FormErr)),
+        (
+            "two questions",
+            changed(&|message| message.queries.push(message.queries[0].clone())),
+            Some(ResponseCode::FormErr),
+        ),
+        (
+            "another class",
+            changed(&|message| message.queries[0].query_class = DNSClass::CH),
+            Some(ResponseCode::Refused),
+        ),
+        ("an update", changed(&|message| message.metadata.op_code = OpCode::Update), Some(ResponseCode::NotImp)),
+        ("an answer", changed(&|message| message.metadata.message_type = MessageType::Response), None),
+        (
+            "a later EDNS",
+            changed(&|message| {
+                let mut edns = Edns::new();
+                edns.set_version(1);
+                message.set_edns(edns);
+            }),
+            Some(ResponseCode::BADVERS),
+        ),
+    ] {
+        assert_eq!(header(&bytes).await.map(|(code, ..)| code), wanted, "{case}");
+    }
+    let recursive = changed(&|message| message.metadata.recursion_desired = true);
+    let plain = changed(&|message| message.metadata.recursion_desired = false);
+    assert_eq!(header(&recursive).await, Some((ResponseCode::NoError, true, true)));
+    assert_eq!(header(&plain).await, Some((ResponseCode::NoError, true, false)));
+}
+
+/// RFC 6891: over UDP a client gets what it says it can take, within what every network carries.
+#[test]
+fn an_answer_over_udp_has_the_size_that_the_client_can_take() {
+    for (payload, limit) in [(None, 512), (Some(100), 512), (Some(900), 900), (Some(4096), 1232)] {
+        let mut asked = request();
+        if let Some(payload) = payload {
+            let mut edns = Edns::new();
+            edns.set_max_payload(payload);
+            asked.set_edns(edns);
+        }
+        let bytes = encode(&asked, addresses(200), Transport::Udp).unwrap();
+        let reply = Message::from_vec(&bytes).unwrap();
+        assert!(bytes.len() <= limit && bytes.len() + 46 > limit, "{payload:?}: {}", bytes.len());
+        assert_eq!(reply.edns.is_some(), payload.is_some(), "EDNS is for clients that speak it");
+    }
+}
+
+#[tokio::test]
+async fn the_longest_zone_answers() {
+    let zone = |text: &str| config::Zone { name: Name::from_ascii(text).unwrap(), port: 53 };
+    let site = |zones: &[&str]| {
+        Arc::new(Site {
+            block: Block { zones: zones.iter().map(|text| zone(text)).collect(), ..Block::default() },
+            cache: None,
+            hosts: None,
+            kubernetes: None,
+            forwarders: Vec::new(),
+            loop_probe: None,
+        })
+    };
+    let (fatal, _) = mpsc::channel(1);
+    let sites = vec![site(&["test."]), site(&["b.a.test.", "example.org."]), site(&["a.test."])];
+    let server = Server::new(sites, 53, Arc::default(), Rng::from_seed(1), fatal);
+    let zone_of = |text: &str| server.site(&Name::from_ascii(text).unwrap()).map(|(_, zone)| zone.to_ascii());
+    for (name, wanted) in [
+        ("x.b.a.test.", Some("b.a.test.")),
+        ("b.a.test.", Some("b.a.test.")),
+        ("c.a.test.", Some("a.test.")),
+        ("ba.test.", Some("test.")),
+        ("www.example.org.", Some("example.org.")),
+        ("org.", None),
+    ] {
+        assert_eq!(zone_of(name).as_deref(), wanted, "{name}");
+    }
 }

@@ -20,7 +20,8 @@ fn query_syntax_reads_and_prints_canonically() {
         ("b==c,a!=d", "a!=d,b==c"),
         (
             "a notin ()",
-            "error: unable to parse requirement: values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty",
+            "error: unable to parse requirement: values: Invalid value: []: for 'in', 'notin' operators, values set \
+             can't be empty",
         ),
         ("a in (,x)", "a in (,x)"),
         ("a=", "a="),

@@ -246,14 +246,16 @@ fn judge(peers: &[Peer], mtu: u32) -> Verdict {
     let cut = names(&|peer| peer.small && !peer.full);
     if !cut.is_empty() {
         let text = format!(
-            "small packets reach {cut} over the tunnel, packets of {mtu} bytes do not: something between the machines carries less than their interfaces say; lower the MTU of this machine's interface and restart kedge"
+            "small packets reach {cut} over the tunnel, packets of {mtu} bytes do not: something between the machines \
+             carries less than their interfaces say; lower the MTU of this machine's interface and restart kedge"
         );
         return ("False", "FullPacketsVanish", text);
     }
     let silent = names(&|peer| !peer.small);
     if !silent.is_empty() {
         let text = format!(
-            "{silent} does not answer over the tunnel: let UDP port 8472 through between the machines, and what comes in on kedge.1; if both is so, try 'ethtool -K kedge.1 tx-checksum-ip-generic off'"
+            "{silent} does not answer over the tunnel: let UDP port 8472 through between the machines, and what comes \
+             in on kedge.1; if both is so, try 'ethtool -K kedge.1 tx-checksum-ip-generic off'"
         );
         return ("Unknown", "PeersDoNotAnswer", text);
     }

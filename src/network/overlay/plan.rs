@@ -10,8 +10,8 @@ use k8s_openapi::api::core::v1::Node;
 use model::node::addresses;
 use serde_json::Value;
 
-use crate::config::Backend;
-use crate::config::Config;
+use crate::config::{Backend, Config};
+use crate::family::Family;
 
 const BACKEND_TYPE: &str = "flannel.alpha.coreos.com/backend-type";
 const BACKEND_DATA: &str = "flannel.alpha.coreos.com/backend-data";
@@ -28,11 +28,15 @@ const MTU_MIN: u32 = 1280;
 /// An Ethernet address.
 pub(crate) type Mac = [u8; 6];
 
-/// MTU of pods and of the tunnel.
-pub(crate) fn pod_mtu(backend: Backend, uplink: u32, outer_ipv6: bool) -> u32 {
+/// MTU of pods and of the tunnel, over an uplink of this MTU; `outer` is the family of the tunnel's own packets.
+pub(crate) fn pod_mtu(backend: Backend, uplink: u32, outer: Family) -> u32 {
     match backend {
         Backend::Vxlan => {
-            uplink.saturating_sub(if outer_ipv6 { VXLAN_BYTES.1 } else { VXLAN_BYTES.0 }).max(MTU_MIN.min(uplink))
+            let head = match outer {
+                Family::V4 => VXLAN_BYTES.0,
+                Family::V6 => VXLAN_BYTES.1,
+            };
+            uplink.saturating_sub(head).max(MTU_MIN.min(uplink))
         }
         Backend::HostGw | Backend::None => uplink,
     }
@@ -127,8 +131,8 @@ impl Plan {
             }
             match backend {
                 Backend::Vxlan if ip.is_ipv4() != mine.local_ip.is_ipv4() => plan.troubles.push(format!(
-                    "node {name} ({ip}) has no address of the family of this node's {}: the tunnel cannot reach its pods; name one with its \
-                     --node-ip",
+                    "node {name} ({ip}) has no address of the family of this node's {}: the tunnel cannot reach its \
+                     pods; name one with its --node-ip",
                     mine.local_ip
                 )),
                 Backend::Vxlan => plan.tunnel(node, ip, &ranges, &macs),
@@ -166,7 +170,8 @@ impl Plan {
             match gateway.filter(|ip| networks.iter().any(|net| net.contains(ip))) {
                 Some(gateway) => drop(self.routes.insert(cidr, gateway)),
                 None => self.troubles.push(format!(
-                    "node {} ({}) is not on this node's network segment: host-gw cannot reach its pods; use --flannel-backend=vxlan",
+                    "node {} ({}) is not on this node's network segment: host-gw cannot reach its pods; use \
+                     --flannel-backend=vxlan",
                     name_of(node),
                     gateway.map_or_else(|| format!("without an address for {cidr}"), |ip| ip.to_string()),
                 )),
@@ -273,7 +278,8 @@ mod tests {
     use serde_json::json;
 
     fn node(name: &str, cidr: &str, ip: &str, annotations: Value) -> Arc<Node> {
-        let node = json!({ "metadata": { "name": name, "annotations": annotations }, "spec": { "podCIDR": cidr, "podCIDRs": [cidr] },
+        let node = json!({ "metadata": { "name": name, "annotations": annotations },
+            "spec": { "podCIDR": cidr, "podCIDRs": [cidr] },
             "status": { "addresses": [{ "type": "InternalIP", "address": ip }] } });
         Arc::new(serde_json::from_value(node).unwrap())
     }
@@ -420,8 +426,8 @@ mod tests {
 
     #[test]
     fn the_tunnel_takes_fifty_bytes_and_never_makes_ipv6_impossible() {
-        assert_eq!(pod_mtu(Backend::Vxlan, 1500, false), 1450);
-        assert_eq!(pod_mtu(Backend::Vxlan, 1300, false), 1280);
-        assert_eq!(pod_mtu(Backend::HostGw, 9000, false), 9000);
+        assert_eq!(pod_mtu(Backend::Vxlan, 1500, Family::V4), 1450);
+        assert_eq!(pod_mtu(Backend::Vxlan, 1300, Family::V4), 1280);
+        assert_eq!(pod_mtu(Backend::HostGw, 9000, Family::V4), 9000);
     }
 }

@@ -81,7 +81,8 @@ async fn serve(stream: UnixStream, requests: mpsc::Sender<Request>) {
         Ok(Ok(_)) => match tokio::time::timeout(ANSWER_TIMEOUT, answer(&line, &requests)).await {
             Ok(answer) => answer,
             Err(_) => refused(
-                "the pod's network policies could not be put in force in time: the API server does not tell about the pod",
+                "the pod's network policies could not be put in force in time: the API server does not tell about the \
+                 pod",
             ),
         },
         _ => return,
@@ -124,7 +125,7 @@ async fn add(question: Question, requests: &mpsc::Sender<Request>) -> Answer {
     }
     match heard.await {
         Ok(Ok(())) => Answer::default(),
-        Ok(Err(why)) => refused(&why),
+        Ok(Err(err)) => refused(&err.to_string()),
         Err(_) => refused("kedge is stopping"),
     }
 }

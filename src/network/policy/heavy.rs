@@ -56,6 +56,13 @@ impl Blame {
     }
 }
 
+/// The part of the table that a script makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    Whole,
+    Change,
+}
+
 /// The namespaces that were too much, and what came of tries without them.
 #[derive(Debug, Default)]
 pub(crate) struct Heavy {
@@ -101,17 +108,17 @@ impl Heavy {
         }
     }
 
-    /// nft did not take what was made of this world, the whole table or a change of it: says how long to wait until the
+    /// nft did not take what was made of this world: says how long to wait until the
     /// whole table is tried, without one namespace more if the script may be why.
     pub(crate) fn failed(
         &mut self,
         err: &NetworkError,
-        is_whole: bool,
+        extent: Extent,
         world: &mut World,
         families: &BTreeSet<Family>,
         now: Instant,
     ) -> Duration {
-        if !is_whole {
+        if extent == Extent::Change {
             return RETRY;
         }
         self.failures += 1;
@@ -123,7 +130,10 @@ impl Heavy {
                 return RETRY;
             }
             let shut: Vec<&String> = self.blamed.iter().filter(|(_, blame)| blame.is_shut).map(|(ns, _)| ns).collect();
-            error!(namespaces = ?shut, "nft takes no rules of network policies without these namespaces either: they are not why");
+            error!(
+                namespaces = ?shut,
+                "nft takes no rules of network policies without these namespaces either: they are not why"
+            );
             self.blamed.clear();
             self.is_nobodys = true;
         }
@@ -146,7 +156,8 @@ impl Heavy {
             ns,
             bytes,
             at_least = ?hold,
-            "nft does not take the rules of network policies, most of which are this namespace's: its policies let nothing through until they are half as many"
+            "nft does not take the rules of network policies, most of which are this namespace's: its policies let \
+             nothing through until they are half as many"
         );
         self.blamed.insert(ns, Blame { bytes, times, is_shut: true, until: now + hold });
         let remembered = || self.blamed.iter().filter(|(_, blame)| !blame.is_shut);
@@ -229,8 +240,9 @@ mod tests {
         let mut all = world(&[("a", 2), ("evil", 200), ("z", 3)]);
         heavy.lighten(&mut all, &families, begin);
         assert_eq!(opens(&all), ["a", "evil", "z"]);
-        assert_eq!(heavy.failed(&NetworkError::NftHangs, false, &mut all, &families, begin), RETRY);
-        let waits = [0; 3].map(|_| heavy.failed(&NetworkError::NftHangs, true, &mut all, &families, begin).as_secs());
+        assert_eq!(heavy.failed(&NetworkError::NftHangs, Extent::Change, &mut all, &families, begin), RETRY);
+        let waits =
+            [0; 3].map(|_| heavy.failed(&NetworkError::NftHangs, Extent::Whole, &mut all, &families, begin).as_secs());
         assert_eq!(waits, [2, 4, 2]);
         for more in [200, 150] {
             let mut all = world(&[("a", 2), ("evil", more), ("z", 3)]);
@@ -256,7 +268,7 @@ mod tests {
         let blame = |heavy: &mut Heavy, secs: u64| {
             for _ in 0..TRIES {
                 let (families, at) = ([Family::V4].into(), begin + Duration::from_secs(secs));
-                heavy.failed(&NetworkError::NftHangs, true, &mut world(&[("evil", 200)]), &families, at);
+                heavy.failed(&NetworkError::NftHangs, Extent::Whole, &mut world(&[("evil", 200)]), &families, at);
             }
             heavy.succeeded();
         };
@@ -288,7 +300,7 @@ mod tests {
         for _ in 0..60 {
             let mut all = world(&blocks);
             heavy.lighten(&mut all, &families, now);
-            waits.push(heavy.failed(&NetworkError::NftHangs, true, &mut all, &families, now).as_secs());
+            waits.push(heavy.failed(&NetworkError::NftHangs, Extent::Whole, &mut all, &families, now).as_secs());
         }
         let (blaming, after) = waits.split_at(usize::from(N) * 3);
         assert!(blaming.chunks(3).all(|round| round == [2, 4, 2]));
@@ -301,13 +313,13 @@ mod tests {
         let (families, mut heavy, now) = ([Family::V4].into(), Heavy::default(), Instant::now());
         let refused = || NetworkError::NftRefused { text: "No such file or directory".to_owned() };
         for _ in 0..10 {
-            heavy.failed(&refused(), false, &mut world(&[("a", 200)]), &families, now);
-            heavy.failed(&refused(), true, &mut world(&[("a", 2)]), &families, now);
-            heavy.failed(&NetworkError::NoNft, true, &mut world(&[("a", 200)]), &families, now);
+            heavy.failed(&refused(), Extent::Change, &mut world(&[("a", 200)]), &families, now);
+            heavy.failed(&refused(), Extent::Whole, &mut world(&[("a", 2)]), &families, now);
+            heavy.failed(&NetworkError::NoNft, Extent::Whole, &mut world(&[("a", 200)]), &families, now);
             assert!(heavy.blamed.is_empty());
         }
         heavy.succeeded();
-        heavy.failed(&refused(), true, &mut world(&[("a", 200)]), &families, now);
+        heavy.failed(&refused(), Extent::Whole, &mut world(&[("a", 200)]), &families, now);
         assert!(heavy.blamed.is_empty(), "once is chance");
     }
 }

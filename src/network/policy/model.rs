@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::core::Selector;
 use model::pod::Pod as ApiPod;
+use model::reference::NamespacedName;
 use tracing::warn;
 
 use crate::policy::claims::Claims;
@@ -34,8 +35,8 @@ pub(crate) struct World {
     pub(crate) is_contested: bool,
 }
 
-/// What an object says of a pod with a network of its own. (One on the host's network is the node, which no policy
-/// touches.) Made once of each version of the object, and shared.
+/// Facts that an object tells of a pod with a network of its own. (One on the host's network is the node, which no
+/// policy touches.) Made once of each version of the object, and shared.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Facts {
     pub(crate) ns: String,
@@ -261,6 +262,7 @@ fn static_uid(pod: &ApiPod) -> Option<String> {
 
 fn convert_policy(policy: &NetworkPolicy) -> Option<Policy> {
     let (ns, name) = (policy.metadata.namespace.clone()?, policy.metadata.name.clone()?);
+    let of = NamespacedName { namespace: &ns, name: &name };
     let spec = policy.spec.as_ref()?;
     // The API server fills policyTypes in; an object that came another way is read by the same rule.
     let types = spec.policy_types.clone().filter(|types| !types.is_empty()).unwrap_or_else(|| {
@@ -268,7 +270,7 @@ fn convert_policy(policy: &NetworkPolicy) -> Option<Policy> {
         ["Ingress"].into_iter().chain(egress.then_some("Egress")).map(str::to_owned).collect()
     });
     let isolates = |direction: &str| types.iter().any(|kind| kind == direction);
-    let pods = selector(spec.pod_selector.as_ref().unwrap_or(&LabelSelector::default()), &ns, &name)?;
+    let pods = selector(spec.pod_selector.as_ref().unwrap_or(&LabelSelector::default()), of)?;
     let rules = spec.ingress.iter().flatten().map(|rule| (rule.from.as_deref(), rule.ports.as_deref()));
     let rules = rules.chain(spec.egress.iter().flatten().map(|rule| (rule.to.as_deref(), rule.ports.as_deref())));
     if rules.map(|(peers, ports)| 1 + weight(peers.unwrap_or_default(), ports.unwrap_or_default())).sum::<usize>()
@@ -283,9 +285,8 @@ fn convert_policy(policy: &NetworkPolicy) -> Option<Policy> {
         return Some(Policy { pods, ingress: nothing("Ingress"), egress: nothing("Egress"), ns, name });
     }
     let ingress =
-        spec.ingress.iter().flatten().map(|rule| convert_rule(rule.from.as_deref(), rule.ports.as_deref(), &ns, &name));
-    let egress =
-        spec.egress.iter().flatten().map(|rule| convert_rule(rule.to.as_deref(), rule.ports.as_deref(), &ns, &name));
+        spec.ingress.iter().flatten().map(|rule| convert_rule(rule.from.as_deref(), rule.ports.as_deref(), of));
+    let egress = spec.egress.iter().flatten().map(|rule| convert_rule(rule.to.as_deref(), rule.ports.as_deref(), of));
     Some(Policy {
         pods,
         ingress: isolates("Ingress").then(|| ingress.flatten().collect()),
@@ -308,30 +309,29 @@ fn weight(peers: &[NetworkPolicyPeer], ports: &[NetworkPolicyPort]) -> usize {
 fn convert_rule(
     peers: Option<&[NetworkPolicyPeer]>,
     ports: Option<&[NetworkPolicyPort]>,
-    ns: &str,
-    name: &str,
+    policy: NamespacedName<'_>,
 ) -> Option<Rule> {
     let (peers, ports) = (peers.unwrap_or_default(), ports.unwrap_or_default());
     let rule = Rule {
-        peers: peers.iter().filter_map(|peer| convert_peer(peer, ns, name)).collect(),
+        peers: peers.iter().filter_map(|peer| convert_peer(peer, policy)).collect(),
         ports: ports.iter().filter_map(convert_port).collect(),
     };
     let empties = rule.peers.is_empty() != peers.is_empty() || rule.ports.is_empty() != ports.is_empty();
     (!empties).then_some(rule)
 }
 
-fn convert_peer(peer: &NetworkPolicyPeer, ns: &str, name: &str) -> Option<Peer> {
+fn convert_peer(peer: &NetworkPolicyPeer, policy: NamespacedName<'_>) -> Option<Peer> {
     if let Some(IPBlock { cidr, except }) = &peer.ip_block {
         let except =
             except.iter().flatten().filter_map(|cidr| cidr.parse::<IpNet>().ok()).map(|net| net.trunc()).collect();
         return Some(Peer::Block { cidr: cidr.parse::<IpNet>().ok()?.trunc(), except });
     }
     let namespaces = match &peer.namespace_selector {
-        Some(given) => Some(selector(given, ns, name)?),
+        Some(given) => Some(selector(given, policy)?),
         None => None,
     };
-    let pods = selector(peer.pod_selector.as_ref().unwrap_or(&LabelSelector::default()), ns, name)?;
-    Some(Peer::Pods { ns: ns.to_owned(), namespaces, pods })
+    let pods = selector(peer.pod_selector.as_ref().unwrap_or(&LabelSelector::default()), policy)?;
+    Some(Peer::Pods { ns: policy.namespace.to_owned(), namespaces, pods })
 }
 
 fn convert_port(port: &NetworkPolicyPort) -> Option<Port> {
@@ -346,11 +346,12 @@ fn convert_port(port: &NetworkPolicyPort) -> Option<Port> {
     })
 }
 
-fn selector(given: &LabelSelector, ns: &str, name: &str) -> Option<Selector> {
+fn selector(given: &LabelSelector, policy: NamespacedName<'_>) -> Option<Selector> {
     match Selector::try_from(given.clone()) {
         Ok(selector) => Some(selector),
         Err(err) => {
-            warn!(ns, name, err = %err, "a selector of a NetworkPolicy cannot be read: it selects nothing");
+            let NamespacedName { namespace, name } = policy;
+            warn!(ns = namespace, name, err = %err, "a selector of a NetworkPolicy cannot be read: it selects nothing");
             None
         }
     }
@@ -402,7 +403,8 @@ mod tests {
     /// A pod of namespace `ns` with what `more` puts over it.
     fn facts(ns: &str, name: &str, more: serde_json::Value) -> Option<Arc<Facts>> {
         let mut pod = json!({ "metadata": { "name": name, "namespace": ns, "uid": format!("uid-{name}") },
-            "spec": { "containers": [], "nodeName": NODE }, "status": { "phase": "Running", "podIPs": [{ "ip": "10.42.0.5" }] } });
+            "spec": { "containers": [], "nodeName": NODE },
+            "status": { "phase": "Running", "podIPs": [{ "ip": "10.42.0.5" }] } });
         for (part, fields) in more.as_object().unwrap() {
             pod[part].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         }
@@ -419,7 +421,7 @@ mod tests {
         claims
     }
 
-    /// Who has which addresses, and how it stands.
+    /// Addresses with their pods, and how these stand.
     fn held(pods: &[Option<Arc<Facts>>], claims: &Claims) -> Vec<String> {
         let pods: Vec<Arc<Facts>> = pods.iter().flatten().cloned().collect();
         let text =
@@ -452,7 +454,8 @@ mod tests {
 
     #[test]
     fn a_mirror_of_this_nodes_kubelet_has_its_static_pods_addresses() {
-        let mirror = json!({ "metadata": { "annotations": { "kubernetes.io/config.hash": "h", "kubernetes.io/config.mirror": "h" },
+        let mirror = json!({ "metadata": { "annotations": { "kubernetes.io/config.hash": "h",
+            "kubernetes.io/config.mirror": "h" },
             "ownerReferences": [{ "apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "n" }] } });
         let truth = claims(&[("a", "p", "h", "10.42.0.9")]);
         assert_eq!(held(&[facts("a", "p", mirror.clone())], &truth), ["a/p [10.42.0.9] Known true"]);
@@ -480,7 +483,10 @@ mod tests {
 
     #[test]
     fn an_address_that_two_tell_is_the_newer_ones_and_former_addresses_are_nobodys() {
-        let on = |node: &str, created: &str, ips: serde_json::Value| json!({ "metadata": { "creationTimestamp": created }, "spec": { "nodeName": node }, "status": { "podIPs": ips } });
+        let on = |node: &str, created: &str, ips: serde_json::Value| {
+            json!({ "metadata": { "creationTimestamp": created }, "spec": { "nodeName": node },
+                "status": { "podIPs": ips } })
+        };
         let old =
             on("m", "2026-01-01T00:00:00Z", json!([{ "ip": "10.42.1.9" }, { "ip": "10.42.1.5" }, { "ip": "fd42::9" }]));
         let new = on("m", "2026-01-02T00:00:00Z", json!([{ "ip": "10.42.1.9" }]));

@@ -24,11 +24,17 @@ impl Walls {
         let namespaces = match read {
             Ok(Ok(known)) => known,
             Ok(Err(err)) => {
-                warn!(path = %path.display(), err = %err, "cannot read which namespaces had network policies: pods wait for the server");
+                warn!(
+                    path = %path.display(), err = %err,
+                    "cannot read which namespaces had network policies: pods wait for the server"
+                );
                 None
             }
             Err(err) => {
-                warn!(err = %Chain(&err), "cannot read which namespaces had network policies: pods wait for the server");
+                warn!(
+                    err = %Chain(&err),
+                    "cannot read which namespaces had network policies: pods wait for the server"
+                );
                 None
             }
         };

@@ -68,9 +68,12 @@ mod tests {
     use crate::table::SetKind;
 
     pub(super) const TABLE: Table = Table { family: "ip", name: "kedge-proxy" };
-    pub(super) const SAID: &str = r#"{"nftables": [{"metainfo": {}}, {"set": {"family": "ip", "name": "aff-1", "timeout": 60, "elem": [
-        {"elem": {"val": "10.42.0.9", "timeout": 60, "expires": 55}}, {"elem": {"val": "10.42.0.8", "expires": 99}}, {"elem": {"val": {"odd": 1}}}, "10.42.0.7"]}},
-        {"set": {"name": "cluster-ips", "elem": ["10.43.0.1"]}}, {"set": {"name": "aff-2", "timeout": 60, "elem": [{"elem": {"val": "10.42.0.9"}}]}}]}"#;
+    pub(super) const SAID: &str = r#"{"nftables": [{"metainfo": {}}, {"set": {"family": "ip", "name": "aff-1",
+        "timeout": 60, "elem": [
+        {"elem": {"val": "10.42.0.9", "timeout": 60, "expires": 55}}, {"elem": {"val": "10.42.0.8", "expires": 99}},
+        {"elem": {"val": {"odd": 1}}}, "10.42.0.7"]}},
+        {"set": {"name": "cluster-ips", "elem": ["10.43.0.1"]}},
+        {"set": {"name": "aff-2", "timeout": 60, "elem": [{"elem": {"val": "10.42.0.9"}}]}}]}"#;
 
     #[test]
     fn clients_stay_in_the_sets_that_are_still_wanted() {

@@ -149,7 +149,8 @@ fn postrouting(site: &Site, cidrs: Option<&str>) -> Vec<String> {
     let mut lines = vec![
         "type nat hook postrouting priority 100;".to_owned(),
         format!(
-            "meta mark and {MASQUERADE_BIT:#x} == {MASQUERADE_BIT:#x} meta mark set meta mark xor {MASQUERADE_BIT:#x} masquerade fully-random"
+            "meta mark and {MASQUERADE_BIT:#x} == {MASQUERADE_BIT:#x} meta mark set meta mark xor {MASQUERADE_BIT:#x} \
+             masquerade fully-random"
         ),
         // A pod that reaches itself through a Service must see the answer come from elsewhere.
         format!("ct status dnat {f} saddr . {f} daddr @hairpin masquerade fully-random"),

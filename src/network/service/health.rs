@@ -166,7 +166,8 @@ impl Health {
             (state.healthy, state.local.get(&port).cloned().unwrap_or_default())
         };
         let text = json!({
-            "service": { "namespace": local.ns, "name": local.name }, "localEndpoints": local.count, "serviceProxyHealthy": healthy,
+            "service": { "namespace": local.ns, "name": local.name }, "localEndpoints": local.count,
+            "serviceProxyHealthy": healthy,
         });
         let code = if healthy && local.count > 0 { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         answer(code, "application/json", text.to_string(), Some(local.count))

@@ -1,5 +1,5 @@
-//! What the machine itself listens on, as the kernel tells: those ports of its addresses no Service can have. (Nor
-//! those of `reserved`, on which nobody need listen just now.)
+//! Ports that the machine itself listens on, as the kernel tells: of its addresses no Service can have them. (Nor those
+//! of `reserved`, on which nobody need listen just now.)
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -109,11 +109,14 @@ mod tests {
 
     #[test]
     fn who_waits_is_found_and_clients_are_not() {
-        let tcp = "  sl  local_address rem_address   st tx_queue\n   0: 00000000:1F90 00000000:0000 0A 0\n   1: 0100007F:1F91 00000000:0000 0A 0\n   2: 0A00A8C0:1F92 0B00A8C0:0050 01 0\n   3: 0A00A8C0:1F93 00000000:0000 0A 0\n";
+        let tcp = "  sl  local_address rem_address   st tx_queue\n   0: 00000000:1F90 00000000:0000 0A 0\n   1: \
+                   0100007F:1F91 00000000:0000 0A 0\n   2: 0A00A8C0:1F92 0B00A8C0:0050 01 0\n   3: 0A00A8C0:1F93 \
+                   00000000:0000 0A 0\n";
         let mut listeners = Listeners::default();
         listeners.add(tcp, Protocol::Tcp, EPHEMERAL);
         assert_eq!(keys(&listeners, Family::V4), ["tcp . 8080", "192.168.0.10 . tcp . 8083"]);
-        let udp = "  1: 00000000:2118 00000000:0000 07 0\n  2: 00000000:C001 00000000:0000 07 0\n  3: 0A00A8C0:0035 0B00A8C0:0050 01 0\nodd\n 4: 0:z 0 07\n";
+        let udp = "  1: 00000000:2118 00000000:0000 07 0\n  2: 00000000:C001 00000000:0000 07 0\n  3: 0A00A8C0:0035 \
+                   0B00A8C0:0050 01 0\nodd\n 4: 0:z 0 07\n";
         listeners.add(udp, Protocol::Udp, EPHEMERAL);
         assert_eq!(keys(&listeners, Family::V6), ["tcp . 8080", "udp . 8472"]);
     }

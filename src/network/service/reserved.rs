@@ -1,5 +1,5 @@
-//! What of the machines of a cluster no Service takes, whatever addresses and ports it names: the system's ports of
-//! every node's address, and the API servers. Who cuts agents off from their server, or answers in its place, has the
+//! Addresses and ports of a cluster's machines that no Service takes, whatever it names: the system's ports of every
+//! node's address, and the API servers. Who cuts agents off from their server, or answers in its place, has the
 //! cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -45,7 +45,7 @@ impl Reserved {
         }
     }
 
-    /// What the sets of the [`frame`](super::frame::frame) hold.
+    /// Elements of the sets of the [`frame`](super::frame::frame).
     pub(crate) fn elements(&self, family: Family) -> Elements {
         let set = |all: Vec<String>| all.into_iter().map(|key| (key, String::new())).collect();
         let of_family = |ip: &IpAddr| Family::of(ip) == family;
@@ -102,7 +102,8 @@ mod tests {
     #[test]
     fn a_nodes_addresses_and_the_api_servers_are_reserved() {
         let node: Node = serde_json::from_value(serde_json::json!({ "status": { "addresses": [
-            { "type": "InternalIP", "address": "10.0.0.2" }, { "type": "Hostname", "address": "10.0.0.9" }, { "type": "ExternalIP", "address": "fd00::2" },
+            { "type": "InternalIP", "address": "10.0.0.2" }, { "type": "Hostname", "address": "10.0.0.9" },
+            { "type": "ExternalIP", "address": "fd00::2" },
             { "type": "InternalIP", "address": "n2" }] } }))
         .unwrap();
         let slice: EndpointSlice =

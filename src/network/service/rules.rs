@@ -4,9 +4,10 @@
 //! port, and one random number in that chain finds the endpoint.
 //!
 //! ```text
-//! prerouting, output ─ services ─ @service-nodeports, @service-ips, @external-ips ─┬─ svc-…  (all endpoints)
-//!                                                                                  ├─ svl-…  (endpoints of this node)
-//!                                                                                  └─ ext-…  (from outside: masquerade or Local)
+//! prerouting, output ─ services ─ @service-nodeports, @service-ips, @external-ips
+//!                                  ├─ svc-…  (all endpoints)
+//!                                  ├─ svl-…  (endpoints of this node)
+//!                                  └─ ext-…  (from outside: masquerade or Local)
 //! input, forward, output ─ @no-endpoint-ips, @no-endpoint-nodeports ─ reject or drop
 //! postrouting ─ masquerade what is marked, hairpins, and pods that leave the cluster
 //! ```
@@ -180,7 +181,7 @@ fn nearest(endpoints: Vec<&Endpoint>) -> Vec<&Endpoint> {
     endpoints
 }
 
-/// What one Service adds to the [`frame`](super::frame::frame).
+/// The part that one Service adds to the [`frame`](super::frame::frame).
 pub(crate) fn part(site: &Site, ports: &[ServicePort]) -> Part {
     let mut part = Part::default();
     let addresses_max = EXTERNAL_ELEMENTS_MAX / ports.len().max(1);
@@ -198,7 +199,8 @@ pub(crate) fn part(site: &Site, ports: &[ServicePort]) -> Part {
         warn!(
             ns,
             name,
-            "a Service names more addresses than can be served: the first {addresses_max} are in force, the others are not"
+            "a Service names more addresses than can be served: the first {addresses_max} are in force, the others are \
+             not"
         );
     }
     // Ports share their Service's addresses. The first port in order keeps an address that two claim.

@@ -125,7 +125,8 @@ pub(crate) fn service_ports(service: &Service, slices: &[Arc<EndpointSlice>], pl
         warn!(
             ns,
             name,
-            "a Service has many ports and many endpoints: each port is served by {endpoints_max} of its endpoints at most"
+            "a Service has many ports and many endpoints: each port is served by {endpoints_max} of its endpoints at \
+             most"
         );
     }
     ports
@@ -134,7 +135,8 @@ pub(crate) fn service_ports(service: &Service, slices: &[Arc<EndpointSlice>], pl
 /// Endpoints by how much they are wanted, ready ones and those of this node first, and by family.
 const RANKS: usize = 10;
 
-/// What the slices of one Service say, to be looked up by port: a Service may have ten thousand, and as many slices.
+/// Endpoints that the slices of one Service list, to be looked up by port: a Service may have ten thousand, and as many
+/// slices.
 struct Offers<'a> {
     /// The endpoints of each slice, in the order of their ranks. Their ports are not known yet.
     slices: Vec<[Vec<Endpoint>; RANKS]>,
@@ -309,7 +311,8 @@ mod tests {
 
     fn service(ports: usize, affinity: &str) -> Service {
         let ports: Vec<_> = (1..=ports).map(|n| json!({ "name": format!("p{n}"), "port": n })).collect();
-        let spec = json!({ "clusterIP": "10.43.0.80", "clusterIPs": ["10.43.0.80"], "sessionAffinity": affinity, "ports": ports });
+        let spec = json!({ "clusterIP": "10.43.0.80", "clusterIPs": ["10.43.0.80"], "sessionAffinity": affinity,
+            "ports": ports });
         serde_json::from_value(json!({ "metadata": { "name": "web", "namespace": "a" }, "spec": spec })).unwrap()
     }
 
@@ -330,7 +333,10 @@ mod tests {
     #[test]
     fn ports_and_endpoints_of_one_service_do_not_multiply() {
         let began = base::time::Stopwatch::start();
-        let ready = |n: usize| json!({ "addresses": [address(n)], "conditions": { "ready": n != 7 }, "nodeName": if n == 900 { "a" } else { "b" } });
+        let ready = |n: usize| {
+            let node = if n == 900 { "a" } else { "b" };
+            json!({ "addresses": [address(n)], "conditions": { "ready": n != 7 }, "nodeName": node })
+        };
         let slices = [slice(10_000, (0..500).map(ready)), slice(10_000, (500..1000).map(ready))];
         let place = Place { node: "a".to_owned(), zone: None };
         for (affinity, max) in [("None", PAIRS_MAX), ("ClientIP", AFFINITY_PAIRS_MAX.max(10_000))] {

@@ -116,7 +116,8 @@ fn an_endpoint_change_touches_one_chain() {
     assert_eq!(
         script.change,
         format!(
-            "flush chain ip kedge-proxy {name}\nadd rule ip kedge-proxy {name} meta l4proto tcp dnat ip to numgen random mod 2 \
+            "flush chain ip kedge-proxy {name}\n\
+             add rule ip kedge-proxy {name} meta l4proto tcp dnat ip to numgen random mod 2 \
              map {{ 0 : 10.42.0.5 . 8080, 1 : 10.42.1.5 . 8080 }}\n"
         )
     );
