@@ -156,4 +156,34 @@ mod tests {
         assert!(text.contains("test_took_seconds_bucket{x=\"y\",le=\"+Inf\"} 1\n"));
         assert!(text.contains("test_took_seconds_count{x=\"y\"} 1\n"));
     }
+
+    #[test]
+    fn a_family_is_the_same_to_the_letter() {
+        count(Metric { name: "golden_things_total", help: "Things." }, &[("b", "x\ny"), ("a", "\\")], 2);
+        set(Metric { name: "golden_depth", help: "Depth." }, &[], 3.5);
+        let took = Metric { name: "golden_took", help: "Took." };
+        observe_among(took, &[], 1.0, &[0.5, 1.0]);
+        observe_among(took, &[("x", "y")], 2.0, &[0.5, 1.0]);
+        let expected = [
+            "# HELP golden_depth Depth.",
+            "# TYPE golden_depth gauge",
+            "golden_depth 3.5",
+            "# HELP golden_things_total Things.",
+            "# TYPE golden_things_total counter",
+            r#"golden_things_total{b="x\ny",a="\\"} 2"#,
+            "# HELP golden_took Took.",
+            "# TYPE golden_took histogram",
+            r#"golden_took_bucket{le="0.5"} 0"#,
+            r#"golden_took_bucket{le="1"} 1"#,
+            r#"golden_took_bucket{le="+Inf"} 1"#,
+            "golden_took_sum 1",
+            "golden_took_count 1",
+            r#"golden_took_bucket{x="y",le="0.5"} 0"#,
+            r#"golden_took_bucket{x="y",le="1"} 0"#,
+            r#"golden_took_bucket{x="y",le="+Inf"} 1"#,
+            r#"golden_took_sum{x="y"} 2"#,
+            r#"golden_took_count{x="y"} 1"#,
+        ];
+        assert_eq!(render_those("golden_").lines().collect::<Vec<_>>(), expected);
+    }
 }

@@ -116,6 +116,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_page_is_the_same_to_the_letter() {
+        let metrics = Metrics::default();
+        let hit = |kind: &str| format!("server=\"dns://:53\",zones=\".\",view=\"\",type=\"{kind}\"");
+        for kind in ["success", "denial", "success"] {
+            metrics.count("coredns_cache_hits_total", hit(kind));
+        }
+        metrics.served(&Served {
+            server: "dns://:53",
+            zone: ".",
+            proto: "udp",
+            family: "1",
+            kind: "A",
+            rcode: "NOERROR",
+            plugin: "kubernetes",
+            request_bytes: 40,
+            response_bytes: 100,
+            took: Duration::from_millis(3),
+        });
+        let entries = |kind: &str| format!("server=\"dns://:53\",type=\"{kind}\",zones=\".\",view=\"\"");
+        let text = metrics.render(&[
+            ("coredns_build_info", "version=\"kedge-1\"".to_owned(), 1.0),
+            ("coredns_cache_entries", entries("success"), 3.0),
+            ("coredns_cache_entries", entries("denial"), 0.0),
+        ]);
+        assert_eq!(text, include_str!("metrics_golden.txt"));
+    }
+
+    #[test]
     fn buckets_count_everything_below_them() {
         let metrics = Metrics::default();
         metrics.observe("h", "a=\"b\"".to_owned(), &[1.0, 2.0], 0.5);

@@ -450,6 +450,33 @@ mod tests {
         assert!(metrics.render(&[]).contains("verb=\"WATCH\",version=\"v1\"} 0"));
     }
 
+    /// The page without `process_*`, which the machine decides, and without what other parts of the process count.
+    #[test]
+    fn the_page_is_the_same_to_the_letter() {
+        let metrics = Arc::new(Metrics::default());
+        metrics.answered(series("LIST"), 200, Duration::from_millis(30), Some(5_000));
+        let scale = Series {
+            dry_run: "All",
+            group: "apps".to_owned(),
+            resource: "deployments".to_owned(),
+            subresource: "scale".to_owned(),
+            scope: "resource",
+            ..series("PATCH")
+        };
+        metrics.answered(scale, 409, Duration::from_secs(2), Some(9));
+        let _open = (metrics.watch(series("WATCH")), metrics.request(true, 0));
+        metrics.judged(Verdict::KnownUser);
+        metrics.judged(Verdict::Denied);
+        metrics.panicked();
+        metrics.watch_bytes.fetch_add(7, Ordering::Relaxed);
+        let text = metrics.render(&[("pods".to_owned(), 2), ("deployments.apps".to_owned(), 1)]);
+        let version = format!("git_version=\"{}\",major=\"1\",minor=\"36\"}} 1\n", crate::version::GIT_VERSION);
+        let (own, _of_others) = text.split_once(&version).unwrap();
+        let own = format!("{own}git_version=\"VERSION\",major=\"1\",minor=\"36\"}} 1\n");
+        let lines: Vec<&str> = own.lines().filter(|line| !line.contains("process_")).collect();
+        assert_eq!(lines, include_str!("metrics_golden.txt").lines().collect::<Vec<_>>());
+    }
+
     #[test]
     fn what_nobody_serves_any_more_is_forgotten() {
         let metrics = Metrics::default();

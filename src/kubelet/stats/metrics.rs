@@ -401,6 +401,72 @@ mod tests {
     }
 
     #[test]
+    fn the_pages_are_the_same_to_the_letter() {
+        let stats = Counters::default();
+        stats.probes.count(["default", "web", "u", "app", "Liveness", "successful"].map(str::to_owned));
+        let labels = "container=\"app\",namespace=\"default\",pod=\"web\",pod_uid=\"u\",probe_type=\"Liveness\"";
+        let expected = [
+            "# HELP prober_probe_total [BETA] Cumulative number of a liveness, readiness or startup probe for a \
+             container by result.",
+            "# TYPE prober_probe_total counter",
+            &format!("prober_probe_total{{{labels},result=\"successful\"}} 1"),
+        ];
+        assert_eq!(probes(&stats).lines().collect::<Vec<_>>(), expected);
+
+        let mut page = Page::default();
+        page.one("machine_cpu_cores", "gauge", "Number of logical CPU cores.", 4);
+        pod_measures(&mut page, &[one_pod()]);
+        let pod = "namespace=\"default\",pod=\"web\"";
+        let network = format!("container=\"\",interface=\"eth0\",{pod}");
+        let expected = [
+            "# HELP machine_cpu_cores Number of logical CPU cores.",
+            "# TYPE machine_cpu_cores gauge",
+            "machine_cpu_cores 4",
+            "# HELP container_network_receive_bytes_total Cumulative count of bytes received",
+            "# TYPE container_network_receive_bytes_total counter",
+            &format!("container_network_receive_bytes_total{{{network}}} 1"),
+            "# HELP container_network_receive_errors_total Cumulative count of errors encountered while receiving",
+            "# TYPE container_network_receive_errors_total counter",
+            &format!("container_network_receive_errors_total{{{network}}} 2"),
+            "# HELP container_network_transmit_bytes_total Cumulative count of bytes transmitted",
+            "# TYPE container_network_transmit_bytes_total counter",
+            &format!("container_network_transmit_bytes_total{{{network}}} 3"),
+            "# HELP container_network_transmit_errors_total Cumulative count of errors encountered while transmitting",
+            "# TYPE container_network_transmit_errors_total counter",
+            &format!("container_network_transmit_errors_total{{{network}}} 4"),
+            "# HELP container_processes Number of processes running inside the container.",
+            "# TYPE container_processes gauge",
+            &format!("container_processes{{container=\"\",{pod}}} 5"),
+            "# HELP container_cpu_cfs_periods_total Number of elapsed enforcement period intervals.",
+            "# TYPE container_cpu_cfs_periods_total counter",
+            "# HELP container_cpu_cfs_throttled_periods_total Number of throttled period intervals.",
+            "# TYPE container_cpu_cfs_throttled_periods_total counter",
+        ];
+        assert_eq!(page.0.lines().collect::<Vec<_>>(), expected);
+    }
+
+    /// A pod of which the network and the number of processes are known.
+    fn one_pod() -> PodUse {
+        let mut pod = Pod::default();
+        pod.metadata.namespace = Some("default".to_owned());
+        pod.metadata.name = Some("web".to_owned());
+        let eth0 = super::super::Interface {
+            name: "eth0".to_owned(),
+            rx_bytes: 1,
+            rx_errors: 2,
+            tx_bytes: 3,
+            tx_errors: 4,
+        };
+        PodUse {
+            pod: Arc::new(pod),
+            snapshot: Snapshot::default(),
+            usage: super::super::Usage { pids: Some(5), ..Default::default() },
+            interfaces: vec![eth0],
+            containers: Vec::new(),
+        }
+    }
+
+    #[test]
     fn values_of_labels_are_quoted() {
         let mut page = Page::default();
         page.value("m", &[("a", "x\"y\n")], 1);
