@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::metrics::{self, Metric};
+use base::exposition::Metric;
+use base::metrics;
 use base::sync::Mutex;
 use model::meta;
 use registry::lookup::Lookup;

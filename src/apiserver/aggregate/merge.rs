@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use base::exposition::{Kind, Metric, Page};
 use futures_util::FutureExt as _;
 use model::meta;
 use registry::lookup::Lookup as _;
@@ -144,19 +145,22 @@ fn add(own: &mut Value, theirs: &Value, field: &str, wanted: impl Fn(&str) -> bo
     }
 }
 
+const UNAVAILABLE: Metric = Metric {
+    name: "aggregator_unavailable_apiservice",
+    help: "[ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.",
+};
+
 /// The backends that do not answer, for `/metrics`.
 pub fn unavailable(objects: &Objects) -> String {
-    let name = "aggregator_unavailable_apiservice";
-    let mut text = format!(
-        "# HELP {name} [ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.\n# TYPE {name} gauge\n"
-    );
+    let mut page = Page::default();
+    let mut family = page.family(Kind::Gauge, UNAVAILABLE);
     for object in
         objects.cache.list(super::GROUP, super::RESOURCE, None).iter().filter(|o| o["spec"]["service"].is_object())
     {
         let gone = u8::from(!read::condition_is_true(object, "Available"));
-        text.push_str(&format!("{name}{{name=\"{}\"}} {gone}\n", meta::name(object)));
+        family.sample(&[("name", meta::name(object))], gone);
     }
-    text
+    page.into_text()
 }
 
 #[cfg(test)]
