@@ -13,6 +13,7 @@ use registry::lookup::Lookup as _;
 use registry::objects::Objects;
 use registry::registrar::Registrar;
 use registry::services;
+use registry::services::upgrade::FamilyError;
 use registry::status::Status;
 use schema::behaviour::Lifetime;
 use serde_json::{Value, json};
@@ -57,7 +58,8 @@ pub async fn run(registrar: &Registrar, config: &Config) -> Result<(), BuildErro
         });
         ensure(format!("namespace {name}"), object).await?;
     }
-    let missing = |why: String| BuildError::Bootstrap { what: "ServiceCIDR kubernetes".to_owned(), why };
+    let missing =
+        |err: FamilyError| BuildError::Bootstrap { what: "ServiceCIDR kubernetes".to_owned(), why: err.to_string() };
     services::upgrade::check(&registrar.allocator).await.map_err(missing)?;
     for object in own_service(config) {
         let what = format!("{} {}", meta::kind(&object), meta::name(&object));

@@ -94,7 +94,10 @@ fn answers_of_webhooks_and_kubelets_are_understood_or_refused() {
         let said = mutated_text(&rng, &review, &words);
         let _any = question::read(said.as_bytes(), pick::<&str>(&rng, &["v1", "v1beta1"]), "u", "hook").is_ok();
         let said = mutated_text(&rng, &converted, &words);
-        let _any = conversion::read(said.as_bytes(), pick::<&str>(&rng, &["v1", "v1beta1"]), "u").is_ok();
+        let _any = {
+            let asked = conversion::Asked { version: pick::<&str>(&rng, &["v1", "v1beta1"]), uid: "u" };
+            conversion::read(said.as_bytes(), asked).is_ok()
+        };
         let _page = usage::page::parse(&mutated_text(&rng, metrics, &words));
     }
 }

@@ -267,7 +267,8 @@ impl Jwt {
     }
 
     async fn get(&self, url: &str) -> Result<Value, String> {
-        let endpoint = Endpoint { ca_pem: self.settings.ca_pem.clone(), ..Endpoint::from_url(url)? };
+        let endpoint = Endpoint::from_url(url).map_err(|err| base::chain::Chain(&err).to_string())?;
+        let endpoint = Endpoint { ca_pem: self.settings.ca_pem.clone(), ..endpoint };
         let (nobody, headers) = (Identity::default(), http::HeaderMap::new());
         let asked = self.webhooks.send_with(http::Method::GET, &endpoint, &nobody, headers, ANSWER);
         let answer = asked.await.map_err(|err| err.to_string())?;

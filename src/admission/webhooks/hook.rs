@@ -9,7 +9,7 @@ use base::sync::Mutex;
 use model::meta;
 use registry::lookup::Lookup;
 use registry::status::Status;
-use registry::webhook::call::Endpoint;
+use registry::webhook::call::{Endpoint, EndpointError};
 use serde_json::Value;
 use tracing::warn;
 
@@ -40,7 +40,7 @@ pub struct Hook {
     /// CEL conditions that must all be true.
     pub conditions: Conditions,
     /// Where it is.
-    pub endpoint: Result<Endpoint, String>,
+    pub endpoint: Result<Endpoint, EndpointError>,
     /// How long it may take.
     pub timeout: Duration,
     /// `failurePolicy: Ignore`.

@@ -22,7 +22,7 @@ pub async fn run(x: &mut Exchange<'_>, service: &ApiService) -> Result<Response<
     let path = x.parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
     let stream = match caller.webhooks.open(&endpoint, &caller.identity_to(service)).await {
         Ok(stream) => stream,
-        Err(why) => return Ok(unavailable(&format!("error trying to reach service: {why}\n"))),
+        Err(err) => return Ok(unavailable(&format!("error trying to reach service: {err}\n"))),
     };
     let body = x.take_body().unwrap_or_else(wire::body::empty);
     let parts = std::mem::replace(&mut x.parts, http::Request::new(()).into_parts().0);

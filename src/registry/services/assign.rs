@@ -213,16 +213,26 @@ fn set_ips(service: &mut Value, ips: &[String]) {
     spec["clusterIPs"] = json!(ips);
 }
 
-fn fixed_ip(text: &str, ranges: &[IpNet], taken: Taken<'_>) -> Result<IpAddr, String> {
-    let ip: IpAddr = text.parse().map_err(|_| "not a valid IP address".to_owned())?;
+/// Why a service does not get the address that it asks for.
+#[derive(Debug, thiserror::Error)]
+enum NotGiven {
+    #[error("not a valid IP address")]
+    NoAddress,
+    #[error(
+        "the provided IP ({ip}) is not in the valid range. The range of valid IPs is {}",
+        ranges.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    Outside { ip: IpAddr, ranges: Vec<IpNet> },
+    #[error("provided IP is already allocated")]
+    Allocated,
+}
+
+fn fixed_ip(text: &str, ranges: &[IpNet], taken: Taken<'_>) -> Result<IpAddr, NotGiven> {
+    let ip: IpAddr = text.parse().map_err(|_| NotGiven::NoAddress)?;
     if !ranges.iter().any(|range| range.contains(&ip)) {
-        let valid: Vec<String> = ranges.iter().map(IpNet::to_string).collect();
-        return Err(format!(
-            "the provided IP ({ip}) is not in the valid range. The range of valid IPs is {}",
-            valid.join(", ")
-        ));
+        return Err(NotGiven::Outside { ip, ranges: ranges.to_vec() });
     }
-    if taken.ip(&ip) { Err("provided IP is already allocated".to_owned()) } else { Ok(ip) }
+    if taken.ip(&ip) { Err(NotGiven::Allocated) } else { Ok(ip) }
 }
 
 /// A free address: a random place above the static band, then round; the static band only when the rest is full.

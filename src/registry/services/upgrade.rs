@@ -19,18 +19,39 @@ use crate::status::Status;
 /// After a failure, before the next try.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// Why the families of a cluster's services are not those that a server is to give.
+#[derive(Debug, thiserror::Error)]
+pub enum FamilyError {
+    /// The catalog has no ServiceCIDR.
+    #[error("there is no such kind")]
+    NoKind,
+    /// The store does not say which families there were.
+    #[error(transparent)]
+    Unread(#[from] Status),
+    /// One that was there is not given any more.
+    #[error(
+        "this cluster began with services of {before} ({ranges}) and --service-cidr is {now}: a family can be added \
+         behind the first, and none be taken away"
+    )]
+    TakenAway {
+        /// Families from which the cluster's services have addresses.
+        before: String,
+        /// Their ranges.
+        ranges: String,
+        /// Families that this server gives.
+        now: String,
+    },
+}
+
 /// Refuses to take a family away that the cluster's services may have addresses of: a family can come, and stays.
 ///
 /// Errors: the store fails, or a family is missing.
-pub async fn check(allocator: &Allocator) -> Result<(), String> {
+pub async fn check(allocator: &Allocator) -> Result<(), FamilyError> {
     let catalog = allocator.objects.catalogs.now();
     let row =
         catalog.by_api_version("networking.k8s.io/v1", "ServiceCIDR").map(|row| Arc::clone(catalog.storage_of(row)));
-    let row = row.ok_or("there is no such kind")?;
-    let Some(have) = allocator.objects.read(&row, "", "kubernetes").await.map_err(|status| status.message.clone())?
-    else {
-        return Ok(());
-    };
+    let row = row.ok_or(FamilyError::NoKind)?;
+    let Some(have) = allocator.objects.read(&row, "", "kubernetes").await? else { return Ok(()) };
     let value = have.value();
     let ranges = schema::read::texts(&value, "spec.cidrs");
     let before: Vec<&str> = ranges.iter().map(|range| if range.contains(':') { "IPv6" } else { "IPv4" }).collect();
@@ -38,12 +59,7 @@ pub async fn check(allocator: &Allocator) -> Result<(), String> {
     if now.starts_with(&before) {
         return Ok(());
     }
-    Err(format!(
-        "this cluster began with services of {} ({}) and --service-cidr is {}: a family can be added behind the first, and none be taken away",
-        before.join(" and "),
-        ranges.join(","),
-        now.join(" and "),
-    ))
+    Err(FamilyError::TakenAway { before: before.join(" and "), ranges: ranges.join(","), now: now.join(" and ") })
 }
 
 /// Gives the second address to those that wait for it, as long as the group lives or until all have it.
