@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use apiserver::arguments::Arguments;
 use apiserver::crypt::config::{Config, Provider};
-use apiserver::crypt::kms::Envelope;
+use apiserver::crypt::kms::{Envelope, KmsError};
 use apiserver::crypt::rotate::Encryption;
 use apiserver::crypt::sealed::{Sealed, Seals};
-use apiserver::crypt::shared::{KEY, START, Share, State};
+use apiserver::crypt::shared::{KEY, START, Share, ShareError, State};
+use base::chain::Chain;
 use base::files;
 use base::layout::{Layout, ServerFolder};
 use base::rng::Rng;
@@ -55,8 +56,9 @@ pub(crate) async fn sealed(
     group: &Group,
 ) -> Result<(Encryption, Arc<dyn Storage>), ServerError> {
     let parse = |path: &Path, text: &str| {
-        Config::parse(text)
-            .map_err(|why| ServerError::Argument(format!("encryption configuration {}: {why}", path.display())))
+        Config::parse(text).map_err(|err| {
+            ServerError::Argument(format!("encryption configuration {}: {}", path.display(), Chain(&err)))
+        })
     };
     let own = folder.encryption_config();
     let alone = |config: Config| State { config, stage: START.to_owned(), at: Revision(0) };
@@ -72,7 +74,8 @@ pub(crate) async fn sealed(
         let mut plugins = Vec::new();
         for settings in config.plugins() {
             let started = Envelope::start(settings, rng.clone(), group).await;
-            plugins.push(started.map_err(|why| ServerError::Argument(format!("encryption configuration: {why}")))?);
+            let refused = |err: KmsError| ServerError::Argument(format!("encryption configuration: {}", Chain(&err)));
+            plugins.push(started.map_err(refused)?);
         }
         let seals = Arc::new(Seals::new(alone(config), None, rng.clone()).guarded_by(plugins));
         let encryption = Encryption { seals: Arc::clone(&seals), file: None, turn: tokio::sync::Mutex::default() };
@@ -89,8 +92,9 @@ pub(crate) async fn sealed(
     let state = match (shared.kvs.first(), files::read_if_exists(&own)?) {
         // What the servers agreed on since then is newer than the file.
         (Some(kv), _) => {
-            let bad =
-                |why: String| ServerError::Argument(format!("the configuration of encryption in the store: {why}"));
+            let bad = |err: ShareError| {
+                ServerError::Argument(format!("the configuration of encryption in the store: {}", Chain(&err)))
+            };
             let state = share.open(&kv.value, kv.mod_revision).map_err(bad)?;
             share.keep(&state);
             state

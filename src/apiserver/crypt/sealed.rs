@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base::chain::Chain;
 use base::rng::Rng;
 use bytes::Bytes;
 use registry::keys;
@@ -16,7 +17,7 @@ use tokio::sync::watch;
 use tracing::error;
 
 use super::config::Provider;
-use super::kms::Envelope;
+use super::kms::{Envelope, KmsError};
 use super::shared::{KEY, Share, State};
 
 /// Prefix of every sealed value.
@@ -81,7 +82,7 @@ impl Seals {
                     }
                 });
             }
-            Err(why) => error!(why, "the configuration of encryption in the store cannot be used"),
+            Err(err) => error!(err = %Chain(&err), "the configuration of encryption in the store cannot be used"),
         }
     }
 
@@ -97,13 +98,13 @@ impl Seals {
                 Ok(Some(sealed.expect("a key of a checked length seals").into()))
             }
             Some(Provider::Kms(settings)) => {
-                let sealed = self
-                    .plugin(&settings.name)
-                    .ok_or("it is not there".to_owned())
-                    .and_then(|plugin| plugin.seal(key, plain));
-                sealed
-                    .map(|sealed| Some(sealed.into()))
-                    .map_err(|why| Error::Io { doing: "failed to encrypt with the KMS plugin", why })
+                let plugin = self.plugin(&settings.name).ok_or(KmsError::Missing);
+                let sealed = plugin.and_then(|plugin| plugin.seal(key, plain));
+                let refused = |err: KmsError| Error::Io {
+                    doing: "failed to encrypt with the KMS plugin",
+                    why: Chain(&err).to_string(),
+                };
+                sealed.map(|sealed| Some(sealed.into())).map_err(refused)
             }
             Some(Provider::Identity) => Ok(Some(plain.clone())),
             None => Ok(None),
@@ -151,8 +152,9 @@ impl Seals {
         let Some(text) = kv.value.strip_prefix(plugin.prefix().as_bytes()) else { return false };
         match plugin.open(&kv.key, text) {
             Ok(plain) => kv.value = plain.into(),
-            Err(why) => {
-                error!(key = %String::from_utf8_lossy(&kv.key), plugin = name, why, "the KMS plugin does not open this stored object")
+            Err(err) => {
+                let key = String::from_utf8_lossy(&kv.key);
+                error!(%key, plugin = name, err = %Chain(&err), "the KMS plugin does not open this stored object")
             }
         }
         true
