@@ -8,6 +8,7 @@ use cel::authz::{Authz, Host};
 use cel::run::Lazy;
 use cel::value::Val;
 use futures_util::FutureExt as _;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::Status;
 use registry::user::UserInfo;
@@ -48,8 +49,8 @@ impl Facts {
         }
         let namespace = match review.attributes.namespace.as_str() {
             "" => None,
-            _ if review.attributes.is("", "namespaces") => None,
-            name => review.lookup.get("", "namespaces", "", name),
+            _ if review.attributes.is(GroupResource::core("namespaces")) => None,
+            name => review.lookup.get(GroupResource::core("namespaces"), NamespacedName::cluster(name)),
         };
         Ok(Facts {
             object: Val::from_json(&object),

@@ -11,6 +11,7 @@ use base::time::Clock;
 use jiff::Timestamp;
 use model::meta;
 use model::quantity::{Notation, Quantity};
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::objects::Objects;
 use registry::status::Status;
@@ -57,9 +58,9 @@ impl Plugin for ResourceQuota {
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
         let (a, now) = (review.attributes, self.clock.now());
         let objects = self.objects.as_deref();
-        review.lookup.load("", "resourcequotas").await;
+        review.lookup.load(GroupResource::core("resourcequotas")).await;
         known(objects, "", "resourcequotas")?;
-        let mut quotas = review.lookup.list("", "resourcequotas", Some(&a.namespace));
+        let mut quotas = review.lookup.list(GroupResource::core("resourcequotas"), Some(&a.namespace));
         quotas.retain(|quota| quota::in_scope(quota, &a.resource, review.object));
         for quota in &quotas {
             complete(review, quota)?;
@@ -68,7 +69,7 @@ impl Plugin for ResourceQuota {
         if quotas.is_empty() {
             return Ok(());
         }
-        review.lookup.load(&a.group, &a.resource).await;
+        review.lookup.load(a.group_resource()).await;
         let judge_all = |coming: &[Coming]| {
             known(objects, &a.group, &a.resource)?;
             quotas.iter().try_for_each(|quota| judge(review, &self.tallies, quota, coming, now))
@@ -86,7 +87,7 @@ impl Plugin for ResourceQuota {
 
 /// What cannot be counted now is not let in: an empty cache would say that nothing is used.
 fn known(objects: Option<&Objects>, group: &str, resource: &str) -> Result<(), Status> {
-    let is_known = objects.is_none_or(|objects| objects.cache.kind(group, resource).is_ready());
+    let is_known = objects.is_none_or(|objects| objects.cache.kind(GroupResource { group, resource }).is_ready());
     if is_known { Ok(()) } else { Err(store::error::Error::TimedOut.into()) }
 }
 

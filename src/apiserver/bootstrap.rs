@@ -9,6 +9,7 @@ use authz::{aggregate, bootstrap};
 use base::task::Group;
 use jiff::Timestamp;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::lookup::Lookup as _;
 use registry::objects::Objects;
 use registry::registrar::Registrar;
@@ -183,7 +184,7 @@ pub fn keep(registrar: &Arc<Registrar>, event_ttl: Duration, group: &Group) {
     let aggregator = Arc::clone(registrar);
     group.spawn("role-aggregation", async move {
         let cache = &aggregator.objects.cache;
-        let mut changed = cache.changed("rbac.authorization.k8s.io", "clusterroles");
+        let mut changed = cache.changed(GroupResource { group: "rbac.authorization.k8s.io", resource: "clusterroles" });
         while changed.changed().await.is_ok() {
             carry_out(&aggregator, aggregate::plan(cache.as_ref())).await;
         }
@@ -204,14 +205,16 @@ async fn sweep(objects: &Objects, event_ttl: Duration) -> Result<(), Status> {
             continue;
         }
         let lives = i64::try_from(event_ttl.as_secs()).unwrap_or(i64::MAX);
-        let prefix = registry::keys::prefix(&resource.group, &resource.plural);
+        let prefix = registry::keys::prefix(resource.group_resource());
         let (kvs, _) = objects.cache.read_all(&prefix, None).await?;
         let mut removed = 0;
         for kv in &kvs {
             let Ok(object) = serde_json::from_slice::<Value>(&kv.value) else { continue };
             if last_touched(&object).is_some_and(|at| now.as_second() - at.as_second() > lives) {
                 let (namespace, name) = (meta::namespace(&object), meta::name(&object));
-                removed += usize::from(objects.remove(resource, namespace, name, kv.mod_revision.0).await?.is_some());
+                removed += usize::from(
+                    objects.remove(resource, NamespacedName { namespace, name }, kv.mod_revision.0).await?.is_some(),
+                );
             }
         }
         if removed > 0 {

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use admission::run::Admission;
 use async_trait::async_trait;
 use base::task::Group;
+use model::reference::GroupResource;
 use registry::cache::Cache;
 use registry::catalogs::Catalogs;
 use registry::connect::Connector;
@@ -79,7 +80,7 @@ impl ApiServer {
         let cache = Cache::start(Arc::clone(&storage), Arc::clone(&catalogs), group);
         cache.wait_for(1).await;
         for (api_group, resource) in PRELOADED {
-            cache.ready(api_group, resource).await?;
+            cache.ready(GroupResource { group: api_group, resource }).await?;
         }
         let lookup = Arc::clone(&cache) as Arc<dyn Lookup>;
         let webhooks = Arc::new(Webhooks::new(Arc::clone(&lookup), Arc::clone(&connector), group));

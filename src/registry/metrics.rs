@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base::exposition::{Histogram, Kind, Labels, Metric, Page};
 use base::sync::{Mutex, MutexGuard};
+use model::reference::GroupResource;
 
 use crate::process;
 
@@ -173,9 +174,9 @@ impl Metrics {
 
     /// Lets go of what was counted of a resource that nobody serves any more: definitions come and go, and each has
     /// dozens of series.
-    pub fn forget(&self, group: &str, resource: &str) {
+    pub fn forget(&self, of: GroupResource<'_>) {
         let mut numbers = self.numbers();
-        let stays = |series: &Series| series.group != group || series.resource != resource;
+        let stays = |series: &Series| series.group != of.group || series.resource != of.resource;
         numbers.requests.retain(|(series, _), _| stays(series));
         numbers.durations.retain(|series, _| stays(series));
         numbers.sizes.retain(|series, _| stays(series));
@@ -392,7 +393,7 @@ mod tests {
         for series in [foos, series("LIST")] {
             metrics.answered(series, 200, Duration::from_millis(30), Some(5_000));
         }
-        metrics.forget("x.org", "foos");
+        metrics.forget(GroupResource { group: "x.org", resource: "foos" });
         let text = metrics.render(&[]);
         assert!(!text.contains("foos") && text.contains("pods"), "{text}");
     }

@@ -95,9 +95,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use model::reference::GroupResource;
 
     fn said(user: &UserInfo, object: &Value, old: Option<&Value>) -> Vec<String> {
-        let pods = crate::forms::stored("", "pods").unwrap();
+        let pods = crate::forms::stored(GroupResource::core("pods")).unwrap();
         violations(&pods, user, object, old).iter().map(ToString::to_string).collect()
     }
 

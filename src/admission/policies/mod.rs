@@ -21,6 +21,7 @@ use cel::value::Val;
 use cel::{OBJECT_BUDGET, Program, Surroundings};
 use model::labels::Selector;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::lookup::Lookup;
 use schema::read;
 use serde_json::Value;
@@ -155,14 +156,25 @@ impl<P> Shelf<P> {
     }
 
     fn current(&self, lookup: &dyn Lookup, of: impl Fn(&Value) -> Option<P>) -> Arc<Set<P>> {
-        let at = (*lookup.changed(GROUP, self.policies).borrow(), *lookup.changed(GROUP, self.bindings).borrow());
+        let at = (
+            *lookup.changed(GroupResource { group: GROUP, resource: self.policies }).borrow(),
+            *lookup.changed(GroupResource { group: GROUP, resource: self.bindings }).borrow(),
+        );
         let mut compiled = self.compiled.lock();
         if let Some((_, set)) = compiled.as_ref().filter(|(when, _)| *when == at) {
             return Arc::clone(set);
         }
         let set = Arc::new(Set {
-            policies: lookup.list(GROUP, self.policies, None).iter().filter_map(|p| of(p)).collect(),
-            bindings: lookup.list(GROUP, self.bindings, None).iter().filter_map(|b| Binding::of(b)).collect(),
+            policies: lookup
+                .list(GroupResource { group: GROUP, resource: self.policies }, None)
+                .iter()
+                .filter_map(|p| of(p))
+                .collect(),
+            bindings: lookup
+                .list(GroupResource { group: GROUP, resource: self.bindings }, None)
+                .iter()
+                .filter_map(|b| Binding::of(b))
+                .collect(),
         });
         *compiled = Some((at, Arc::clone(&set)));
         set
@@ -182,7 +194,7 @@ async fn parameters(policy: &Policy, binding: &Binding, review: &Review<'_>) -> 
         return Err(format!("failed to find resource referenced by paramKind: '{}'", shown_kind(api_version, kind)));
     };
     let stored = review.catalog.storage_of(row);
-    review.lookup.load(&stored.group, &stored.plural).await;
+    review.lookup.load(stored.group_resource()).await;
     let namespace = match (row.namespaced, read::some_text(param_ref, "namespace").filter(|n| !n.is_empty())) {
         (false, Some(_)) => {
             return Err("paramRef.namespace must not be provided for a cluster-scoped `paramKind`".to_owned());
@@ -197,10 +209,12 @@ async fn parameters(policy: &Policy, binding: &Binding, review: &Review<'_>) -> 
         (true, None) => &review.attributes.namespace,
     };
     let found: Vec<Arc<Value>> = match read::some_text(param_ref, "name").filter(|n| !n.is_empty()) {
-        Some(name) => review.lookup.get(&stored.group, &stored.plural, namespace, name).into_iter().collect(),
+        Some(name) => {
+            review.lookup.get(stored.group_resource(), NamespacedName { namespace, name }).into_iter().collect()
+        }
         None => {
             let selector = Selector::from_json(param_ref.get("selector")).map_err(|e| e.to_string())?;
-            let all = review.lookup.list(&stored.group, &stored.plural, (!namespace.is_empty()).then_some(namespace));
+            let all = review.lookup.list(stored.group_resource(), (!namespace.is_empty()).then_some(namespace));
             all.into_iter().filter(|o| selector.matches_object(o)).collect()
         }
     };

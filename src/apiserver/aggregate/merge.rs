@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base::exposition::{Kind, Metric, Page};
 use futures_util::FutureExt as _;
 use model::meta;
+use model::reference::GroupResource;
 use registry::lookup::Lookup as _;
 use registry::objects::Objects;
 use schema::{discovery, read};
@@ -154,8 +155,11 @@ const UNAVAILABLE: Metric = Metric {
 pub fn unavailable(objects: &Objects) -> String {
     let mut page = Page::default();
     let mut family = page.family(Kind::Gauge, UNAVAILABLE);
-    for object in
-        objects.cache.list(super::GROUP, super::RESOURCE, None).iter().filter(|o| o["spec"]["service"].is_object())
+    for object in objects
+        .cache
+        .list(GroupResource { group: super::GROUP, resource: super::RESOURCE }, None)
+        .iter()
+        .filter(|o| o["spec"]["service"].is_object())
     {
         let gone = u8::from(!read::condition_is_true(object, "Available"));
         family.sample(&[("name", meta::name(object))], gone);

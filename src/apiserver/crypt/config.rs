@@ -32,7 +32,7 @@ pub enum ConfigError {
     },
 }
 
-/// What is wrong with a field, in upstream's words.
+/// The fault of a field, in upstream's words.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
     /// It has to be there.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base::exposition::{self, Metric, Page};
 use base::sync::{Mutex, MutexGuard};
 use model::meta;
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::lookup::Lookup;
 
@@ -61,7 +62,7 @@ impl Flow {
 
     /// The state, up to date.
     fn state(&self) -> MutexGuard<'_, State> {
-        let at = |resource: &str| *self.lookup.changed(GROUP, resource).borrow();
+        let at = |resource: &str| *self.lookup.changed(GroupResource { group: GROUP, resource }).borrow();
         let now = (at("flowschemas"), at("prioritylevelconfigurations"));
         let mut state = self.state.lock();
         if state.at != now {
@@ -72,11 +73,15 @@ impl Flow {
     }
 
     fn read(&self, state: &mut State) {
-        let mut schemas: Vec<FlowSchema> =
-            self.lookup.list(GROUP, "flowschemas", None).iter().map(|o| FlowSchema::of(o)).collect();
+        let mut schemas: Vec<FlowSchema> = self
+            .lookup
+            .list(GroupResource { group: GROUP, resource: "flowschemas" }, None)
+            .iter()
+            .map(|o| FlowSchema::of(o))
+            .collect();
         schemas.sort_by(|a, b| a.precedence.cmp(&b.precedence).then_with(|| a.name.cmp(&b.name)));
         state.schemas = Arc::new(schemas);
-        let objects = self.lookup.list(GROUP, "prioritylevelconfigurations", None);
+        let objects = self.lookup.list(GroupResource { group: GROUP, resource: "prioritylevelconfigurations" }, None);
         let kinds: Vec<(String, String, Kind)> =
             objects.iter().map(|o| (meta::name(o).to_owned(), meta::uid(o).to_owned(), Kind::of(&o["spec"]))).collect();
         let total: u64 = kinds.iter().map(|(_, _, kind)| kind.shares()).sum::<u64>().max(1);
@@ -100,7 +105,7 @@ impl Flow {
         if a.verb != "list" || !a.name.is_empty() {
             return 1;
         }
-        let stored = u64::try_from(self.lookup.count(&a.group, &a.resource)).unwrap_or(u64::MAX);
+        let stored = u64::try_from(self.lookup.count(a.group_resource())).unwrap_or(u64::MAX);
         // A selector looks at all of them, whatever it lets through.
         let picks = !a.label_selector.is_empty() || !a.field_selector.is_empty();
         let read = if limit == 0 || picks { stored } else { stored.min(limit) };
@@ -164,7 +169,7 @@ mod tests {
         let mut objects = Objects::default();
         for object in defaults::objects() {
             let resource = if object["kind"] == "FlowSchema" { "flowschemas" } else { "prioritylevelconfigurations" };
-            objects.put(GROUP, resource, object);
+            objects.put(GroupResource { group: GROUP, resource }, object);
         }
         let flow = Flow::new(Arc::new(objects), 1);
         let ask = |user: UserInfo| Attributes {
@@ -200,7 +205,10 @@ mod tests {
     fn a_list_is_worth_a_seat_a_hundred_objects() {
         let mut objects = Objects::default();
         for n in 0..250 {
-            objects.put("", "pods", serde_json::json!({"metadata": {"name": format!("p{n}"), "namespace": "a"}}));
+            objects.put(
+                GroupResource::core("pods"),
+                serde_json::json!({"metadata": {"name": format!("p{n}"), "namespace": "a"}}),
+            );
         }
         let flow = Flow::new(Arc::new(objects), 600);
         let list =

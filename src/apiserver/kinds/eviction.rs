@@ -5,6 +5,7 @@ use std::time::Duration;
 use base::time::Stopwatch;
 use model::budget::{self, Asker};
 use model::pod::Pod;
+use model::reference::{GroupResource, NamespacedName};
 use model::{meta, phase};
 use registry::forms;
 use registry::status::{Cause, Status};
@@ -73,7 +74,12 @@ async fn leave_now(
 /// Takes one disruption from the pod's budget.
 async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) -> Result<Leave, Status> {
     let server = call.x.server;
-    let pod = server.objects.read(&call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?.value();
+    let pod = server
+        .objects
+        .read(&call.stored, NamespacedName { namespace, name })
+        .await?
+        .ok_or_else(|| call.not_found(name))?
+        .value();
     let pod = Pod::deserialize(&pod).map_err(Status::internal)?;
     let idle = || Leave::Idle(pod.metadata.resource_version.clone().unwrap_or_default());
     if phase::is_terminal(phase::phase(&pod)) || pod.metadata.deletion_timestamp.is_some() {
@@ -82,8 +88,10 @@ async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) 
     if phase::phase(&pod) == "Pending" {
         return Ok(idle());
     }
-    let Some(budgets) = forms::stored("policy", "poddisruptionbudgets") else { return Ok(Leave::Given) };
-    let kind = server.objects.cache.ready(&budgets.group, &budgets.plural).await?;
+    let Some(budgets) = forms::stored(GroupResource { group: "policy", resource: "poddisruptionbudgets" }) else {
+        return Ok(Leave::Given);
+    };
+    let kind = server.objects.cache.ready(budgets.group_resource()).await?;
     let (began, mut again) = (Stopwatch::start(), Again::new(&server.objects.rng));
     while began.elapsed() < CHARGE_WITHIN {
         server.objects.cache.wait_for_now().await?;
@@ -110,7 +118,13 @@ async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) 
             return Ok(idle());
         }
         charge(&mut value, name, &base::time::rfc3339_secs(server.objects.clock.now()))?;
-        if dry_run || server.objects.put(&budgets, namespace, stored.name(), &mut value, stored.rv).await?.is_some() {
+        if dry_run
+            || server
+                .objects
+                .put(&budgets, NamespacedName { namespace, name: stored.name() }, &mut value, stored.rv)
+                .await?
+                .is_some()
+        {
             return Ok(Leave::Given);
         }
         again.pause().await;
@@ -130,7 +144,7 @@ async fn announce(
     let server = call.x.server;
     let mut again = Again::new(&server.objects.rng);
     loop {
-        let Some(pod) = server.objects.read(&call.stored, namespace, name).await? else {
+        let Some(pod) = server.objects.read(&call.stored, NamespacedName { namespace, name }).await? else {
             return Err(call.not_found(name));
         };
         let mut value = pod.value();
@@ -149,7 +163,9 @@ async fn announce(
             list.retain(|c| c["type"] != "DisruptionTarget");
             list.push(condition);
         }
-        if let Some(at) = server.objects.put(&call.stored, namespace, name, &mut value, pod.rv).await? {
+        if let Some(at) =
+            server.objects.put(&call.stored, NamespacedName { namespace, name }, &mut value, pod.rv).await?
+        {
             options.rv = options.rv.as_ref().map(|_| at.to_string());
             return Ok(());
         }
@@ -166,8 +182,7 @@ fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     let allowed = status["disruptionsAllowed"].as_i64().unwrap_or(0);
     if status["disruptedPods"].as_object().is_some_and(|m| m.len() > DISRUPTED_PODS_MAX) {
         return Err(Status::forbidden(
-            "policy",
-            "poddisruptionbudgets",
+            GroupResource { group: "policy", resource: "poddisruptionbudgets" },
             &name,
             "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
         ));

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use admission::{Operation, Review};
 use base::unicast;
 use http::{Request, Response};
+use model::reference::{GroupResource, NamespacedName};
 use registry::connect::Target;
 use registry::lookup::Lookup as _;
 use registry::status::Status;
@@ -116,7 +117,7 @@ pub(super) async fn named(call: &Call<'_, '_>, name: &str) -> Result<Value, Stat
     call.x
         .server
         .objects
-        .read(&call.stored, call.namespace(), name)
+        .read(&call.stored, NamespacedName { namespace: call.namespace(), name })
         .await?
         .map(|e| e.value())
         .ok_or_else(|| call.not_found(name))
@@ -126,7 +127,12 @@ pub(super) async fn named(call: &Call<'_, '_>, name: &str) -> Result<Value, Stat
 ///
 /// Errors: 404.
 pub(super) fn node_of(call: &Call<'_, '_>, name: &str) -> Result<Arc<Value>, Status> {
-    call.x.server.objects.cache.get("", "nodes", "", name).ok_or_else(|| Status::not_found("", "nodes", name))
+    call.x
+        .server
+        .objects
+        .cache
+        .get(GroupResource::core("nodes"), NamespacedName::cluster(name))
+        .ok_or_else(|| Status::not_found(GroupResource::core("nodes"), name))
 }
 
 /// The node of a pod that has one.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base::url;
 use http::{Response, StatusCode};
 use model::meta;
+use model::reference::{GroupKind, GroupResource};
 use registry::attributes::Attributes;
 use registry::connect::Target;
 use registry::forms;
@@ -22,7 +23,7 @@ use crate::verbs::{Call, create, delete, managers};
 /// `POST bindings`: the old address of `pods/binding`, with the pod's name in the body.
 pub(super) async fn bind_by_name(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let object = create::posted(call).await?;
-    let pods = forms::stored("", "pods").ok_or_else(Status::no_such_resource)?;
+    let pods = forms::stored(GroupResource::core("pods")).ok_or_else(Status::no_such_resource)?;
     (call.resource, call.stored) = (Arc::clone(&pods), pods);
     call.x.attributes.name = meta::name(&object).to_owned();
     bind(call, object).await
@@ -47,7 +48,7 @@ async fn bind(call: &mut Call<'_, '_>, mut binding: Value) -> Result<Response<Bo
         } else {
             schema::validate::error::FieldError::not_supported(field, json!(target), &["Node", "<empty>"])
         };
-        return Err(registry::status::invalid("", "Binding", &name, vec![error]));
+        return Err(registry::status::invalid(GroupKind { group: "", kind: "Binding" }, &name, vec![error]));
     }
     let manager = managers::named(call)?;
     let now = base::time::rfc3339_secs(call.x.server.objects.clock.now());
@@ -74,7 +75,7 @@ async fn bind(call: &mut Call<'_, '_>, mut binding: Value) -> Result<Response<Bo
 }
 
 fn check_bindable(pod: &Value, name: &str, uid: &str) -> Result<(), Status> {
-    let conflict = |why: &str| Err(Status::conflict("", "pods/binding", name, why));
+    let conflict = |why: &str| Err(Status::conflict(GroupResource::core("pods/binding"), name, why));
     let have = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     if !uid.is_empty() && uid != meta::uid(pod) {
         return conflict(&format!(

@@ -7,6 +7,7 @@ use base::time::rfc3339_secs;
 use http::{Response, StatusCode};
 use model::meta;
 use model::quantity::{Notation, Quantity};
+use model::reference::GroupResource;
 use registry::negotiate::{self, Output, Transform};
 use registry::status::Status;
 use serde_json::{Value, json};
@@ -33,7 +34,7 @@ pub async fn run(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
         _ => return Err(Status::no_such_resource()),
     };
     if !matches!(a.verb.as_str(), "get" | "list") {
-        return Err(Status::method_not_supported(GROUP, &a.resource, &a.verb));
+        return Err(Status::method_not_supported(GroupResource { group: GROUP, resource: &a.resource }, &a.verb));
     }
     let filter = Filter::of(&a.label_selector, &a.field_selector)?;
     let wanted = x.server.usage.wanted(&a, &filter);
@@ -48,7 +49,13 @@ pub async fn run(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     } else {
         let missing = || {
             let name = if a.namespace.is_empty() { a.name.clone() } else { format!("{}/{}", a.namespace, a.name) };
-            Status::not_found(GROUP, if kind == "NodeMetrics" { "nodemetrics" } else { "podmetrics" }, &name)
+            Status::not_found(
+                GroupResource {
+                    group: GROUP,
+                    resource: if kind == "NodeMetrics" { "nodemetrics" } else { "podmetrics" },
+                },
+                &name,
+            )
         };
         let one = measured.into_iter().next().ok_or_else(missing)?;
         match output.transform {

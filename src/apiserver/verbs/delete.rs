@@ -4,6 +4,7 @@ use admission::{Operation, Review};
 use base::url::Query;
 use http::{Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
+use model::reference::NamespacedName;
 use model::{grace, meta};
 use registry::negotiate::{self, Format};
 use registry::status::Status;
@@ -56,7 +57,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let row = &call.stored.behaviour.deletion;
     let body = match outcome {
         Outcome::Gone(object) if row.answer == DeleteAnswer::Status => {
-            Status::deleted(&call.resource.group, &call.resource.plural, &name, meta::uid(&object))
+            Status::deleted(call.resource.group_resource(), &object)
         }
         Outcome::Gone(object) | Outcome::Pending(object) => call.to_requested(object).await?,
     };
@@ -158,7 +159,11 @@ pub async fn delete(
     let mut again = Again::new(&server.objects.rng);
     let said_before = warnings.len();
     loop {
-        let entry = server.objects.read(&call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?;
+        let entry = server
+            .objects
+            .read(&call.stored, NamespacedName { namespace, name })
+            .await?
+            .ok_or_else(|| call.not_found(name))?;
         call.x.weight.add(entry.json.len()).await;
         let (old, rv) = (entry.value(), entry.rv);
         check(&call.resource, name, &old, options)?;
@@ -172,7 +177,7 @@ pub async fn delete(
                 if options.dry_run {
                     return Ok(Outcome::Gone(old));
                 }
-                if let Some(at) = server.objects.remove(&call.stored, namespace, name, rv).await? {
+                if let Some(at) = server.objects.remove(&call.stored, NamespacedName { namespace, name }, rv).await? {
                     let mut gone = old;
                     meta::set_resource_version(&mut gone, &at.to_string());
                     return Ok(Outcome::Gone(gone));
@@ -182,7 +187,9 @@ pub async fn delete(
                 if options.dry_run {
                     return Ok(Outcome::Pending(new));
                 }
-                if let Some(at) = server.objects.put(&call.stored, namespace, name, &mut new, rv).await? {
+                if let Some(at) =
+                    server.objects.put(&call.stored, NamespacedName { namespace, name }, &mut new, rv).await?
+                {
                     meta::set_resource_version(&mut new, &at.to_string());
                     return Ok(Outcome::Pending(new));
                 }
@@ -199,7 +206,7 @@ pub fn check(resource: &Resource, name: &str, old: &Value, options: &Options) ->
     let refuse = |what: &str, wanted: &str, have: &str, whose: &str| {
         let why =
             format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {have}{whose}");
-        Err(Status::conflict(&resource.group, &resource.plural, name, &why))
+        Err(Status::conflict(resource.group_resource(), name, &why))
     };
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != meta::uid(old)) {
         return refuse("UID", uid, meta::uid(old), "");
@@ -332,13 +339,14 @@ pub fn is_held(stored: &Resource, object: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::reference::GroupResource;
 
     fn pod() -> Value {
         json!({ "metadata": { "name": "x" }, "spec": { "nodeName": "n", "terminationGracePeriodSeconds": 30 }, "status": { "phase": "Running" } })
     }
 
     fn planned(old: &Value, options: &Options) -> Plan {
-        let pods = registry::forms::stored("", "pods").unwrap();
+        let pods = registry::forms::stored(GroupResource::core("pods")).unwrap();
         plan(&pods.behaviour.deletion, &pods, old, options, Timestamp::UNIX_EPOCH)
     }
 

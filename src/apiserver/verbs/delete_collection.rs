@@ -16,12 +16,12 @@ use super::{Call, list};
 /// Answers with the list of what was there.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let options = delete::options(call).await?;
-    let kind = call.x.server.objects.cache.kind(&call.stored.group, &call.stored.plural);
+    let kind = call.x.server.objects.cache.kind(call.stored.group_resource());
     let mut filter = list::filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
     let objects = &call.x.server.objects;
     let cache = &objects.cache;
     let selection = Selection::split(&mut filter, objects, &call.stored, &call.resource);
-    let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
+    let kind = cache.ready(call.stored.group_resource()).await?;
     cache.wait_for_now().await?;
     let mut items = kind.snapshot(filter.namespace.as_deref()).whole()?.items;
     call.x.weight.add(items.len() * list::FILTER_BYTES).await;

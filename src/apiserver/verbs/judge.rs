@@ -6,6 +6,7 @@ use admission::charges::Charge;
 use admission::timing::Round;
 use admission::{Operation, Review};
 use model::meta;
+use model::reference::NamespacedName;
 use registry::attributes::Attributes;
 use registry::services::allocator::Turn;
 use registry::status::Status;
@@ -74,10 +75,14 @@ impl Judged<'_> {
         }
         let objects = &call.x.server.objects;
         let Some(charge) = &self.charge else {
-            return objects.put_within(txn, &call.stored, call.namespace(), name, object, rv).await;
+            return objects
+                .put_within(txn, &call.stored, NamespacedName { namespace: call.namespace(), name }, object, rv)
+                .await;
         };
         charge.join(&mut txn);
-        let done = objects.put_within(txn, &call.stored, call.namespace(), name, object, rv).await?;
+        let done = objects
+            .put_within(txn, &call.stored, NamespacedName { namespace: call.namespace(), name }, object, rv)
+            .await?;
         charge.settle(done);
         Ok(done)
     }

@@ -31,7 +31,7 @@ const STEP_BYTES: usize = 1 << 20;
 
 /// Answers with the list.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
-    let kind = call.x.server.objects.cache.kind(&call.stored.group, &call.stored.plural);
+    let kind = call.x.server.objects.cache.kind(call.stored.group_resource());
     let mut filter = filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
     let whole = filter.is_all();
     let selection = Selection::split(&mut filter, &call.x.server.objects, &call.stored, &call.resource);
@@ -204,7 +204,7 @@ struct Collected {
 /// Reads what may be wanted: `enough` objects that the filter lets through, where they come from the store; 0 is all.
 async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment, enough: usize) -> Result<Collected, Status> {
     let cache = &call.x.server.objects.cache;
-    let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
+    let kind = cache.ready(call.stored.group_resource()).await?;
     match moment {
         Moment::Now => cache.wait_for_now().await?,
         Moment::Page(token) if token.revision().is_none() => cache.wait_for_now().await?,
@@ -281,6 +281,7 @@ mod tests {
     use store::{Op, Txn};
 
     use super::*;
+    use model::reference::GroupResource;
 
     // issue 12: a list of one object of yesterday's was read, and built, with all others.
     #[tokio::test]
@@ -306,7 +307,7 @@ mod tests {
         let rv = storage.txn(Txn { success: ops, ..Txn::default() }).await.unwrap().revision;
         storage.txn(Txn { success: vec![put("a", 99)], ..Txn::default() }).await.unwrap();
         let cache = Cache::start(storage, Arc::default(), &group);
-        let kind = cache.kind("", "configmaps");
+        let kind = cache.kind(GroupResource::core("configmaps"));
         let page = |filter: Filter, start: &'static str, enough: usize| {
             let (cache, kind) = (&cache, &kind);
             async move {

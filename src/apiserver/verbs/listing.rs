@@ -366,10 +366,11 @@ async fn protobuf(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::reference::GroupResource;
     use registry::cache::entry::Form;
 
     fn look(output: Output) -> Look {
-        let pods = forms::stored("", "pods").unwrap();
+        let pods = forms::stored(GroupResource::core("pods")).unwrap();
         let (stored, resource, now) = (Arc::clone(&pods), pods, "2026-11-23T00:00:00Z".parse().unwrap());
         Look { stored, resource, output, include: "Object".to_owned(), now, view: None }
     }

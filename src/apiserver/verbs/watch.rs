@@ -35,7 +35,7 @@ const LASTS_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Answers with the stream.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let framing = framing(call)?;
-    let kind = call.x.server.objects.cache.kind(&call.stored.group, &call.stored.plural);
+    let kind = call.x.server.objects.cache.kind(call.stored.group_resource());
     let mut filter = list::filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
     let name = &call.x.attributes.name;
     if !name.is_empty() {
@@ -50,7 +50,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let initial_list = query.get("sendInitialEvents").map(|_| query.flag("sendInitialEvents"));
     check_initial(query.text("resourceVersionMatch"), initial_list, bookmarks)?;
     let cache = Arc::clone(&call.x.server.objects.cache);
-    let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
+    let kind = cache.ready(call.stored.group_resource()).await?;
     if rv.is_none() {
         cache.wait_for_now().await?;
     } else if let Some(n) = rv.filter(|n| *n > cache.seen())

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use base::chain::Chain;
 use base::limits;
 use base::sync::{Mutex, MutexGuard};
+use model::reference::NamespacedName;
 use store::{Event, EventKind, KeyValue};
 use tokio::sync::{mpsc, watch};
 use tracing::error;
@@ -299,7 +300,10 @@ impl Kind {
         if !matches!(state.phase, Phase::Ready) {
             return None;
         }
-        let named = names.iter().map(|name| state.items.get(keys::local(namespace, name).as_str()).cloned()).collect();
+        let named = names
+            .iter()
+            .map(|name| state.items.get(keys::local(NamespacedName { namespace, name }).as_str()).cloned())
+            .collect();
         let news = match rv.filter(|rv| (state.floor..=state.newest).contains(rv)) {
             Some(rv) => {
                 let start = state.ring.partition_point(|change| change.rv <= rv);

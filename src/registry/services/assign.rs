@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use model::meta;
+use model::reference::{GroupKind, GroupResource, NamespacedName};
 use schema::validate::error::FieldError;
 use serde_json::{Value, json};
 
@@ -24,9 +25,9 @@ const STATIC_BAND_MAX: u128 = 256;
 /// Errors: 422 when an address asked for is taken or outside its range, or none is left.
 pub(super) fn complete(allocator: &Allocator, service: &mut Value, old: Option<&Value>) -> Result<(), Status> {
     let (namespace, name) = (meta::namespace(service).to_owned(), meta::name(service).to_owned());
-    let local = keys::local(&namespace, &name);
+    let local = keys::local(NamespacedName { namespace: &namespace, name: &name });
     let mut ledger = allocator.ledger.lock();
-    ledger.refresh(&allocator.objects.cache.kind("", "services"));
+    ledger.refresh(&allocator.objects.cache.kind(GroupResource::core("services")));
     let taken = ledger.of_others(&local);
     let kind = service["spec"]["type"].as_str().unwrap_or("ClusterIP").to_owned();
     let mut errors = Vec::new();
@@ -46,10 +47,10 @@ pub(super) fn complete(allocator: &Allocator, service: &mut Value, old: Option<&
         // What may not change is judged once the families are known, too.
         let wrong = schema::validate::service_addresses(service, None);
         if !wrong.is_empty() {
-            return Err(crate::status::invalid("", "Service", &name, wrong));
+            return Err(crate::status::invalid(GroupKind { group: "", kind: "Service" }, &name, wrong));
         }
         families::complete(service, old, &allocator.service_cidrs.iter().map(cidr_family).collect::<Vec<_>>())
-            .map_err(|wrong| crate::status::invalid("", "Service", &name, wrong))?;
+            .map_err(|wrong| crate::status::invalid(GroupKind { group: "", kind: "Service" }, &name, wrong))?;
         give_ips(allocator, service, old, taken, &mut errors);
     }
     if matches!(kind.as_str(), "NodePort" | "LoadBalancer")
@@ -61,7 +62,11 @@ pub(super) fn complete(allocator: &Allocator, service: &mut Value, old: Option<&
         clear_ports(service, old);
     }
     health_port(allocator, service, old, taken, &mut errors);
-    if errors.is_empty() { Ok(()) } else { Err(crate::status::invalid("", "Service", &name, errors)) }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(crate::status::invalid(GroupKind { group: "", kind: "Service" }, &name, errors))
+    }
 }
 
 /// The port at which outside load balancers ask a node for endpoints: only services that prefer local ones have it.

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use model::reference::{GroupResource, NamespacedName};
 use pki::bundle::Bundle;
 use pki::certstore::CertStore;
 use pki::tls;
@@ -251,10 +252,10 @@ impl Webhooks {
             Place::Host { host, port, .. } => return Ok(Backend { host: host.clone(), port: *port, node: None }),
             Place::Service { namespace, name, port } => (namespace, name, *port),
         };
-        self.lookup.load("discovery.k8s.io", "endpointslices").await;
+        self.lookup.load(GroupResource { group: "discovery.k8s.io", resource: "endpointslices" }).await;
         let service = self
             .lookup
-            .get("", "services", namespace, name)
+            .get(GroupResource::core("services"), NamespacedName { namespace, name })
             .ok_or_else(|| ReachError::NoService { name: name.clone() })?;
         if service["spec"]["type"] == "ExternalName" {
             return Ok(Backend {
@@ -266,14 +267,19 @@ impl Webhooks {
         let ports = service["spec"]["ports"].as_array().into_iter().flatten();
         let wanted = ports.into_iter().find(|p| p["port"].as_u64() == Some(u64::from(port)));
         let wanted = wanted.ok_or_else(|| ReachError::NoPort { name: name.clone(), port })?;
-        let slices = self.lookup.list("discovery.k8s.io", "endpointslices", Some(namespace));
+        let slices =
+            self.lookup.list(GroupResource { group: "discovery.k8s.io", resource: "endpointslices" }, Some(namespace));
         let mine = slices.iter().filter(|s| s["metadata"]["labels"]["kubernetes.io/service-name"] == name.as_str());
         let ready: Vec<_> = mine.flat_map(|slice| ready(slice, wanted["name"].as_str().unwrap_or_default())).collect();
         if ready.is_empty() {
             return Err(ReachError::NoEndpoints { name: name.clone() });
         }
         let (host, port, node) = ready[self.turn.fetch_add(1, Ordering::Relaxed) % ready.len()].clone();
-        Ok(Backend { host, port, node: node.and_then(|node| self.lookup.get("", "nodes", "", &node)) })
+        Ok(Backend {
+            host,
+            port,
+            node: node.and_then(|node| self.lookup.get(GroupResource::core("nodes"), NamespacedName::cluster(&node))),
+        })
     }
 }
 
@@ -347,7 +353,7 @@ mod tests {
     async fn a_service_is_its_ready_endpoints_by_the_name_of_the_port() {
         let mut objects = Objects::default();
         let service = json!({ "metadata": { "name": "hook", "namespace": "n" }, "spec": { "ports": [{ "name": "a", "port": 443 }] } });
-        objects.put("", "services", service);
+        objects.put(GroupResource::core("services"), service);
         let place = Place::Service { namespace: "n".into(), name: "hook".into(), port: 443 };
         assert_eq!(
             webhooks(objects).resolve(&place).await.err().unwrap().to_string(),
