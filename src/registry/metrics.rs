@@ -9,6 +9,7 @@ use base::exposition::{Histogram, Kind, Labels, Metric, Page};
 use base::sync::{Mutex, MutexGuard};
 use model::reference::GroupResource;
 
+use crate::attributes::Attributes;
 use crate::process;
 
 /// Upper bounds in seconds of `apiserver_request_duration_seconds`: upstream's, so that quantiles of both can be put
@@ -280,18 +281,18 @@ impl Drop for Watching {
     }
 }
 
-/// How upstream names a verb of ours where it counts requests.
-pub fn verb_label(verb: &str, subresource: &str, applies: bool) -> &'static str {
-    if matches!(subresource, "exec" | "attach" | "portforward" | "proxy") {
+/// How upstream names a request's verb where it counts requests; `media_type` is that of the body.
+pub fn verb_label(a: &Attributes, media_type: &str) -> &'static str {
+    if matches!(a.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy") {
         return "CONNECT";
     }
-    match verb {
+    match a.verb.as_str() {
         "get" => "GET",
         "list" => "LIST",
         "watch" => "WATCH",
         "create" | "post" => "POST",
         "update" | "put" => "PUT",
-        "patch" if applies => "APPLY",
+        "patch" if media_type.starts_with("application/apply-patch") => "APPLY",
         "patch" => "PATCH",
         "delete" => "DELETE",
         "deletecollection" => "DELETECOLLECTION",
@@ -400,16 +401,24 @@ mod tests {
 
     #[test]
     fn verbs_are_named_as_dashboards_ask_for_them() {
-        let named = [
-            ("create", ""),
-            ("update", "status"),
-            ("patch", ""),
-            ("create", "exec"),
-            ("deletecollection", ""),
-            ("odd", ""),
-        ];
-        let labels = named.map(|(verb, subresource)| verb_label(verb, subresource, false));
-        assert_eq!(labels, ["POST", "PUT", "PATCH", "CONNECT", "DELETECOLLECTION", "other"]);
-        assert_eq!(verb_label("patch", "", true), "APPLY");
+        for (verb, subresource, media_type, label) in [
+            ("get", "", "", "GET"),
+            ("list", "", "", "LIST"),
+            ("watch", "", "", "WATCH"),
+            ("create", "", "", "POST"),
+            ("update", "status", "", "PUT"),
+            ("patch", "", "application/merge-patch+json", "PATCH"),
+            ("patch", "", "application/apply-patch+yaml", "APPLY"),
+            ("patch", "", "application/apply-patch+cbor", "APPLY"),
+            ("create", "exec", "", "CONNECT"),
+            ("get", "proxy", "", "CONNECT"),
+            ("delete", "", "", "DELETE"),
+            ("deletecollection", "", "", "DELETECOLLECTION"),
+            ("head", "", "", "HEAD"),
+            ("odd", "", "", "other"),
+        ] {
+            let a = Attributes { verb: verb.to_owned(), subresource: subresource.to_owned(), ..Attributes::default() };
+            assert_eq!(verb_label(&a, media_type), label, "{verb} {subresource} {media_type}");
+        }
     }
 }

@@ -15,6 +15,7 @@ use base::files;
 use base::layout::{Layout, ServerFolder};
 use base::rng::Rng;
 use base::task::Group;
+use model::reference::GroupResource;
 use pki::seal::Cipher;
 use store::{RangeRequest, Revision, Storage};
 use tracing::warn;
@@ -123,7 +124,7 @@ pub(crate) async fn sealed(
 
 /// Whether new Secrets are written sealed.
 fn seals_secrets(config: &Config) -> bool {
-    !matches!(config.providers("", "secrets").first(), None | Some(Provider::Identity))
+    !matches!(config.providers(GroupResource::core("secrets")).first(), None | Some(Provider::Identity))
 }
 
 /// A new key beside Secrets that another one sealed would make them unreadable: the key has to come here first.

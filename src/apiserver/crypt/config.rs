@@ -4,6 +4,7 @@ use base::rng::Rng;
 use base::secret::Secret;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use model::reference::GroupResource;
 use pki::seal::{Cipher, Key};
 use serde_json::{Value, json};
 
@@ -184,12 +185,12 @@ impl Config {
     }
 
     /// The providers of a resource; none: it is stored as it is.
-    pub fn providers(&self, group: &str, plural: &str) -> &[Provider] {
-        let name = registry::status::qualified(group, plural);
+    pub fn providers(&self, of: GroupResource<'_>) -> &[Provider] {
+        let name = of.to_string();
         let covers = |pattern: &String| match pattern.strip_prefix("*.") {
             Some("*") => true,
-            Some("") => group.is_empty(),
-            Some(g) => g == group,
+            Some("") => of.group.is_empty(),
+            Some(group) => group == of.group,
             None => *pattern == name,
         };
         self.rules.iter().find(|rule| rule.resources.iter().any(covers)).map_or(&[], |rule| rule.providers.as_slice())
@@ -332,13 +333,13 @@ mod tests {
         let config = Config::generated(Cipher::Secretbox, &Rng::from_seed(1));
         let again = Config::parse(&config.to_json()).ok().unwrap();
         assert!(again.is_enabled());
-        assert_eq!(again.providers("", "secrets").len(), 2);
-        assert!(again.providers("", "configmaps").is_empty());
+        assert_eq!(again.providers(GroupResource::core("secrets")).len(), 2);
+        assert!(again.providers(GroupResource::core("configmaps")).is_empty());
     }
 
     #[test]
     fn the_first_rule_that_names_a_resource_counts() {
-        for (resources, group, plural, covered) in [
+        for (resources, group, resource, covered) in [
             ("'*.*'", "apps", "deployments", true),
             ("'*.*'", "", "secrets", true),
             ("'*.'", "", "secrets", true),
@@ -350,7 +351,8 @@ mod tests {
             ("secrets, configmaps", "", "configmaps", true),
         ] {
             let config = config(resources, "identity: {}").ok().unwrap();
-            assert_eq!(!config.providers(group, plural).is_empty(), covered, "{resources} {plural}.{group}");
+            let of = GroupResource { group, resource };
+            assert_eq!(!config.providers(of).is_empty(), covered, "{resources} {of}");
             assert!(!config.is_enabled());
         }
     }

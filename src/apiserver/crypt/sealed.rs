@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use base::chain::Chain;
 use base::rng::Rng;
 use bytes::Bytes;
+use model::reference::GroupResource;
 use registry::keys;
 use store::error::Error;
 use store::watch::{Lens, WatchStream};
@@ -90,8 +91,8 @@ impl Seals {
     ///
     /// Errors: the plugin that guards this resource has not been well for too long.
     fn seal(&self, state: &State, key: &[u8], plain: &Bytes) -> Result<Option<Bytes>, Error> {
-        let Some((group, plural, _)) = std::str::from_utf8(key).ok().and_then(keys::parse) else { return Ok(None) };
-        match state.config.providers(group, plural).first() {
+        let Some((group, resource, _)) = std::str::from_utf8(key).ok().and_then(keys::parse) else { return Ok(None) };
+        match state.config.providers(GroupResource { group, resource }).first() {
             Some(Provider::Sealed(cipher, sealing)) => {
                 let sealed = sealing.first().and_then(|sealing| cipher.seal(sealing, key, plain, &self.rng));
                 // A key's length was checked when it was read.
@@ -122,8 +123,8 @@ impl Seals {
             return true;
         }
         let state = self.state();
-        let Some((group, plural, _)) = std::str::from_utf8(&kv.key).ok().and_then(keys::parse) else { return true };
-        for provider in state.config.providers(group, plural) {
+        let Some((group, resource, _)) = std::str::from_utf8(&kv.key).ok().and_then(keys::parse) else { return true };
+        for provider in state.config.providers(GroupResource { group, resource }) {
             let (cipher, sealing) = match provider {
                 Provider::Sealed(cipher, sealing) => (cipher, sealing),
                 Provider::Kms(settings) if self.open_by_plugin(&settings.name, kv) => return true,

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use wire::Body;
 
 use crate::info;
-use crate::stream::rewrite::{self, Way};
+use crate::stream::rewrite::{self, Destination, Way};
 use crate::verbs::Call;
 
 /// Of a kubelet's text that says why there are no logs.
@@ -88,7 +88,8 @@ pub(super) async fn proxy(call: &mut Call<'_, '_>, target: Target) -> Result<Res
     {
         return Ok(answer);
     }
-    let way = Way::mark(prefix, host, *port, path_and_query, &mut call.x.parts.headers);
+    let to = Destination { prefix, host, port: *port, path_and_query };
+    let way = Way::mark(to, &mut call.x.parts.headers);
     let is_head = call.x.parts.method == http::Method::HEAD;
     Ok(way.lead_back(pass(call, target).await?, is_head))
 }

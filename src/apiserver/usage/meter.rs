@@ -109,9 +109,9 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    pub(super) fn of(labels: &str, fields: &str) -> Result<Filter, Status> {
-        let labels = Selector::parse(labels).map_err(|err| Status::bad_request(err.to_string()))?;
-        let fields = FieldSelector::parse(fields).map_err(|err| Status::bad_request(err.to_string()))?;
+    pub(super) fn of(a: &Attributes) -> Result<Filter, Status> {
+        let labels = Selector::parse(&a.label_selector).map_err(|err| Status::bad_request(err.to_string()))?;
+        let fields = FieldSelector::parse(&a.field_selector).map_err(|err| Status::bad_request(err.to_string()))?;
         if let Some(term) =
             fields.terms().iter().find(|t| !matches!(t.field.as_str(), "metadata.name" | "metadata.namespace"))
         {

@@ -7,7 +7,7 @@ use base::time::rfc3339_secs;
 use http::{Response, StatusCode};
 use model::meta;
 use model::quantity::{Notation, Quantity};
-use model::reference::GroupResource;
+use model::reference::{GroupResource, NamespacedName};
 use registry::negotiate::{self, Output, Transform};
 use registry::status::Status;
 use serde_json::{Value, json};
@@ -36,7 +36,7 @@ pub async fn run(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     if !matches!(a.verb.as_str(), "get" | "list") {
         return Err(Status::method_not_supported(GroupResource { group: GROUP, resource: &a.resource }, &a.verb));
     }
-    let filter = Filter::of(&a.label_selector, &a.field_selector)?;
+    let filter = Filter::of(&a)?;
     let wanted = x.server.usage.wanted(&a, &filter);
     let pairs = x.server.usage.measure(&wanted).await;
     let now = rfc3339_secs(x.server.objects.clock.now());
@@ -84,7 +84,7 @@ fn node(node: &Value, pairs: &BTreeMap<String, Pair>, now: &str) -> Option<Measu
 
 fn pod(pod: &Value, pairs: &BTreeMap<String, Pair>, now: &str) -> Option<Measured> {
     let pair = pairs.get(node_of(pod))?;
-    let containers = pair.containers(meta::namespace(pod), meta::name(pod));
+    let containers = pair.containers(NamespacedName { namespace: meta::namespace(pod), name: meta::name(pod) });
     if containers.is_empty() {
         return None;
     }
@@ -179,7 +179,13 @@ mod tests {
 
     #[test]
     fn only_names_and_namespaces_are_fields_to_select_by() {
-        assert!(Filter::of("a=b", "metadata.name=x").is_ok());
-        assert_eq!(Filter::of("", "spec.nodeName=x").err().map(|s| s.code), Some(400));
+        let filter = |labels: &str, fields: &str| {
+            let (label_selector, field_selector) = (labels.to_owned(), fields.to_owned());
+            Filter::of(&Attributes { label_selector, field_selector, ..Attributes::default() })
+        };
+        assert!(filter("a=b", "metadata.name=x").is_ok());
+        let refused = |labels: &str, fields: &str| filter(labels, fields).err().map(|s| (s.code, s.message.clone()));
+        assert_eq!(refused("", "spec.nodeName=x"), Some((400, "field label not supported: spec.nodeName".to_owned())));
+        assert_eq!(refused("a=b=c", "").map(|(code, _)| code), Some(400));
     }
 }

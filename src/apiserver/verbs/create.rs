@@ -125,7 +125,10 @@ pub async fn store(
             }
             Attempt::Taken if n_taken < NAME_TRIES => n_taken += 1,
             Attempt::Taken => {
-                return Err(Status::generate_name_conflict(GroupResource { group: &group, resource: &plural }, &prefix));
+                return Err(Status::generate_name_conflict(
+                    GroupResource { group: &group, resource: &plural },
+                    &prefix,
+                ));
             }
         }
     }

@@ -49,10 +49,9 @@ pub enum Outcome {
 /// Answers with a Status, or with the object where upstream does.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let options = options(call).await?;
-    let name = call.x.attributes.name.clone();
-    let namespace = call.namespace().to_owned();
+    let named = NamespacedName { namespace: call.namespace(), name: &call.x.attributes.name };
     let mut warnings = Vec::new();
-    let outcome = delete(call, &namespace, &name, &options, &mut warnings).await?;
+    let outcome = delete(call, named, &options, &mut warnings).await?;
     call.x.warnings.extend(warnings);
     let row = &call.stored.behaviour.deletion;
     let body = match outcome {
@@ -149,8 +148,7 @@ pub fn parse_options(body: &Value, query: &Query) -> Result<Options, Status> {
 /// Errors: 404; 409 when a precondition fails; whatever admission says.
 pub async fn delete(
     call: &Call<'_, '_>,
-    namespace: &str,
-    name: &str,
+    named: NamespacedName<'_>,
     options: &Options,
     warnings: &mut Vec<String>,
 ) -> Result<Outcome, Status> {
@@ -159,17 +157,13 @@ pub async fn delete(
     let mut again = Again::new(&server.objects.rng);
     let said_before = warnings.len();
     loop {
-        let entry = server
-            .objects
-            .read(&call.stored, NamespacedName { namespace, name })
-            .await?
-            .ok_or_else(|| call.not_found(name))?;
+        let entry = server.objects.read(&call.stored, named).await?.ok_or_else(|| call.not_found(named.name))?;
         call.x.weight.add(entry.json.len()).await;
         let (old, rv) = (entry.value(), entry.rv);
-        check(&call.resource, name, &old, options)?;
+        check(&call.resource, named.name, &old, options)?;
         // Again after each lost race, as upstream: what is there now may be another object, or one that a policy keeps.
         warnings.truncate(said_before);
-        admit(call, namespace, name, &old, options, warnings).await?;
+        admit(call, named, &old, options, warnings).await?;
         let now = server.objects.clock.now();
         match plan(row, &call.stored, &old, options, now) {
             Plan::Wait => return Ok(Outcome::Pending(old)),
@@ -177,7 +171,7 @@ pub async fn delete(
                 if options.dry_run {
                     return Ok(Outcome::Gone(old));
                 }
-                if let Some(at) = server.objects.remove(&call.stored, NamespacedName { namespace, name }, rv).await? {
+                if let Some(at) = server.objects.remove(&call.stored, named, rv).await? {
                     let mut gone = old;
                     meta::set_resource_version(&mut gone, &at.to_string());
                     return Ok(Outcome::Gone(gone));
@@ -187,9 +181,7 @@ pub async fn delete(
                 if options.dry_run {
                     return Ok(Outcome::Pending(new));
                 }
-                if let Some(at) =
-                    server.objects.put(&call.stored, NamespacedName { namespace, name }, &mut new, rv).await?
-                {
+                if let Some(at) = server.objects.put(&call.stored, named, &mut new, rv).await? {
                     meta::set_resource_version(&mut new, &at.to_string());
                     return Ok(Outcome::Pending(new));
                 }
@@ -219,13 +211,12 @@ pub fn check(resource: &Resource, name: &str, old: &Value, options: &Options) ->
 
 async fn admit(
     call: &Call<'_, '_>,
-    namespace: &str,
-    name: &str,
+    named: NamespacedName<'_>,
     old: &Value,
     options: &Options,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    let mut attributes = attributes_for(&call.x.attributes, name, namespace);
+    let mut attributes = attributes_for(&call.x.attributes, named);
     "delete".clone_into(&mut attributes.verb);
     attributes.options = std::sync::Arc::new(options.to_value());
     let server = call.x.server;

@@ -3,6 +3,7 @@
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use http::Response;
+use model::reference::NamespacedName;
 use registry::cache::entry::Entry;
 use registry::selection::Selection;
 use registry::status::Status;
@@ -53,7 +54,8 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
 
 async fn one(call: &Call<'_, '_>, entry: &Entry, options: &delete::Options) -> Result<Vec<String>, Status> {
     let mut warnings = Vec::new();
-    match delete::delete(call, entry.namespace(), entry.name(), options, &mut warnings).await? {
+    let named = NamespacedName { namespace: entry.namespace(), name: entry.name() };
+    match delete::delete(call, named, options, &mut warnings).await? {
         Outcome::Gone(_) | Outcome::Pending(_) => Ok(warnings),
     }
 }

@@ -141,8 +141,10 @@ pub async fn update(
 /// Errors: 403. Spec: `withAuthorization` of upstream's apiserver/pkg/endpoints/handlers/update.go (v1.36.2); asked
 /// earlier than there, before any plugin of admission.
 async fn may_create(call: &Call<'_, '_>, name: &str) -> Result<(), Status> {
-    let attributes =
-        Attributes { verb: "create".to_owned(), ..attributes_for(&call.x.attributes, name, call.namespace()) };
+    let attributes = Attributes {
+        verb: "create".to_owned(),
+        ..attributes_for(&call.x.attributes, NamespacedName { namespace: call.namespace(), name })
+    };
     call.x.server.access.require(&attributes).await
 }
 

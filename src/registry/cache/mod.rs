@@ -18,6 +18,7 @@ use base::chain::Chain;
 use base::limits;
 use base::sync::RwLock;
 use base::task::Group;
+use model::reference::GroupResource;
 use store::{Event, RangeReply, RangeRequest, Revision, Storage, WatchRequest};
 use tokio::sync::watch;
 use tracing::warn;
