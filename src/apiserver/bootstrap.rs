@@ -1,4 +1,4 @@
-//! What every cluster has from its first second, and what has to be kept as it should be: system namespaces, the
+//! Objects that every cluster has from its first second, and that are kept as they should be: system namespaces, the
 //! `kubernetes` service and its endpoints, default roles, the CAs for extension servers; and the end of old events.
 
 use std::net::IpAddr;

@@ -102,7 +102,7 @@ fn answers_of_webhooks_and_kubelets_are_understood_or_refused() {
     }
 }
 
-/// What the store holds was written by a server, of another version perhaps; an external etcd is a stranger's disk.
+/// A stored value was written by a server, of another version perhaps; an external etcd is a stranger's disk.
 #[test]
 fn stored_objects_of_any_bytes_become_entries_or_errors() {
     let rng = fuzz::rng(4);

@@ -49,8 +49,8 @@ impl Step {
     }
 }
 
-/// What upstream runs once its port is open, in its order, and the step of a start that does it here. Upstream's hooks
-/// for what kedge does not have (leases of identity) are not among them.
+/// The hooks that upstream runs once its port is open, in its order, and the step of a start that does it here.
+/// Upstream's hooks for what kedge does not have (leases of identity) are not among them.
 const HOOKS: &[(&str, Step)] = &[
     ("poststarthook/start-apiserver-admission-initializer", Step::Caches),
     ("poststarthook/generic-apiserver-start-informers", Step::Caches),

@@ -139,7 +139,7 @@ pub enum AnswerError {
     Failed(String),
 }
 
-/// What a review asked: the answer repeats it.
+/// The question of a review: the answer repeats it.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// Version of the ConversionReview.

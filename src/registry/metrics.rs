@@ -85,7 +85,7 @@ struct Numbers {
     watches: BTreeMap<Series, u64>,
 }
 
-/// What somebody's credentials, or their question whether they may, came to.
+/// The outcome of somebody's credentials, or of their question whether they may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Credentials that are good, or none.

@@ -415,4 +415,99 @@ mod tests {
         assert_eq!(status.message, r#"Pod "x" is invalid: [a: Required value, b: Required value]"#);
         assert_eq!(status.to_value()["details"]["causes"][1]["field"], "b");
     }
+
+    #[test]
+    fn every_refusal_has_upstreams_code_reason_and_words() {
+        let apps = GroupResource { group: "apps", resource: "deployments" };
+        let pods = GroupResource::core("pods");
+        for (status, code, reason, message) in [
+            (Status::not_found(apps, "web"), 404, "NotFound", r#"deployments.apps "web" not found"#),
+            (Status::already_exists(pods, "x"), 409, "AlreadyExists", r#"pods "x" already exists"#),
+            (
+                Status::generate_name_conflict(pods, "x-"),
+                409,
+                "AlreadyExists",
+                r#"pods "x-" already exists, the server was not able to generate a unique name for the object"#,
+            ),
+            (
+                Status::modified(pods, "x"),
+                409,
+                "Conflict",
+                "Operation cannot be fulfilled on pods \"x\": the object has been modified; please apply your changes to \
+                 the latest version and try again",
+            ),
+            (Status::forbidden(pods, "x", "no"), 403, "Forbidden", r#"pods "x" is forbidden: no"#),
+            (Status::forbidden(pods, "", "no"), 403, "Forbidden", "pods is forbidden: no"),
+            (Status::forbidden(GroupResource::default(), "", "no"), 403, "Forbidden", "forbidden: no"),
+            (
+                Status::method_not_supported(apps, "create"),
+                405,
+                "MethodNotAllowed",
+                r#"create is not supported on resources of kind "deployments.apps""#,
+            ),
+            (Status::too_old(3, 17), 410, "Expired", "too old resource version: 3 (17)"),
+            (Status::future(9, 3), 504, "Timeout", "Timeout: Too large resource version: 9, current: 3"),
+            (Status::internal("why"), 500, "InternalError", "Internal error occurred: why"),
+            (Status::too_large(7), 413, "RequestEntityTooLarge", "Request entity too large: limit is 7"),
+        ] {
+            assert_eq!((status.code, status.reason, status.message.as_str()), (code, reason, message));
+        }
+    }
+
+    #[test]
+    fn details_name_the_resource_in_the_place_of_the_kind() {
+        let apps = GroupResource { group: "apps", resource: "deployments" };
+        let details = json!({ "name": "web", "group": "apps", "kind": "deployments" });
+        assert_eq!(Status::not_found(apps, "web").to_value()["details"], details);
+        let object = json!({ "metadata": { "name": "web", "uid": "u" } });
+        assert_eq!(
+            Status::deleted(apps, &object),
+            json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+                "details": { "name": "web", "group": "apps", "kind": "deployments", "uid": "u" },
+            })
+        );
+        assert_eq!(Status::bad_request("x").to_value().get("details"), None);
+        assert_eq!(Status::no_such_resource().to_value()["details"], json!({}), "upstream writes it empty");
+    }
+
+    #[test]
+    fn a_denial_says_who_cannot_do_what_where() {
+        let of = |namespace: &str, is_resource: bool| Attributes {
+            user: UserInfo::new("x", &[]).into(),
+            verb: "get".into(),
+            group: "apps".into(),
+            resource: if is_resource { "deployments".into() } else { String::new() },
+            subresource: if is_resource { "scale".into() } else { String::new() },
+            namespace: namespace.into(),
+            path: "/metrics".into(),
+            is_resource,
+            ..Attributes::default()
+        };
+        let denied = r#"User "x" cannot get resource "deployments/scale" in API group "apps""#;
+        for (a, reason, message) in [
+            (of("", true), "", format!("deployments.apps is forbidden: {denied} at the cluster scope")),
+            (
+                of("n", true),
+                "because",
+                format!("deployments.apps is forbidden: {denied} in the namespace \"n\": because"),
+            ),
+            (of("", false), "", r#"forbidden: User "x" cannot get path "/metrics""#.to_owned()),
+        ] {
+            assert_eq!(Status::access_denied(&a, reason).message, message);
+        }
+    }
+
+    #[test]
+    fn one_fault_is_told_once_however_often_it_is_found() {
+        let kind = GroupKind { group: "apps", kind: "Deployment" };
+        let cause = |field: &str| Cause { message: "m".into(), field: field.into(), ..Cause::default() };
+        for (causes, message) in [
+            (vec![], "Deployment.apps \"x\" is invalid"),
+            (vec![cause("a"), cause("a")], "Deployment.apps \"x\" is invalid: a: m"),
+            (vec![cause(""), cause("a")], "Deployment.apps \"x\" is invalid: [m, a: m]"),
+        ] {
+            assert_eq!(Status::invalid(kind, "x", causes).message, message);
+        }
+    }
 }

@@ -13,7 +13,7 @@ use crate::user::UserInfo;
 /// The mark of a mirror pod: how a kubelet shows a pod that it has from a file.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Who may write a word into a new object. In an object that exists nobody adds, changes or removes one.
+/// The users that may write a word into a new object. In an object that exists nobody adds, changes or removes one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Author {
     /// The kubelet of the node that the pod is bound to.

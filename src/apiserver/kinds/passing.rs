@@ -163,7 +163,7 @@ pub(super) fn scheme_name_port(what: &str, text: &str) -> Result<(String, String
     Ok((scheme.to_owned(), name.to_owned(), port.to_owned()))
 }
 
-/// What is asked of the server behind, and the path up to `/proxy`.
+/// The path and query for the server behind, and the path up to `/proxy`.
 ///
 /// Errors: 400 for a path that no names are as long as.
 pub(super) fn behind_proxy(call: &Call<'_, '_>) -> Result<(String, String), Status> {

@@ -234,7 +234,7 @@ async fn log_target(call: &Call<'_, '_>) -> Result<Target, Status> {
     let name = call.x.attributes.name.clone();
     let pod = named(call, &name).await?;
     let query = &call.x.query;
-    let container = container(&pod, query.text("container"), false)?;
+    let container = container(&pod, query.text("container"), Unnamed::Refused)?;
     let Some(node) = assigned_node(call, &pod)? else {
         return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
     };

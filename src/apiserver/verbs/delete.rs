@@ -375,4 +375,89 @@ mod tests {
         let background = Options { policy: Some("Background".into()), ..Options::default() };
         assert_eq!(finalizers(&Deletion::PLAIN, &old, &background), ["a"]);
     }
+
+    #[test]
+    fn options_of_a_delete_come_from_the_body_and_from_the_query() {
+        let read = |body: Value, query: &str| parse_options(&body, &Query::parse(query)).unwrap().to_value();
+        let options = |more: Value| {
+            let mut all = json!({ "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1" });
+            all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            all
+        };
+        for (body, query, expected) in [
+            (json!({}), "", json!({})),
+            (json!({}), "gracePeriodSeconds=5", json!({ "gracePeriodSeconds": 5 })),
+            (json!({ "gracePeriodSeconds": 0 }), "gracePeriodSeconds=5", json!({ "gracePeriodSeconds": 0 })),
+            (json!({}), "propagationPolicy=Orphan", json!({ "propagationPolicy": "Orphan" })),
+            (json!({ "orphanDependents": true }), "", json!({ "propagationPolicy": "Orphan" })),
+            (json!({}), "orphanDependents=false", json!({ "propagationPolicy": "Background" })),
+            (json!({ "dryRun": ["All"] }), "", json!({ "dryRun": ["All"] })),
+            (json!({}), "dryRun=All", json!({ "dryRun": ["All"] })),
+            (
+                json!({ "preconditions": { "uid": "u", "resourceVersion": "7" } }),
+                "",
+                json!({ "preconditions": { "uid": "u", "resourceVersion": "7" } }),
+            ),
+        ] {
+            assert_eq!(read(body.clone(), query), options(expected), "{body} {query}");
+        }
+    }
+
+    #[test]
+    fn options_of_a_delete_that_contradict_each_other_are_refused() {
+        for (body, query, expected) in [
+            (
+                json!({ "orphanDependents": true, "propagationPolicy": "Orphan" }),
+                "",
+                "orphanDependents and deletionPropagation cannot be both set",
+            ),
+            (json!({ "propagationPolicy": "Orphan" }), "orphanDependents=true", "cannot be both set"),
+            (
+                json!({ "propagationPolicy": "Later" }),
+                "",
+                "propagationPolicy: Unsupported value: \"Later\": supported values: ",
+            ),
+        ] {
+            let status = parse_options(&body, &Query::parse(query)).err().unwrap();
+            assert_eq!(status.code, 422, "{body}");
+            assert!(status.message.contains(expected), "{}", status.message);
+        }
+    }
+
+    #[test]
+    fn a_delete_of_another_object_than_the_one_meant_is_a_conflict() {
+        let pods = registry::forms::stored(GroupResource::core("pods")).unwrap();
+        let old = json!({ "metadata": { "name": "x", "uid": "u", "resourceVersion": "7" } });
+        let wants = |uid: Option<&str>, rv: Option<&str>| {
+            let (uid, rv) = (uid.map(str::to_owned), rv.map(str::to_owned));
+            let options = Options { uid, rv, ..Options::default() };
+            check(&pods, "x", &old, &options).err().map(|status| (status.code, status.message.clone()))
+        };
+        assert_eq!(wants(None, None), None);
+        assert_eq!(wants(Some("u"), Some("7")), None);
+        let about = "Operation cannot be fulfilled on pods \"x\": Precondition failed: ";
+        assert_eq!(
+            wants(Some("v"), None),
+            Some((409, format!("{about}UID in precondition: v, UID in object meta: u")))
+        );
+        assert_eq!(
+            wants(Some("u"), Some("8")),
+            Some((409, format!("{about}ResourceVersion in precondition: 8, ResourceVersion in object meta: 7")))
+        );
+    }
+
+    #[test]
+    fn finalizers_hold_and_a_pod_without_a_node_goes_at_once() {
+        let mut held = pod();
+        held["metadata"]["finalizers"] = json!(["a"]);
+        let now = Options { grace: Some(0), ..Options::default() };
+        assert!(matches!(planned(&held, &now), Plan::Mark(_)), "a finalizer holds it however short its time");
+        let mut waiting = pod();
+        waiting["spec"]["nodeName"] = json!("");
+        waiting["status"]["phase"] = json!("Pending");
+        assert_eq!(planned(&waiting, &Options::default()), Plan::Remove);
+        let mut over = pod();
+        over["status"]["phase"] = json!("Succeeded");
+        assert_eq!(planned(&over, &Options::default()), Plan::Remove);
+    }
 }

@@ -336,4 +336,122 @@ mod tests {
         );
         group.shutdown().await;
     }
+
+    /// A moment as a word and its number.
+    fn told(moment: &Moment) -> String {
+        match moment {
+            Moment::Now => "now".to_owned(),
+            Moment::Any => "any".to_owned(),
+            Moment::NotOlder(n) => format!("not older than {n}"),
+            Moment::Exact(n) => format!("exactly {n}"),
+            Moment::Page(token) => format!("page at {:?} of {:?}", token.start, token.revision()),
+        }
+    }
+
+    // The table of https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
+    #[test]
+    fn version_match_and_limit_say_as_of_when_a_list_is() {
+        for (query, unlimited, limited) in [
+            ("", "now", "now"),
+            ("resourceVersion=0", "any", "any"),
+            ("resourceVersion=7", "not older than 7", "exactly 7"),
+            ("resourceVersion=7&resourceVersionMatch=Exact", "exactly 7", "exactly 7"),
+            ("resourceVersion=7&resourceVersionMatch=NotOlderThan", "not older than 7", "not older than 7"),
+            ("resourceVersion=0&resourceVersionMatch=NotOlderThan", "any", "any"),
+        ] {
+            let moment = |limited| told(&Moment::parse(&Query::parse(query), limited).ok().unwrap());
+            assert_eq!((moment(false).as_str(), moment(true).as_str()), (unlimited, limited), "{query}");
+        }
+        let token = Token::after("a/b", 7).encode();
+        for query in [format!("continue={token}"), format!("continue={token}&resourceVersion=0")] {
+            let moment = Moment::parse(&Query::parse(&query), true).ok().unwrap();
+            assert_eq!(told(&moment), "page at \"a/b\\0\" of Some(7)");
+        }
+    }
+
+    #[test]
+    fn options_of_a_list_that_make_no_sense_together_are_refused() {
+        let token = Token::after("a", 7).encode();
+        let matching = "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: ";
+        for (query, code, expected) in [
+            (
+                "resourceVersionMatch=Exact".to_owned(),
+                422,
+                format!("{matching}Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"),
+            ),
+            (
+                format!("resourceVersionMatch=Exact&resourceVersion=1&continue={token}"),
+                422,
+                format!("{matching}Forbidden: resourceVersionMatch is forbidden when continue is provided"),
+            ),
+            (
+                "resourceVersionMatch=Exact&resourceVersion=0".to_owned(),
+                422,
+                format!("{matching}Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""),
+            ),
+            (
+                "resourceVersionMatch=Newest&resourceVersion=1".to_owned(),
+                422,
+                format!("{matching}Unsupported value: \"Newest\": supported values: \"Exact\", \"NotOlderThan\", \"\""),
+            ),
+            (
+                format!("resourceVersion=1&continue={token}"),
+                400,
+                "specifying resource version is not allowed when using continue".to_owned(),
+            ),
+            (
+                "resourceVersion=x".to_owned(),
+                400,
+                "resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid syntax".to_owned(),
+            ),
+        ] {
+            let status = Moment::parse(&Query::parse(&query), false).err().unwrap();
+            assert_eq!((status.code, status.message.as_str()), (code, expected.as_str()), "{query}");
+        }
+    }
+
+    #[test]
+    fn numbers_among_the_options_are_numbers() {
+        for query in ["", "limit=", "limit=5", "timeoutSeconds=30&limit=-1"] {
+            assert!(numbers(&Query::parse(query)).is_ok(), "{query}");
+        }
+        for query in ["limit=x", "limit=1&timeoutSeconds=x"] {
+            let status = numbers(&Query::parse(query)).unwrap_err();
+            assert_eq!(
+                (status.code, status.message.as_str()),
+                (400, "strconv.ParseInt: parsing \"x\": invalid syntax")
+            );
+        }
+    }
+
+    #[test]
+    fn only_fields_of_the_row_select_and_others_are_named() {
+        let catalog = schema::catalog::Catalog::builtin();
+        let kind = Kind::new("/registry/x/".to_owned(), registry::cache::entry::Form::default());
+        let read = |group: &str, version: &str, plural: &str, query: &str| {
+            let resource = catalog.resource(group, version, plural).unwrap();
+            filter(resource, &kind, "", &Query::parse(query)).map(|_| ()).map_err(|status| status.message.clone())
+        };
+        for (group, version, plural, field) in [
+            ("", "v1", "pods", "metadata.name"),
+            ("", "v1", "pods", "metadata.namespace"),
+            ("", "v1", "pods", "spec.nodeName"),
+            ("", "v1", "pods", "status.phase"),
+            ("apps", "v1", "deployments", "metadata.name"),
+        ] {
+            assert_eq!(read(group, version, plural, &format!("fieldSelector={field}%3Dx")), Ok(()), "{plural} {field}");
+        }
+        for (group, plural, expected) in [
+            ("", "pods", "field label not supported: spec.odd"),
+            (
+                "apps",
+                "deployments",
+                "\"spec.odd\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+            ),
+        ] {
+            assert_eq!(read(group, "v1", plural, "fieldSelector=spec.odd%3Dx"), Err(expected.to_owned()));
+        }
+        assert!(read("", "v1", "pods", "labelSelector=a%3Db%3Dc").is_err());
+        assert!(read("", "v1", "pods", "fieldSelector=a").is_err());
+    }
 }

@@ -293,4 +293,42 @@ mod tests {
             assert!(ends_after(Duration::from_secs(secs)) > Instant::now());
         }
     }
+
+    #[test]
+    fn a_watch_that_begins_with_a_list_says_so_in_full() {
+        for (how, initial_list, bookmarks, expected) in [
+            ("", None, false, ""),
+            ("NotOlderThan", Some(true), true, ""),
+            ("NotOlderThan", Some(false), false, ""),
+            (
+                "",
+                Some(true),
+                true,
+                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            ),
+            (
+                "Exact",
+                Some(false),
+                true,
+                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            ),
+            (
+                "NotOlderThan",
+                Some(true),
+                false,
+                "sendInitialEvents: Forbidden: sendInitialEvents requires setting allowWatchBookmarks to true",
+            ),
+            (
+                "Exact",
+                None,
+                true,
+                "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is \
+                 provided",
+            ),
+        ] {
+            let told = check_initial(how, initial_list, bookmarks).err().map(|status| status.message.clone());
+            let whole = format!("ListOptions.meta.k8s.io \"\" is invalid: {expected}");
+            assert_eq!(told, (!expected.is_empty()).then_some(whole), "{how} {initial_list:?}");
+        }
+    }
 }

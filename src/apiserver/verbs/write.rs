@@ -136,7 +136,7 @@ pub async fn update(
     }
 }
 
-/// Whoever creates an object by an update or an apply needs the right to create it as well.
+/// A client that creates an object by an update or an apply needs the right to create it as well.
 ///
 /// Errors: 403. Spec: `withAuthorization` of upstream's apiserver/pkg/endpoints/handlers/update.go (v1.36.2); asked
 /// earlier than there, before any plugin of admission.

@@ -57,7 +57,7 @@ enum Phase {
 struct Sink {
     filter: Arc<Filter>,
     events: mpsc::Sender<Delivery>,
-    /// What the changes cost that may still wait in the channel, oldest first, and all of them together.
+    /// The cost of the changes that may still wait in the channel, oldest first, and all of them together.
     costs: VecDeque<usize>,
     cost: usize,
 }
@@ -288,7 +288,7 @@ impl Kind {
         Some((state.ring.range(start..).cloned().collect(), state.newest))
     }
 
-    /// What has changed in a namespace after `rv`, or all its objects if that is too long ago; the objects of some
+    /// The changes in a namespace after `rv`, or all its objects if that is too long ago; the objects of some
     /// names; the revision of all that. `None`: the cache has to be filled first.
     pub fn since(
         &self,

@@ -134,7 +134,7 @@ fn drop_field(value: &mut Value, field: &str) {
     }
 }
 
-/// Who knows one address only gives that one: the list says the same. Who takes it away gets it back.
+/// A client that knows one address only gives that one: the list says the same. Who takes it away gets it back.
 fn list_of_one(service: &mut Value, old: Option<&Value>) {
     let single = service["spec"]["clusterIP"].as_str().unwrap_or_default().to_owned();
     let kept = old.is_some_and(|old| old["spec"]["clusterIPs"] == service["spec"]["clusterIPs"]);
