@@ -410,7 +410,8 @@ mod tests {
             ),
             (
                 &["authorization-mode=RBAC", "authorization-config=x"],
-                "authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags \
+                "authorization-config can not be specified when --authorization-mode or --authorization-webhook-* \
+                 flags \
                  are defined",
             ),
             (&["audit-log-path=-"], "an audit backend without audit-policy-file would log nothing: give a policy"),
@@ -477,7 +478,8 @@ mod tests {
         let err = accounts.read_keys().unwrap_err();
         assert_eq!(
             base::chain::Chain(&err).to_string(),
-            "--kube-apiserver-arg=service-account-key-file: cannot read /nowhere: No such file or directory (os error 2)"
+            "--kube-apiserver-arg=service-account-key-file: cannot read /nowhere: No such file or directory (os error \
+             2)"
         );
         assert_eq!(Accounts::default().read_keys().ok(), Some((None, Vec::new())));
     }

@@ -54,7 +54,8 @@ pub async fn run(registrar: &Registrar, config: &Config) -> Result<(), BuildErro
     };
     for name in NAMESPACES {
         let object = json!({
-            "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": { "kubernetes.io/metadata.name": name } },
+            "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name,
+                "labels": { "kubernetes.io/metadata.name": name } },
             "spec": { "finalizers": ["kubernetes"] }, "status": { "phase": "Active" },
         });
         ensure(format!("namespace {name}"), object).await?;
@@ -123,7 +124,8 @@ async fn flow_control(registrar: &Registrar) -> Result<(), BuildError> {
                 "This FlowSchema references the PriorityLevelConfiguration object named {level:?} and it exists"
             );
             object["status"] = json!({ "conditions": [
-                { "type": "Dangling", "status": "False", "reason": "Found", "message": message, "lastTransitionTime": now },
+                { "type": "Dangling", "status": "False", "reason": "Found", "message": message,
+                    "lastTransitionTime": now },
             ] });
         }
         let mandatory = flow::defaults::is_mandatory(meta::name(&object));
@@ -156,13 +158,16 @@ fn own_service(config: &Config) -> Vec<Value> {
     let cidrs: Vec<String> = config.service_cidrs.iter().map(ToString::to_string).collect();
     vec![
         json!({
-            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": { "name": "kubernetes" }, "spec": { "cidrs": cidrs },
+            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": { "name": "kubernetes" },
+            "spec": { "cidrs": cidrs },
         }),
         json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": { "name": "kubernetes", "namespace": "default", "labels": labels },
+            "apiVersion": "v1", "kind": "Service", "metadata": { "name": "kubernetes", "namespace": "default",
+                "labels": labels },
             "spec": {
                 "type": "ClusterIP", "clusterIP": first.to_string(), "clusterIPs": [first.to_string()],
-                "ipFamilies": [family(&first)], "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None", "internalTrafficPolicy": "Cluster",
+                "ipFamilies": [family(&first)], "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None",
+                "internalTrafficPolicy": "Cluster",
                 "ports": [{ "name": "https", "port": 443, "protocol": "TCP", "targetPort": config.advertise_port }],
             },
             "status": { "loadBalancer": {} },

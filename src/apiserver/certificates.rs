@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn a_request_for_a_certificate_says_who_sent_it_and_nothing_else() {
-        let mut object = json!({"spec": {"username": "system:node:n1", "groups": ["system:nodes"], "uid": "7", "extra": {"a": ["b"]}, "request": "x"}});
+        let mut object = json!({"spec": {"username": "system:node:n1", "groups": ["system:nodes"], "uid": "7",
+            "extra": {"a": ["b"]}, "request": "x"}});
         requestor(&UserInfo::new("bob", &["dev"]), &mut object);
         assert_eq!(
             object["spec"],

@@ -82,13 +82,18 @@ fn headers_of_any_words_choose_a_form_or_none() {
 #[test]
 fn answers_of_webhooks_and_kubelets_are_understood_or_refused() {
     let rng = fuzz::rng(3);
-    let review = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": {"uid": "u", "allowed": true,
-        "patchType": "JSONPatch", "patch": "W10=", "warnings": ["w"], "auditAnnotations": {"a": "b"}, "status": {"code": 403, "message": "m"}}})
+    let review = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": {"uid": "u",
+        "allowed": true,
+        "patchType": "JSONPatch", "patch": "W10=", "warnings": ["w"], "auditAnnotations": {"a": "b"},
+        "status": {"code": 403, "message": "m"}}})
     .to_string();
-    let converted = json!({"kind": "ConversionReview", "apiVersion": "apiextensions.k8s.io/v1", "response": {"uid": "u",
-        "result": {"status": "Success"}, "convertedObjects": [{"apiVersion": "x.org/v2", "kind": "Foo", "metadata": {"name": "f"}}]}})
-    .to_string();
-    let metrics = "# TYPE x counter\nnode_cpu_usage_seconds_total 12.5 1700000000000\ncontainer_memory_working_set_bytes{container=\"c\",namespace=\"n\",pod=\"p}\"} 4.2e6 1\n";
+    let converted =
+        json!({"kind": "ConversionReview", "apiVersion": "apiextensions.k8s.io/v1", "response": {"uid": "u",
+        "result": {"status": "Success"}, "convertedObjects": [{"apiVersion": "x.org/v2", "kind": "Foo",
+            "metadata": {"name": "f"}}]}})
+        .to_string();
+    let metrics = "# TYPE x counter\nnode_cpu_usage_seconds_total 12.5 \
+        1700000000000\ncontainer_memory_working_set_bytes{container=\"c\",namespace=\"n\",pod=\"p}\"} 4.2e6 1\n";
     let words = ["null", "[]", "{}", "\"", "-1", "1e999", "true", "\\u0000", "{", "}", "NaN", "\n", "+Inf"];
     for _ in rounds(ROUNDS) {
         let said = mutated_text(&rng, &review, &words);

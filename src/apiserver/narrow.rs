@@ -96,7 +96,8 @@ mod tests {
             "spec": {
                 "nodeName": "n1", "serviceAccountName": "sa",
                 "containers": [
-                    {"name": "c", "env": [{"name": "PASSWORD", "value": "hunter2"}], "ports": [{"name": "http", "containerPort": 80}]},
+                    {"name": "c", "env": [{"name": "PASSWORD", "value": "hunter2"}], "ports": [{"name": "http",
+                        "containerPort": 80}]},
                     {"name": "d", "command": ["run", "--token=hunter2"]},
                 ],
                 "volumes": [{"name": "v", "secret": {"secretName": "s"}}],

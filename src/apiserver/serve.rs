@@ -64,9 +64,10 @@ async fn publish(
 }
 
 impl ApiServer {
-    /// Builds the server on a store and starts its tasks in `group`; `connector` is its way to nodes, pods and services.
-    /// `guards` gets the objects that authorizers and admission plugins decide by, the resources in [`PRELOADED`] filled,
-    /// and the way to servers outside of this one.
+    /// Builds the server on a store and starts its tasks in `group`; `connector` is its way to nodes, pods and
+    /// services.
+    /// `guards` gets the objects that authorizers and admission plugins decide by, the resources in [`PRELOADED`]
+    /// filled, and the way to servers outside of this one.
     ///
     /// Errors: the store fails.
     pub async fn build(

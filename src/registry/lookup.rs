@@ -32,7 +32,8 @@ pub trait Lookup: Send + Sync + 'static {
     /// All objects of a resource, of one namespace or of all, by namespace and name.
     fn list(&self, of: GroupResource<'_>, namespace: Option<&str>) -> Vec<Arc<Value>>;
 
-    /// The changes of a resource's objects in a namespace since a mark, and the objects of some names, all of one moment.
+    /// The changes of a resource's objects in a namespace since a mark, and the objects of some names, all of one
+    /// moment.
     ///
     /// Errors: `TimedOut` if the cache has to be filled first.
     fn since(

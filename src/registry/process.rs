@@ -57,8 +57,8 @@ struct Times {
 
 impl Times {
     fn of(stat: &str) -> Times {
-        // The name in parentheses may hold blanks and parentheses. Of the fields behind it user time is the 12th, system
-        // time the 13th, and the start the 20th.
+        // The name in parentheses may hold blanks and parentheses. Of the fields behind it user time is the 12th,
+        // system time the 13th, and the start the 20th.
         let behind = stat.rsplit_once(')').map(|(_, behind)| behind).unwrap_or_default();
         let fields: Vec<f64> = behind.split_whitespace().map(|n| n.parse().unwrap_or(0.0)).collect();
         Times {

@@ -433,7 +433,8 @@ mod tests {
                 Status::modified(pods, "x"),
                 409,
                 "Conflict",
-                "Operation cannot be fulfilled on pods \"x\": the object has been modified; please apply your changes to \
+                "Operation cannot be fulfilled on pods \"x\": the object has been modified; please apply your changes \
+                 to \
                  the latest version and try again",
             ),
             (Status::forbidden(pods, "x", "no"), 403, "Forbidden", r#"pods "x" is forbidden: no"#),

@@ -128,7 +128,8 @@ mod tests {
         let (plain, mirror) = (pod(json!({"a": "b"})), pod(json!({"kubernetes.io/config.mirror": "x"})));
         let node = UserInfo::new("system:node:n1", &["system:nodes"]);
         let add = "metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not add mirror pod annotation";
-        let change = "metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not remove or update mirror pod annotation";
+        let change = "metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not remove or update mirror \
+            pod annotation";
         assert_eq!(said(&node, &mirror, Some(&plain)), [add]);
         assert_eq!(said(&node, &plain, Some(&mirror)), [change]);
         assert_eq!(said(&node, &pod(json!({"kubernetes.io/config.mirror": "y"})), Some(&mirror)), [change]);

@@ -130,7 +130,8 @@ fn local_finding() -> Finding {
 fn condition(watchdog: &Watchdog, finding: &Finding) -> Value {
     let now = base::time::rfc3339_secs(watchdog.objects().clock.now());
     let status = if finding.ok { "True" } else { "False" };
-    json!({ "type": "Available", "status": status, "reason": finding.reason, "message": finding.message, "lastTransitionTime": now })
+    json!({ "type": "Available", "status": status, "reason": finding.reason, "message": finding.message,
+        "lastTransitionTime": now })
 }
 
 /// Looks at everybody; true if somebody is not available.

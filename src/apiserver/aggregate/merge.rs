@@ -89,7 +89,8 @@ fn resources(list: &Value, service: &ApiService) -> Vec<Value> {
         }
         let scope = if r["namespaced"] == true { "Namespaced" } else { "Cluster" };
         let mut entry = json!({
-            "resource": name, "responseKind": kind(r), "scope": scope, "singularResource": r["singularName"].as_str().unwrap_or_default(), "verbs": r["verbs"],
+            "resource": name, "responseKind": kind(r), "scope": scope,
+            "singularResource": r["singularName"].as_str().unwrap_or_default(), "verbs": r["verbs"],
         });
         for field in ["shortNames", "categories"] {
             if r[field].is_array() {
@@ -176,7 +177,8 @@ mod tests {
         let service = ApiService::since("2026-01-01T00:00:00Z");
         let list = json!({ "resources": [
             { "name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": ["get"] },
-            { "name": "flunders/status", "singularName": "", "namespaced": true, "kind": "Flunder", "verbs": ["update"] },
+            { "name": "flunders/status", "singularName": "", "namespaced": true, "kind": "Flunder",
+                "verbs": ["update"] },
         ] });
         let out = resources(&list, &service);
         assert_eq!(out.len(), 1);

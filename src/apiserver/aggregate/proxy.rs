@@ -29,7 +29,10 @@ pub async fn run(x: &mut Exchange<'_>, service: &ApiService) -> Result<Response<
     let headers = parts.headers.clone();
     let request = http::Request::from_parts(parts, body);
     let said = says_who(&x.attributes.user).ok_or_else(|| {
-        Status::bad_request("the user's name, groups or extra cannot be told to the server behind this API: they are no text of a header")
+        Status::bad_request(
+            "the user's name, groups or extra cannot be told to the server behind this API: they are \
+            no text of a header",
+        )
     })?;
     let answer = wire::proxy::forward_over(
         request,

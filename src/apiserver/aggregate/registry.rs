@@ -206,7 +206,8 @@ mod tests {
     use serde_json::json;
 
     fn service(group: &str, version: &str, remote: bool, priority: i64) -> Value {
-        let mut object = json!({ "metadata": { "name": format!("{version}.{group}") }, "spec": { "group": group, "version": version, "groupPriorityMinimum": 100, "versionPriority": priority } });
+        let mut object = json!({ "metadata": { "name": format!("{version}.{group}") }, "spec": { "group": group,
+            "version": version, "groupPriorityMinimum": 100, "versionPriority": priority } });
         if remote {
             object["spec"]["service"] = json!({ "namespace": "n", "name": "s" });
         }

@@ -119,7 +119,8 @@ impl Auditor {
             "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": verdict.level.text(), "auditID": audit_id,
             // HTTP/2 names the host in the URI too.
             "requestURI": parts.uri.path_and_query().map(http::uri::PathAndQuery::as_str),
-            "verb": a.verb, "user": *a.user, "sourceIPs": ips, "userAgent": header("user-agent"), "requestReceivedTimestamp": rfc3339_micros(received),
+            "verb": a.verb, "user": *a.user, "sourceIPs": ips, "userAgent": header("user-agent"),
+            "requestReceivedTimestamp": rfc3339_micros(received),
         });
         let record = Record { verdict, received, head };
         self.write(&record, a, Stage::RequestReceived, None, None);
@@ -250,7 +251,8 @@ async fn send_batches(
                 () = tokio::time::sleep_until(until) => break,
             }
         }
-        let list = json!({ "kind": "EventList", "apiVersion": "audit.k8s.io/v1", "metadata": {}, "items": std::mem::take(&mut batch) });
+        let list = json!({ "kind": "EventList", "apiVersion": "audit.k8s.io/v1", "metadata": {},
+            "items": std::mem::take(&mut batch) });
         let body = Bytes::from(list.to_string());
         for attempt in 0..TRIES {
             match webhooks.post(&remote.endpoint, &remote.identity, body.clone(), ANSWER).await {

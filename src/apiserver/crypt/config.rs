@@ -178,7 +178,10 @@ impl Config {
         let rules: Vec<Value> = self
             .rules
             .iter()
-            .map(|r| json!({ "resources": r.resources, "providers": r.providers.iter().map(provider).collect::<Vec<_>>() }))
+            .map(|r| {
+                json!({ "resources": r.resources,
+                "providers": r.providers.iter().map(provider).collect::<Vec<_>>() })
+            })
             .collect();
         json!({ "kind": "EncryptionConfiguration", "apiVersion": "apiserver.config.k8s.io/v1", "resources": rules })
             .to_string()
@@ -373,7 +376,8 @@ mod tests {
                 "secrets",
                 "{identity: {}, aescbc: {}}",
                 format!(
-                    "{first}: Invalid value: more or less than one provider specified in a single element, should split \
+                    "{first}: Invalid value: more or less than one provider specified in a single element, should \
+                     split \
                      into different list elements"
                 ),
             ),
@@ -389,7 +393,8 @@ mod tests {
                 "secrets",
                 "{aescbc: {keys: [{name: a, secret: AAAA}]}}",
                 format!(
-                    "{first}.aescbc.keys[0].secret: secret is not of the expected length, got 3, expected one of [16 24 \
+                    "{first}.aescbc.keys[0].secret: secret is not of the expected length, got 3, expected one of [16 \
+                     24 \
                      32]"
                 ),
             ),

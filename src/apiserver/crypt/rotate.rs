@@ -97,7 +97,8 @@ impl Encryption {
             for provider in &rule.providers {
                 if let Provider::Sealed(cipher, keys) = provider {
                     for key in keys {
-                        listed.push(json!({ "active": first, "type": shown(*cipher), "name": key.name, "resources": rule.resources }));
+                        listed.push(json!({ "active": first, "type": shown(*cipher), "name": key.name,
+                            "resources": rule.resources }));
                         first = false;
                     }
                 }

@@ -226,7 +226,10 @@ mod tests {
         };
         let user = |name: &str| serde_json::json!({ "kind": "User", "user": { "name": name } });
         let group = |name: &str| serde_json::json!({ "kind": "Group", "group": { "name": name } });
-        let accounts = |name: &str| serde_json::json!({ "kind": "ServiceAccount", "serviceAccount": { "namespace": "ns", "name": name } });
+        let accounts = |name: &str| {
+            serde_json::json!({ "kind": "ServiceAccount",
+            "serviceAccount": { "namespace": "ns", "name": name } })
+        };
         for (rule, request, matches) in [
             (rule(user("bob"), "*", "*", &["*"], false), pods(bob(), "a"), true),
             (rule(user("*"), "list", "pods", &["a"], false), pods(bob(), "a"), true),

@@ -85,7 +85,8 @@ fn judged(schema: &Value, found: bool, now: &str) -> Option<Value> {
         return None;
     }
     let since = have.filter(|c| c["status"] == status).map_or(now, |c| read::text(c, "lastTransitionTime")).to_owned();
-    let wanted = json!({ "type": "Dangling", "status": status, "reason": reason, "message": message, "lastTransitionTime": since });
+    let wanted = json!({ "type": "Dangling", "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": since });
     let others = read::list(schema, "status.conditions").iter().filter(|c| c["type"] != "Dangling").cloned();
     let mut new = schema.clone();
     new["status"]["conditions"] = others.chain([wanted]).collect();

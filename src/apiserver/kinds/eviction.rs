@@ -142,7 +142,8 @@ async fn announce(call: &Call<'_, '_>, named: NamespacedName<'_>, options: &mut 
             return Ok(());
         }
         let condition = json!({
-            "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
+            "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+            "message": "Eviction API: evicting",
             "lastTransitionTime": base::time::rfc3339_secs(server.objects.clock.now()), "lastProbeTime": null,
         });
         if !value["status"]["conditions"].is_array() {

@@ -389,7 +389,8 @@ mod fuzz_tests {
             Destination { prefix: "/api/v1/namespaces/n/pods/p/proxy", host: "h", port: 80, path_and_query: "/a/b?c" },
             &mut HeaderMap::new(),
         );
-        let page = "<!-- <a href='/x'> --><a href = \"/a\" class=b><img src=/b/c><link href='http://h:80/d'/><form action=/e>é</form>";
+        let page = "<!-- <a href='/x'> --><a href = \"/a\" class=b><img src=/b/c><link href='http://h:80/d'/><form \
+            action=/e>é</form>";
         let words = ["<", ">", "\"", "'", "=", "<!--", "-->", "<a ", "href", "/", "//", "http://h/", " ", "\\"];
         for _ in fuzz::rounds(4_000) {
             let page = fuzz::mutated_text(&rng, page, &words);

@@ -139,11 +139,13 @@ fn shaped(kind: &str, measured: Vec<Measured>, output: Output) -> Value {
     match output.transform {
         Transform::Object => {
             let items: Vec<Value> = measured.into_iter().map(|m| m.object).collect();
-            json!({ "kind": format!("{kind}List"), "apiVersion": format!("{GROUP}/{VERSION}"), "metadata": {}, "items": items })
+            json!({ "kind": format!("{kind}List"), "apiVersion": format!("{GROUP}/{VERSION}"), "metadata": {},
+                "items": items })
         }
         Transform::Metadata => {
             let items: Vec<Value> = measured.iter().map(|m| metadata_only(&m.object, output)).collect();
-            json!({ "kind": "PartialObjectMetadataList", "apiVersion": meta_version(output), "metadata": {}, "items": items })
+            json!({ "kind": "PartialObjectMetadataList", "apiVersion": meta_version(output), "metadata": {},
+                "items": items })
         }
         Transform::Table => table(&measured, output),
     }
@@ -151,15 +153,22 @@ fn shaped(kind: &str, measured: Vec<Measured>, output: Output) -> Value {
 
 /// Columns as metrics-server has them.
 fn table(measured: &[Measured], output: Output) -> Value {
-    let column = |name: &str, format: &str, about: &str| json!({ "name": name, "type": "string", "format": format, "description": about, "priority": 0 });
+    let column = |name: &str, format: &str, about: &str| {
+        json!({ "name": name, "type": "string", "format": format,
+        "description": about, "priority": 0 })
+    };
     let rows: Vec<Value> = measured
         .iter()
-        .map(|m| json!({ "cells": [m.object["metadata"]["name"], cpu(m.used), memory(m.used), m.window], "object": metadata_only(&m.object, output) }))
+        .map(|m| {
+            json!({ "cells": [m.object["metadata"]["name"], cpu(m.used), memory(m.used), m.window],
+            "object": metadata_only(&m.object, output) })
+        })
         .collect();
     json!({
         "kind": "Table", "apiVersion": meta_version(output), "metadata": {},
         "columnDefinitions": [
-            column("Name", "name", "Name of the resource"), column("cpu", "quantity", ""), column("memory", "quantity", ""),
+            column("Name", "name", "Name of the resource"), column("cpu", "quantity", ""), column("memory", "quantity",
+                ""),
             column("Window", "duration", ""),
         ],
         "rows": rows,

@@ -333,7 +333,8 @@ mod tests {
     use model::reference::GroupResource;
 
     fn pod() -> Value {
-        json!({ "metadata": { "name": "x" }, "spec": { "nodeName": "n", "terminationGracePeriodSeconds": 30 }, "status": { "phase": "Running" } })
+        json!({ "metadata": { "name": "x" }, "spec": { "nodeName": "n", "terminationGracePeriodSeconds": 30 },
+            "status": { "phase": "Running" } })
     }
 
     fn planned(old: &Value, options: &Options) -> Plan {

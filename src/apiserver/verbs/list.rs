@@ -182,9 +182,12 @@ pub fn parse_version(text: &str) -> Result<Option<u64>, Status> {
 /// 410 with a token for those who rather have the rest than a consistent list.
 fn too_old(token: &Token) -> Status {
     let mut status = Status::expired(
-        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue \
-         parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided \
-         token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was \
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+         without the continue \
+         parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing \
+         with the provided \
+         token results in an inconsistent list - objects that were created, modified, or deleted between the time the \
+         first chunk was \
          returned and now may show up in the list.",
     );
     status.next = token.inconsistent().encode();

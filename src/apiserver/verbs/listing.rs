@@ -94,10 +94,12 @@ impl Look {
         let metadata = shape::list_metadata(meta);
         match self.output.transform {
             Transform::Object => {
-                json!({ "kind": self.resource.list_kind, "apiVersion": self.resource.api_version(), "metadata": metadata })
+                json!({ "kind": self.resource.list_kind, "apiVersion": self.resource.api_version(),
+                    "metadata": metadata })
             }
             Transform::Metadata => {
-                json!({ "kind": "PartialObjectMetadataList", "apiVersion": shape::meta_version(self.output), "metadata": metadata })
+                json!({ "kind": "PartialObjectMetadataList", "apiVersion": shape::meta_version(self.output),
+                    "metadata": metadata })
             }
             Transform::Table => json!({
                 "kind": "Table", "apiVersion": shape::meta_version(self.output), "metadata": metadata,
@@ -378,7 +380,8 @@ mod tests {
     fn pods(n: usize) -> Vec<Item> {
         let pod = |n: usize| {
             let text = "two\nlines: # and - more\n".repeat(400);
-            let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": format!("p{n}"), "namespace": "d", "annotations": { "a": text } } });
+            let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": format!("p{n}"),
+                "namespace": "d", "annotations": { "a": text } } });
             let entry = Entry::build(&format!("d/p{n}"), pod.to_string().as_bytes(), 7, &Form::default()).unwrap();
             Item::Stored(Arc::new(entry))
         };

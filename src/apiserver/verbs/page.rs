@@ -47,7 +47,8 @@ impl Token {
     pub fn decode(text: &str) -> Result<Token, Status> {
         let bad = || {
             Status::bad_request(
-                "invalid continue token: continue key is not valid: the continue parameter was not issued by this server",
+                "invalid continue token: continue key is not valid: the continue parameter was not issued by this \
+                 server",
             )
         };
         let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|_| bad())?;

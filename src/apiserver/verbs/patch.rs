@@ -17,7 +17,8 @@ use super::write::{self, Maker};
 use super::{Call, apply, managers};
 
 /// The kinds of patch by media type.
-const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";
+const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, \
+    application/strategic-merge-patch+json, application/apply-patch+yaml";
 
 /// Custom resources know no strategic merge.
 const ACCEPTED_CUSTOM: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";

@@ -145,7 +145,8 @@ async fn wish(call: &mut Call<'_, '_>) -> Result<Wish, Status> {
                 .map(Wish::Merge)
                 .map_err(|err| Status::bad_request(format!("error decoding patch: {err}"))),
             _ => Err(Status::unsupported_media_type(
-                "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
+                "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, \
+                 application/apply-patch+yaml",
             )),
         };
     }

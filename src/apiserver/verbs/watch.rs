@@ -304,13 +304,15 @@ mod tests {
                 "",
                 Some(true),
                 true,
-                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to \
+                 NotOlderThan",
             ),
             (
                 "Exact",
                 Some(false),
                 true,
-                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to \
+                 NotOlderThan",
             ),
             (
                 "NotOlderThan",
@@ -322,7 +324,8 @@ mod tests {
                 "Exact",
                 None,
                 true,
-                "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is \
+                "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless \
+                 sendInitialEvents is \
                  provided",
             ),
         ] {

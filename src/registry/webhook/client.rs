@@ -352,18 +352,21 @@ mod tests {
     #[tokio::test]
     async fn a_service_is_its_ready_endpoints_by_the_name_of_the_port() {
         let mut objects = Objects::default();
-        let service = json!({ "metadata": { "name": "hook", "namespace": "n" }, "spec": { "ports": [{ "name": "a", "port": 443 }] } });
+        let service = json!({ "metadata": { "name": "hook", "namespace": "n" }, "spec": { "ports": [{ "name": "a",
+            "port": 443 }] } });
         objects.put(GroupResource::core("services"), service);
         let place = Place::Service { namespace: "n".into(), name: "hook".into(), port: 443 };
         assert_eq!(
             webhooks(objects).resolve(&place).await.err().unwrap().to_string(),
             r#"no endpoints available for service "hook""#
         );
-        let service = json!({ "metadata": { "name": "hook", "namespace": "n" }, "spec": { "ports": [{ "name": "a", "port": 443 }] } });
+        let service = json!({ "metadata": { "name": "hook", "namespace": "n" }, "spec": { "ports": [{ "name": "a",
+            "port": 443 }] } });
         let slice = json!({
             "metadata": { "name": "s", "namespace": "n", "labels": { "kubernetes.io/service-name": "hook" } },
             "ports": [{ "name": "b", "port": 1 }, { "name": "a", "port": 8443 }],
-            "endpoints": [{ "addresses": ["10.0.0.1"], "conditions": { "ready": false } }, { "addresses": ["10.0.0.2"] }],
+            "endpoints": [{ "addresses": ["10.0.0.1"], "conditions": { "ready": false } },
+                { "addresses": ["10.0.0.2"] }],
         });
         let hooks = webhooks(Objects::of([("", "services", service), ("discovery.k8s.io", "endpointslices", slice)]));
         let backend = hooks.resolve(&place).await.ok().unwrap();
