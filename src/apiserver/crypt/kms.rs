@@ -16,7 +16,6 @@ use base::rng::Rng;
 use base::secret::Secret;
 use base::sync::Mutex;
 use base::task::Group;
-use model::reference::GroupResource;
 use pki::seal::{self, Cipher, Key};
 use prost::Message;
 use proto::kms as pb;
@@ -290,7 +289,7 @@ impl Envelope {
     /// Errors: the plugin does not decrypt it, or the value is not whole.
     pub fn open(&self, context: &[u8], text: &[u8]) -> Result<Vec<u8>, KmsError> {
         let object = pb::EncryptedObject::decode(text)?;
-        let known = self.known(GroupResource { group: &object.encrypted_dek_source, resource: &object.key_id });
+        let known = self.known(&object.encrypted_dek_source, &object.key_id);
         let seed = match known {
             Some(seed) => seed,
             // Once a seed: after a start, a rotation, or a write of another server.
