@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use async_trait::async_trait;
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use schema::validate::error::FieldError;
@@ -23,7 +24,7 @@ impl Plugin for AlwaysPullImages {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        a.is("", "pods") && matches!(operation, Operation::Create | Operation::Update)
+        a.is(GroupResource::core("pods")) && matches!(operation, Operation::Create | Operation::Update)
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {

@@ -1,6 +1,7 @@
 //! Pods keep others off their own node at most, not off whole zones.
 
 use async_trait::async_trait;
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use schema::read;
@@ -19,7 +20,7 @@ impl Plugin for LimitPodHardAntiAffinityTopology {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        a.is("", "pods") && matches!(operation, Operation::Create | Operation::Update)
+        a.is(GroupResource::core("pods")) && matches!(operation, Operation::Create | Operation::Update)
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {

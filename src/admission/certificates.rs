@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use authz::{Authorizer, Decision};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use schema::read;
@@ -68,7 +69,8 @@ impl Plugin for Attest {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        matches!(operation, Operation::Create | Operation::Update) && a.is(GROUP, "clustertrustbundles")
+        matches!(operation, Operation::Create | Operation::Update)
+            && a.is(GroupResource { group: GROUP, resource: "clustertrustbundles" })
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
@@ -106,7 +108,7 @@ impl Plugin for SubjectRestriction {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        operation == Operation::Create && a.is(GROUP, RESOURCE)
+        operation == Operation::Create && a.is(GroupResource { group: GROUP, resource: RESOURCE })
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {

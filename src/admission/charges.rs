@@ -240,6 +240,7 @@ mod tests {
     use store::store::Store;
 
     use super::*;
+    use model::reference::{GroupResource, NamespacedName};
     use registry::catalogs::Catalogs;
     use registry::keys;
     use registry::lookup::Lookup as _;
@@ -257,24 +258,27 @@ mod tests {
     impl Server {
         async fn start(store: &Arc<Store>, seed: u64, group: &Group) -> Arc<Server> {
             let cache = Cache::start(Arc::clone(store) as Arc<dyn Storage>, Arc::new(Catalogs::default()), group);
-            cache.load("", "configmaps").await;
+            cache.load(GroupResource::core("configmaps")).await;
             Arc::new(Server { cache, charges: Charges::default(), rng: Rng::from_seed(seed) })
         }
 
         fn used(&self, coming: &[Coming]) -> usize {
-            self.cache.list("", "configmaps", Some(NAMESPACE)).len() + coming.len()
+            self.cache.list(GroupResource::core("configmaps"), Some(NAMESPACE)).len() + coming.len()
         }
 
         /// Judges and charges; `None`: the quota is used up.
         async fn charge(&self, name: &str) -> Option<(Charge, Txn)> {
             let object =
                 json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": NAMESPACE}});
-            let key = Bytes::from(keys::object("", "configmaps", NAMESPACE, name));
+            let key = Bytes::from(keys::object(
+                GroupResource::core("configmaps"),
+                NamespacedName { namespace: NAMESPACE, name },
+            ));
             let put = Op::Put { key: key.clone(), value: object.to_string().into(), lease: 0, prev_kv: false };
             let mut txn = Txn { compare: vec![unchanged_since(&key, 0)], success: vec![put], ..Txn::default() };
             let coming = Coming { group: String::new(), resource: "configmaps".into(), object: Arc::new(object) };
             let moment = self.charges.moment(&self.cache, &self.rng, NAMESPACE).await.unwrap();
-            let full = || Status::forbidden("", "configmaps", name, "exceeded quota");
+            let full = || Status::forbidden(GroupResource::core("configmaps"), name, "exceeded quota");
             let judged = moment.charge(coming, |others| if self.used(others) < PLACES { Ok(()) } else { Err(full()) });
             let charge = judged.ok()?;
             charge.join(&mut txn);

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use model::meta;
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use serde_json::json;
@@ -21,7 +22,7 @@ impl Plugin for DefaultIngressClass {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        operation == Operation::Create && a.is(GROUP, "ingresses")
+        operation == Operation::Create && a.is(GroupResource { group: GROUP, resource: "ingresses" })
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use model::meta;
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::lookup::Lookup;
 use registry::status::Status;
@@ -21,7 +22,7 @@ impl Plugin for DefaultStorageClass {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        operation == Operation::Create && a.is("", "persistentvolumeclaims")
+        operation == Operation::Create && a.is(GroupResource::core("persistentvolumeclaims"))
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
@@ -40,7 +41,7 @@ impl Plugin for DefaultStorageClass {
 
 /// The newest object that carries one of the annotations with `true`; of equally old ones the first by name.
 pub(super) fn newest_marked(lookup: &dyn Lookup, resource: (&str, &str), marks: &[&str]) -> Option<Arc<Value>> {
-    let mut marked = lookup.list(resource.0, resource.1, None);
+    let mut marked = lookup.list(GroupResource { group: resource.0, resource: resource.1 }, None);
     marked.retain(|object| marks.iter().any(|mark| meta::annotation(object, mark) == Some("true")));
     let age = |object: &Arc<Value>| meta::creation_timestamp(object).unwrap_or_default().to_owned();
     marked.sort_by(|a, b| age(b).cmp(&age(a)).then_with(|| meta::name(a).cmp(meta::name(b))));

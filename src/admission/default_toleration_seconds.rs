@@ -1,6 +1,7 @@
 //! Pods stay five minutes on a node that is not ready or not reachable, unless they say otherwise.
 
 use async_trait::async_trait;
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use serde_json::{Value, json};
@@ -22,7 +23,7 @@ impl Plugin for DefaultTolerationSeconds {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        a.is("", "pods") && matches!(operation, Operation::Create | Operation::Update)
+        a.is(GroupResource::core("pods")) && matches!(operation, Operation::Create | Operation::Update)
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {

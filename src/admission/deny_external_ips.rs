@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use async_trait::async_trait;
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::status::Status;
 
@@ -18,7 +19,7 @@ impl Plugin for DenyServiceExternalIPs {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        a.is("", "services") && matches!(operation, Operation::Create | Operation::Update)
+        a.is(GroupResource::core("services")) && matches!(operation, Operation::Create | Operation::Update)
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {

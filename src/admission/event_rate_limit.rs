@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use base::sync::Mutex;
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use registry::strict::known;
@@ -121,7 +122,8 @@ impl Plugin for EventRateLimit {
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
         matches!(operation, Operation::Create | Operation::Update)
-            && (a.is("", "events") || a.is("events.k8s.io", "events"))
+            && (a.is(GroupResource::core("events"))
+                || a.is(GroupResource { group: "events.k8s.io", resource: "events" }))
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {

@@ -10,6 +10,7 @@ use cel::types::{BOOL, Ty};
 use cel::value::Val;
 use cel::{Program, Surroundings};
 use futures_util::FutureExt as _;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::Status;
 use registry::user::UserInfo;
@@ -88,8 +89,8 @@ impl Facts {
         }
         let namespace = match review.attributes.namespace.as_str() {
             "" => None,
-            _ if review.attributes.is("", "namespaces") => None,
-            name => review.lookup.get("", "namespaces", "", name),
+            _ if review.attributes.is(GroupResource::core("namespaces")) => None,
+            name => review.lookup.get(GroupResource::core("namespaces"), NamespacedName::cluster(name)),
         };
         Ok(Facts {
             object: Val::from_json(&object),

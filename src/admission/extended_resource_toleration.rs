@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use async_trait::async_trait;
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ impl Plugin for ExtendedResourceToleration {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        a.is("", "pods") && matches!(operation, Operation::Create | Operation::Update)
+        a.is(GroupResource::core("pods")) && matches!(operation, Operation::Create | Operation::Update)
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {

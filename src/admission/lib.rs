@@ -98,7 +98,7 @@ pub struct Review<'a> {
 impl Review<'_> {
     /// 403 `pods "x" is forbidden: why`, about the object under review.
     pub fn forbidden(&self, why: &str) -> Status {
-        Status::forbidden(&self.attributes.group, &self.attributes.resource, &self.attributes.name, why)
+        Status::forbidden(self.attributes.group_resource(), &self.attributes.name, why)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use model::meta;
 use model::quantity::Quantity;
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use serde_json::{Map, Value, json};
@@ -22,9 +23,14 @@ impl Plugin for LimitRanger {
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
         match operation {
-            Operation::Create => a.is("", "pods") || a.is("", "persistentvolumeclaims"),
+            Operation::Create => {
+                a.is(GroupResource::core("pods")) || a.is(GroupResource::core("persistentvolumeclaims"))
+            }
             // Spec: upstream v1.36 LimitRanger.SupportsAttributes: who may resize a pod keeps the bounds, too.
-            Operation::Update => a.is("", "persistentvolumeclaims") || a.is_subresource("", "pods", "resize"),
+            Operation::Update => {
+                a.is(GroupResource::core("persistentvolumeclaims"))
+                    || a.is_subresource(GroupResource::core("pods"), "resize")
+            }
             _ => false,
         }
     }
@@ -81,7 +87,7 @@ fn is_dying(review: &Review<'_>) -> bool {
 }
 
 fn ranges(review: &Review<'_>) -> Vec<Arc<Value>> {
-    review.lookup.list("", "limitranges", Some(&review.attributes.namespace))
+    review.lookup.list(GroupResource::core("limitranges"), Some(&review.attributes.namespace))
 }
 
 fn containers(pod: &Value) -> impl Iterator<Item = &Value> {

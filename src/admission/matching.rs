@@ -8,6 +8,7 @@ use std::sync::Arc;
 use model::labels::Selector;
 use model::labels::error::SelectorError;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::Status;
 use schema::catalog::Catalog;
@@ -205,10 +206,10 @@ impl Matcher {
         {
             return Ok(self.namespaces.matches(meta::labels(review.object)));
         }
-        match review.lookup.get("", "namespaces", "", &a.namespace) {
+        match review.lookup.get(GroupResource::core("namespaces"), NamespacedName::cluster(&a.namespace)) {
             Some(namespace) => Ok(self.namespaces.matches(meta::labels(&namespace))),
             None if is_namespace => Ok(self.namespaces.matches(review.old.and_then(meta::labels))),
-            None => Err(Status::not_found("", "namespaces", &a.namespace)),
+            None => Err(Status::not_found(GroupResource::core("namespaces"), &a.namespace)),
         }
     }
 

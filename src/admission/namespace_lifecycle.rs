@@ -1,6 +1,7 @@
 //! Nothing is created in a namespace that is not there or is going; the first namespaces stay.
 
 use async_trait::async_trait;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::{Cause, Status};
 use serde_json::Value;
@@ -21,7 +22,7 @@ impl Plugin for NamespaceLifecycle {
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
         match operation {
-            Operation::Delete => a.is("", "namespaces"),
+            Operation::Delete => a.is(GroupResource::core("namespaces")),
             Operation::Create | Operation::Update => {
                 !a.namespace.is_empty() && (!a.group.is_empty() || a.resource != "namespaces")
             }
@@ -47,8 +48,10 @@ async fn judge(review: &Review<'_>) -> Result<(), Status> {
     if a.group == "authorization.k8s.io" {
         return Ok(());
     }
-    let Some(namespace) = review.lookup.sure("", "namespaces", "", &a.namespace).await else {
-        return Err(Status::not_found("", "namespaces", &a.namespace));
+    let Some(namespace) =
+        review.lookup.sure(GroupResource::core("namespaces"), NamespacedName::cluster(&a.namespace)).await
+    else {
+        return Err(Status::not_found(GroupResource::core("namespaces"), &a.namespace));
     };
     if review.operation == Operation::Create && terminating(&namespace) {
         let why = format!("unable to create new content in namespace {} because it is being terminated", a.namespace);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::objects::Objects;
 use registry::status::Status;
@@ -29,7 +30,11 @@ impl Plugin for NamespaceExists {
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
         let name = &review.attributes.namespace;
-        review.lookup.get("", "namespaces", "", name).map(drop).ok_or_else(|| Status::not_found("", "namespaces", name))
+        review
+            .lookup
+            .get(GroupResource::core("namespaces"), NamespacedName::cluster(name))
+            .map(drop)
+            .ok_or_else(|| Status::not_found(GroupResource::core("namespaces"), name))
     }
 }
 
@@ -48,7 +53,9 @@ impl Plugin for NamespaceAutoProvision {
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
         let name = &review.attributes.namespace;
-        if review.dry_run || review.lookup.get("", "namespaces", "", name).is_some() {
+        if review.dry_run
+            || review.lookup.get(GroupResource::core("namespaces"), NamespacedName::cluster(name)).is_some()
+        {
             return Ok(());
         }
         let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});

@@ -1,6 +1,7 @@
 //! A change of a running pod that its node's kubelet could not carry out is refused at once.
 
 use async_trait::async_trait;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::Status;
 use schema::read;
@@ -38,7 +39,7 @@ impl Plugin for NodeDeclaredFeatureValidator {
         if needed.is_empty() {
             return Ok(());
         }
-        let Some(found) = review.lookup.get("", "nodes", "", node) else {
+        let Some(found) = review.lookup.get(GroupResource::core("nodes"), NamespacedName::cluster(node)) else {
             return Err(review.forbidden(&format!("node {node:?} not found")));
         };
         let declared = read::texts(&found, "status.declaredFeatures");

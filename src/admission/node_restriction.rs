@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use authz::node::own_claim;
 use authz::{Authorizer, Decision};
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::Status;
 use registry::trusted::MIRROR;
@@ -33,9 +34,9 @@ impl Plugin for NodeRestriction {
         if node.is_empty() {
             return Err(review.forbidden(&format!("could not determine node from user {:?}", a.user.name)));
         }
-        let evicts = a.is_subresource("", "pods", "eviction");
-        if evicts && review.lookup.sure("", "pods", &a.namespace, &a.name).await.is_none() {
-            return Err(Status::not_found("", "pods", &a.name));
+        let evicts = a.is_subresource(GroupResource::core("pods"), "eviction");
+        if evicts && review.lookup.sure(GroupResource::core("pods"), a.namespaced_name()).await.is_none() {
+            return Err(Status::not_found(GroupResource::core("pods"), &a.name));
         }
         let verdict = match (a.group.as_str(), a.resource.as_str(), a.subresource.as_str()) {
             ("", "pods", "") => pod(review, node).await,
@@ -107,7 +108,7 @@ async fn owners(review: &Review<'_>, node: &str) -> Verdict {
     if review.object["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] == true {
         return Err(format!("node {node:?} must not set blockOwnerDeletion on an owner reference"));
     }
-    match review.lookup.sure("", "nodes", "", node).await {
+    match review.lookup.sure(GroupResource::core("nodes"), NamespacedName::cluster(node)).await {
         Some(stored) if meta::uid(&stored) == owner.uid => Ok(()),
         _ => Err(format!("node {node:?} UID mismatch: expected {:?}", owner.uid)),
     }
@@ -125,7 +126,7 @@ async fn on_node(review: &Review<'_>, node: &str, removal: Removal) -> Verdict {
     // What goes is the stored object that the verb has read; only an eviction has none, and that asks for the pod.
     let pod = match review.old {
         Some(old) => Some(old.clone()),
-        None => review.lookup.sure("", "pods", &a.namespace, &a.name).await.map(|pod| (*pod).clone()),
+        None => review.lookup.sure(GroupResource::core("pods"), a.namespaced_name()).await.map(|pod| (*pod).clone()),
     };
     match pod {
         Some(pod) if pod["spec"]["nodeName"] == node => Ok(()),
@@ -294,7 +295,11 @@ async fn token(review: &Review<'_>, node: &str) -> Verdict {
         return Err("node requested token with a pod binding without a uid".to_owned());
     }
     let name = reference["name"].as_str().unwrap_or_default();
-    match review.lookup.sure("", "pods", &review.attributes.namespace, name).await {
+    match review
+        .lookup
+        .sure(GroupResource::core("pods"), NamespacedName { namespace: &review.attributes.namespace, name })
+        .await
+    {
         None => Err(format!("pods {name:?} not found")),
         Some(pod) if meta::uid(&pod) != reference["uid"] => Err(format!(
             "the UID in the bound object reference ({}) does not match the UID in record. The object might have been \
@@ -323,11 +328,13 @@ impl NodeRestriction {
         for (group, resource) in
             [("", "persistentvolumeclaims"), ("", "persistentvolumes"), ("storage.k8s.io", "csidrivers")]
         {
-            review.lookup.load(group, resource).await;
+            review.lookup.load(GroupResource { group, resource }).await;
         }
         let name = spec["boundObjectRef"]["name"].as_str().unwrap_or_default();
-        let pod =
-            review.lookup.get("", "pods", &a.namespace, name).ok_or_else(|| format!("pods {name:?} not found"))?;
+        let pod = review
+            .lookup
+            .get(GroupResource::core("pods"), NamespacedName { namespace: &a.namespace, name })
+            .ok_or_else(|| format!("pods {name:?} not found"))?;
         if names_audience(review, &pod, audience) {
             return Ok(());
         }
@@ -356,12 +363,20 @@ impl NodeRestriction {
 fn names_audience(review: &Review<'_>, pod: &Value, audience: &str) -> bool {
     let said = |token: &Value| token["audience"].as_str().unwrap_or_default() == audience;
     let driver_wants = |driver: &str| {
-        let driver = review.lookup.get("storage.k8s.io", "csidrivers", "", driver);
+        let driver = review
+            .lookup
+            .get(GroupResource { group: "storage.k8s.io", resource: "csidrivers" }, NamespacedName::cluster(driver));
         driver.is_some_and(|driver| driver["spec"]["tokenRequests"].as_array().into_iter().flatten().any(said))
     };
     let claimed = |claim: &str| {
-        let claim = review.lookup.get("", "persistentvolumeclaims", meta::namespace(pod), claim)?;
-        let volume = review.lookup.get("", "persistentvolumes", "", claim["spec"]["volumeName"].as_str()?)?;
+        let claim = review.lookup.get(
+            GroupResource::core("persistentvolumeclaims"),
+            NamespacedName { namespace: meta::namespace(pod), name: claim },
+        )?;
+        let volume = review.lookup.get(
+            GroupResource::core("persistentvolumes"),
+            NamespacedName::cluster(claim["spec"]["volumeName"].as_str()?),
+        )?;
         volume["spec"]["csi"]["driver"].as_str().map(str::to_owned)
     };
     pod["spec"]["volumes"].as_array().into_iter().flatten().any(|volume| {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::Status;
 use registry::strict::known;
@@ -55,8 +56,10 @@ pub struct PodNodeSelector(pub Selectors);
 impl PodNodeSelector {
     fn of_namespace(&self, review: &Review<'_>) -> Result<Labels, Status> {
         let name = &review.attributes.namespace;
-        let namespace =
-            review.lookup.get("", "namespaces", "", name).ok_or_else(|| Status::not_found("", "namespaces", name))?;
+        let namespace = review
+            .lookup
+            .get(GroupResource::core("namespaces"), NamespacedName::cluster(name))
+            .ok_or_else(|| Status::not_found(GroupResource::core("namespaces"), name))?;
         match meta::annotation(&namespace, ANNOTATION) {
             Some(text) => labels(text).map_err(|why| review.forbidden(&why.to_string())),
             None => Ok(self.0.0.get(DEFAULT).cloned().unwrap_or_default()),
@@ -71,7 +74,7 @@ impl Plugin for PodNodeSelector {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        operation == Operation::Create && a.is("", "pods")
+        operation == Operation::Create && a.is(GroupResource::core("pods"))
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use model::quantity::Quantity;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::{Cause, Status};
 use schema::read;
@@ -27,7 +28,7 @@ impl Plugin for PodResizeValidator {
         if name.is_empty() || review.old.is_none_or(|old| old["spec"] == review.object["spec"]) {
             return Ok(());
         }
-        let Some(node) = review.lookup.get("", "nodes", "", name) else {
+        let Some(node) = review.lookup.get(GroupResource::core("nodes"), NamespacedName::cluster(name)) else {
             return Err(review.forbidden(&format!("node {name:?} not found")));
         };
         let refused = |reason: &str, why: &str| {

@@ -6,7 +6,7 @@ mod namespace;
 mod policy;
 
 use async_trait::async_trait;
-use model::reference::GroupResource;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::Status;
 use serde_json::Value;
@@ -29,9 +29,9 @@ impl Plugin for PodSecurity {
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
         let pods =
             a.group.is_empty() && a.resource == "pods" && matches!(a.subresource.as_str(), "" | "ephemeralcontainers");
-        let template =
-            a.subresource.is_empty() && template_of(GroupResource { group: &a.group, resource: &a.resource }).is_some();
-        matches!(operation, Operation::Create | Operation::Update) && (pods || template || a.is("", "namespaces"))
+        let template = a.subresource.is_empty() && template_of(a.group_resource()).is_some();
+        matches!(operation, Operation::Create | Operation::Update)
+            && (pods || template || a.is(GroupResource::core("namespaces")))
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
@@ -44,9 +44,16 @@ impl Plugin for PodSecurity {
             a.trail.note(&format!("{LABELS}/exempt"), why);
             return Ok(());
         }
-        let is_pod = a.is("", "pods") || a.is_subresource("", "pods", "ephemeralcontainers");
-        let Some(namespace) = review.lookup.sure("", "namespaces", "", &a.namespace).await else {
-            return if is_pod { Err(Status::not_found("", "namespaces", &a.namespace)) } else { Ok(()) };
+        let is_pod =
+            a.is(GroupResource::core("pods")) || a.is_subresource(GroupResource::core("pods"), "ephemeralcontainers");
+        let Some(namespace) =
+            review.lookup.sure(GroupResource::core("namespaces"), NamespacedName::cluster(&a.namespace)).await
+        else {
+            return if is_pod {
+                Err(Status::not_found(GroupResource::core("namespaces"), &a.namespace))
+            } else {
+                Ok(())
+            };
         };
         let (policy, unreadable) = Policy::of(&namespace, &self.0.defaults);
         for cause in &unreadable {

@@ -1,6 +1,7 @@
 //! Upstream's published cases, where they are present, texts, versions and labels.
 
 use model::meta;
+use model::reference::GroupResource;
 use registry::memory::Objects;
 use registry::user::UserInfo;
 use serde_json::json;
@@ -217,11 +218,11 @@ async fn whoever_makes_a_namespace_stricter_hears_which_pods_break_it() {
     let objects = || {
         let mut objects = Objects::default();
         for (name, owner) in [("web-1", "rs"), ("web-2", "rs"), ("alone", "")] {
-            objects.put("", "pods", pod(name, owner, "i"));
+            objects.put(GroupResource::core("pods"), pod(name, owner, "i"));
         }
         let mut privileged = pod("zz", "", "i");
         privileged["spec"]["containers"][0]["securityContext"]["privileged"] = json!(true);
-        objects.put("", "pods", privileged);
+        objects.put(GroupResource::core("pods"), privileged);
         objects
     };
     let change =
@@ -251,7 +252,8 @@ async fn whoever_makes_a_namespace_stricter_hears_which_pods_break_it() {
 async fn a_workload_is_warned_of_what_its_pods_will_be_refused_for() {
     let objects = || {
         let mut objects = Objects::default();
-        objects.put("", "namespaces", labelled(&[("enforce", "baseline"), ("enforce-version", "v1.30")]));
+        objects
+            .put(GroupResource::core("namespaces"), labelled(&[("enforce", "baseline"), ("enforce-version", "v1.30")]));
         objects
     };
     let template = json!({"metadata": {"name": "d"}, "spec": {"template": pod("", "", "i")}});

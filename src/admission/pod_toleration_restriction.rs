@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::Status;
 use registry::strict::known;
@@ -59,7 +60,7 @@ impl Plugin for PodTolerationRestriction {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        a.is("", "pods") && matches!(operation, Operation::Create | Operation::Update)
+        a.is(GroupResource::core("pods")) && matches!(operation, Operation::Create | Operation::Update)
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
@@ -102,7 +103,10 @@ impl Plugin for PodTolerationRestriction {
 
 fn namespace(review: &Review<'_>) -> Result<Arc<Value>, Status> {
     let name = &review.attributes.namespace;
-    review.lookup.get("", "namespaces", "", name).ok_or_else(|| Status::not_found("", "namespaces", name))
+    review
+        .lookup
+        .get(GroupResource::core("namespaces"), NamespacedName::cluster(name))
+        .ok_or_else(|| Status::not_found(GroupResource::core("namespaces"), name))
 }
 
 /// The tolerations that an annotation lists; an empty one is an empty list.

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::Status;
 
@@ -26,8 +27,8 @@ impl Plugin for PodTopologyLabels {
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
         let path = if review.kind == "Binding" { "target.name" } else { "spec.nodeName" };
-        let node =
-            schema::read::some_text(review.object, path).and_then(|node| review.lookup.get("", "nodes", "", node));
+        let node = schema::read::some_text(review.object, path)
+            .and_then(|node| review.lookup.get(GroupResource::core("nodes"), NamespacedName::cluster(node)));
         for label in LABELS {
             if let Some(value) = node.as_ref().and_then(|node| meta::label(node, label)) {
                 meta::set_label(review.object, label, value);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::lookup::Lookup;
 use registry::status::Status;
@@ -24,7 +25,7 @@ impl Plugin for Priority {
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
         matches!(operation, Operation::Create | Operation::Update)
-            && (a.is("", "pods") || a.is(GROUP, "priorityclasses"))
+            && (a.is(GroupResource::core("pods")) || a.is(GroupResource { group: GROUP, resource: "priorityclasses" }))
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
@@ -55,7 +56,7 @@ impl Plugin for Priority {
 }
 
 fn default_class(lookup: &dyn Lookup) -> Option<Arc<Value>> {
-    let classes = lookup.list(GROUP, "priorityclasses", None);
+    let classes = lookup.list(GroupResource { group: GROUP, resource: "priorityclasses" }, None);
     classes.into_iter().filter(|class| class["globalDefault"] == true).min_by_key(|class| class["value"].as_i64())
 }
 
@@ -77,7 +78,13 @@ async fn resolve(review: &mut Review<'_>) -> Result<(), Status> {
         default_class(review.lookup)
     } else {
         let why = format!("no PriorityClass with name {asked} was found");
-        Some(review.lookup.sure(GROUP, "priorityclasses", "", asked).await.ok_or_else(|| review.forbidden(&why))?)
+        Some(
+            review
+                .lookup
+                .sure(GroupResource { group: GROUP, resource: "priorityclasses" }, NamespacedName::cluster(asked))
+                .await
+                .ok_or_else(|| review.forbidden(&why))?,
+        )
     };
     let priority = class.as_ref().and_then(|class| class["value"].as_i64()).unwrap_or(0);
     let policy = class

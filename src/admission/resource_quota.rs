@@ -58,9 +58,10 @@ impl Plugin for ResourceQuota {
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
         let (a, now) = (review.attributes, self.clock.now());
         let objects = self.objects.as_deref();
-        review.lookup.load("", "resourcequotas").await;
-        known(objects, GroupResource::core("resourcequotas"))?;
-        let mut quotas = review.lookup.list("", "resourcequotas", Some(&a.namespace));
+        let of_quotas = GroupResource::core("resourcequotas");
+        review.lookup.load(of_quotas).await;
+        known(objects, of_quotas)?;
+        let mut quotas = review.lookup.list(of_quotas, Some(&a.namespace));
         quotas.retain(|quota| quota::in_scope(quota, &a.resource, review.object));
         for quota in &quotas {
             complete(review, quota)?;
@@ -69,7 +70,7 @@ impl Plugin for ResourceQuota {
         if quotas.is_empty() {
             return Ok(());
         }
-        review.lookup.load(&a.group, &a.resource).await;
+        review.lookup.load(a.group_resource()).await;
         let judge_all = |coming: &[Coming]| {
             known(objects, GroupResource { group: &a.group, resource: &a.resource })?;
             quotas.iter().try_for_each(|quota| judge(review, &self.tallies, quota, coming, now))
@@ -87,7 +88,7 @@ impl Plugin for ResourceQuota {
 
 /// Refuses what cannot be counted now: an empty cache would say that nothing is used.
 fn known(objects: Option<&Objects>, of: GroupResource<'_>) -> Result<(), Status> {
-    let is_known = objects.is_none_or(|objects| objects.cache.kind(of.group, of.resource).is_ready());
+    let is_known = objects.is_none_or(|objects| objects.cache.kind(of).is_ready());
     if is_known { Ok(()) } else { Err(store::error::Error::TimedOut.into()) }
 }
 

@@ -1,6 +1,7 @@
 //! A pod's runtime class brings its overhead and the nodes that have the runtime.
 
 use async_trait::async_trait;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::Status;
 use serde_json::{Value, json};
@@ -17,12 +18,16 @@ impl Plugin for RuntimeClass {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        operation == Operation::Create && a.is("", "pods")
+        operation == Operation::Create && a.is(GroupResource::core("pods"))
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
         let Some(name) = review.object["spec"]["runtimeClassName"].as_str() else { return Ok(()) };
-        let Some(class) = review.lookup.sure("node.k8s.io", "runtimeclasses", "", name).await else {
+        let Some(class) = review
+            .lookup
+            .sure(GroupResource { group: "node.k8s.io", resource: "runtimeclasses" }, NamespacedName::cluster(name))
+            .await
+        else {
             return Err(review.forbidden(&format!("pod rejected: RuntimeClass {name:?} not found")));
         };
         let overhead = &class["overhead"]["podFixed"];
@@ -66,9 +71,11 @@ impl Plugin for RuntimeClass {
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
         let spec = &review.object["spec"];
         let given = spec["overhead"].as_object().is_some_and(|overhead| !overhead.is_empty());
-        let class = spec["runtimeClassName"]
-            .as_str()
-            .and_then(|name| review.lookup.get("node.k8s.io", "runtimeclasses", "", name));
+        let class = spec["runtimeClassName"].as_str().and_then(|name| {
+            review
+                .lookup
+                .get(GroupResource { group: "node.k8s.io", resource: "runtimeclasses" }, NamespacedName::cluster(name))
+        });
         if given && !class.is_some_and(|class| class["overhead"]["podFixed"].is_object()) {
             return Err(
                 review.forbidden("pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")

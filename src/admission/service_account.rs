@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use authn::issue::WARN_ONLY_LIFE_SECS;
 use base::rng::Rng;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::Status;
 use registry::trusted::MIRROR;
@@ -35,7 +36,7 @@ impl Plugin for ServiceAccount {
             && a.resource == "pods"
             && a.subresource == "ephemeralcontainers"
             && operation == Operation::Update;
-        late || (a.is("", "pods") && operation == Operation::Create)
+        late || (a.is(GroupResource::core("pods")) && operation == Operation::Create)
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {
@@ -83,7 +84,11 @@ impl Plugin for ServiceAccount {
 async fn find(review: &Review<'_>, name: &str) -> Result<Arc<Value>, Status> {
     let namespace = &review.attributes.namespace;
     let why = || format!("error looking up service account {namespace}/{name}: serviceaccount {name:?} not found");
-    review.lookup.sure("", "serviceaccounts", namespace, name).await.ok_or_else(|| review.forbidden(&why()))
+    review
+        .lookup
+        .sure(GroupResource::core("serviceaccounts"), NamespacedName { namespace, name })
+        .await
+        .ok_or_else(|| review.forbidden(&why()))
 }
 
 /// The same, but a new namespace gets a moment for its default account: whoever makes both a namespace and a pod is
@@ -92,7 +97,7 @@ async fn find_soon(review: &Review<'_>, name: &str) -> Result<Arc<Value>, Status
     if name != "default" {
         return find(review, name).await;
     }
-    let mut changed = review.lookup.changed("", "serviceaccounts");
+    let mut changed = review.lookup.changed(GroupResource::core("serviceaccounts"));
     let arrives = async {
         // Marked as seen before the look: an account that comes after it wakes us.
         while changed.has_changed().is_ok() {

@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use model::meta;
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::status::Status;
 
@@ -17,7 +18,8 @@ impl Plugin for StorageObjectInUseProtection {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        operation == Operation::Create && (a.is("", "persistentvolumes") || a.is("", "persistentvolumeclaims"))
+        operation == Operation::Create
+            && (a.is(GroupResource::core("persistentvolumes")) || a.is(GroupResource::core("persistentvolumeclaims")))
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {

@@ -1,6 +1,7 @@
 //! A new node takes no pods until it has said that it is ready.
 
 use async_trait::async_trait;
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use serde_json::{Value, json};
@@ -19,7 +20,7 @@ impl Plugin for TaintNodesByCondition {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        operation == Operation::Create && a.is("", "nodes")
+        operation == Operation::Create && a.is(GroupResource::core("nodes"))
     }
 
     async fn admit(&self, review: &mut Review<'_>) -> Result<(), Status> {

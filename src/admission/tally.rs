@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use base::sync::Mutex;
 use jiff::Timestamp;
+use model::reference::GroupResource;
 use registry::cache::entry::Entry;
 use registry::lookup::{Lookup, Mark, News};
 use registry::status::Status;
@@ -135,7 +136,12 @@ impl Tallies {
     ) -> Result<(Sums, Vec<Option<Value>>), Status> {
         let tally = self.tally(counted.key());
         let mut tally = tally.lock();
-        let since = lookup.since(counted.group, counted.resource, counted.namespace, tally.mark.as_ref(), names)?;
+        let since = lookup.since(
+            GroupResource { group: counted.group, resource: counted.resource },
+            counted.namespace,
+            tally.mark.as_ref(),
+            names,
+        )?;
         match since.news {
             News::All(entries) => {
                 tally.begin();
@@ -176,6 +182,7 @@ mod tests {
     use store::{Op, Storage, Txn};
 
     use super::*;
+    use model::reference::NamespacedName;
     use registry::cache::Cache;
     use registry::catalogs::Catalogs;
     use registry::keys;
@@ -198,14 +205,15 @@ mod tests {
                 store::Config { dir: dir.path().join("db"), birth, network: None, rng, bounds: Bounds::SHIPPED };
             let store = Store::open(config, &group).await.unwrap();
             let cache = Cache::start(Arc::clone(&store) as Arc<dyn Storage>, Arc::new(Catalogs::default()), &group);
-            cache.load("", "pods").await;
+            cache.load(GroupResource::core("pods")).await;
             Fixture { _dir: dir, store, cache, group, tallies: Tallies::default(), quota }
         }
 
         /// Writes pods, or deletes those that have no body, in one transaction.
         async fn write(&self, namespace: &str, pods: impl IntoIterator<Item = (String, Option<Value>)>) {
             let ops = pods.into_iter().map(|(name, pod)| {
-                let key = Bytes::from(keys::object("", "pods", namespace, &name));
+                let key =
+                    Bytes::from(keys::object(GroupResource::core("pods"), NamespacedName { namespace, name: &name }));
                 match pod {
                     Some(mut pod) => {
                         pod["metadata"]["name"] = name.into();
@@ -224,7 +232,7 @@ mod tests {
             let (sums, _) = self.tallies.used(&*self.cache, &counted, &[], now).unwrap();
             // What is kept is what counting all of them gives.
             let mut counted_anew = Usage::new();
-            for pod in self.cache.list("", "pods", Some("n")) {
+            for pod in self.cache.list(GroupResource::core("pods"), Some("n")) {
                 quota::add(&mut counted_anew, counted.usage_of(&pod, now));
             }
             let used = sums.total();
@@ -313,7 +321,7 @@ mod tests {
         f.write("n", [("b".to_owned(), pod("1"))]).await;
         f.cache.forget_until(u64::MAX);
         assert_eq!(f.used("pods", NOW), "2");
-        f.cache.kind("", "pods").reset();
+        f.cache.kind(GroupResource::core("pods")).reset();
         let counted = Counted { quota: &f.quota, group: "", resource: "pods", namespace: "n" };
         assert!(f.tallies.used(&*f.cache, &counted, &[], NOW).is_err(), "what was known last is no count");
         f.group.shutdown().await;

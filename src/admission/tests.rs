@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use base::rng::Rng;
+use model::reference::GroupResource;
 use registry::memory::Objects;
 use registry::user::UserInfo;
 use serde_json::{Value, json};
@@ -31,7 +32,7 @@ fn case(operation: Operation, resource: &str, name: &str, object: Value) -> Case
 
 impl Case {
     fn with(mut self, group: &'static str, resource: &'static str, object: Value) -> Case {
-        self.objects.put(group, resource, object);
+        self.objects.put(GroupResource { group, resource }, object);
         self
     }
 

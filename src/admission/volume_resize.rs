@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use model::quantity::Quantity;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::Status;
 
@@ -17,7 +18,7 @@ impl Plugin for PersistentVolumeClaimResize {
     }
 
     fn handles(&self, operation: Operation, a: &Attributes) -> bool {
-        operation == Operation::Update && a.is("", "persistentvolumeclaims")
+        operation == Operation::Update && a.is(GroupResource::core("persistentvolumeclaims"))
     }
 
     async fn validate(&self, review: &Review<'_>) -> Result<(), Status> {
@@ -33,7 +34,7 @@ impl Plugin for PersistentVolumeClaimResize {
         let class = review.object["spec"]["storageClassName"].as_str().unwrap_or_default();
         let grows = review
             .lookup
-            .get("storage.k8s.io", "storageclasses", "", class)
+            .get(GroupResource { group: "storage.k8s.io", resource: "storageclasses" }, NamespacedName::cluster(class))
             .is_some_and(|class| class["allowVolumeExpansion"] == true);
         if grows {
             return Ok(());

@@ -4,6 +4,8 @@
 //! ignored.
 
 mod absent;
+pub mod error;
+pub mod values;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,6 +15,10 @@ use admission::names;
 use authn::oidc::Oidc;
 
 use crate::arguments::absent::{FIXED, NOT_HERE};
+use crate::arguments::error::{ArgumentError, FlagError};
+use crate::arguments::values::{
+    authorities, duration, list, modes, number, one_of, path, plugins, runtime_config, switch,
+};
 
 /// Arguments, beyond the defaults.
 #[derive(Clone, Debug, PartialEq)]
@@ -155,19 +161,21 @@ impl Default for Arguments {
 impl Arguments {
     /// Reads `name=value` texts, with or without dashes; a later one of the same name wins, lists excepted.
     ///
-    /// Errors: a text that names the flag.
-    pub fn parse(args: &[String]) -> Result<Arguments, String> {
+    /// Errors: a flag is refused; the error names it.
+    pub fn parse(args: &[String]) -> Result<Arguments, ArgumentError> {
         let mut out = Arguments::default();
         for arg in args {
             let arg = arg.trim_start_matches('-');
             let (name, value) = arg.split_once('=').unwrap_or((arg, "true"));
-            out.set(name, value).map_err(|why| format!("--kube-apiserver-arg={name}: {why}"))?;
+            let refused = |source| ArgumentError::Flag { name: name.to_owned(), source };
+            out.set(Given { name, value }).map_err(refused)?;
         }
         out.check()?;
         Ok(out)
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+    fn set(&mut self, given: Given<'_>) -> Result<(), FlagError> {
+        let Given { name, value } = given;
         let file = || path(value).map(Some);
         match name {
             "token-auth-file" => self.token_auth_file = file()?,
@@ -188,8 +196,7 @@ impl Arguments {
             "enable-admission-plugins" => self.plugins.0.extend(plugins(value)?),
             "disable-admission-plugins" => self.plugins.1.extend(plugins(value)?),
             "admission-control-config-file" => {
-                self.admission = AdmissionConfiguration::read(&PathBuf::from(value))
-                    .map_err(|err| base::chain::Chain(&err).to_string())?;
+                self.admission = AdmissionConfiguration::read(&PathBuf::from(value)).map_err(FlagError::of)?;
             }
             "encryption-provider-config" => self.encryption_config = file()?,
             "max-requests-inflight" => self.inflight.0 = number(value)?,
@@ -200,84 +207,79 @@ impl Arguments {
             "min-request-timeout" => self.min_request_timeout = Duration::from_secs(number(value)?),
             "default-not-ready-toleration-seconds" => self.tolerations_secs.0 = number(value)?,
             "default-unreachable-toleration-seconds" => self.tolerations_secs.1 = number(value)?,
-            "feature-gates" => schema::gates::check(value)?,
+            "feature-gates" => schema::gates::check(value).map_err(FlagError::of)?,
             "runtime-config" => runtime_config(value)?,
-            "tls-min-version" => self.tls.set_min_version(value).map_err(|err| err.to_string())?,
-            "tls-cipher-suites" => self.tls.set_suites(&list(value)).map_err(|err| err.to_string())?,
-            _ if name.starts_with("service-account-") && self.accounts.set(name, value)? => {}
-            _ if name.starts_with("oidc-") => {
-                self.oidc.set(name, value).map_err(|err| base::chain::Chain(&err).to_string())?;
-            }
+            "tls-min-version" => self.tls.set_min_version(value).map_err(FlagError::of)?,
+            "tls-cipher-suites" => self.tls.set_suites(&list(value)).map_err(FlagError::of)?,
+            _ if name.starts_with("service-account-") && self.accounts.set(given)? => {}
+            _ if name.starts_with("oidc-") => return self.oidc.set(name, value).map_err(FlagError::of),
             _ if FIXED.iter().any(|(n, v)| *n == name && v.eq_ignore_ascii_case(value)) => {}
-            _ if name.starts_with("audit-") && self.audit.set(name, value)? => {}
+            _ if name.starts_with("audit-") && self.audit.set(given)? => {}
             _ => return Err(refusal(name)),
         }
         Ok(())
     }
 
-    fn check(&self) -> Result<(), String> {
+    /// Refuses flags that go together and do not come together, and the other way round.
+    fn check(&self) -> Result<(), ArgumentError> {
         let has = |mode: &str| self.authorization_modes.iter().any(|m| m == mode);
         if has("ABAC") != self.abac_file.is_some() {
-            return Err(
-                "--kube-apiserver-arg: authorization-mode=ABAC and authorization-policy-file go together".to_owned()
-            );
+            return Err(ArgumentError::Apart { one: "authorization-mode=ABAC", other: "authorization-policy-file" });
         }
         if has("Webhook") != self.authorization_webhook.is_some() {
-            return Err(
-                "--kube-apiserver-arg: authorization-mode=Webhook and authorization-webhook-config-file go together"
-                    .to_owned(),
-            );
+            return Err(ArgumentError::Apart {
+                one: "authorization-mode=Webhook",
+                other: "authorization-webhook-config-file",
+            });
         }
         for (plugin, configured) in [
             ("EventRateLimit", !self.admission.event_limits.is_empty()),
             ("ImagePolicyWebhook", self.admission.image_policy.is_some()),
         ] {
             if names::runs(plugin, &self.plugins) && !configured {
-                return Err(format!(
-                    "--kube-apiserver-arg: enable-admission-plugins={plugin} wants its configuration in admission-control-config-file"
-                ));
+                return Err(ArgumentError::Unconfigured { plugin });
             }
         }
         let default = Arguments::default();
         if self.authorization_config.is_some() && self.authorization_modes != default.authorization_modes {
-            return Err("--kube-apiserver-arg: authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags are defined".to_owned());
+            return Err(ArgumentError::TwoAuthorizations);
         }
         if (self.audit.log_path.is_some() || self.audit.webhook.is_some()) && self.audit.policy_file.is_none() {
-            return Err(
-                "--kube-apiserver-arg: an audit backend without audit-policy-file would log nothing: give a policy"
-                    .to_owned(),
-            );
+            return Err(ArgumentError::NoAuditPolicy);
         }
         if self.authentication_config.is_some() && !self.oidc.issuer_url.is_empty() {
-            return Err(
-                "--kube-apiserver-arg: authentication-config and oidc-* can not be specified together".to_owned()
-            );
+            return Err(ArgumentError::TwoAuthentications);
         }
         if self.oidc.issuer_url.is_empty() != self.oidc.client_id.is_empty() {
-            return Err(
-                "--kube-apiserver-arg: oidc-issuer-url and oidc-client-id must be specified together".to_owned()
-            );
+            return Err(ArgumentError::HalfAnIssuer);
         }
         Ok(())
     }
 }
 
-fn refusal(name: &str) -> String {
-    if NOT_HERE.contains(&name) || FIXED.iter().any(|(n, _)| *n == name) {
-        return "kube-apiserver knows this flag, kedge has no such setting; remove it (kedge's own flags are in kedge server --help)"
-            .to_owned();
-    }
-    "unknown flag".to_owned()
+/// One argument, taken apart.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    name: &'a str,
+    value: &'a str,
+}
+
+fn refusal(name: &str) -> FlagError {
+    let is_upstreams = NOT_HERE.contains(&name) || FIXED.iter().any(|(n, _)| *n == name);
+    if is_upstreams { FlagError::NotHere } else { FlagError::Unknown }
 }
 
 impl Accounts {
-    /// What is in the files of `service-account-signing-key-file` and of each `service-account-key-file`.
+    /// Contents of the file of `service-account-signing-key-file` and of each `service-account-key-file`.
     ///
-    /// Errors: a text that names the flag and the file.
-    pub fn read_keys(&self) -> Result<(Option<String>, Vec<String>), String> {
-        let read = |flag: &str, path: &PathBuf| {
-            std::fs::read_to_string(path)
-                .map_err(|err| format!("--kube-apiserver-arg={flag}: cannot read {}: {err}", path.display()))
+    /// Errors: one cannot be read; the error names the flag and the file.
+    pub fn read_keys(&self) -> Result<(Option<String>, Vec<String>), ArgumentError> {
+        let read = |flag: &'static str, path: &PathBuf| {
+            std::fs::read_to_string(path).map_err(|source| ArgumentError::Unreadable {
+                flag,
+                path: path.clone(),
+                source,
+            })
         };
         let signing =
             self.signing_key.as_ref().map(|path| read("service-account-signing-key-file", path)).transpose()?;
@@ -287,26 +289,25 @@ impl Accounts {
     }
 
     /// False for a flag that is not among ours.
-    fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
+    fn set(&mut self, given: Given<'_>) -> Result<bool, FlagError> {
+        let Given { name, value } = given;
         match name {
             // As upstream: a text with a colon must be a URL.
             "service-account-issuer" if value.is_empty() || (value.contains(':') && !is_url(value)) => {
-                return Err(format!("service-account-issuer {value:?} contained a ':' but was not a valid URL"));
+                return Err(FlagError::Issuer(value.to_owned()));
             }
             "service-account-issuer" => self.issuers.push(value.to_owned()),
             "service-account-signing-key-file" => self.signing_key = Some(path(value)?),
             "service-account-key-file" => self.keys.push(path(value)?),
             "service-account-jwks-uri" if !value.starts_with("https://") => {
-                return Err(format!("service-account-jwks-uri requires https scheme, parsed as: {value}"));
+                return Err(FlagError::PlainKeys(value.to_owned()));
             }
             "service-account-jwks-uri" => value.clone_into(&mut self.jwks_uri),
             "service-account-extend-token-expiration" => self.as_short_as_asked = !switch(value)?,
             "service-account-max-token-expiration" => {
                 let secs = i64::try_from(duration(value)?.as_secs()).unwrap_or(i64::MAX);
                 if !(3600..=1 << 32).contains(&secs) {
-                    return Err(
-                        "the service-account-max-token-expiration must be between 1 hour and 2^32 seconds".to_owned()
-                    );
+                    return Err(FlagError::TokenLife);
                 }
                 self.life_secs_max = Some(secs);
             }
@@ -316,17 +317,14 @@ impl Accounts {
     }
 }
 
-fn path(value: &str) -> Result<PathBuf, String> {
-    if value.is_empty() { Err("wants a file".to_owned()) } else { Ok(PathBuf::from(value)) }
-}
-
 fn is_url(text: &str) -> bool {
     text.parse::<http::Uri>().is_ok_and(|uri| uri.scheme().is_some() && uri.host().is_some())
 }
 
 impl Audit {
     /// False for a flag that is not among ours.
-    fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
+    fn set(&mut self, given: Given<'_>) -> Result<bool, FlagError> {
+        let Given { name, value } = given;
         match name {
             "audit-policy-file" => self.policy_file = Some(value.into()),
             "audit-log-path" => self.log_path = Some(value.into()),
@@ -342,103 +340,13 @@ impl Audit {
     }
 }
 
-fn list(value: &str) -> Vec<String> {
-    value.split(',').map(str::trim).filter(|v| !v.is_empty()).map(str::to_owned).collect()
-}
-
-fn switch(value: &str) -> Result<bool, String> {
-    match value.to_ascii_lowercase().as_str() {
-        "true" | "1" | "t" => Ok(true),
-        "false" | "0" | "f" => Ok(false),
-        _ => Err(format!("{value:?} is not true or false")),
-    }
-}
-
-/// The text of a file of certificates.
-fn authorities(path: &str) -> Result<String, String> {
-    let text = std::fs::read_to_string(path).map_err(|err| format!("cannot read {path}: {err}"))?;
-    match pki::bundle::Bundle::from_pem(&text) {
-        Ok(_) => Ok(text),
-        Err(err) => Err(format!("{path}: {}", base::chain::Chain(&err))),
-    }
-}
-
-fn one_of(value: &str, of: &[&str]) -> Result<String, String> {
-    if of.contains(&value) { Ok(value.to_owned()) } else { Err(format!("{value:?} is none of {}", of.join(", "))) }
-}
-
-fn modes(value: &str) -> Result<Vec<String>, String> {
-    let known = ["AlwaysAllow", "AlwaysDeny", "ABAC", "Webhook", "RBAC", "Node"];
-    let modes = list(value);
-    match modes.iter().enumerate().find(|(at, mode)| !known.contains(&mode.as_str()) || modes[..*at].contains(mode)) {
-        Some((_, mode)) if known.contains(&mode.as_str()) => Err(format!("{mode} is specified more than once")),
-        Some((_, mode)) => Err(format!("{mode:?} is not a valid mode: want some of {}", known.join(","))),
-        None if modes.is_empty() => Err("at least one authorization-mode must be passed".to_owned()),
-        None => Ok(modes),
-    }
-}
-
-/// Names of admission plugins, each of which must exist here.
-fn plugins(value: &str) -> Result<Vec<String>, String> {
-    let names = list(value);
-    names.iter().try_for_each(|name| names::known(name)).map_err(|err| err.to_string())?;
-    Ok(names)
-}
-
-/// Which APIs are served: all of them, always. What asks for that is satisfied.
-fn runtime_config(value: &str) -> Result<(), String> {
-    for pair in list(value) {
-        let (what, wanted) = pair.split_once('=').unwrap_or((&pair, "true"));
-        let groups = schema::catalog::Catalog::builtin().groups();
-        let served = groups.iter().any(|g| g.versions.iter().any(|v| schema::table::api_version(&g.name, v) == what));
-        if !served && !matches!(what, "api/all" | "api/ga" | "api/beta" | "api/alpha" | "api/legacy") {
-            return Err(format!("unknown api groups {what}"));
-        }
-        if !switch(wanted)? {
-            return Err(format!("kedge serves every version of v1.36, {what} cannot be switched off"));
-        }
-    }
-    Ok(())
-}
-
-fn number<N: std::str::FromStr>(value: &str) -> Result<N, String> {
-    value.parse().map_err(|_| format!("{value:?} is not a number"))
-}
-
-/// Go's durations: `1h30m`, `90s`, `1500ms`.
-pub fn duration(value: &str) -> Result<Duration, String> {
-    let bad = || format!("{value:?} is no duration such as 1h30m");
-    let mut total = Duration::ZERO;
-    let mut rest = value;
-    if rest.is_empty() {
-        return Err(bad());
-    }
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(bad)?;
-        let amount: f64 = rest[..digits].parse().map_err(|_| bad())?;
-        rest = &rest[digits..];
-        let unit = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
-        let seconds = match &rest[..unit] {
-            "ns" => 1e-9,
-            "us" | "µs" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return Err(bad()),
-        };
-        total += Duration::try_from_secs_f64(amount * seconds).map_err(|_| bad())?;
-        rest = &rest[unit..];
-    }
-    Ok(total)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn parse(args: &[&str]) -> Result<Arguments, String> {
-        Arguments::parse(&args.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>())
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        Arguments::parse(&args).map_err(|err| base::chain::Chain(&err).to_string())
     }
 
     #[test]
@@ -492,9 +400,87 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_needs_another_says_so() {
-        assert!(parse(&["authorization-mode=ABAC"]).unwrap_err().contains("authorization-policy-file"));
-        assert!(parse(&["audit-log-path=-"]).unwrap_err().contains("audit-policy-file"));
+    fn flags_that_go_together_say_so_when_they_do_not_come_together() {
+        for (args, expected) in [
+            (&["authorization-mode=ABAC"][..], "authorization-mode=ABAC and authorization-policy-file go together"),
+            (&["authorization-policy-file=x"], "authorization-mode=ABAC and authorization-policy-file go together"),
+            (
+                &["authorization-mode=Webhook"],
+                "authorization-mode=Webhook and authorization-webhook-config-file go together",
+            ),
+            (
+                &["authorization-mode=RBAC", "authorization-config=x"],
+                "authorization-config can not be specified when --authorization-mode or --authorization-webhook-* \
+                 flags \
+                 are defined",
+            ),
+            (&["audit-log-path=-"], "an audit backend without audit-policy-file would log nothing: give a policy"),
+            (
+                &["oidc-issuer-url=https://i", "oidc-client-id=c", "authentication-config=x"],
+                "authentication-config and oidc-* can not be specified together",
+            ),
+            (&["oidc-client-id=c"], "oidc-issuer-url and oidc-client-id must be specified together"),
+            (
+                &["enable-admission-plugins=ImagePolicyWebhook"],
+                "enable-admission-plugins=ImagePolicyWebhook wants its configuration in admission-control-config-file",
+            ),
+        ] {
+            assert_eq!(parse(args).unwrap_err(), format!("--kube-apiserver-arg: {expected}"), "{args:?}");
+        }
         assert!(parse(&["profiling=false", "enable-aggregator-routing=true"]).is_ok());
+    }
+
+    #[test]
+    fn a_value_that_is_wrong_is_refused_with_the_name_of_its_flag() {
+        for (arg, expected) in [
+            ("anonymous-auth=perhaps", "\"perhaps\" is not true or false"),
+            ("token-auth-file=", "wants a file"),
+            ("client-ca-file=/nowhere", "cannot read /nowhere: No such file or directory (os error 2)"),
+            ("authentication-token-webhook-version=v2", "\"v2\" is none of v1, v1beta1"),
+            ("event-ttl=1", "\"1\" is no duration such as 1h30m"),
+            ("audit-log-maxage=old", "\"old\" is not a number"),
+            ("audit-nothing=1", "unknown flag"),
+            (
+                "service-account-jwks-uri=http://x",
+                "service-account-jwks-uri requires https scheme, parsed as: http://x",
+            ),
+            ("service-account-issuer=", "service-account-issuer \"\" contained a ':' but was not a valid URL"),
+        ] {
+            let name = arg.split('=').next().unwrap();
+            assert_eq!(parse(&[arg]).unwrap_err(), format!("--kube-apiserver-arg={name}: {expected}"));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let ca = folder.path().join("ca.pem");
+        std::fs::write(&ca, "no certificate").unwrap();
+        let refused = parse(&[&format!("client-ca-file={}", ca.display())]).unwrap_err();
+        assert!(refused.starts_with(&format!("--kube-apiserver-arg=client-ca-file: {}: ", ca.display())), "{refused}");
+    }
+
+    #[test]
+    fn a_later_flag_wins_and_lists_grow() {
+        let args = parse(&[
+            "--event-ttl=1m",
+            "event-ttl=2m",
+            "enable-admission-plugins=AlwaysPullImages",
+            "enable-admission-plugins=NodeRestriction,AlwaysDeny",
+            "anonymous-auth",
+            "audit-policy-file=p",
+            "audit-webhook-batch-max-size=0",
+        ]);
+        let args = args.unwrap();
+        assert_eq!((args.event_ttl, args.plugins.0.len()), (Duration::from_secs(120), 3));
+        assert_eq!((args.anonymous_auth, args.audit.webhook_batch.0), (Some(true), 1));
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_read_is_named_with_its_flag() {
+        let accounts = parse(&["service-account-key-file=/nowhere"]).unwrap().accounts;
+        let err = accounts.read_keys().unwrap_err();
+        assert_eq!(
+            base::chain::Chain(&err).to_string(),
+            "--kube-apiserver-arg=service-account-key-file: cannot read /nowhere: No such file or directory (os error \
+             2)"
+        );
+        assert_eq!(Accounts::default().read_keys().ok(), Some((None, Vec::new())));
     }
 }

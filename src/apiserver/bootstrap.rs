@@ -1,4 +1,4 @@
-//! What every cluster has from its first second, and what has to be kept as it should be: system namespaces, the
+//! Objects that every cluster has from its first second, and that are kept as they should be: system namespaces, the
 //! `kubernetes` service and its endpoints, default roles, the CAs for extension servers; and the end of old events.
 
 use std::net::IpAddr;
@@ -9,10 +9,12 @@ use authz::{aggregate, bootstrap};
 use base::task::Group;
 use jiff::Timestamp;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::lookup::Lookup as _;
 use registry::objects::Objects;
 use registry::registrar::Registrar;
 use registry::services;
+use registry::services::upgrade::FamilyError;
 use registry::status::Status;
 use schema::behaviour::Lifetime;
 use serde_json::{Value, json};
@@ -52,12 +54,14 @@ pub async fn run(registrar: &Registrar, config: &Config) -> Result<(), BuildErro
     };
     for name in NAMESPACES {
         let object = json!({
-            "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name, "labels": { "kubernetes.io/metadata.name": name } },
+            "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name,
+                "labels": { "kubernetes.io/metadata.name": name } },
             "spec": { "finalizers": ["kubernetes"] }, "status": { "phase": "Active" },
         });
         ensure(format!("namespace {name}"), object).await?;
     }
-    let missing = |why: String| BuildError::Bootstrap { what: "ServiceCIDR kubernetes".to_owned(), why };
+    let missing =
+        |err: FamilyError| BuildError::Bootstrap { what: "ServiceCIDR kubernetes".to_owned(), why: err.to_string() };
     services::upgrade::check(&registrar.allocator).await.map_err(missing)?;
     for object in own_service(config) {
         let what = format!("{} {}", meta::kind(&object), meta::name(&object));
@@ -120,7 +124,8 @@ async fn flow_control(registrar: &Registrar) -> Result<(), BuildError> {
                 "This FlowSchema references the PriorityLevelConfiguration object named {level:?} and it exists"
             );
             object["status"] = json!({ "conditions": [
-                { "type": "Dangling", "status": "False", "reason": "Found", "message": message, "lastTransitionTime": now },
+                { "type": "Dangling", "status": "False", "reason": "Found", "message": message,
+                    "lastTransitionTime": now },
             ] });
         }
         let mandatory = flow::defaults::is_mandatory(meta::name(&object));
@@ -153,13 +158,16 @@ fn own_service(config: &Config) -> Vec<Value> {
     let cidrs: Vec<String> = config.service_cidrs.iter().map(ToString::to_string).collect();
     vec![
         json!({
-            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": { "name": "kubernetes" }, "spec": { "cidrs": cidrs },
+            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": { "name": "kubernetes" },
+            "spec": { "cidrs": cidrs },
         }),
         json!({
-            "apiVersion": "v1", "kind": "Service", "metadata": { "name": "kubernetes", "namespace": "default", "labels": labels },
+            "apiVersion": "v1", "kind": "Service", "metadata": { "name": "kubernetes", "namespace": "default",
+                "labels": labels },
             "spec": {
                 "type": "ClusterIP", "clusterIP": first.to_string(), "clusterIPs": [first.to_string()],
-                "ipFamilies": [family(&first)], "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None", "internalTrafficPolicy": "Cluster",
+                "ipFamilies": [family(&first)], "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None",
+                "internalTrafficPolicy": "Cluster",
                 "ports": [{ "name": "https", "port": 443, "protocol": "TCP", "targetPort": config.advertise_port }],
             },
             "status": { "loadBalancer": {} },
@@ -181,7 +189,7 @@ pub fn keep(registrar: &Arc<Registrar>, event_ttl: Duration, group: &Group) {
     let aggregator = Arc::clone(registrar);
     group.spawn("role-aggregation", async move {
         let cache = &aggregator.objects.cache;
-        let mut changed = cache.changed("rbac.authorization.k8s.io", "clusterroles");
+        let mut changed = cache.changed(GroupResource { group: "rbac.authorization.k8s.io", resource: "clusterroles" });
         while changed.changed().await.is_ok() {
             carry_out(&aggregator, aggregate::plan(cache.as_ref())).await;
         }
@@ -202,14 +210,16 @@ async fn sweep(objects: &Objects, event_ttl: Duration) -> Result<(), Status> {
             continue;
         }
         let lives = i64::try_from(event_ttl.as_secs()).unwrap_or(i64::MAX);
-        let prefix = registry::keys::prefix(&resource.group, &resource.plural);
+        let prefix = registry::keys::prefix(resource.group_resource());
         let (kvs, _) = objects.cache.read_all(&prefix, None).await?;
         let mut removed = 0;
         for kv in &kvs {
             let Ok(object) = serde_json::from_slice::<Value>(&kv.value) else { continue };
             if last_touched(&object).is_some_and(|at| now.as_second() - at.as_second() > lives) {
                 let (namespace, name) = (meta::namespace(&object), meta::name(&object));
-                removed += usize::from(objects.remove(resource, namespace, name, kv.mod_revision.0).await?.is_some());
+                removed += usize::from(
+                    objects.remove(resource, NamespacedName { namespace, name }, kv.mod_revision.0).await?.is_some(),
+                );
             }
         }
         if removed > 0 {

@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn a_request_for_a_certificate_says_who_sent_it_and_nothing_else() {
-        let mut object = json!({"spec": {"username": "system:node:n1", "groups": ["system:nodes"], "uid": "7", "extra": {"a": ["b"]}, "request": "x"}});
+        let mut object = json!({"spec": {"username": "system:node:n1", "groups": ["system:nodes"], "uid": "7",
+            "extra": {"a": ["b"]}, "request": "x"}});
         requestor(&UserInfo::new("bob", &["dev"]), &mut object);
         assert_eq!(
             object["spec"],
@@ -89,5 +90,41 @@ mod tests {
             said("-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n")[0].field,
             "spec.request"
         );
+    }
+
+    #[test]
+    fn the_identity_of_who_asks_is_whole_and_other_kinds_are_left_alone() {
+        let mut user = UserInfo::new("bob", &[]);
+        user.uid = "7".to_owned();
+        user.extra = [("scopes".to_owned(), vec!["a".to_owned()])].into();
+        let mut object = json!({"spec": {"request": "x"}});
+        sign(ServerPart::CertificateRequest, &user, &mut object);
+        let spec = &object["spec"];
+        assert_eq!(
+            (&spec["uid"], &spec["extra"], &spec["username"]),
+            (&json!("7"), &json!({"scopes": ["a"]}), &json!("bob"))
+        );
+        for part in [ServerPart::None, ServerPart::TrustAnchors] {
+            let mut object = json!({"spec": {"username": "as sent"}});
+            sign(part, &user, &mut object);
+            assert_eq!(object, json!({"spec": {"username": "as sent"}}));
+        }
+        let mut nothing = json!({});
+        sign(ServerPart::CertificateRequest, &user, &mut nothing);
+        assert_eq!(nothing, json!({}), "validation says what is missing");
+    }
+
+    #[test]
+    fn what_was_stored_is_not_read_again() {
+        let request = json!({"spec": {"request": "no request"}});
+        assert_eq!(faults(ServerPart::CertificateRequest, &request, None).len(), 1);
+        assert!(faults(ServerPart::CertificateRequest, &request, Some(&request)).is_empty());
+        let bundle = json!({"spec": {"trustBundle": "no certificates"}});
+        let told = faults(ServerPart::TrustAnchors, &bundle, None);
+        assert!(!told.is_empty() && told.iter().all(|fault| fault.field == "spec.trustBundle"));
+        assert!(faults(ServerPart::TrustAnchors, &bundle, Some(&bundle)).is_empty());
+        let before = json!({"spec": {"trustBundle": "other"}});
+        assert!(!faults(ServerPart::TrustAnchors, &bundle, Some(&before)).is_empty());
+        assert!(faults(ServerPart::None, &bundle, None).is_empty());
     }
 }

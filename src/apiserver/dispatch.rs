@@ -38,7 +38,7 @@ pub(crate) async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status
             None => return Err(Status::no_such_resource()),
         },
     };
-    let by_server = kinds::subresource(&resource.group, &resource.plural, &a.subresource);
+    let by_server = kinds::subresource(resource.group_resource(), &a.subresource);
     check_method(a, resource, sub, by_server.map_or(Methods::Table, |row| row.methods))?;
     // Custom kinds have no tags, but for their metadata.
     let choose = match (schema::protobuf::speaks(resource.type_def()), resource.custom) {

@@ -61,7 +61,8 @@ pub(crate) async fn begin(endpoint: &Endpoint) -> Result<u64, Status> {
     let address = own(endpoint);
     if !is_endpoint(&address) {
         let remedy = "give it another --advertise-address or --node-ip";
-        warn!(address = %address, "pods cannot reach this server's address, so the service kubernetes leads nowhere: {remedy}");
+        warn!(address = %address,
+            "pods cannot reach this server's address, so the service kubernetes leads nowhere: {remedy}");
     }
     reconcile(endpoint).await?;
     Ok(id)
@@ -214,12 +215,14 @@ fn objects(all: &BTreeSet<IpAddr>, own: IpAddr, port: u16) -> [Value; 2] {
     [
         json!({
             "apiVersion": "v1", "kind": "Endpoints",
-            "metadata": { "name": "kubernetes", "namespace": "default", "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" } },
+            "metadata": { "name": "kubernetes", "namespace": "default",
+                "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" } },
             "subsets": [{ "addresses": addresses, "ports": [{ "name": "https", "port": port, "protocol": "TCP" }] }],
         }),
         json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family(&own),
-            "metadata": { "name": "kubernetes", "namespace": "default", "labels": { "kubernetes.io/service-name": "kubernetes" } },
+            "metadata": { "name": "kubernetes", "namespace": "default",
+                "labels": { "kubernetes.io/service-name": "kubernetes" } },
             "endpoints": endpoints, "ports": [{ "name": "https", "port": port, "protocol": "TCP" }],
         }),
     ]

@@ -65,11 +65,10 @@ impl Exchange<'_> {
             (_, _, false) => "namespace",
             _ => "cluster",
         };
-        let applies = a.verb == "patch"
-            && registry::negotiate::media_type(&self.parts.headers).starts_with("application/apply-patch");
+        let media_type = registry::negotiate::media_type(&self.parts.headers);
         let named = |name: &String| if a.is_resource && found { name.clone() } else { String::new() };
         Series {
-            verb: verb_label(&a.verb, &a.subresource, applies),
+            verb: verb_label(a, &media_type),
             dry_run: if self.query.all("dryRun").any(|value| value == "All") { "All" } else { "" },
             group: named(&a.group),
             version: named(&a.version),

@@ -82,24 +82,32 @@ fn headers_of_any_words_choose_a_form_or_none() {
 #[test]
 fn answers_of_webhooks_and_kubelets_are_understood_or_refused() {
     let rng = fuzz::rng(3);
-    let review = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": {"uid": "u", "allowed": true,
-        "patchType": "JSONPatch", "patch": "W10=", "warnings": ["w"], "auditAnnotations": {"a": "b"}, "status": {"code": 403, "message": "m"}}})
+    let review = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": {"uid": "u",
+        "allowed": true,
+        "patchType": "JSONPatch", "patch": "W10=", "warnings": ["w"], "auditAnnotations": {"a": "b"},
+        "status": {"code": 403, "message": "m"}}})
     .to_string();
-    let converted = json!({"kind": "ConversionReview", "apiVersion": "apiextensions.k8s.io/v1", "response": {"uid": "u",
-        "result": {"status": "Success"}, "convertedObjects": [{"apiVersion": "x.org/v2", "kind": "Foo", "metadata": {"name": "f"}}]}})
-    .to_string();
-    let metrics = "# TYPE x counter\nnode_cpu_usage_seconds_total 12.5 1700000000000\ncontainer_memory_working_set_bytes{container=\"c\",namespace=\"n\",pod=\"p}\"} 4.2e6 1\n";
+    let converted =
+        json!({"kind": "ConversionReview", "apiVersion": "apiextensions.k8s.io/v1", "response": {"uid": "u",
+        "result": {"status": "Success"}, "convertedObjects": [{"apiVersion": "x.org/v2", "kind": "Foo",
+            "metadata": {"name": "f"}}]}})
+        .to_string();
+    let metrics = "# TYPE x counter\nnode_cpu_usage_seconds_total 12.5 \
+        1700000000000\ncontainer_memory_working_set_bytes{container=\"c\",namespace=\"n\",pod=\"p}\"} 4.2e6 1\n";
     let words = ["null", "[]", "{}", "\"", "-1", "1e999", "true", "\\u0000", "{", "}", "NaN", "\n", "+Inf"];
     for _ in rounds(ROUNDS) {
         let said = mutated_text(&rng, &review, &words);
         let _any = question::read(said.as_bytes(), pick::<&str>(&rng, &["v1", "v1beta1"]), "u", "hook").is_ok();
         let said = mutated_text(&rng, &converted, &words);
-        let _any = conversion::read(said.as_bytes(), pick::<&str>(&rng, &["v1", "v1beta1"]), "u").is_ok();
+        let _any = {
+            let asked = conversion::Asked { version: pick::<&str>(&rng, &["v1", "v1beta1"]), uid: "u" };
+            conversion::read(said.as_bytes(), asked).is_ok()
+        };
         let _page = usage::page::parse(&mutated_text(&rng, metrics, &words));
     }
 }
 
-/// What the store holds was written by a server, of another version perhaps; an external etcd is a stranger's disk.
+/// A stored value was written by a server, of another version perhaps; an external etcd is a stranger's disk.
 #[test]
 fn stored_objects_of_any_bytes_become_entries_or_errors() {
     let rng = fuzz::rng(4);

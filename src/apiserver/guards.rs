@@ -35,6 +35,7 @@ use registry::webhook::kubeconfig::Remote;
 
 use crate::aggregate;
 use crate::arguments::Arguments;
+use crate::arguments::error::{FileFault, UnusableFile};
 use crate::audit::auditor::{Auditor, Plan};
 use crate::capabilities::VirtualRow;
 use crate::crypt::rotate::Encryption;
@@ -114,22 +115,20 @@ impl Parts {
 
     /// Takes upstream's flags in: every file they name is read here.
     ///
-    /// Errors: a text that names the flag.
-    pub fn configured(mut self, arguments: &Arguments, encryption: Encryption) -> Result<Parts, String> {
-        let flag = |name: &str, why: String| format!("{name}: {why}");
+    /// Errors: a file cannot be used; the error names its flag.
+    pub fn configured(mut self, arguments: &Arguments, encryption: Encryption) -> Result<Parts, SettingsError> {
         let remote =
-            |path: &PathBuf| Remote::read(path).map_err(|why| flag("authentication-token-webhook-config-file", why));
+            |path: &PathBuf| Remote::read(path).map_err(UnusableFile::of("authentication-token-webhook-config-file"));
         if !arguments.accounts.issuers.is_empty() {
             self.issuers.clone_from(&arguments.accounts.issuers);
         }
         if !arguments.accounts.jwks_uri.is_empty() {
             self.jwks_uri.clone_from(&arguments.accounts.jwks_uri);
         }
-        let own = |err: PkiError| flag("client-ca-file", base::chain::Chain(&err).to_string());
-        self.client_ca = self.client_ca.and(&arguments.client_ca_pem).map_err(own)?;
-        let image_policy = |policy: &ImagePolicy| match Remote::read(&policy.kubeconfig) {
-            Ok(remote) => Ok((policy.clone(), remote)),
-            Err(why) => Err(flag("admission-control-config-file: ImagePolicyWebhook: kubeConfigFile", why)),
+        self.client_ca = self.client_ca.and(&arguments.client_ca_pem).map_err(UnusableFile::of("client-ca-file"))?;
+        let image_policy = |policy: &ImagePolicy| {
+            let flag = "admission-control-config-file: ImagePolicyWebhook: kubeConfigFile";
+            Remote::read(&policy.kubeconfig).map(|remote| (policy.clone(), remote)).map_err(UnusableFile::of(flag))
         };
         self.settings = Settings {
             image_policy: arguments.admission.image_policy.as_ref().map(image_policy).transpose()?,
@@ -139,7 +138,7 @@ impl Parts {
                 .as_deref()
                 .map(TokenFile::read)
                 .transpose()
-                .map_err(|err| flag("token-auth-file", base::chain::Chain(&err).to_string()))?,
+                .map_err(UnusableFile::of("token-auth-file"))?,
             token_webhook: arguments.token_webhook.as_ref().map(remote).transpose()?,
             authentication: authentication(arguments)?,
             modes: authorizers::modes(arguments)?,
@@ -219,14 +218,30 @@ impl Parts {
     }
 }
 
+/// Why the settings that flags add cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// A file cannot.
+    #[error(transparent)]
+    File(#[from] UnusableFile),
+    /// An authorizer cannot.
+    #[error(transparent)]
+    Mode(#[from] authorizers::ModeError),
+}
+
+/// `anonymous-auth` beside a file that says it, too.
+#[derive(Debug, thiserror::Error)]
+#[error("can not be specified when the anonymous field is set in authentication-config")]
+struct TwoAnonymous;
+
 /// Issuers of tokens and the anonymous, by a file or by flags.
-fn authentication(arguments: &Arguments) -> Result<Configuration, String> {
+fn authentication(arguments: &Arguments) -> Result<Configuration, UnusableFile> {
     let mut configuration = match &arguments.authentication_config {
         None => Configuration::default(),
         Some(path) => {
-            let named = |why: String| format!("authentication-config: {}: {why}", path.display());
-            let text = std::fs::read_to_string(path).map_err(|err| named(err.to_string()))?;
-            Configuration::parse(&text).map_err(|err| named(err.to_string()))?
+            let flag = "authentication-config";
+            let text = std::fs::read_to_string(path).map_err(FileFault::of(path)).map_err(UnusableFile::of(flag))?;
+            Configuration::parse(&text).map_err(FileFault::of(path)).map_err(UnusableFile::of(flag))?
         }
     };
     if !arguments.oidc.issuer_url.is_empty() {
@@ -234,10 +249,7 @@ fn authentication(arguments: &Arguments) -> Result<Configuration, String> {
     }
     if let Some(any) = arguments.anonymous_auth {
         if configuration.anonymous.is_some() {
-            return Err(
-                "anonymous-auth: can not be specified when the anonymous field is set in authentication-config"
-                    .to_owned(),
-            );
+            return Err(UnusableFile::of("anonymous-auth")(TwoAnonymous));
         }
         configuration.anonymous = Some(if any { Anonymous::Any } else { Anonymous::Nothing });
     }

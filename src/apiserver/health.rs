@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::exposition::{Kind, Metric, Page};
 use base::sync::{Mutex, RwLock};
 use base::task::Group;
 use base::url::Query;
@@ -48,8 +49,8 @@ impl Step {
     }
 }
 
-/// What upstream runs once its port is open, in its order, and the step of a start that does it here. Upstream's hooks
-/// for what kedge does not have (leases of identity) are not among them.
+/// The hooks that upstream runs once its port is open, in its order, and the step of a start that does it here.
+/// Upstream's hooks for what kedge does not have (leases of identity) are not among them.
 const HOOKS: &[(&str, Step)] = &[
     ("poststarthook/start-apiserver-admission-initializer", Step::Caches),
     ("poststarthook/generic-apiserver-start-informers", Step::Caches),
@@ -218,29 +219,29 @@ fn told(page: &str, checks: &[(&str, bool)], excluded: &[&str]) -> (String, bool
     (text, healthy)
 }
 
+const CHECK: Metric =
+    Metric { name: "kubernetes_healthcheck", help: "[STABLE] This metric records the result of a single healthcheck." };
+const CHECKS: Metric = Metric {
+    name: "kubernetes_healthchecks_total",
+    help: "[STABLE] This metric records the results of all healthcheck.",
+};
+
 /// The checks as numbers, for those who measure service levels.
 pub async fn slis(health: &Health) -> String {
-    let mut text = "# HELP kubernetes_healthcheck [STABLE] This metric records the result of a single healthcheck.\n\
-                    # TYPE kubernetes_healthcheck gauge\n"
-        .to_owned();
+    let mut out = Page::default();
+    let mut family = out.family(Kind::Gauge, CHECK);
     for page in PAGES {
         for (name, holds) in run(health, page).await {
-            let _ok = writeln!(text, "kubernetes_healthcheck{{name=\"{name}\",type=\"{page}\"}} {}", u8::from(holds));
+            family.sample(&[("name", name), ("type", page)], u8::from(holds));
         }
     }
-    text.push_str(
-        "# HELP kubernetes_healthchecks_total [STABLE] This metric records the results of all healthcheck.\n\
-         # TYPE kubernetes_healthchecks_total counter\n",
-    );
+    let mut family = out.family(Kind::Counter, CHECKS);
     for ((page, name), counts) in health.tally.lock().iter() {
         for (status, n) in ["error", "success"].into_iter().zip(counts).filter(|(_, n)| **n > 0) {
-            let _ok = writeln!(
-                text,
-                "kubernetes_healthchecks_total{{name=\"{name}\",status=\"{status}\",type=\"{page}\"}} {n}"
-            );
+            family.sample(&[("name", name), ("status", status), ("type", page)], n);
         }
     }
-    text
+    out.into_text()
 }
 
 #[cfg(test)]

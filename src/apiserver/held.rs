@@ -1,5 +1,5 @@
-//! What a user may have of answers that nobody has taken yet: a part of the server's memory, beyond which more are
-//! refused.
+//! The bytes that a user may have in answers that nobody has taken yet: a part of the server's memory, beyond which
+//! more are refused.
 
 use std::sync::Arc;
 

@@ -133,4 +133,71 @@ mod tests {
             assert_eq!(wanted(&headers).unwrap_err().code, 400, "{name}");
         }
     }
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        headers
+    }
+
+    #[test]
+    fn each_part_of_another_identity_is_asked_for_by_itself() {
+        let asked = |pairs: &[(&'static str, &'static str)]| {
+            let wanted = wanted(&headers(pairs)).unwrap().unwrap();
+            let told = checks(&wanted).into_iter().map(|(group, resource, subresource, namespace, name)| {
+                format!("{group}/{resource}/{subresource} {namespace}/{name}")
+            });
+            told.collect::<Vec<_>>()
+        };
+        assert_eq!(asked(&[(USER, "bob")]), ["/users/ /bob"]);
+        assert_eq!(asked(&[(USER, "system:serviceaccount:ns:web")]), ["/serviceaccounts/ ns/web"]);
+        assert_eq!(
+            asked(&[(USER, "bob"), (GROUP, "a"), (GROUP, "b"), (UID, "7")]),
+            ["/users/ /bob", "/groups/ /a", "/groups/ /b", "authentication.k8s.io/uids/ /7"]
+        );
+        assert_eq!(
+            asked(&[(USER, "bob"), ("impersonate-extra-acme%2fscope", "x"), ("impersonate-extra-acme%2fscope", "y")]),
+            [
+                "/users/ /bob",
+                "authentication.k8s.io/userextras/acme/scope /x",
+                "authentication.k8s.io/userextras/acme/scope /y"
+            ]
+        );
+    }
+
+    #[test]
+    fn nobody_is_impersonated_without_a_name() {
+        assert_eq!(wanted(&headers(&[])).unwrap(), None);
+        for pair in [(GROUP, "a"), (UID, "7"), ("impersonate-extra-x", "y")] {
+            let status = wanted(&headers(&[pair])).unwrap_err();
+            assert_eq!(
+                (status.code, status.message.as_str()),
+                (
+                    500,
+                    "Internal error occurred: groups, uid or extra cannot be impersonated without impersonating a user"
+                ),
+                "{pair:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn another_identity_has_the_groups_that_it_always_has() {
+        let named = |name: &str, groups: &[&str]| {
+            let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+            completed(UserInfo { name: name.to_owned(), groups, ..UserInfo::default() }).groups
+        };
+        assert_eq!(named("bob", &[]), ["system:authenticated"]);
+        assert_eq!(named("bob", &["a"]), ["a", "system:authenticated"]);
+        assert_eq!(named("bob", &["system:authenticated"]), ["system:authenticated"]);
+        assert_eq!(named("bob", &["system:unauthenticated"]), ["system:unauthenticated"]);
+        assert_eq!(named(user::ANONYMOUS, &[]), ["system:unauthenticated"]);
+        assert_eq!(
+            named("system:serviceaccount:ns:web", &[]),
+            ["system:serviceaccounts", "system:serviceaccounts:ns", "system:authenticated"]
+        );
+        assert_eq!(named("system:serviceaccount:ns:web", &["a"]), ["a", "system:authenticated"]);
+    }
 }

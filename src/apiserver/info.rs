@@ -8,7 +8,7 @@ use registry::attributes::Attributes;
 use registry::status::Status;
 use serde_json::{Value, json};
 
-/// What follows the subresource in the path, e.g. of `pods/x/proxy/a/b`: `a/b`, as it was sent.
+/// The part of a path behind the subresource, e.g. of `pods/x/proxy/a/b`: `a/b`, as it was sent.
 pub fn tail(path: &str) -> &str {
     let Some(at) = tail_at(path) else { return "" };
     let mut rest = path.trim_start_matches('/');
@@ -212,5 +212,74 @@ mod tests {
             "deletecollection apps/v1 deployments ns=a name=",
         );
         check(Method::GET, "/apis/apps/v1", "get /  ns= name=");
+    }
+
+    #[test]
+    fn every_method_and_place_of_a_name_is_read_as_upstream_reads_it() {
+        for (method, url, expected) in [
+            (Method::GET, "/api/v1/namespaces", "list /v1 namespaces ns= name="),
+            (Method::GET, "/api/v1/namespaces/other", "get /v1 namespaces ns=other name=other"),
+            (Method::GET, "/api/v1/namespaces/other/pods", "list /v1 pods ns=other name="),
+            (Method::GET, "/api/v1/namespaces/other/pods/foo", "get /v1 pods ns=other name=foo"),
+            (Method::HEAD, "/api/v1/namespaces/other/pods/foo", "get /v1 pods ns=other name=foo"),
+            (Method::GET, "/api/v1/pods", "list /v1 pods ns= name="),
+            (Method::HEAD, "/api/v1/pods", "list /v1 pods ns= name="),
+            (Method::GET, "/api/v1/watch/pods", "watch /v1 pods ns= name="),
+            (Method::GET, "/api/v1/watch/namespaces/other/pods", "watch /v1 pods ns=other name="),
+            (Method::GET, "/api/v1/pods?watch=true", "watch /v1 pods ns= name="),
+            (Method::GET, "/api/v1/pods?watch=false", "list /v1 pods ns= name="),
+            (Method::GET, "/api/v1/namespaces/other/pods/foo/status", "get /v1 pods/status ns=other name=foo"),
+            (Method::PUT, "/api/v1/namespaces/other/status", "update /v1 namespaces/status ns=other name=other"),
+            (Method::GET, "/api/v1/proxy/namespaces/other/pods/foo", "proxy /v1 pods ns=other name=foo"),
+            (Method::PATCH, "/api/v1/namespaces/other/pods/foo", "patch /v1 pods ns=other name=foo"),
+            (Method::DELETE, "/api/v1/namespaces/other/pods/foo", "delete /v1 pods ns=other name=foo"),
+            (Method::DELETE, "/api/v1/nodes", "deletecollection /v1 nodes ns= name="),
+            (Method::POST, "/api/v1/namespaces/other/pods", "create /v1 pods ns=other name="),
+            (Method::PUT, "/api/v1/nodes/n/", "update /v1 nodes ns= name=n"),
+            (Method::POST, "/apis/batch/v1/namespaces/a/jobs", "create batch/v1 jobs ns=a name="),
+            (Method::POST, "/api/v1/namespaces/a/pods/p/proxy/x/y", "create /v1 pods/proxy ns=a name=p"),
+            (Method::OPTIONS, "/api/v1/pods/x", " /v1 pods ns= name=x"),
+            // No resource: the verb is the method's.
+            (Method::POST, "/api/v1", "post /  ns= name="),
+            (Method::GET, "/apis/batch", "get /  ns= name="),
+            (Method::GET, "/", "get /  ns= name="),
+            (Method::PATCH, "/version", "patch /  ns= name="),
+        ] {
+            check(method, url, expected);
+        }
+    }
+
+    #[test]
+    fn only_an_exact_name_in_a_selector_names_the_object() {
+        for (selector, name) in [
+            ("metadata.name%3Dfoo", "foo"),
+            ("metadata.name%3D%3Dfoo,metadata.namespace%3Da", "foo"),
+            ("metadata.name!%3Dfoo", ""),
+            ("spec.nodeName%3Dfoo", ""),
+            ("metadata.name%3D", ""),
+            ("broken", ""),
+        ] {
+            let url = format!("/api/v1/namespaces/a/pods?fieldSelector={selector}");
+            check(Method::GET, &url, &format!("list /v1 pods ns=a name={name}"));
+        }
+    }
+
+    #[test]
+    fn a_write_says_its_options_and_a_read_has_none() {
+        let told = |method: Method, query: &str| {
+            parse(&method, "/api/v1/namespaces/a/pods/p", &Query::parse(query)).options.as_ref().clone()
+        };
+        let of = |kind: &str| json!({ "kind": kind, "apiVersion": "meta.k8s.io/v1" });
+        assert_eq!(told(Method::POST, ""), of("CreateOptions"));
+        assert_eq!(told(Method::GET, "dryRun=All"), Value::Null);
+        assert_eq!(told(Method::DELETE, "dryRun=All"), Value::Null, "those of a delete stand in its body, too");
+        let mut update = of("UpdateOptions");
+        update["dryRun"] = json!(["All"]);
+        update["fieldManager"] = json!("m");
+        update["fieldValidation"] = json!("Strict");
+        assert_eq!(told(Method::PUT, "dryRun=All&fieldManager=m&fieldValidation=Strict&force=true"), update);
+        let mut patch = of("PatchOptions");
+        patch["force"] = json!(true);
+        assert_eq!(told(Method::PATCH, "force=true&fieldManager="), patch);
     }
 }

@@ -1,5 +1,5 @@
-//! What a reader is shown of an object where Kubernetes has no right that is narrow enough: a view in the place of the
-//! whole.
+//! Views: the parts of an object that a reader is shown in the place of the whole, where Kubernetes has no right that
+//! is narrow enough.
 //!
 //! The network's part of every node enforces NetworkPolicies, so it needs labels, addresses and named ports of all
 //! pods. It needs no environment, no command and no volume of them, and these hold what tenants hide from each other.
@@ -14,7 +14,7 @@ pub(crate) type View = fn(Value) -> Value;
 /// The user of the network's part of a node, on servers and agents alike.
 const NETWORK: &str = "system:kube-proxy";
 
-/// What of an object's parts is kept; `[]` in a path means each item of a list.
+/// The parts of an object that are kept; `[]` in a path means each item of a list.
 const POD: &[&str] = &[
     "kind",
     "apiVersion",
@@ -96,7 +96,8 @@ mod tests {
             "spec": {
                 "nodeName": "n1", "serviceAccountName": "sa",
                 "containers": [
-                    {"name": "c", "env": [{"name": "PASSWORD", "value": "hunter2"}], "ports": [{"name": "http", "containerPort": 80}]},
+                    {"name": "c", "env": [{"name": "PASSWORD", "value": "hunter2"}], "ports": [{"name": "http",
+                        "containerPort": 80}]},
                     {"name": "d", "command": ["run", "--token=hunter2"]},
                 ],
                 "volumes": [{"name": "v", "secret": {"secretName": "s"}}],

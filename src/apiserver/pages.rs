@@ -26,7 +26,7 @@ use crate::respond;
 
 /// A document that nobody asked for so long is dropped.
 const IDLE: Duration = Duration::from_secs(60);
-/// What others say of themselves is asked for again after this.
+/// Others are asked again after this what they say of themselves.
 const FRESH: Duration = Duration::from_secs(30);
 /// Of all that are kept, compressed.
 const KEPT_BYTES_MAX: usize = 8 << 20;

@@ -94,7 +94,8 @@ pub async fn answer(server: &Capabilities, req: Request<Body>, conn: Arc<ConnInf
                 .map(String::as_str)
                 .or(panic.downcast_ref::<&str>().copied())
                 .unwrap_or("no text");
-            error!(verb = %exchange.attributes.verb, path = %exchange.attributes.path, audit_id = ?exchange.audit_id, why, "handler panicked");
+            error!(verb = %exchange.attributes.verb, path = %exchange.attributes.path, audit_id = ?exchange.audit_id,
+                why, "handler panicked");
             server.metrics.panicked();
             let text = "This request caused apiserver to panic. Look in the logs for details.";
             respond::status(&Status::internal(text), &exchange.parts.headers)

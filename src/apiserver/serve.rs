@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use admission::run::Admission;
 use async_trait::async_trait;
 use base::task::Group;
+use model::reference::GroupResource;
 use registry::cache::Cache;
 use registry::catalogs::Catalogs;
 use registry::connect::Connector;
@@ -63,9 +64,10 @@ async fn publish(
 }
 
 impl ApiServer {
-    /// Builds the server on a store and starts its tasks in `group`; `connector` is its way to nodes, pods and services.
-    /// `guards` gets the objects that authorizers and admission plugins decide by, the resources in [`PRELOADED`] filled,
-    /// and the way to servers outside of this one.
+    /// Builds the server on a store and starts its tasks in `group`; `connector` is its way to nodes, pods and
+    /// services.
+    /// `guards` gets the objects that authorizers and admission plugins decide by, the resources in [`PRELOADED`]
+    /// filled, and the way to servers outside of this one.
     ///
     /// Errors: the store fails.
     pub async fn build(
@@ -79,7 +81,7 @@ impl ApiServer {
         let cache = Cache::start(Arc::clone(&storage), Arc::clone(&catalogs), group);
         cache.wait_for(1).await;
         for (api_group, resource) in PRELOADED {
-            cache.ready(api_group, resource).await?;
+            cache.ready(GroupResource { group: api_group, resource }).await?;
         }
         let lookup = Arc::clone(&cache) as Arc<dyn Lookup>;
         let webhooks = Arc::new(Webhooks::new(Arc::clone(&lookup), Arc::clone(&connector), group));

@@ -1,6 +1,7 @@
 //! `metrics.k8s.io/v1beta1`: what nodes and pods use now, measured when somebody asks and never otherwise.
 //!
-//! [`page`] reads a kubelet's page of counters, [`history`] makes rates of two of them, [`meter`] asks, [`serve`] answers requests,
+//! [`page`] reads a kubelet's page of counters, [`history`] makes rates of two of them, [`meter`] asks, [`serve`]
+//! answers requests,
 //! [`document`] says what is served. An APIService that names a service (a genuine metrics-server) takes the group
 //! over.
 

@@ -7,6 +7,7 @@ use base::time::Clock;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
+use model::reference::{GroupResource, NamespacedName};
 use pki::token::BootstrapToken;
 use registry::lookup::Lookup;
 use registry::user::UserInfo;
@@ -53,7 +54,11 @@ impl TokenAuthenticator for BootstrapTokens {
     async fn token(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, AuthnError> {
         let Ok(token) = BootstrapToken::parse(token) else { return Ok(None) };
         let name = format!("bootstrap-token-{}", token.id);
-        let Some(secret) = self.lookup.get("", "secrets", "kube-system", &name) else { return Ok(None) };
+        let Some(secret) =
+            self.lookup.get(GroupResource::core("secrets"), NamespacedName { namespace: "kube-system", name: &name })
+        else {
+            return Ok(None);
+        };
         if !accepted(&secret, &token, self.clock.now()) {
             return Ok(None);
         }

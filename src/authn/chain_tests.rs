@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use jiff::{SignedDuration, Timestamp};
+use model::reference::GroupResource;
 use pki::leaf::{Ca, Leaf};
 use pki::server::{Options, Pki};
 use registry::memory::Objects;
@@ -170,10 +171,14 @@ async fn a_token_dies_with_what_it_is_bound_to() {
     let token = issue(&world, bound).await.unwrap()["status"]["token"].as_str().unwrap().to_owned();
     assert!(bearer(&world.chain(objects()), &token).await.is_ok());
     let mut replaced = objects();
-    replaced.put("", "pods", json!({"metadata": {"name": "p", "namespace": "default", "uid": "another"}}));
+    replaced
+        .put(GroupResource::core("pods"), json!({"metadata": {"name": "p", "namespace": "default", "uid": "another"}}));
     assert!(bearer(&world.chain(replaced), &token).await.unwrap_err().0.contains("has been invalidated"));
     let mut renamed = objects();
-    renamed.put("", "serviceaccounts", json!({"metadata": {"name": "web", "namespace": "default", "uid": "another"}}));
+    renamed.put(
+        GroupResource::core("serviceaccounts"),
+        json!({"metadata": {"name": "web", "namespace": "default", "uid": "another"}}),
+    );
     assert!(bearer(&world.chain(renamed), &token).await.unwrap_err().0.contains("does not match claim"));
 }
 
@@ -191,8 +196,7 @@ async fn an_old_token_that_was_marked_invalid_counts_no_more() {
         let data = base64::engine::general_purpose::STANDARD.encode(&token);
         let mut objects = objects();
         objects.put(
-            "",
-            "secrets",
+            GroupResource::core("secrets"),
             json!({"metadata": {"name": "t", "namespace": "default", "labels": labels}, "data": {"token": data}}),
         );
         world.chain(objects)

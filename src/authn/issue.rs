@@ -5,6 +5,7 @@ use base::rng::Rng;
 use base::time::{Clock, rfc3339_secs};
 use jiff::Timestamp;
 use model::meta;
+use model::reference::{GroupKind, GroupResource, NamespacedName};
 use pki::jwt::{OpenIdIssuer, Signer, Verifier};
 use registry::lookup::Lookup;
 use registry::status::{Cause, Status};
@@ -131,7 +132,7 @@ fn check_life(spec: &Value, name: &str) -> Result<(), Status> {
         message: format!("Invalid value: {life}: {why}"),
         field: "spec.expirationSeconds".to_owned(),
     };
-    Err(Status::invalid("authentication.k8s.io", "TokenRequest", name, vec![cause]))
+    Err(Status::invalid(GroupKind { group: "authentication.k8s.io", kind: "TokenRequest" }, name, vec![cause]))
 }
 
 /// The pod, secret or node of a request, if it is there and fits the account.
@@ -152,14 +153,16 @@ fn bound_object(account: &Value, reference: &Value, lookup: &dyn Lookup) -> Resu
             )));
         }
     };
-    let object = lookup.get("", resource, namespace, name).ok_or_else(|| Status::not_found("", resource, name))?;
+    let object = lookup
+        .get(GroupResource::core(resource), NamespacedName { namespace, name })
+        .ok_or_else(|| Status::not_found(GroupResource::core(resource), name))?;
     let (asked, uid) = (text("uid"), meta::uid(&object));
     if !asked.is_empty() && asked != uid {
         let why = format!(
             "the UID in the bound object reference ({asked}) does not match the UID in record. The object might have \
              been deleted and then recreated"
         );
-        return Err(Status::conflict("", resource, name, &why));
+        return Err(Status::conflict(GroupResource::core(resource), name, &why));
     }
     let mut node = None;
     if claim == "pod" {
@@ -172,8 +175,10 @@ fn bound_object(account: &Value, reference: &Value, lookup: &dyn Lookup) -> Resu
             return Err(Status::bad_request(why));
         }
         if let Some(node_name) = object["spec"]["nodeName"].as_str().filter(|name| !name.is_empty()) {
-            let uid =
-                lookup.get("", "nodes", "", node_name).map(|node| meta::uid(&node).to_owned()).unwrap_or_default();
+            let uid = lookup
+                .get(GroupResource::core("nodes"), NamespacedName::cluster(node_name))
+                .map(|node| meta::uid(&node).to_owned())
+                .unwrap_or_default();
             node = Some((node_name.to_owned(), uid));
         }
     }

@@ -12,6 +12,7 @@ use base::task::Group;
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use model::meta;
+use model::reference::NamespacedName;
 use registry::registrar::Registrar;
 use registry::status::Status;
 use serde_json::{Value, json};
@@ -96,7 +97,11 @@ pub async fn track(registrar: &Registrar) -> Result<(), Status> {
     };
     let (today, _) = days(registrar.objects.clock.now());
     let resource = registrar.objects.row_of(&map(json!({})))?;
-    let found = registrar.objects.read(&resource, NAMESPACE, TRACKING).await?.map(|entry| entry.value());
+    let found = registrar
+        .objects
+        .read(&resource, NamespacedName { namespace: NAMESPACE, name: TRACKING })
+        .await?
+        .map(|entry| entry.value());
     let is_day = |text: &str| text.parse().is_ok_and(|day: Date| day.to_string() == text);
     if found.as_ref().is_some_and(|map| map["data"][SINCE].as_str().is_some_and(is_day)) {
         return Ok(());
@@ -110,17 +115,19 @@ async fn mark(registrar: &Registrar, namespace: &str, name: &str, uid: &str) -> 
     let resource = registrar.objects.row_of(&json!({ "apiVersion": "v1", "kind": "Secret" }))?;
     let (today, _) = days(registrar.objects.clock.now());
     for _ in 0..TRIES {
-        let Some(have) = registrar.objects.read(&resource, namespace, name).await? else { return Ok(()) };
+        let Some(have) = registrar.objects.read(&resource, NamespacedName { namespace, name }).await? else {
+            return Ok(());
+        };
         let mut new = have.value();
         if meta::uid(&new) != uid {
             return Ok(());
         }
         meta::set_label(&mut new, LAST_USED, &today.to_string());
-        if registrar.objects.put(&resource, namespace, name, &mut new, have.rv).await?.is_some() {
+        if registrar.objects.put(&resource, NamespacedName { namespace, name }, &mut new, have.rv).await?.is_some() {
             return Ok(());
         }
     }
-    Err(Status::modified(&resource.group, &resource.plural, name))
+    Err(Status::modified(resource.group_resource(), name))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use pki::jwt::{Verifier, unverified_claims};
 use registry::lookup::Lookup;
 use registry::user::UserInfo;
@@ -126,7 +127,8 @@ impl ServiceAccounts {
 
     fn still_there(&self, resource: &str, namespace: &str, bound: &Value) -> Result<(), Invalid> {
         let name = bound["name"].as_str().unwrap_or_default();
-        let object = self.lookup.get("", resource, namespace, name).ok_or(Invalid::Bound)?;
+        let object =
+            self.lookup.get(GroupResource::core(resource), NamespacedName { namespace, name }).ok_or(Invalid::Bound)?;
         let ends = |object: &Value| {
             object["metadata"]["deletionTimestamp"].as_str().and_then(|at| at.parse::<Timestamp>().ok())
         };
@@ -138,7 +140,7 @@ impl ServiceAccounts {
     fn account(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Invalid> {
         let account = self
             .lookup
-            .get("", "serviceaccounts", namespace, name)
+            .get(GroupResource::core("serviceaccounts"), NamespacedName { namespace, name })
             .ok_or_else(|| Invalid::NoAccount { name: name.to_owned() })?;
         if meta::deletion_timestamp(&account).is_some() {
             return Err(Invalid::AccountDeleted { account: format!("{namespace}/{name}") });
@@ -159,7 +161,10 @@ impl ServiceAccounts {
         if claims["sub"] != format!("system:serviceaccount:{namespace}:{name}") {
             return Err(Invalid::Subject);
         }
-        let object = self.lookup.get("", "secrets", &namespace, &secret).ok_or(Invalid::NoSecret)?;
+        let object = self
+            .lookup
+            .get(GroupResource::core("secrets"), NamespacedName { namespace: &namespace, name: &secret })
+            .ok_or(Invalid::NoSecret)?;
         let stored = object["data"]["token"].as_str().and_then(|text| STANDARD.decode(text).ok()).unwrap_or_default();
         if meta::deletion_timestamp(&object).is_some() || !same_secret(&String::from_utf8_lossy(&stored), token) {
             return Err(Invalid::OtherToken);

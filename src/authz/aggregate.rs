@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use model::labels::Selector;
 use model::meta;
+use model::reference::GroupResource;
 use registry::lookup::Lookup;
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ use super::rbac::GROUP;
 /// The cluster roles whose gathered rules are not what they should be, as updates. To be asked after each change of
 /// cluster roles.
 pub fn plan(lookup: &dyn Lookup) -> Vec<Write> {
-    let roles = lookup.list(GROUP, "clusterroles", None);
+    let roles = lookup.list(GroupResource { group: GROUP, resource: "clusterroles" }, None);
     let mut writes = Vec::new();
     for role in &roles {
         let Some(selectors) = role["aggregationRule"]["clusterRoleSelectors"].as_array() else { continue };
@@ -45,6 +46,7 @@ pub fn plan(lookup: &dyn Lookup) -> Vec<Write> {
 mod tests {
     use super::*;
     use crate::bootstrap;
+    use model::reference::NamespacedName;
     use registry::memory::Objects;
 
     #[test]
@@ -57,11 +59,13 @@ mod tests {
             }
             assert!(round < 5);
             for write in writes {
-                stored.put(write.group, write.resource, write.object);
+                stored.put(GroupResource { group: write.group, resource: write.resource }, write.object);
             }
         }
         let holds = |role: &str, resource: &str| {
-            let role = stored.get(GROUP, "clusterroles", "", role).unwrap();
+            let role = stored
+                .get(GroupResource { group: GROUP, resource: "clusterroles" }, NamespacedName::cluster(role))
+                .unwrap();
             role["rules"]
                 .as_array()
                 .unwrap()

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use registry::user::{GROUP_MASTERS, UserInfo};
@@ -42,7 +43,7 @@ impl Escalation {
             return Ok(());
         }
         self.held(&a.user, &a.namespace, &rules_of(role))
-            .map_err(|why| Status::forbidden(GROUP, &a.resource, &a.name, &why.to_string()))?;
+            .map_err(|why| Status::forbidden(of_rbac(&a.resource), &a.name, &why.to_string()))?;
         // A role that gathers can come to hold anything, and one that gathered may not be changed by one who could not
         // have made it.
         if gathers(role) || old.is_some_and(gathers) {
@@ -55,7 +56,7 @@ impl Escalation {
             let urls = Rule { verbs: vec!["*".into()], non_resource_urls: vec!["*".into()], ..Rule::default() };
             if let Err(_why) = self.held(&a.user, "", &[all, urls]) {
                 let why = "must have cluster-admin privileges to use the aggregationRule";
-                return Err(Status::forbidden(GROUP, &a.resource, &a.name, why));
+                return Err(Status::forbidden(GroupResource { group: GROUP, resource: &a.resource }, &a.name, why));
             }
         }
         Ok(())
@@ -70,10 +71,10 @@ impl Escalation {
         }
         let rules = match self.rbac.rules_of_ref(role, &a.namespace) {
             Ok(rules) => rules,
-            Err(_missing) => return Err(Status::not_found(GROUP, resource, name)),
+            Err(_missing) => return Err(Status::not_found(GroupResource { group: GROUP, resource }, name)),
         };
         self.held(&a.user, &a.namespace, &rules)
-            .map_err(|why| Status::forbidden(GROUP, &a.resource, &a.name, &why.to_string()))
+            .map_err(|why| Status::forbidden(of_rbac(&a.resource), &a.name, &why.to_string()))
     }
 
     async fn may(&self, a: &Attributes, verb: &str, resource: &str, name: &str) -> bool {

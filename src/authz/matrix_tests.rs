@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::memory::Objects;
 use registry::user::UserInfo;
@@ -37,12 +38,12 @@ fn objects() -> Objects {
     let upstreams =
         bootstrap::objects().into_iter().filter(|(.., object)| !model::meta::name(object).starts_with("kedge:"));
     for (group, resource, object) in upstreams {
-        objects.put(group, resource, object);
+        objects.put(GroupResource { group, resource }, object);
     }
     for object in serde_json::from_str::<Vec<Value>>(OBJECTS).unwrap() {
         let (api_version, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
         let row = Catalog::builtin().by_api_version(api_version, kind).unwrap();
-        objects.put(&row.group, &row.plural, object);
+        objects.put(row.group_resource(), object);
     }
     objects
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::lookup::Lookup;
 use registry::trusted::MIRROR;
@@ -129,12 +130,18 @@ impl Node {
 
     /// Whether a pod of the node leads to the object.
     fn path_exists(&self, node: &str, a: &Attributes, name: &str) -> bool {
-        let pods = || self.lookup.list("", "pods", Some(&a.namespace)).into_iter().filter(|pod| on_node(pod, node));
+        let pods = || {
+            self.lookup
+                .list(GroupResource::core("pods"), Some(&a.namespace))
+                .into_iter()
+                .filter(|pod| on_node(pod, node))
+        };
         match a.resource.as_str() {
             // Its mirror pods, too: they lead nowhere else.
-            "pods" => {
-                self.lookup.get("", "pods", &a.namespace, name).is_some_and(|pod| pod["spec"]["nodeName"] == node)
-            }
+            "pods" => self
+                .lookup
+                .get(GroupResource::core("pods"), NamespacedName { namespace: &a.namespace, name })
+                .is_some_and(|pod| pod["spec"]["nodeName"] == node),
             "secrets" => {
                 pods().any(|pod| mentions(&pod["spec"], &SECRET_NAMES, name))
                     || self.volume_secret(node, &a.namespace, name)
@@ -145,15 +152,21 @@ impl Node {
             "resourceclaims" => pods().any(|pod| resource_claims(&pod).any(|claim| claim == name)),
             "persistentvolumes" => self
                 .lookup
-                .get("", "persistentvolumes", "", name)
+                .get(GroupResource::core("persistentvolumes"), NamespacedName::cluster(name))
                 .is_some_and(|volume| self.volume_in_use(node, &volume)),
             "volumeattachments" => self
                 .lookup
-                .get("storage.k8s.io", "volumeattachments", "", name)
+                .get(
+                    GroupResource { group: "storage.k8s.io", resource: "volumeattachments" },
+                    NamespacedName::cluster(name),
+                )
                 .is_some_and(|attachment| attachment["spec"]["nodeName"] == node),
             "resourceslices" => self
                 .lookup
-                .get("resource.k8s.io", "resourceslices", "", name)
+                .get(
+                    GroupResource { group: "resource.k8s.io", resource: "resourceslices" },
+                    NamespacedName::cluster(name),
+                )
                 .is_some_and(|slice| slice["spec"]["nodeName"] == node),
             _ => false,
         }
@@ -162,14 +175,14 @@ impl Node {
     fn volume_in_use(&self, node: &str, volume: &Value) -> bool {
         let claim = &volume["spec"]["claimRef"];
         let (Some(namespace), Some(name)) = (claim["namespace"].as_str(), claim["name"].as_str()) else { return false };
-        let pods = self.lookup.list("", "pods", Some(namespace));
+        let pods = self.lookup.list(GroupResource::core("pods"), Some(namespace));
         pods.iter().filter(|pod| on_node(pod, node)).any(|pod| claims(pod).any(|claim| claim == name))
     }
 
     /// Secrets that a volume's driver needs on the node.
     fn volume_secret(&self, node: &str, namespace: &str, name: &str) -> bool {
         self.lookup
-            .list("", "persistentvolumes", None)
+            .list(GroupResource::core("persistentvolumes"), None)
             .iter()
             .any(|volume| secret_refs(&volume["spec"]).contains(&(namespace, name)) && self.volume_in_use(node, volume))
     }
@@ -184,11 +197,11 @@ impl Authorizer for Node {
         }
         for resource in ["persistentvolumes", "persistentvolumeclaims"] {
             if a.resource == resource || a.resource == "secrets" {
-                self.lookup.load("", resource).await;
+                self.lookup.load(GroupResource::core(resource)).await;
             }
         }
         if matches!(a.resource.as_str(), "volumeattachments" | "resourceslices") {
-            self.lookup.load(&a.group, &a.resource).await;
+            self.lookup.load(a.group_resource()).await;
         }
         match self.decide(node, a) {
             Ok(()) => Decision::Allow { reason: String::new() },

@@ -7,6 +7,7 @@ use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use base::sync::Mutex;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::lookup::Lookup;
 use registry::user::UserInfo;
@@ -74,7 +75,7 @@ impl Rbac {
     /// Reads roles and bindings through `lookup`.
     pub fn new(lookup: Arc<dyn Lookup>) -> Rbac {
         let changes = ["roles", "rolebindings", "clusterroles", "clusterrolebindings"]
-            .map(|resource| lookup.changed(GROUP, resource));
+            .map(|resource| lookup.changed(GroupResource { group: GROUP, resource }));
         let compiled = ArcSwap::from_pointee(Compiled { at: [u64::MAX; 4], index: Index::default() });
         Rbac { lookup, changes, compiled, compiling: Mutex::new(()) }
     }
@@ -143,10 +144,14 @@ impl Authorizer for Rbac {
 impl Index {
     fn compile(lookup: &dyn Lookup) -> Index {
         let mut index = Index::default();
-        for (order, binding) in lookup.list(GROUP, "clusterrolebindings", None).iter().enumerate() {
+        for (order, binding) in
+            lookup.list(GroupResource { group: GROUP, resource: "clusterrolebindings" }, None).iter().enumerate()
+        {
             index.cluster.add(lookup, binding, "", order);
         }
-        for (order, binding) in lookup.list(GROUP, "rolebindings", None).iter().enumerate() {
+        for (order, binding) in
+            lookup.list(GroupResource { group: GROUP, resource: "rolebindings" }, None).iter().enumerate()
+        {
             let namespace = meta::namespace(binding);
             index.namespaces.entry(namespace.to_owned()).or_default().add(lookup, binding, namespace, order);
         }
@@ -210,8 +215,12 @@ pub fn listed<'a>(errors: impl IntoIterator<Item = &'a RoleRefError>) -> String 
 fn resolve(lookup: &dyn Lookup, role_ref: &Value, namespace: &str) -> Result<Arc<Value>, RoleRefError> {
     let name = role_ref["name"].as_str().unwrap_or_default();
     let found = match role_ref["kind"].as_str() {
-        Some("ClusterRole") => lookup.get(GROUP, "clusterroles", "", name).ok_or("clusterrole"),
-        Some("Role") => lookup.get(GROUP, "roles", namespace, name).ok_or("role"),
+        Some("ClusterRole") => lookup
+            .get(GroupResource { group: GROUP, resource: "clusterroles" }, NamespacedName::cluster(name))
+            .ok_or("clusterrole"),
+        Some("Role") => lookup
+            .get(GroupResource { group: GROUP, resource: "roles" }, NamespacedName { namespace, name })
+            .ok_or("role"),
         other => return Err(RoleRefError::Kind(other.unwrap_or_default().to_owned())),
     };
     found.map_err(|kind| RoleRefError::NotFound { kind, name: name.to_owned() })
@@ -259,8 +268,14 @@ mod tests {
     async fn a_binding_in_a_namespace_reaches_no_further() {
         let mut stored = Objects::default();
         let rules = json!([{"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]}]);
-        stored.put(GROUP, "clusterroles", json!({"metadata": {"name": "r"}, "rules": rules}));
-        stored.put(GROUP, "rolebindings", binding("r", json!({"kind": "ServiceAccount", "name": "web"})));
+        stored.put(
+            GroupResource { group: GROUP, resource: "clusterroles" },
+            json!({"metadata": {"name": "r"}, "rules": rules}),
+        );
+        stored.put(
+            GroupResource { group: GROUP, resource: "rolebindings" },
+            binding("r", json!({"kind": "ServiceAccount", "name": "web"})),
+        );
         let rbac = Rbac::new(Arc::new(stored));
         let user = UserInfo::new("system:serviceaccount:default:web", &[]);
         let allowed = rbac.authorize(&asks(user.clone(), "get", "pods", "default")).await;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use model::reference::GroupKind;
 use registry::attributes::Attributes;
 use registry::status::{Cause, Status};
 use registry::user::UserInfo;
@@ -54,7 +55,7 @@ fn check(kind: Kind, spec: &Value, a: &Attributes) -> Result<(), Status> {
     };
     let refuse = |reason: &str, field: &str, message: String| {
         let cause = Cause { reason: reason.to_owned(), message, field: field.to_owned() };
-        Err(Status::invalid(GROUP, name, "", vec![cause]))
+        Err(Status::invalid(GroupKind { group: GROUP, kind: name }, "", vec![cause]))
     };
     let (resource, path) = (spec["resourceAttributes"].is_object(), spec["nonResourceAttributes"].is_object());
     if resource && path {

@@ -7,6 +7,7 @@ pub mod chain;
 pub mod clock_set;
 pub mod confined;
 pub mod cron;
+pub mod exposition;
 pub mod files;
 pub mod fnv;
 pub mod folder;

@@ -4,32 +4,23 @@
 //! a label.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::OnceLock;
 
+use crate::exposition::{Histogram, Kind, Labels, Metric, Page};
 use crate::sync::{Mutex, MutexGuard};
 
 /// Bounds in seconds for what takes from a tenth of a millisecond to a minute.
 pub const SECONDS: [f64; 13] = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
 
-/// A metric: its name and what it says.
-#[derive(Clone, Copy, Debug)]
-pub struct Metric {
-    /// As Prometheus knows it.
-    pub name: &'static str,
-    /// One sentence.
-    pub help: &'static str,
-}
-
 enum Number {
     Counter(u64),
     Gauge(f64),
-    Histogram { bounds: &'static [f64], counts: Box<[u64]>, total: u64, sum: f64 },
+    Histogram(Histogram),
 }
 
 struct Family {
     help: &'static str,
-    series: BTreeMap<String, Number>,
+    series: BTreeMap<Labels, Number>,
 }
 
 type Families = BTreeMap<&'static str, Family>;
@@ -39,15 +30,10 @@ fn families() -> MutexGuard<'static, Families> {
     FAMILIES.get_or_init(Mutex::default).lock()
 }
 
-fn text(labels: &[(&str, &str)]) -> String {
-    let quoted = |v: &str| v.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    labels.iter().map(|(k, v)| format!("{k}=\"{}\"", quoted(v))).collect::<Vec<_>>().join(",")
-}
-
 fn with(metric: Metric, labels: &[(&str, &str)], new: impl FnOnce() -> Number, change: impl FnOnce(&mut Number)) {
     let mut families = families();
     let family = families.entry(metric.name).or_insert_with(|| Family { help: metric.help, series: BTreeMap::new() });
-    change(family.series.entry(text(labels)).or_insert_with(new));
+    change(family.series.entry(Labels::of(labels)).or_insert_with(new));
 }
 
 /// Adds to a counter.
@@ -88,14 +74,10 @@ pub fn observe_among(metric: Metric, labels: &[(&str, &str)], value: f64, bounds
     with(
         metric,
         labels,
-        || Number::Histogram { bounds, counts: vec![0; bounds.len()].into(), total: 0, sum: 0.0 },
+        || Number::Histogram(Histogram::new(bounds)),
         |number| {
-            if let Number::Histogram { bounds, counts, total, sum } = number {
-                for (count, bound) in counts.iter_mut().zip(*bounds) {
-                    *count += u64::from(value <= *bound);
-                }
-                *total += 1;
-                *sum += value;
+            if let Number::Histogram(histogram) = number {
+                histogram.observe(value);
             }
         },
     );
@@ -108,33 +90,24 @@ pub fn render() -> String {
 
 /// Those whose names begin so.
 pub fn render_those(prefix: &str) -> String {
-    let mut out = String::new();
+    let mut page = Page::default();
     for (name, family) in families().iter().filter(|(name, _)| name.starts_with(prefix)) {
         let kind = match family.series.values().next() {
-            Some(Number::Counter(_)) => "counter",
-            Some(Number::Gauge(_)) => "gauge",
-            Some(Number::Histogram { .. }) => "histogram",
+            Some(Number::Counter(_)) => Kind::Counter,
+            Some(Number::Gauge(_)) => Kind::Gauge,
+            Some(Number::Histogram(_)) => Kind::Histogram,
             None => continue,
         };
-        // Writing to a String cannot fail.
-        let _ok = writeln!(out, "# HELP {name} {}\n# TYPE {name} {kind}", family.help);
+        let mut written = page.family(kind, Metric { name, help: family.help });
         for (labels, number) in &family.series {
-            let braced = if labels.is_empty() { String::new() } else { format!("{{{labels}}}") };
             match number {
-                Number::Counter(n) => drop(writeln!(out, "{name}{braced} {n}")),
-                Number::Gauge(n) => drop(writeln!(out, "{name}{braced} {n}")),
-                Number::Histogram { bounds, counts, total, sum } => {
-                    let comma = if labels.is_empty() { "" } else { "," };
-                    for (count, bound) in counts.iter().zip(*bounds) {
-                        let _ok = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {count}");
-                    }
-                    let _ok = writeln!(out, "{name}_bucket{{{labels}{comma}le=\"+Inf\"}} {total}");
-                    let _ok = writeln!(out, "{name}_sum{braced} {sum}\n{name}_count{braced} {total}");
-                }
+                Number::Counter(n) => written.series(labels, n),
+                Number::Gauge(n) => written.series(labels, n),
+                Number::Histogram(histogram) => written.histogram(labels, histogram),
             }
         }
     }
-    out
+    page.into_text()
 }
 
 #[cfg(test)]
@@ -155,5 +128,35 @@ mod tests {
         assert!(text.contains("test_took_seconds_bucket{x=\"y\",le=\"0.001\"} 0\n"));
         assert!(text.contains("test_took_seconds_bucket{x=\"y\",le=\"+Inf\"} 1\n"));
         assert!(text.contains("test_took_seconds_count{x=\"y\"} 1\n"));
+    }
+
+    #[test]
+    fn a_family_is_the_same_to_the_letter() {
+        count(Metric { name: "golden_things_total", help: "Things." }, &[("b", "x\ny"), ("a", "\\")], 2);
+        set(Metric { name: "golden_depth", help: "Depth." }, &[], 3.5);
+        let took = Metric { name: "golden_took", help: "Took." };
+        observe_among(took, &[], 1.0, &[0.5, 1.0]);
+        observe_among(took, &[("x", "y")], 2.0, &[0.5, 1.0]);
+        let expected = [
+            "# HELP golden_depth Depth.",
+            "# TYPE golden_depth gauge",
+            "golden_depth 3.5",
+            "# HELP golden_things_total Things.",
+            "# TYPE golden_things_total counter",
+            r#"golden_things_total{b="x\ny",a="\\"} 2"#,
+            "# HELP golden_took Took.",
+            "# TYPE golden_took histogram",
+            r#"golden_took_bucket{le="0.5"} 0"#,
+            r#"golden_took_bucket{le="1"} 1"#,
+            r#"golden_took_bucket{le="+Inf"} 1"#,
+            "golden_took_sum 1",
+            "golden_took_count 1",
+            r#"golden_took_bucket{x="y",le="0.5"} 0"#,
+            r#"golden_took_bucket{x="y",le="1"} 0"#,
+            r#"golden_took_bucket{x="y",le="+Inf"} 1"#,
+            r#"golden_took_sum{x="y"} 2"#,
+            r#"golden_took_count{x="y"} 1"#,
+        ];
+        assert_eq!(render_those("golden_").lines().collect::<Vec<_>>(), expected);
     }
 }

@@ -5,7 +5,8 @@ use std::hash::Hash;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use base::metrics::{self, Metric};
+use base::exposition::Metric;
+use base::metrics;
 use base::sync::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use base::files::{self, FileError};
-use base::metrics::Metric;
+use base::exposition::Metric;
 use futures_util::future::BoxFuture;
 use http::header::AUTHORIZATION;
 use http::uri::{Authority, PathAndQuery, Scheme};

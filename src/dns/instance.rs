@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::chain::Chain;
+use base::exposition::Labels;
 use base::rng::Rng;
 use base::task::Group;
 use client::informer::Informers;
@@ -27,7 +28,7 @@ use crate::corefile::{self, ServerBlock};
 use crate::forward::Forwarder;
 use crate::hosts::Hosts;
 use crate::kube_plugin::Kubernetes;
-use crate::metrics::Metrics;
+use crate::metrics::{Gauge, Metrics};
 use crate::pages::{self, Page};
 use crate::server::{self, LoopProbe, Server, Site, Sockets};
 
@@ -368,18 +369,16 @@ fn ready(sites: &[Arc<Site>], leaving: &AtomicBool) -> (&'static str, String) {
     }
 }
 
-fn gauges(sites: &[Arc<Site>]) -> Vec<(&'static str, String, f64)> {
-    let mut gauges = vec![("coredns_build_info", format!("version=\"kedge-{VERSION}\""), 1.0)];
+fn gauges(sites: &[Arc<Site>]) -> Vec<Gauge> {
+    let version = Labels::of(&[("version", &format!("kedge-{VERSION}"))]);
+    let mut gauges = vec![Gauge { name: "coredns_build_info", labels: version, value: 1.0 }];
     for (site, cache) in sites.iter().filter_map(|site| Some((site, site.cache.as_ref()?))) {
-        let port = site.block.zones.first().map_or(53, |zone| zone.port);
+        let server = format!("dns://:{}", site.block.zones.first().map_or(53, |zone| zone.port));
         let (success, denial) = cache.sizes();
         #[allow(clippy::cast_precision_loss, reason = "a cache has thousands of entries")]
-        for (kind, n) in [("success", success as f64), ("denial", denial as f64)] {
-            gauges.push((
-                "coredns_cache_entries",
-                format!("server=\"dns://:{port}\",type=\"{kind}\",zones=\".\",view=\"\""),
-                n,
-            ));
+        for (kind, value) in [("success", success as f64), ("denial", denial as f64)] {
+            let labels = Labels::of(&[("server", &server), ("type", kind), ("zones", "."), ("view", "")]);
+            gauges.push(Gauge { name: "coredns_cache_entries", labels, value });
         }
     }
     gauges

@@ -1,9 +1,9 @@
 //! Counters under CoreDNS's names, in Prometheus' text form.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::time::Duration;
 
+use base::exposition::{Histogram, Kind, Labels, Metric, Page};
 use base::sync::Mutex;
 
 /// Upper bounds of CoreDNS's request durations in seconds.
@@ -12,18 +12,18 @@ const DURATION_BOUNDS: [f64; 16] =
 /// Upper bounds of message sizes in bytes.
 const SIZE_BOUNDS: [f64; 14] = [0., 100., 200., 300., 400., 511., 1023., 2047., 4095., 8291., 16e3, 32e3, 48e3, 64e3];
 
-/// All numbers of the process. Label values come from small fixed sets, so the maps stay small.
+/// All numbers of the process, by name and labels. Label values come from small fixed sets, so the maps stay small.
 #[derive(Default)]
 pub(crate) struct Metrics {
-    counters: Mutex<BTreeMap<(&'static str, String), u64>>,
-    histograms: Mutex<BTreeMap<(&'static str, String), Histogram>>,
+    counters: Mutex<BTreeMap<&'static str, BTreeMap<Labels, u64>>>,
+    histograms: Mutex<BTreeMap<&'static str, BTreeMap<Labels, Histogram>>>,
 }
 
-struct Histogram {
-    bounds: &'static [f64],
-    counts: Vec<u64>,
-    sum: f64,
-    n: u64,
+/// A number that is read when somebody asks.
+pub(crate) struct Gauge {
+    pub(crate) name: &'static str,
+    pub(crate) labels: Labels,
+    pub(crate) value: f64,
 }
 
 /// One question, as it is counted.
@@ -40,87 +40,57 @@ pub(crate) struct Served<'a> {
     pub(crate) took: Duration,
 }
 
+/// CoreDNS's metrics; here they are told without `HELP`.
+fn metric(name: &'static str) -> Metric {
+    Metric { name, help: "" }
+}
+
 impl Metrics {
-    pub(crate) fn count(&self, name: &'static str, labels: String) {
-        *self.counters.lock().entry((name, labels)).or_default() += 1;
+    pub(crate) fn count(&self, name: &'static str, labels: Labels) {
+        *self.counters.lock().entry(name).or_default().entry(labels).or_default() += 1;
     }
 
-    fn observe(&self, name: &'static str, labels: String, bounds: &'static [f64], value: f64) {
+    fn observe(&self, name: &'static str, labels: Labels, bounds: &'static [f64], value: f64) {
         let mut histograms = self.histograms.lock();
-        let histogram = histograms.entry((name, labels)).or_insert_with(|| Histogram {
-            bounds,
-            counts: vec![0; bounds.len()],
-            sum: 0.0,
-            n: 0,
-        });
-        if let Some(at) = bounds.iter().position(|bound| value <= *bound) {
-            histogram.counts[at] += 1;
-        }
-        histogram.sum += value;
-        histogram.n += 1;
+        let series = histograms.entry(name).or_default();
+        series.entry(labels).or_insert_with(|| Histogram::new(bounds)).observe(value);
     }
 
     pub(crate) fn served(&self, s: &Served<'_>) {
-        let place = format!("server=\"{}\",zone=\"{}\",view=\"\"", s.server, s.zone);
-        self.count(
-            "coredns_dns_requests_total",
-            format!("{place},proto=\"{}\",family=\"{}\",type=\"{}\"", s.proto, s.family, s.kind),
-        );
-        self.count("coredns_dns_responses_total", format!("{place},rcode=\"{}\",plugin=\"{}\"", s.rcode, s.plugin));
-        self.observe("coredns_dns_request_duration_seconds", place.clone(), &DURATION_BOUNDS, s.took.as_secs_f64());
-        let sized = format!("{place},proto=\"{}\"", s.proto);
+        let place = Labels::of(&[("server", s.server), ("zone", s.zone), ("view", "")]);
+        let asked = [("proto", s.proto), ("family", s.family), ("type", s.kind)];
+        self.count("coredns_dns_requests_total", place.and(&asked));
+        self.count("coredns_dns_responses_total", place.and(&[("rcode", s.rcode), ("plugin", s.plugin)]));
+        let sized = place.and(&[("proto", s.proto)]);
+        self.observe("coredns_dns_request_duration_seconds", place, &DURATION_BOUNDS, s.took.as_secs_f64());
         #[allow(clippy::cast_precision_loss, reason = "a DNS message has at most 64 KiB")]
         let (asked, answered) = (s.request_bytes as f64, s.response_bytes as f64);
         self.observe("coredns_dns_request_size_bytes", sized.clone(), &SIZE_BOUNDS, asked);
         self.observe("coredns_dns_response_size_bytes", sized, &SIZE_BOUNDS, answered);
     }
 
-    /// The text, with `gauges` that are read at this moment.
-    pub(crate) fn render(&self, gauges: &[(&'static str, String, f64)]) -> String {
-        let mut out = String::new();
-        let mut last = "";
-        for ((name, labels), value) in self.counters.lock().iter() {
-            head(&mut out, &mut last, name, Kind::Counter);
-            let _infallible = writeln!(out, "{name}{{{labels}}} {value}");
-        }
-        for ((name, labels), histogram) in self.histograms.lock().iter() {
-            head(&mut out, &mut last, name, Kind::Histogram);
-            let mut below = 0;
-            for (bound, count) in histogram.bounds.iter().zip(&histogram.counts) {
-                below += count;
-                let _infallible = writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {below}");
+    /// The text, with `gauges` that are read at this moment; those of one name stand together.
+    pub(crate) fn render(&self, gauges: &[Gauge]) -> String {
+        let mut page = Page::default();
+        for (name, series) in self.counters.lock().iter() {
+            let mut family = page.family(Kind::Counter, metric(name));
+            for (labels, n) in series {
+                family.series(labels, n);
             }
-            let Histogram { sum, n, .. } = histogram;
-            let _infallible = writeln!(
-                out,
-                "{name}_bucket{{{labels},le=\"+Inf\"}} {n}\n{name}_sum{{{labels}}} {sum}\n{name}_count{{{labels}}} {n}"
-            );
         }
-        for (name, labels, value) in gauges {
-            head(&mut out, &mut last, name, Kind::Gauge);
-            let _infallible = writeln!(out, "{name}{{{labels}}} {value}");
+        for (name, series) in self.histograms.lock().iter() {
+            let mut family = page.family(Kind::Histogram, metric(name));
+            for (labels, histogram) in series {
+                family.histogram(labels, histogram);
+            }
         }
-        out
-    }
-}
-
-/// Kind of a metric, as `# TYPE` names it.
-#[derive(Clone, Copy, Debug)]
-enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
-fn head(out: &mut String, last: &mut &str, name: &'static str, kind: Kind) {
-    if *last != name {
-        let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
-        };
-        let _infallible = writeln!(out, "# TYPE {name} {kind}");
-        *last = name;
+        for gauges in gauges.chunk_by(|one, next| one.name == next.name) {
+            let mut family = page.family(Kind::Gauge, metric(gauges[0].name));
+            for gauge in gauges {
+                family.series(&gauge.labels, gauge.value);
+            }
+        }
+        page.into_text()
     }
 }
 
@@ -129,11 +99,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buckets_count_everything_below_them() {
+    fn the_page_is_the_same_to_the_letter() {
         let metrics = Metrics::default();
-        metrics.observe("h", "a=\"b\"".to_owned(), &[1.0, 2.0], 0.5);
-        metrics.observe("h", "a=\"b\"".to_owned(), &[1.0, 2.0], 1.5);
-        let text = metrics.render(&[]);
-        assert!(text.contains("h_bucket{a=\"b\",le=\"1\"} 1\nh_bucket{a=\"b\",le=\"2\"} 2\n"), "{text}");
+        let hit = |kind: &str| Labels::of(&[("server", "dns://:53"), ("zones", "."), ("view", ""), ("type", kind)]);
+        for kind in ["success", "denial", "success"] {
+            metrics.count("coredns_cache_hits_total", hit(kind));
+        }
+        metrics.served(&Served {
+            server: "dns://:53",
+            zone: ".",
+            proto: "udp",
+            family: "1",
+            kind: "A",
+            rcode: "NOERROR",
+            plugin: "kubernetes",
+            request_bytes: 40,
+            response_bytes: 100,
+            took: Duration::from_millis(3),
+        });
+        let entries = |kind: &str, value: f64| Gauge {
+            name: "coredns_cache_entries",
+            labels: Labels::of(&[("server", "dns://:53"), ("type", kind), ("zones", "."), ("view", "")]),
+            value,
+        };
+        let build = Gauge { name: "coredns_build_info", labels: Labels::of(&[("version", "kedge-1")]), value: 1.0 };
+        let text = metrics.render(&[build, entries("success", 3.0), entries("denial", 0.0)]);
+        assert_eq!(text, include_str!("metrics_golden.txt"));
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use base::exposition::Labels;
 use base::places::{Place, Places};
 use base::rng::Rng;
 use base::task::Group;
@@ -197,12 +198,10 @@ impl Server {
     /// cache → hosts → kubernetes → loop → forward, and the order of addresses is changed on the way back.
     async fn resolve(&self, site: &Site, question: &Question, client: IpAddr, depth: usize) -> Answer {
         let cache = site.cache.as_ref().filter(|cache| cache.wants(question));
-        let labels = || format!("server=\"{}\",zones=\".\",view=\"\"", self.label);
+        let labels = || Labels::of(&[("server", &self.label), ("zones", "."), ("view", "")]);
         if let Some(mut answer) = cache.and_then(|cache| cache.get(question)) {
-            self.metrics.count(
-                "coredns_cache_hits_total",
-                format!("{},type=\"{}\"", labels(), if answer.answers.is_empty() { "denial" } else { "success" }),
-            );
+            let kind = if answer.answers.is_empty() { "denial" } else { "success" };
+            self.metrics.count("coredns_cache_hits_total", labels().and(&[("type", kind)]));
             self.metrics.count("coredns_cache_requests_total", labels());
             self.balance(site, &mut answer);
             return answer;

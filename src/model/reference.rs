@@ -33,6 +33,25 @@ impl fmt::Display for GroupResource<'_> {
     }
 }
 
+/// A kind of the API whatever its version, as upstream's `schema.GroupKind`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupKind<'a> {
+    /// `apps`; empty for the core group.
+    pub group: &'a str,
+    /// `Deployment`.
+    pub kind: &'a str,
+}
+
+/// `Deployment.apps`, and `Pod` in the core group, as error texts name a kind.
+impl fmt::Display for GroupKind<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.group {
+            "" => out.write_str(self.kind),
+            group => write!(out, "{}.{group}", self.kind),
+        }
+    }
+}
+
 /// Where an object stands among those of its resource, as upstream's `types.NamespacedName`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NamespacedName<'a> {
@@ -80,5 +99,7 @@ mod tests {
         assert_eq!(NamespacedName::of(&metadata).to_string(), "default/web");
         assert_eq!(NamespacedName::cluster("node-1").to_string(), "node-1");
         assert_eq!(NamespacedName::of(&ObjectMeta::default()), NamespacedName::default());
+        assert_eq!(GroupKind { group: "", kind: "Pod" }.to_string(), "Pod");
+        assert_eq!(GroupKind { group: "apps", kind: "Deployment" }.to_string(), "Deployment.apps");
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use model::reference::{GroupResource, NamespacedName};
 use serde_json::Value;
 
 use crate::trail::Trail;
@@ -57,13 +58,23 @@ impl Attributes {
         }
     }
 
-    /// Whether the request is about this subresource, e.g. `("", "pods", "resize")`.
-    pub fn is_subresource(&self, group: &str, resource: &str, subresource: &str) -> bool {
-        self.group == group && self.resource == resource && self.subresource == subresource
+    /// The resource that it is about.
+    pub fn group_resource(&self) -> GroupResource<'_> {
+        GroupResource { group: &self.group, resource: &self.resource }
     }
 
-    /// Whether the request is about the resource itself, e.g. `("", "pods")`, and not a subresource.
-    pub fn is(&self, group: &str, resource: &str) -> bool {
-        self.group == group && self.resource == resource && self.subresource.is_empty()
+    /// The object that it is about.
+    pub fn namespaced_name(&self) -> NamespacedName<'_> {
+        NamespacedName { namespace: &self.namespace, name: &self.name }
+    }
+
+    /// Whether the request is about this subresource, e.g. `resize` of pods.
+    pub fn is_subresource(&self, of: GroupResource<'_>, subresource: &str) -> bool {
+        self.group_resource() == of && self.subresource == subresource
+    }
+
+    /// Whether the request is about the resource itself, and not a subresource.
+    pub fn is(&self, of: GroupResource<'_>) -> bool {
+        self.is_subresource(of, "")
     }
 }

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use base::sync::RwLock;
+use model::reference::GroupResource;
 use schema::catalog::Catalog;
 use schema::table::{Name, Resource};
 use serde_json::Value;
@@ -67,10 +68,9 @@ impl Catalogs {
     }
 
     /// How the stored objects of a resource are read.
-    pub fn form(&self, group: &str, plural: &str) -> Form {
+    pub fn form(&self, of: GroupResource<'_>) -> Form {
         let catalog = self.now();
-        let rows: Vec<&Arc<Resource>> =
-            catalog.resources().iter().filter(|r| r.group == group && r.plural == plural).collect();
+        let rows: Vec<&Arc<Resource>> = catalog.resources().iter().filter(|r| r.group_resource() == of).collect();
         let Some(stored) = rows.iter().find(|r| r.storage_version == r.version).or(rows.first()) else {
             return Form::default();
         };

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use model::reference::{GroupKind, GroupResource};
 use schema::catalog::Catalog;
 use schema::decode::FieldValidation;
 use schema::table::Resource;
@@ -12,10 +13,10 @@ use serde_json::Value;
 use crate::negotiate::Format;
 use crate::status::{self, Status};
 
-/// The row in which a built-in resource is stored, by group and plural.
-pub fn stored(group: &str, plural: &str) -> Option<Arc<Resource>> {
+/// The row in which a built-in resource is stored.
+pub fn stored(of: GroupResource<'_>) -> Option<Arc<Resource>> {
     let catalog = Catalog::builtin();
-    let row = catalog.resources().iter().find(|r| r.group == group && r.plural == plural)?;
+    let row = catalog.resources().iter().find(|r| r.group_resource() == of)?;
     Some(Arc::clone(catalog.storage_of(row)))
 }
 
@@ -100,7 +101,11 @@ pub fn decode_patched(
     let strictness = strictness_of(strictness)?;
     let copy = patched.clone();
     let refused = |err: schema::decode::DecodeError| {
-        status::invalid("", "", "", vec![FieldError::invalid("patch", shown(&copy), err.to_string())])
+        status::invalid(
+            GroupKind { group: "", kind: "" },
+            "",
+            vec![FieldError::invalid("patch", shown(&copy), err.to_string())],
+        )
     };
     let decoded = schema::decode::conform_resource(patched, resource, strictness).map_err(&refused)?;
     let mut value = decoded.value;
@@ -141,5 +146,5 @@ pub fn verdict(resource: &Resource, name: &str, errors: Vec<FieldError>) -> Resu
     if errors.is_empty() {
         return Ok(());
     }
-    Err(status::invalid(&resource.group, &resource.kind, name, errors))
+    Err(status::invalid(resource.group_kind(), name, errors))
 }

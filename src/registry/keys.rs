@@ -1,25 +1,26 @@
 //! Where objects live in the store: `/registry/<group>/<plural>/<namespace>/<name>`, `core` for the empty group.
 
 use bytes::Bytes;
+use model::reference::{GroupResource, NamespacedName};
 use store::{Compare, CompareOp, Revision};
 
 /// Everything the API server keeps.
 pub const ROOT: &str = "/registry/";
 
 /// The resource part of a key: what all objects of a resource start with, with the slash.
-pub fn prefix(group: &str, plural: &str) -> String {
-    let group = if group.is_empty() { "core" } else { group };
-    format!("{ROOT}{group}/{plural}/")
+pub fn prefix(of: GroupResource<'_>) -> String {
+    let group = if of.group.is_empty() { "core" } else { of.group };
+    format!("{ROOT}{group}/{}/", of.resource)
 }
 
 /// `namespace/name`, or `name` in cluster scope: the part of a key below its resource.
-pub fn local(namespace: &str, name: &str) -> String {
-    if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") }
+pub fn local(named: NamespacedName<'_>) -> String {
+    named.to_string()
 }
 
 /// The whole key of an object.
-pub fn object(group: &str, plural: &str, namespace: &str, name: &str) -> String {
-    format!("{}{}", prefix(group, plural), local(namespace, name))
+pub fn object(of: GroupResource<'_>, named: NamespacedName<'_>) -> String {
+    format!("{}{named}", prefix(of))
 }
 
 /// Splits a key into group, plural and local part; `None` if it is not ours.
@@ -45,8 +46,21 @@ mod tests {
 
     #[test]
     fn a_key_comes_apart_as_it_was_put_together() {
-        assert_eq!(parse(&object("", "pods", "default", "web")), Some(("", "pods", "default/web")));
-        assert_eq!(parse(&object("apps", "deployments", "a", "b")), Some(("apps", "deployments", "a/b")));
-        assert_eq!(parse("/other/x"), None);
+        let pods = GroupResource::core("pods");
+        let deployments = GroupResource { group: "apps", resource: "deployments" };
+        let nodes = GroupResource::core("nodes");
+        for (of, named, key, local) in [
+            (pods, NamespacedName { namespace: "default", name: "web" }, "core/pods/default/web", "default/web"),
+            (deployments, NamespacedName { namespace: "a", name: "b" }, "apps/deployments/a/b", "a/b"),
+            (nodes, NamespacedName::cluster("n"), "core/nodes/n", "n"),
+        ] {
+            let whole = object(of, named);
+            assert_eq!(whole, format!("/registry/{key}"));
+            assert_eq!(parse(&whole), Some((of.group, of.resource, local)));
+            assert_eq!(split_local(local), (named.namespace, named.name));
+        }
+        for key in ["/other/x", "/registry/core", "/registry/core/pods", ""] {
+            assert_eq!(parse(key), None, "{key}");
+        }
     }
 }

@@ -16,6 +16,7 @@ pub mod memory;
 pub mod metrics;
 pub mod negotiate;
 pub mod objects;
+mod process;
 pub mod registrar;
 pub mod selection;
 pub mod services;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
+use model::reference::{GroupResource, NamespacedName};
 use schema::table::Resource;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -17,27 +18,27 @@ use crate::status::Status;
 pub trait Lookup: Send + Sync + 'static {
     /// Makes sure that the cache of a resource is filled; `get`, `list` and `changed` of one that is not see nothing.
     /// The resources in [`PRELOADED`] are filled before the first request.
-    async fn load(&self, group: &str, resource: &str);
+    async fn load(&self, of: GroupResource<'_>);
 
-    /// One object; `namespace` is empty for cluster scope.
-    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>>;
+    /// One object.
+    fn get(&self, of: GroupResource<'_>, named: NamespacedName<'_>) -> Option<Arc<Value>>;
 
     /// The same, but what the cache does not have is looked for in the store: another server may have written it a
     /// moment ago. Whoever refuses, or lets pass, because an object is not there asks this way.
-    async fn sure(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        self.get(group, resource, namespace, name)
+    async fn sure(&self, of: GroupResource<'_>, named: NamespacedName<'_>) -> Option<Arc<Value>> {
+        self.get(of, named)
     }
 
     /// All objects of a resource, of one namespace or of all, by namespace and name.
-    fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>>;
+    fn list(&self, of: GroupResource<'_>, namespace: Option<&str>) -> Vec<Arc<Value>>;
 
-    /// What has become of a resource's objects in a namespace since a mark, and those of some names, all of one moment.
+    /// The changes of a resource's objects in a namespace since a mark, and the objects of some names, all of one
+    /// moment.
     ///
     /// Errors: `TimedOut` if the cache has to be filled first.
     fn since(
         &self,
-        group: &str,
-        resource: &str,
+        of: GroupResource<'_>,
         namespace: &str,
         mark: Option<&Mark>,
         names: &[&str],
@@ -45,12 +46,12 @@ pub trait Lookup: Send + Sync + 'static {
 
     /// How many objects of a resource there are, as far as is known here. Asked for what nobody has heard of, it
     /// remembers nothing.
-    fn count(&self, _group: &str, _resource: &str) -> usize {
+    fn count(&self, _of: GroupResource<'_>) -> usize {
         0
     }
 
     /// A counter that moves after each change of a resource (the store revision of the newest change).
-    fn changed(&self, group: &str, resource: &str) -> watch::Receiver<u64>;
+    fn changed(&self, of: GroupResource<'_>) -> watch::Receiver<u64>;
 }
 
 /// Brings objects into other versions of their resource.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -28,15 +29,15 @@ impl Objects {
     pub fn of(list: impl IntoIterator<Item = (&'static str, &'static str, Value)>) -> Objects {
         let mut objects = Objects::default();
         for (group, resource, object) in list {
-            objects.put(group, resource, object);
+            objects.put(GroupResource { group, resource }, object);
         }
         objects
     }
 
-    pub fn put(&mut self, group: &str, resource: &str, object: Value) {
+    pub fn put(&mut self, of: GroupResource<'_>, object: Value) {
         let key = (
-            group.to_owned(),
-            resource.to_owned(),
+            of.group.to_owned(),
+            of.resource.to_owned(),
             meta::namespace(&object).to_owned(),
             meta::name(&object).to_owned(),
         );
@@ -47,43 +48,43 @@ impl Objects {
 
 #[async_trait::async_trait]
 impl Lookup for Objects {
-    async fn load(&self, _group: &str, _resource: &str) {}
+    async fn load(&self, _of: GroupResource<'_>) {}
 
-    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        self.objects.get(&(group.to_owned(), resource.to_owned(), namespace.to_owned(), name.to_owned())).cloned()
+    fn get(&self, of: GroupResource<'_>, named: NamespacedName<'_>) -> Option<Arc<Value>> {
+        let key = [of.group, of.resource, named.namespace, named.name].map(str::to_owned);
+        self.objects.get(&key.into()).cloned()
     }
 
-    fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
+    fn list(&self, of: GroupResource<'_>, namespace: Option<&str>) -> Vec<Arc<Value>> {
         let hit = |key: &(String, String, String, String)| {
-            key.0 == group && key.1 == resource && namespace.is_none_or(|ns| ns == key.2)
+            key.0 == of.group && key.1 == of.resource && namespace.is_none_or(|ns| ns == key.2)
         };
         self.objects.iter().filter(|(key, _)| hit(key)).map(|(_, object)| object.clone()).collect()
     }
 
     fn since(
         &self,
-        group: &str,
-        resource: &str,
+        of: GroupResource<'_>,
         namespace: &str,
         _mark: Option<&Mark>,
         names: &[&str],
     ) -> Result<Since, Status> {
         let entry = |object: Arc<Value>| {
-            let local = keys::local(meta::namespace(&object), meta::name(&object));
+            let local = keys::local(NamespacedName { namespace: meta::namespace(&object), name: meta::name(&object) });
             let entry = Entry::build(&local, object.to_string().as_bytes(), 1, &Form::default());
             entry.map(Arc::new).map_err(Status::internal)
         };
-        let all = self.list(group, resource, Some(namespace)).into_iter().map(entry).collect::<Result<_, _>>()?;
-        let one = |name: &&str| self.get(group, resource, namespace, name).map(entry).transpose();
+        let all = self.list(of, Some(namespace)).into_iter().map(entry).collect::<Result<_, _>>()?;
+        let one = |name: &&str| self.get(of, NamespacedName { namespace, name }).map(entry).transpose();
         let named = names.iter().map(one).collect::<Result<_, _>>()?;
         Ok(Since { mark: None, news: News::All(all), named })
     }
 
-    fn count(&self, group: &str, resource: &str) -> usize {
-        self.list(group, resource, None).len()
+    fn count(&self, of: GroupResource<'_>) -> usize {
+        self.list(of, None).len()
     }
 
-    fn changed(&self, _group: &str, _resource: &str) -> watch::Receiver<u64> {
+    fn changed(&self, _of: GroupResource<'_>) -> watch::Receiver<u64> {
         self.change.subscribe()
     }
 }

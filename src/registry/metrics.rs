@@ -1,12 +1,16 @@
 //! Counters of the API server in Prometheus' text form.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use base::exposition::{Histogram, Kind, Labels, Metric, Page};
 use base::sync::{Mutex, MutexGuard};
+use model::reference::GroupResource;
+
+use crate::attributes::Attributes;
+use crate::process;
 
 /// Upper bounds in seconds of `apiserver_request_duration_seconds`: upstream's, so that quantiles of both can be put
 /// side by side.
@@ -15,9 +19,9 @@ const BUCKETS: [f64; 23] = [
     45.0, 60.0,
 ];
 /// Upper bounds in bytes of `apiserver_response_sizes`.
-const SIZES: [u32; 7] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
+const SIZES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 
-const CERTIFICATE_LIFE: base::metrics::Metric = base::metrics::Metric {
+const CERTIFICATE_LIFE: Metric = Metric {
     name: "apiserver_client_certificate_expiration_seconds",
     help: "[ALPHA] Distribution of the remaining lifetime on the certificate used to authenticate a request.",
 };
@@ -44,10 +48,8 @@ pub fn certificate_seen(left_secs: f64) {
     base::metrics::observe_among(CERTIFICATE_LIFE, &[], left_secs, &CERTIFICATE_LIFE_SECS);
 }
 
-const STORED: base::metrics::Metric =
-    base::metrics::Metric { name: "etcd_request_duration_seconds", help: "How long the store took, by operation." };
-const STORED_TOTAL: base::metrics::Metric =
-    base::metrics::Metric { name: "etcd_requests_total", help: "Requests to the store, by operation." };
+const STORED: Metric = Metric { name: "etcd_request_duration_seconds", help: "How long the store took, by operation." };
+const STORED_TOTAL: Metric = Metric { name: "etcd_requests_total", help: "Requests to the store, by operation." };
 
 /// The store answered.
 pub fn stored(operation: &str, took: Duration) {
@@ -76,28 +78,14 @@ pub struct Series {
 }
 
 #[derive(Default)]
-struct Durations {
-    counts: [u64; BUCKETS.len()],
-    total: u64,
-    sum: f64,
-}
-
-#[derive(Default)]
 struct Numbers {
     requests: BTreeMap<(Series, u16), u64>,
-    durations: BTreeMap<Series, Durations>,
-    sizes: BTreeMap<Series, Sizes>,
+    durations: BTreeMap<Series, Histogram>,
+    sizes: BTreeMap<Series, Histogram>,
     watches: BTreeMap<Series, u64>,
 }
 
-#[derive(Default)]
-struct Sizes {
-    counts: [u64; SIZES.len()],
-    total: u64,
-    sum: u64,
-}
-
-/// What somebody's credentials, or their question whether they may, came to.
+/// The outcome of somebody's credentials, or of their question whether they may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Credentials that are good, or none.
@@ -176,28 +164,20 @@ impl Metrics {
     pub fn answered(&self, series: Series, code: u16, took: Duration, bytes: Option<u64>) {
         let mut numbers = self.numbers();
         if let Some(bytes) = bytes.filter(|_| matches!(series.verb, "GET" | "LIST")) {
-            let sizes = numbers.sizes.entry(series.clone()).or_default();
-            for (count, bound) in sizes.counts.iter_mut().zip(SIZES) {
-                *count += u64::from(bytes <= u64::from(bound));
-            }
-            sizes.total += 1;
-            sizes.sum += bytes;
+            #[allow(clippy::cast_precision_loss, reason = "an answer has less than 2^53 bytes")]
+            let bytes = bytes as f64;
+            numbers.sizes.entry(series.clone()).or_insert_with(|| Histogram::new(&SIZES)).observe(bytes);
         }
-        let seconds = took.as_secs_f64();
-        let durations = numbers.durations.entry(series.clone()).or_default();
-        for (count, bound) in durations.counts.iter_mut().zip(BUCKETS) {
-            *count += u64::from(seconds <= bound);
-        }
-        durations.total += 1;
-        durations.sum += seconds;
+        let durations = numbers.durations.entry(series.clone()).or_insert_with(|| Histogram::new(&BUCKETS));
+        durations.observe(took.as_secs_f64());
         *numbers.requests.entry((series, code)).or_default() += 1;
     }
 
     /// Lets go of what was counted of a resource that nobody serves any more: definitions come and go, and each has
     /// dozens of series.
-    pub fn forget(&self, group: &str, resource: &str) {
+    pub fn forget(&self, of: GroupResource<'_>) {
         let mut numbers = self.numbers();
-        let stays = |series: &Series| series.group != group || series.resource != resource;
+        let stays = |series: &Series| series.group != of.group || series.resource != of.resource;
         numbers.requests.retain(|(series, _), _| stays(series));
         numbers.durations.retain(|series, _| stays(series));
         numbers.sizes.retain(|series, _| stays(series));
@@ -205,124 +185,85 @@ impl Metrics {
 
     /// The text for `/metrics`.
     pub fn render(&self, objects: &[(String, usize)]) -> String {
-        let mut out = String::new();
-        self.render_requests(&mut out);
-        let mut one = |name: &str, kind: &str, help: &str, value: String| {
-            // Writing to a String cannot fail.
-            let _ok = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
-        };
-        one(
-            "apiserver_dropped_requests_total",
-            "counter",
-            "Requests refused with 429.",
-            self.rejected.load(Ordering::Relaxed).to_string(),
-        );
-        one(
-            "apiserver_panics_total",
-            "counter",
-            "Handlers that panicked.",
-            self.panics.load(Ordering::Relaxed).to_string(),
-        );
-        let bytes = self.watch_bytes.load(Ordering::Relaxed);
-        one("apiserver_watch_events_bytes_total", "counter", "Bytes of watch events.", bytes.to_string());
-        for (name, kind, help, value) in process() {
-            one(name, kind, help, value);
+        let mut page = Page::default();
+        self.render_requests(&mut page);
+        let counters = [
+            ("apiserver_dropped_requests_total", "Requests refused with 429.", &self.rejected),
+            ("apiserver_panics_total", "Handlers that panicked.", &self.panics),
+            ("apiserver_watch_events_bytes_total", "Bytes of watch events.", &self.watch_bytes),
+        ];
+        for (name, help, n) in counters {
+            page.single(Kind::Counter, Metric { name, help }, n.load(Ordering::Relaxed));
         }
-        out.push_str(
-            "# HELP apiserver_current_inflight_requests Requests being answered.\n# TYPE apiserver_current_inflight_requests gauge\n",
-        );
+        process::render(&mut page);
+        let inflight = Metric { name: "apiserver_current_inflight_requests", help: "Requests being answered." };
+        let mut family = page.family(Kind::Gauge, inflight);
         for (kind, gauge) in [("mutating", &self.mutating), ("readOnly", &self.reading)] {
-            let _ok = writeln!(
-                out,
-                "apiserver_current_inflight_requests{{request_kind=\"{kind}\"}} {}",
-                gauge.load(Ordering::Relaxed)
-            );
+            family.sample(&[("request_kind", kind)], gauge.load(Ordering::Relaxed));
         }
-        self.render_verdicts(&mut out);
-        out.push_str(
-            "# HELP apiserver_storage_objects Objects in the watch cache.\n# TYPE apiserver_storage_objects gauge\n",
-        );
-        for (resource, count) in objects {
-            let _ok = writeln!(out, "apiserver_storage_objects{{resource=\"{resource}\"}} {count}");
-        }
-        out.push_str(
-            "# HELP apiserver_resource_objects Objects in the watch cache.\n# TYPE apiserver_resource_objects gauge\n",
-        );
-        for (resource, count) in objects {
-            let (resource, group) = resource.split_once('.').unwrap_or((resource.as_str(), ""));
-            let _ok = writeln!(out, "apiserver_resource_objects{{group=\"{group}\",resource=\"{resource}\"}} {count}");
-        }
-        let version = crate::version::GIT_VERSION;
-        let _ok = writeln!(
-            out,
-            "# HELP kubernetes_build_info What runs here.\n# TYPE kubernetes_build_info gauge\nkubernetes_build_info{{git_version=\"{version}\",major=\"1\",minor=\"36\"}} 1"
-        );
-        out.push_str(&base::metrics::render());
-        out
+        self.render_verdicts(&mut page);
+        render_objects(&mut page, objects);
+        let build = Metric { name: "kubernetes_build_info", help: "What runs here." };
+        let version = [("git_version", crate::version::GIT_VERSION), ("major", "1"), ("minor", "36")];
+        page.family(Kind::Gauge, build).sample(&version, 1);
+        page.append(&base::metrics::render());
+        page.into_text()
     }
 
-    fn render_verdicts(&self, out: &mut String) {
-        let n = |verdict: Verdict| self.verdicts[verdict as usize].load(Ordering::Relaxed);
+    fn render_verdicts(&self, page: &mut Page) {
         let families = [
             ("authentication_attempts", [("success", Verdict::KnownUser), ("failure", Verdict::UnknownUser)]),
             ("authorization_attempts_total", [("allowed", Verdict::Allowed), ("denied", Verdict::Denied)]),
         ];
         for (name, results) in families {
-            let _ok = writeln!(out, "# HELP {name} By result.\n# TYPE {name} counter");
+            let mut family = page.family(Kind::Counter, Metric { name, help: "By result." });
             for (result, verdict) in results {
-                let _ok = writeln!(out, "{name}{{result=\"{result}\"}} {}", n(verdict));
+                family.sample(&[("result", result)], self.verdicts[verdict as usize].load(Ordering::Relaxed));
             }
         }
     }
 
-    fn render_requests(&self, out: &mut String) {
+    fn render_requests(&self, page: &mut Page) {
         let numbers = self.numbers();
-        out.push_str("# HELP apiserver_request_total Requests by verb, resource and code.\n# TYPE apiserver_request_total counter\n");
+        let total = Metric { name: "apiserver_request_total", help: "Requests by verb, resource and code." };
+        let mut family = page.family(Kind::Counter, total);
         for ((series, code), count) in &numbers.requests {
-            let labels = series.labels();
-            let _ok = writeln!(
-                out,
-                "apiserver_request_total{{code=\"{code}\",dry_run=\"{}\",{labels}}} {count}",
-                series.dry_run
-            );
+            let first = Labels::of(&[("code", &code.to_string()), ("dry_run", series.dry_run)]);
+            family.series(&series.labels_behind(&first), count);
         }
-        out.push_str(
-            "# HELP apiserver_longrunning_requests Open watches.\n# TYPE apiserver_longrunning_requests gauge\n",
-        );
+        let open = Metric { name: "apiserver_longrunning_requests", help: "Open watches." };
+        let mut family = page.family(Kind::Gauge, open);
         for (series, n) in &numbers.watches {
-            let _ok = writeln!(out, "apiserver_longrunning_requests{{{}}} {n}", series.labels());
+            family.series(&series.labels(), n);
         }
-        sizes(out, &numbers);
+        let sizes = Metric { name: "apiserver_response_sizes", help: "Bytes of an answer." };
+        let mut family = page.family(Kind::Histogram, sizes);
+        for (series, histogram) in &numbers.sizes {
+            family.histogram(&series.labels(), histogram);
+        }
         // The second is what service levels are measured by; no webhook's time is taken off it here.
-        for name in ["apiserver_request_duration_seconds", "apiserver_request_sli_duration_seconds"] {
-            durations(out, name, &numbers);
+        for (name, counts_watches) in
+            [("apiserver_request_duration_seconds", true), ("apiserver_request_sli_duration_seconds", false)]
+        {
+            let mut family = page.family(Kind::Histogram, Metric { name, help: "Time to answer." });
+            for (series, histogram) in numbers.durations.iter().filter(|(s, _)| counts_watches || s.verb != "WATCH") {
+                family.histogram(&series.labels_behind(&Labels::of(&[("dry_run", series.dry_run)])), histogram);
+            }
         }
     }
 }
 
-fn durations(out: &mut String, name: &str, numbers: &Numbers) {
-    let _ok = writeln!(out, "# HELP {name} Time to answer.\n# TYPE {name} histogram");
-    for (series, d) in numbers.durations.iter().filter(|(s, _)| !name.contains("sli") || s.verb != "WATCH") {
-        let labels = format!("dry_run=\"{}\",{}", series.dry_run, series.labels());
-        for (count, bound) in d.counts.iter().zip(BUCKETS) {
-            let _ok = writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {count}");
-        }
-        let _ok = writeln!(out, "{name}_bucket{{{labels},le=\"+Inf\"}} {}", d.total);
-        let _ok = writeln!(out, "{name}_sum{{{labels}}} {}", d.sum);
-        let _ok = writeln!(out, "{name}_count{{{labels}}} {}", d.total);
+/// How many objects of each resource there are: as upstream named it first, and as it names it now.
+fn render_objects(page: &mut Page, objects: &[(String, usize)]) {
+    let help = "Objects in the watch cache.";
+    let mut family = page.family(Kind::Gauge, Metric { name: "apiserver_storage_objects", help });
+    for (resource, count) in objects {
+        family.sample(&[("resource", resource)], count);
     }
-}
-
-fn sizes(out: &mut String, numbers: &Numbers) {
-    let name = "apiserver_response_sizes";
-    let _ok = writeln!(out, "# HELP {name} Bytes of an answer.\n# TYPE {name} histogram");
-    for (series, sizes) in &numbers.sizes {
-        let labels = series.labels();
-        for (count, bound) in sizes.counts.iter().zip(SIZES) {
-            let _ok = writeln!(out, "{name}_bucket{{{labels},le=\"{bound}\"}} {count}");
-        }
-        let _ok = writeln!(out, "{name}_bucket{{{labels},le=\"+Inf\"}} {}", sizes.total);
-        let _ok = writeln!(out, "{name}_sum{{{labels}}} {}\n{name}_count{{{labels}}} {}", sizes.sum, sizes.total);
+    let mut family = page.family(Kind::Gauge, Metric { name: "apiserver_resource_objects", help });
+    for (resource, count) in objects {
+        let (resource, group) = resource.split_once('.').unwrap_or((resource.as_str(), ""));
+        family.sample(&[("group", group), ("resource", resource)], count);
     }
 }
 
@@ -340,18 +281,18 @@ impl Drop for Watching {
     }
 }
 
-/// How upstream names a verb of ours where it counts requests.
-pub fn verb_label(verb: &str, subresource: &str, applies: bool) -> &'static str {
-    if matches!(subresource, "exec" | "attach" | "portforward" | "proxy") {
+/// How upstream names a request's verb where it counts requests; `media_type` is that of the body.
+pub fn verb_label(a: &Attributes, media_type: &str) -> &'static str {
+    if matches!(a.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy") {
         return "CONNECT";
     }
-    match verb {
+    match a.verb.as_str() {
         "get" => "GET",
         "list" => "LIST",
         "watch" => "WATCH",
         "create" | "post" => "POST",
         "update" | "put" => "PUT",
-        "patch" if applies => "APPLY",
+        "patch" if media_type.starts_with("application/apply-patch") => "APPLY",
         "patch" => "PATCH",
         "delete" => "DELETE",
         "deletecollection" => "DELETECOLLECTION",
@@ -362,52 +303,21 @@ pub fn verb_label(verb: &str, subresource: &str, applies: bool) -> &'static str 
 }
 
 impl Series {
-    fn labels(&self) -> String {
-        format!(
-            "component=\"apiserver\",group=\"{}\",resource=\"{}\",scope=\"{}\",subresource=\"{}\",verb=\"{}\",version=\"{}\"",
-            self.group, self.resource, self.scope, self.subresource, self.verb, self.version
-        )
+    fn labels(&self) -> Labels {
+        self.labels_behind(&Labels::default())
     }
-}
 
-/// `process_*`, from /proc; what cannot be read is left out.
-fn process() -> Vec<(&'static str, &'static str, &'static str, String)> {
-    let mut out = Vec::new();
-    if let Ok(statm) = std::fs::read_to_string("/proc/self/statm") {
-        let pages: Vec<u64> = statm.split_whitespace().filter_map(|n| n.parse().ok()).collect();
-        if let [virt, resident, ..] = pages.as_slice() {
-            out.push(("process_virtual_memory_bytes", "gauge", "Virtual memory.", (virt * 4096).to_string()));
-            out.push(("process_resident_memory_bytes", "gauge", "Resident memory.", (resident * 4096).to_string()));
-        }
+    fn labels_behind(&self, first: &Labels) -> Labels {
+        first.and(&[
+            ("component", "apiserver"),
+            ("group", &self.group),
+            ("resource", &self.resource),
+            ("scope", self.scope),
+            ("subresource", &self.subresource),
+            ("verb", self.verb),
+            ("version", &self.version),
+        ])
     }
-    if let Ok(stat) = std::fs::read_to_string("/proc/self/stat") {
-        // Fields after the name in parentheses: user time is the 12th, system time the 13th, in hundredths of a second.
-        let rest = stat.rsplit_once(')').map(|(_, rest)| rest).unwrap_or_default();
-        let numbers: Vec<f64> = rest.split_whitespace().map(|n| n.parse().unwrap_or(0.0)).collect();
-        if let (Some(user), Some(system)) = (numbers.get(11), numbers.get(12)) {
-            out.push(("process_cpu_seconds_total", "counter", "CPU time.", format!("{}", (user + system) / 100.0)));
-        }
-        // The 20th: when it started, in hundredths of a second after the machine did.
-        let machine = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        let boot = machine
-            .lines()
-            .find_map(|line| line.strip_prefix("btime "))
-            .and_then(|secs| secs.trim().parse::<f64>().ok());
-        if let (Some(boot), Some(after)) = (boot, numbers.get(19)) {
-            out.push(("process_start_time_seconds", "gauge", "When it started.", format!("{}", boot + after / 100.0)));
-        }
-    }
-    if let Ok(fds) = std::fs::read_dir("/proc/self/fd") {
-        out.push(("process_open_fds", "gauge", "Open files.", fds.count().to_string()));
-    }
-    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    if let Some(most) = limits
-        .lines()
-        .find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next().map(str::to_owned))
-    {
-        out.push(("process_max_fds", "gauge", "Files that may be open.", most));
-    }
-    out
 }
 
 #[cfg(test)]
@@ -450,6 +360,33 @@ mod tests {
         assert!(metrics.render(&[]).contains("verb=\"WATCH\",version=\"v1\"} 0"));
     }
 
+    /// The page without `process_*`, which the machine decides, and without what other parts of the process count.
+    #[test]
+    fn the_page_is_the_same_to_the_letter() {
+        let metrics = Arc::new(Metrics::default());
+        metrics.answered(series("LIST"), 200, Duration::from_millis(30), Some(5_000));
+        let scale = Series {
+            dry_run: "All",
+            group: "apps".to_owned(),
+            resource: "deployments".to_owned(),
+            subresource: "scale".to_owned(),
+            scope: "resource",
+            ..series("PATCH")
+        };
+        metrics.answered(scale, 409, Duration::from_secs(2), Some(9));
+        let _open = (metrics.watch(series("WATCH")), metrics.request(true, 0));
+        metrics.judged(Verdict::KnownUser);
+        metrics.judged(Verdict::Denied);
+        metrics.panicked();
+        metrics.watch_bytes.fetch_add(7, Ordering::Relaxed);
+        let text = metrics.render(&[("pods".to_owned(), 2), ("deployments.apps".to_owned(), 1)]);
+        let version = format!("git_version=\"{}\",major=\"1\",minor=\"36\"}} 1\n", crate::version::GIT_VERSION);
+        let (own, _of_others) = text.split_once(&version).unwrap();
+        let own = format!("{own}git_version=\"VERSION\",major=\"1\",minor=\"36\"}} 1\n");
+        let lines: Vec<&str> = own.lines().filter(|line| !line.contains("process_")).collect();
+        assert_eq!(lines, include_str!("metrics_golden.txt").lines().collect::<Vec<_>>());
+    }
+
     #[test]
     fn what_nobody_serves_any_more_is_forgotten() {
         let metrics = Metrics::default();
@@ -457,23 +394,31 @@ mod tests {
         for series in [foos, series("LIST")] {
             metrics.answered(series, 200, Duration::from_millis(30), Some(5_000));
         }
-        metrics.forget("x.org", "foos");
+        metrics.forget(GroupResource { group: "x.org", resource: "foos" });
         let text = metrics.render(&[]);
         assert!(!text.contains("foos") && text.contains("pods"), "{text}");
     }
 
     #[test]
     fn verbs_are_named_as_dashboards_ask_for_them() {
-        let named = [
-            ("create", ""),
-            ("update", "status"),
-            ("patch", ""),
-            ("create", "exec"),
-            ("deletecollection", ""),
-            ("odd", ""),
-        ];
-        let labels = named.map(|(verb, subresource)| verb_label(verb, subresource, false));
-        assert_eq!(labels, ["POST", "PUT", "PATCH", "CONNECT", "DELETECOLLECTION", "other"]);
-        assert_eq!(verb_label("patch", "", true), "APPLY");
+        for (verb, subresource, media_type, label) in [
+            ("get", "", "", "GET"),
+            ("list", "", "", "LIST"),
+            ("watch", "", "", "WATCH"),
+            ("create", "", "", "POST"),
+            ("update", "status", "", "PUT"),
+            ("patch", "", "application/merge-patch+json", "PATCH"),
+            ("patch", "", "application/apply-patch+yaml", "APPLY"),
+            ("patch", "", "application/apply-patch+cbor", "APPLY"),
+            ("create", "exec", "", "CONNECT"),
+            ("get", "proxy", "", "CONNECT"),
+            ("delete", "", "", "DELETE"),
+            ("deletecollection", "", "", "DELETECOLLECTION"),
+            ("head", "", "", "HEAD"),
+            ("odd", "", "", "other"),
+        ] {
+            let a = Attributes { verb: verb.to_owned(), subresource: subresource.to_owned(), ..Attributes::default() };
+            assert_eq!(verb_label(&a, media_type), label, "{verb} {subresource} {media_type}");
+        }
     }
 }

@@ -200,4 +200,87 @@ mod tests {
         assert_eq!(custom(metadata).unwrap(), Format::Protobuf);
         assert_eq!(custom("application/vnd.kubernetes.protobuf").unwrap_err().code, 406);
     }
+
+    #[test]
+    fn the_best_of_what_is_offered_is_chosen() {
+        let json = Output::default();
+        let yaml = Output { format: Format::Yaml, ..json };
+        for (text, expected) in [
+            ("", Some(json)),
+            ("*/*", Some(json)),
+            ("application/*", Some(json)),
+            ("text/html, */*;q=0.1", Some(json)),
+            ("APPLICATION/YAML", Some(yaml)),
+            ("application/yaml;q=0.9,application/json;q=0.8", Some(yaml)),
+            ("application/yaml,application/json", Some(yaml)),
+            ("application/json;q=0,application/yaml;q=0.1", Some(yaml)),
+            ("application/json;q=bad", None),
+            ("application/json;pretty=1", Some(Output { pretty: true, ..json })),
+            (
+                "application/json;as=Table;g=meta.k8s.io;v=v1beta1",
+                Some(Output { transform: Transform::Table, beta: true, ..json }),
+            ),
+            (
+                "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+                Some(Output { transform: Transform::Metadata, ..json }),
+            ),
+            // Shapes that nobody knows, and a group that has none.
+            ("application/json;as=Other;g=meta.k8s.io", None),
+            ("application/json;as=Table;g=apps", None),
+            ("application/json;as=Table", None),
+            ("text/html", None),
+        ] {
+            assert_eq!(accept(text).ok(), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_what_can_be_had() {
+        let headers = HeaderMap::from_iter([(ACCEPT, "text/html".parse().unwrap())]);
+        for (refused, expected) in [
+            (output(&headers), "application/json, application/yaml"),
+            (output_of_custom(&headers), "application/json, application/yaml"),
+            (output_with_protobuf(&headers), "application/json, application/yaml, application/vnd.kubernetes.protobuf"),
+        ] {
+            let status = refused.unwrap_err();
+            assert_eq!(status.message, format!("only the following media types are accepted: {expected}"));
+        }
+    }
+
+    #[test]
+    fn programs_of_people_get_line_breaks_unless_they_say_otherwise() {
+        for (agent, query, pretty) in [
+            ("curl/8.5.0", "", true),
+            ("Wget/1.21", "", true),
+            ("Mozilla/5.0 (X11)", "", true),
+            ("kubectl/v1.36", "", false),
+            ("kubectl/v1.36", "pretty=true", true),
+            ("kubectl/v1.36", "pretty=1", true),
+            ("curl/8.5.0", "pretty=false", false),
+            ("curl/8.5.0", "pretty=yes", false),
+            ("curl/8.5.0", "pretty=", true),
+        ] {
+            let headers = HeaderMap::from_iter([(USER_AGENT, agent.parse().unwrap())]);
+            assert_eq!(is_pretty(&Query::parse(query), output(&headers).unwrap()), pretty, "{agent} {query}");
+        }
+    }
+
+    #[test]
+    fn a_body_is_read_by_its_media_type() {
+        for (text, expected) in [
+            ("", Some(Format::Json)),
+            ("application/json", Some(Format::Json)),
+            ("Application/JSON ; charset=utf-8", Some(Format::Json)),
+            ("application/yaml", Some(Format::Yaml)),
+            ("application/vnd.kubernetes.protobuf", Some(Format::Protobuf)),
+            ("application/xml", None),
+            ("application/json-patch+json", None),
+        ] {
+            let headers = HeaderMap::from_iter([(CONTENT_TYPE, text.parse().unwrap())]);
+            let read = input(&headers);
+            assert_eq!(read.as_ref().ok().copied(), expected, "{text}");
+            assert_eq!(read.err().map(|status| status.code), expected.is_none().then_some(415), "{text}");
+        }
+        assert_eq!(input(&HeaderMap::new()).ok(), Some(Format::Json));
+    }
 }

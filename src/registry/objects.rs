@@ -9,6 +9,7 @@ use base::rng::Rng;
 use base::time::{Clock, Stopwatch};
 use bytes::Bytes;
 use model::meta;
+use model::reference::NamespacedName;
 use schema::table::Resource;
 use serde_json::Value;
 use store::{Compare, Op, RangeRequest, Revision, Txn};
@@ -53,9 +54,9 @@ impl Objects {
     /// Reads the newest state of one object: from its cache if somebody watches it already, else from the store alone.
     ///
     /// Errors: the store does not answer in time.
-    pub async fn read(&self, stored: &Resource, namespace: &str, name: &str) -> Result<Option<Arc<Entry>>, Status> {
-        let kind = self.cache.kind(&stored.group, &stored.plural);
-        let local = keys::local(namespace, name);
+    pub async fn read(&self, stored: &Resource, named: NamespacedName<'_>) -> Result<Option<Arc<Entry>>, Status> {
+        let kind = self.cache.kind(stored.group_resource());
+        let local = keys::local(named);
         if kind.is_ready() {
             self.cache.wait_for_now().await?;
             if let Some(found) = kind.now(&local) {
@@ -75,12 +76,11 @@ impl Objects {
     pub async fn put(
         &self,
         stored: &Resource,
-        namespace: &str,
-        name: &str,
+        named: NamespacedName<'_>,
         object: &mut Value,
         rv: u64,
     ) -> Result<Option<u64>, Status> {
-        self.put_within(Txn::default(), stored, namespace, name, object, rv).await
+        self.put_within(Txn::default(), stored, named, object, rv).await
     }
 
     /// The same in a transaction that has conditions and writes of its own; `None` also if one of those does not hold.
@@ -88,12 +88,11 @@ impl Objects {
         &self,
         mut txn: Txn,
         stored: &Resource,
-        namespace: &str,
-        name: &str,
+        named: NamespacedName<'_>,
         object: &mut Value,
         rv: u64,
     ) -> Result<Option<u64>, Status> {
-        let key = Bytes::from(keys::object(&stored.group, &stored.plural, namespace, name));
+        let key = Bytes::from(keys::object(stored.group_resource(), named));
         meta::set_resource_version(object, "");
         let value = Bytes::from(serde_json::to_vec(object).map_err(Status::internal)?);
         txn.compare.insert(0, unchanged_since(&key, rv));
@@ -113,8 +112,8 @@ impl Objects {
     /// Deletes the object if its key still is at `rv`. `None`: somebody was faster.
     ///
     /// Errors: the store fails.
-    pub async fn remove(&self, stored: &Resource, namespace: &str, name: &str, rv: u64) -> Result<Option<u64>, Status> {
-        let key = Bytes::from(keys::object(&stored.group, &stored.plural, namespace, name));
+    pub async fn remove(&self, stored: &Resource, named: NamespacedName<'_>, rv: u64) -> Result<Option<u64>, Status> {
+        let key = Bytes::from(keys::object(stored.group_resource(), named));
         let delete = Op::Delete { key: key.clone(), range_end: Bytes::new(), prev_kv: false };
         self.commit(Txn { compare: vec![unchanged_since(&key, rv)], success: vec![delete], failure: Vec::new() }).await
     }
@@ -160,13 +159,16 @@ impl Objects {
     ) -> Result<bool, Status> {
         let resource = self.row_of(&object)?;
         let (namespace, name) = (meta::namespace(&object).to_owned(), meta::name(&object).to_owned());
-        if self.read(&resource, &namespace, &name).await?.is_some() {
+        if self.read(&resource, NamespacedName { namespace: &namespace, name: &name }).await?.is_some() {
             return Ok(false);
         }
         self.stamp(&mut object);
         schema::defaults::apply(&resource, &mut object);
         complete(&mut object)?;
         forms::verdict(&resource, &name, schema::validate::create(&resource, &object))?;
-        Ok(self.put_within(txn, &resource, &namespace, &name, &mut object, 0).await?.is_some())
+        Ok(self
+            .put_within(txn, &resource, NamespacedName { namespace: &namespace, name: &name }, &mut object, 0)
+            .await?
+            .is_some())
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use model::meta;
+use model::reference::NamespacedName;
 use schema::behaviour::ServerPart;
 use serde_json::Value;
 use store::Txn;
@@ -47,7 +48,9 @@ impl Registrar {
         let resource = self.objects.row_of(&want)?;
         let (namespace, name) = (meta::namespace(&want).to_owned(), meta::name(&want).to_owned());
         for _ in 0..TRIES {
-            let Some(have) = self.objects.read(&resource, &namespace, &name).await? else {
+            let Some(have) =
+                self.objects.read(&resource, NamespacedName { namespace: &namespace, name: &name }).await?
+            else {
                 return self.ensure(want).await;
             };
             let old = have.value();
@@ -65,10 +68,15 @@ impl Registrar {
                 return Ok(false);
             }
             forms::verdict(&resource, &name, schema::validate::create(&resource, &new))?;
-            if self.objects.put(&resource, &namespace, &name, &mut new, have.rv).await?.is_some() {
+            if self
+                .objects
+                .put(&resource, NamespacedName { namespace: &namespace, name: &name }, &mut new, have.rv)
+                .await?
+                .is_some()
+            {
                 return Ok(true);
             }
         }
-        Err(Status::modified(&resource.group, &resource.plural, &name))
+        Err(Status::modified(resource.group_resource(), &name))
     }
 }

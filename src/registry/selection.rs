@@ -59,7 +59,8 @@ impl Selection {
         Ok(entries.into_iter().zip(converted).filter(|(_, o)| self.fields.matches_object(o)).map(|(e, _)| e).collect())
     }
 
-    /// What a change is to a watcher who sees it as `event` by all else, with the object in the version asked for.
+    /// The event that a change is to a watcher who sees it as `event` by all else, with the object in the version asked
+    /// for.
     ///
     /// Errors: the webhook failed.
     pub async fn see(&self, event: EventType, change: &Change) -> Result<Option<(EventType, Bytes)>, Status> {

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::fmt;
 
+use model::meta;
+use model::reference::{GroupKind, GroupResource};
 use schema::validate::error::FieldError;
 use serde_json::{Map, Value, json};
 
@@ -71,11 +73,6 @@ impl fmt::Display for Status {
 
 impl std::error::Error for Status {}
 
-/// `deployments.apps`, or `pods` for the core group.
-pub fn qualified(group: &str, resource: &str) -> String {
-    if group.is_empty() { resource.to_owned() } else { format!("{resource}.{group}") }
-}
-
 impl Status {
     /// Any status; prefer a named constructor.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Status {
@@ -83,22 +80,21 @@ impl Status {
     }
 
     /// Adds `details` about the object.
-    pub fn about(mut self, group: &str, kind: &str, name: &str) -> Status {
-        self.group = group.to_owned();
-        self.kind = kind.to_owned();
+    fn about(mut self, of: GroupKind<'_>, name: &str) -> Status {
+        self.group = of.group.to_owned();
+        self.kind = of.kind.to_owned();
         self.name = name.to_owned();
         self
     }
 
     /// 404 `pods "x" not found`.
-    pub fn not_found(group: &str, resource: &str, name: &str) -> Status {
-        Status::new(404, "NotFound", format!("{} {name:?} not found", qualified(group, resource)))
-            .about(group, resource, name)
+    pub fn not_found(of: GroupResource<'_>, name: &str) -> Status {
+        Status::new(404, "NotFound", format!("{of} {name:?} not found")).about(as_kind(of), name)
     }
 
     /// 422 about an option of the request: `ListOptions.meta.k8s.io "" is invalid: limit: …`.
     pub fn options(kind: &str, error: schema::validate::error::FieldError) -> Status {
-        invalid("meta.k8s.io", kind, "", vec![error])
+        invalid(GroupKind { group: "meta.k8s.io", kind }, "", vec![error])
     }
 
     /// 404 for a path that no resource answers.
@@ -109,29 +105,28 @@ impl Status {
     }
 
     /// 409 `pods "x" already exists`.
-    pub fn already_exists(group: &str, resource: &str, name: &str) -> Status {
-        Status::new(409, "AlreadyExists", format!("{} {name:?} already exists", qualified(group, resource)))
-            .about(group, resource, name)
+    pub fn already_exists(of: GroupResource<'_>, name: &str) -> Status {
+        Status::new(409, "AlreadyExists", format!("{of} {name:?} already exists")).about(as_kind(of), name)
     }
 
     /// 409 when every generated name was taken.
-    pub fn generate_name_conflict(group: &str, resource: &str, name: &str) -> Status {
-        let mut status = Status::already_exists(group, resource, name);
+    pub fn generate_name_conflict(of: GroupResource<'_>, name: &str) -> Status {
+        let mut status = Status::already_exists(of, name);
         status.message.push_str(", the server was not able to generate a unique name for the object");
         status.retry_after = 1;
         status
     }
 
     /// 409 `Operation cannot be fulfilled on pods "x": why`.
-    pub fn conflict(group: &str, resource: &str, name: &str, why: &str) -> Status {
-        let message = format!("Operation cannot be fulfilled on {} {name:?}: {why}", qualified(group, resource));
-        Status::new(409, "Conflict", message).about(group, resource, name)
+    pub fn conflict(of: GroupResource<'_>, name: &str, why: impl fmt::Display) -> Status {
+        let message = format!("Operation cannot be fulfilled on {of} {name:?}: {why}");
+        Status::new(409, "Conflict", message).about(as_kind(of), name)
     }
 
     /// 409 of a lost race: the stored object is newer than the sent one.
-    pub fn modified(group: &str, resource: &str, name: &str) -> Status {
+    pub fn modified(of: GroupResource<'_>, name: &str) -> Status {
         let why = "the object has been modified; please apply your changes to the latest version and try again";
-        Status::conflict(group, resource, name, why)
+        Status::conflict(of, name, why)
     }
 
     /// 409 of server-side apply: fields that others manage. `causes` has one entry a field.
@@ -147,15 +142,15 @@ impl Status {
     }
 
     /// 403 `pods "x" is forbidden: why`, `pods is forbidden: why` or `forbidden: why`.
-    pub fn forbidden(group: &str, resource: &str, name: &str, why: &str) -> Status {
-        let message = if resource.is_empty() {
+    pub fn forbidden(of: GroupResource<'_>, name: &str, why: impl fmt::Display) -> Status {
+        let message = if of.resource.is_empty() {
             format!("forbidden: {why}")
         } else if name.is_empty() {
-            format!("{} is forbidden: {why}", qualified(group, resource))
+            format!("{of} is forbidden: {why}")
         } else {
-            format!("{} {name:?} is forbidden: {why}", qualified(group, resource))
+            format!("{of} {name:?} is forbidden: {why}")
         };
-        let mut status = Status::new(403, "Forbidden", message).about(group, resource, name);
+        let mut status = Status::new(403, "Forbidden", message).about(as_kind(of), name);
         status.with_details = true;
         status
     }
@@ -182,11 +177,11 @@ impl Status {
             why.push_str(": ");
             why.push_str(reason);
         }
-        Status::forbidden(&a.group, &a.resource, &a.name, &why)
+        Status::forbidden(a.group_resource(), &a.name, why)
     }
 
     /// 422 `Pod "x" is invalid: …`; each cause's message is prefixed by its field, as upstream's field errors print.
-    pub fn invalid(group: &str, kind: &str, name: &str, causes: Vec<Cause>) -> Status {
+    pub fn invalid(of: GroupKind<'_>, name: &str, causes: Vec<Cause>) -> Status {
         let text = |cause: &Cause| match cause.field.as_str() {
             "" => cause.message.clone(),
             field => format!("{field}: {}", cause.message),
@@ -194,13 +189,13 @@ impl Status {
         let all: Vec<String> = causes.iter().map(text).collect();
         let mut seen = HashSet::new();
         let texts: Vec<&str> = all.iter().map(String::as_str).filter(|text| seen.insert(*text)).collect();
-        let subject = format!("{} {name:?} is invalid", qualified(group, kind));
+        let subject = format!("{of} {name:?} is invalid");
         let message = match texts.as_slice() {
             [] => subject,
             [one] => format!("{subject}: {one}"),
             many => format!("{subject}: [{}]", many.join(", ")),
         };
-        let mut status = Status::new(422, "Invalid", message).about(group, kind, name);
+        let mut status = Status::new(422, "Invalid", message).about(of, name);
         status.causes = causes;
         status
     }
@@ -211,9 +206,9 @@ impl Status {
     }
 
     /// 405 `create is not supported on resources of kind "pods"`.
-    pub fn method_not_supported(group: &str, resource: &str, verb: &str) -> Status {
-        let message = format!("{verb} is not supported on resources of kind {:?}", qualified(group, resource));
-        Status::new(405, "MethodNotAllowed", message).about(group, resource, "")
+    pub fn method_not_supported(of: GroupResource<'_>, verb: &str) -> Status {
+        let message = format!("{verb} is not supported on resources of kind {:?}", of.to_string());
+        Status::new(405, "MethodNotAllowed", message).about(as_kind(of), "")
     }
 
     /// 405 for a path that has no such method.
@@ -333,9 +328,10 @@ impl Status {
     }
 
     /// `Status` of a success, as delete answers: `details` name what went.
-    pub fn deleted(group: &str, resource: &str, name: &str, uid: &str) -> Value {
+    pub fn deleted(of: GroupResource<'_>, object: &Value) -> Value {
+        let (name, uid) = (meta::name(object), meta::uid(object));
         let mut details = Map::new();
-        for (key, value) in [("name", name), ("group", group), ("kind", resource), ("uid", uid)] {
+        for (key, value) in [("name", name), ("group", of.group), ("kind", of.resource), ("uid", uid)] {
             if !value.is_empty() {
                 details.insert(key.to_owned(), json!(value));
             }
@@ -371,10 +367,15 @@ impl Cause {
 }
 
 /// 422 from the engine's field errors.
-pub fn invalid(group: &str, kind: &str, name: &str, errors: Vec<FieldError>) -> Status {
+pub fn invalid(of: GroupKind<'_>, name: &str, errors: Vec<FieldError>) -> Status {
     let cause =
         |e: &FieldError| Cause { reason: e.kind.reason().to_owned(), message: e.body(), field: e.field.clone() };
-    Status::invalid(group, kind, name, errors.iter().map(cause).collect())
+    Status::invalid(of, name, errors.iter().map(cause).collect())
+}
+
+/// `details.kind` of what is about a resource is the resource: upstream fills it so.
+fn as_kind(of: GroupResource<'_>) -> GroupKind<'_> {
+    GroupKind { group: of.group, kind: of.resource }
 }
 
 #[cfg(test)]
@@ -385,8 +386,11 @@ mod tests {
 
     #[test]
     fn texts_are_those_of_upstream() {
-        assert_eq!(Status::not_found("apps", "deployments", "web").message, r#"deployments.apps "web" not found"#);
-        assert_eq!(Status::not_found("", "pods", "x").message, r#"pods "x" not found"#);
+        assert_eq!(
+            Status::not_found(GroupResource { group: "apps", resource: "deployments" }, "web").message,
+            r#"deployments.apps "web" not found"#
+        );
+        assert_eq!(Status::not_found(GroupResource::core("pods"), "x").message, r#"pods "x" not found"#);
         let a = Attributes {
             user: UserInfo::new("x", &[]).into(),
             verb: "list".into(),
@@ -407,8 +411,104 @@ mod tests {
             message: "Required value".into(),
             field: field.into(),
         };
-        let status = Status::invalid("", "Pod", "x", vec![cause("a"), cause("b")]);
+        let status = Status::invalid(GroupKind { group: "", kind: "Pod" }, "x", vec![cause("a"), cause("b")]);
         assert_eq!(status.message, r#"Pod "x" is invalid: [a: Required value, b: Required value]"#);
         assert_eq!(status.to_value()["details"]["causes"][1]["field"], "b");
+    }
+
+    #[test]
+    fn every_refusal_has_upstreams_code_reason_and_words() {
+        let apps = GroupResource { group: "apps", resource: "deployments" };
+        let pods = GroupResource::core("pods");
+        for (status, code, reason, message) in [
+            (Status::not_found(apps, "web"), 404, "NotFound", r#"deployments.apps "web" not found"#),
+            (Status::already_exists(pods, "x"), 409, "AlreadyExists", r#"pods "x" already exists"#),
+            (
+                Status::generate_name_conflict(pods, "x-"),
+                409,
+                "AlreadyExists",
+                r#"pods "x-" already exists, the server was not able to generate a unique name for the object"#,
+            ),
+            (
+                Status::modified(pods, "x"),
+                409,
+                "Conflict",
+                "Operation cannot be fulfilled on pods \"x\": the object has been modified; please apply your changes \
+                 to \
+                 the latest version and try again",
+            ),
+            (Status::forbidden(pods, "x", "no"), 403, "Forbidden", r#"pods "x" is forbidden: no"#),
+            (Status::forbidden(pods, "", "no"), 403, "Forbidden", "pods is forbidden: no"),
+            (Status::forbidden(GroupResource::default(), "", "no"), 403, "Forbidden", "forbidden: no"),
+            (
+                Status::method_not_supported(apps, "create"),
+                405,
+                "MethodNotAllowed",
+                r#"create is not supported on resources of kind "deployments.apps""#,
+            ),
+            (Status::too_old(3, 17), 410, "Expired", "too old resource version: 3 (17)"),
+            (Status::future(9, 3), 504, "Timeout", "Timeout: Too large resource version: 9, current: 3"),
+            (Status::internal("why"), 500, "InternalError", "Internal error occurred: why"),
+            (Status::too_large(7), 413, "RequestEntityTooLarge", "Request entity too large: limit is 7"),
+        ] {
+            assert_eq!((status.code, status.reason, status.message.as_str()), (code, reason, message));
+        }
+    }
+
+    #[test]
+    fn details_name_the_resource_in_the_place_of_the_kind() {
+        let apps = GroupResource { group: "apps", resource: "deployments" };
+        let details = json!({ "name": "web", "group": "apps", "kind": "deployments" });
+        assert_eq!(Status::not_found(apps, "web").to_value()["details"], details);
+        let object = json!({ "metadata": { "name": "web", "uid": "u" } });
+        assert_eq!(
+            Status::deleted(apps, &object),
+            json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+                "details": { "name": "web", "group": "apps", "kind": "deployments", "uid": "u" },
+            })
+        );
+        assert_eq!(Status::bad_request("x").to_value().get("details"), None);
+        assert_eq!(Status::no_such_resource().to_value()["details"], json!({}), "upstream writes it empty");
+    }
+
+    #[test]
+    fn a_denial_says_who_cannot_do_what_where() {
+        let of = |namespace: &str, is_resource: bool| Attributes {
+            user: UserInfo::new("x", &[]).into(),
+            verb: "get".into(),
+            group: "apps".into(),
+            resource: if is_resource { "deployments".into() } else { String::new() },
+            subresource: if is_resource { "scale".into() } else { String::new() },
+            namespace: namespace.into(),
+            path: "/metrics".into(),
+            is_resource,
+            ..Attributes::default()
+        };
+        let denied = r#"User "x" cannot get resource "deployments/scale" in API group "apps""#;
+        for (a, reason, message) in [
+            (of("", true), "", format!("deployments.apps is forbidden: {denied} at the cluster scope")),
+            (
+                of("n", true),
+                "because",
+                format!("deployments.apps is forbidden: {denied} in the namespace \"n\": because"),
+            ),
+            (of("", false), "", r#"forbidden: User "x" cannot get path "/metrics""#.to_owned()),
+        ] {
+            assert_eq!(Status::access_denied(&a, reason).message, message);
+        }
+    }
+
+    #[test]
+    fn one_fault_is_told_once_however_often_it_is_found() {
+        let kind = GroupKind { group: "apps", kind: "Deployment" };
+        let cause = |field: &str| Cause { message: "m".into(), field: field.into(), ..Cause::default() };
+        for (causes, message) in [
+            (vec![], "Deployment.apps \"x\" is invalid"),
+            (vec![cause("a"), cause("a")], "Deployment.apps \"x\" is invalid: a: m"),
+            (vec![cause(""), cause("a")], "Deployment.apps \"x\" is invalid: [m, a: m]"),
+        ] {
+            assert_eq!(Status::invalid(kind, "x", causes).message, message);
+        }
     }
 }

@@ -44,8 +44,8 @@ impl Trail {
     }
 
     /// Keeps an annotation for the audit log. The first value of a key stays, as upstream has it.
-    pub fn note(&self, key: &str, value: &str) {
-        self.notes().annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+    pub fn note(&self, key: &str, value: impl AsRef<str>) {
+        self.notes().annotations.entry(key.to_owned()).or_insert_with(|| value.as_ref().to_owned());
     }
 
     /// Keeps texts for `Warning` headers.

@@ -13,7 +13,7 @@ use crate::user::UserInfo;
 /// The mark of a mirror pod: how a kubelet shows a pod that it has from a file.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Who may write a word into a new object. In an object that exists nobody adds, changes or removes one.
+/// The users that may write a word into a new object. In an object that exists nobody adds, changes or removes one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Author {
     /// The kubelet of the node that the pod is bound to.
@@ -95,9 +95,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use model::reference::GroupResource;
 
     fn said(user: &UserInfo, object: &Value, old: Option<&Value>) -> Vec<String> {
-        let pods = crate::forms::stored("", "pods").unwrap();
+        let pods = crate::forms::stored(GroupResource::core("pods")).unwrap();
         violations(&pods, user, object, old).iter().map(ToString::to_string).collect()
     }
 
@@ -127,7 +128,8 @@ mod tests {
         let (plain, mirror) = (pod(json!({"a": "b"})), pod(json!({"kubernetes.io/config.mirror": "x"})));
         let node = UserInfo::new("system:node:n1", &["system:nodes"]);
         let add = "metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not add mirror pod annotation";
-        let change = "metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not remove or update mirror pod annotation";
+        let change = "metadata.annotations[kubernetes.io/config.mirror]: Forbidden: may not remove or update mirror \
+            pod annotation";
         assert_eq!(said(&node, &mirror, Some(&plain)), [add]);
         assert_eq!(said(&node, &plain, Some(&mirror)), [change]);
         assert_eq!(said(&node, &pod(json!({"kubernetes.io/config.mirror": "y"})), Some(&mirror)), [change]);

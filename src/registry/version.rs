@@ -29,8 +29,10 @@ impl Default for Build {
 /// The answer of `/version`.
 pub fn version(build: &Build) -> Value {
     json!({
-        "major": MAJOR, "minor": MINOR, "emulationMajor": MAJOR, "emulationMinor": MINOR, "minCompatibilityMajor": MAJOR, "minCompatibilityMinor": "35",
+        "major": MAJOR, "minor": MINOR, "emulationMajor": MAJOR, "emulationMinor": MINOR,
+        "minCompatibilityMajor": MAJOR, "minCompatibilityMinor": "35",
         "gitVersion": GIT_VERSION, "gitCommit": build.commit, "gitTreeState": build.tree, "buildDate": build.date,
-        "goVersion": "none", "compiler": "rustc", "platform": format!("linux/{}", if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }),
+        "goVersion": "none", "compiler": "rustc", "platform": format!("linux/{}",
+            if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }),
     })
 }

@@ -31,10 +31,10 @@ use crate::preempt::{Preemption, priority};
 use crate::queue::Queue;
 use crate::snapshot::{Snapshot, has_ended};
 
-const ATTEMPTS: base::metrics::Metric =
-    base::metrics::Metric { name: "scheduler_schedule_attempts_total", help: "Attempts to find a node for a pod." };
-const ATTEMPT_TIME: base::metrics::Metric =
-    base::metrics::Metric { name: "scheduler_scheduling_attempt_duration_seconds", help: "How long deciding took." };
+const ATTEMPTS: base::exposition::Metric =
+    base::exposition::Metric { name: "scheduler_schedule_attempts_total", help: "Attempts to find a node for a pod." };
+const ATTEMPT_TIME: base::exposition::Metric =
+    base::exposition::Metric { name: "scheduler_scheduling_attempt_duration_seconds", help: "How long deciding took." };
 
 /// Pods that name no scheduler, or this one, are ours.
 const SCHEDULER_NAME: &str = "default-scheduler";

@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
+use model::reference::{GroupKind, GroupResource};
 use serde_json::Value;
 
 use crate::behaviour::Behaviour;
@@ -346,6 +347,16 @@ impl Resource {
     /// `v1` or `apps/v1`.
     pub fn api_version(&self) -> String {
         api_version(&self.group, &self.version)
+    }
+
+    /// Group and plural.
+    pub fn group_resource(&self) -> GroupResource<'_> {
+        GroupResource { group: &self.group, resource: &self.plural }
+    }
+
+    /// Group and kind.
+    pub fn group_kind(&self) -> GroupKind<'_> {
+        GroupKind { group: &self.group, kind: &self.kind }
     }
 
     /// `pods` or `deployments.apps`, as error texts name it.

@@ -4,7 +4,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use apiserver::ApiServer;
-use apiserver::guards::Parts;
+use apiserver::guards::{Parts, SettingsError};
+use base::chain::Chain;
 use base::task::Group;
 use client::informer::Informers;
 use client::transport::Clients;
@@ -65,7 +66,7 @@ async fn api_server(plan: &Plan, base: &Base, ways: &Ways, group: &Group) -> Res
             .await?;
     // Join tokens are for the supervisor alone: nobody calls the API with one.
     let parts = Parts::new(pki, &url, Vec::new(), clock.clone(), rng.clone())?;
-    let argument = |why: String| ServerError::Argument(format!("--kube-apiserver-arg: {why}"));
+    let argument = |err: SettingsError| ServerError::Argument(format!("--kube-apiserver-arg: {}", Chain(&err)));
     let parts = parts.configured(&plan.apiserver, encryption).map_err(argument)?;
     let kubelets = pki::tls::client_config(&pki.server_bundle()?, Some(Arc::clone(pki.leaf(Leaf::ClientApiserver))))?;
     let relay = Relay::new(peer_tls(pki, Leaf::ClientSupervisor)?, ways.servers.clone(), group);

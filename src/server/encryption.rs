@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use apiserver::arguments::Arguments;
 use apiserver::crypt::config::{Config, Provider};
-use apiserver::crypt::kms::Envelope;
+use apiserver::crypt::kms::{Envelope, KmsError};
 use apiserver::crypt::rotate::Encryption;
 use apiserver::crypt::sealed::{Sealed, Seals};
-use apiserver::crypt::shared::{KEY, START, Share, State};
+use apiserver::crypt::shared::{KEY, START, Share, ShareError, State};
+use base::chain::Chain;
 use base::files;
 use base::layout::{Layout, ServerFolder};
 use base::rng::Rng;
 use base::task::Group;
+use model::reference::GroupResource;
 use pki::seal::Cipher;
 use store::{RangeRequest, Revision, Storage};
 use tracing::warn;
@@ -55,8 +57,9 @@ pub(crate) async fn sealed(
     group: &Group,
 ) -> Result<(Encryption, Arc<dyn Storage>), ServerError> {
     let parse = |path: &Path, text: &str| {
-        Config::parse(text)
-            .map_err(|why| ServerError::Argument(format!("encryption configuration {}: {why}", path.display())))
+        Config::parse(text).map_err(|err| {
+            ServerError::Argument(format!("encryption configuration {}: {}", path.display(), Chain(&err)))
+        })
     };
     let own = folder.encryption_config();
     let alone = |config: Config| State { config, stage: START.to_owned(), at: Revision(0) };
@@ -72,7 +75,8 @@ pub(crate) async fn sealed(
         let mut plugins = Vec::new();
         for settings in config.plugins() {
             let started = Envelope::start(settings, rng.clone(), group).await;
-            plugins.push(started.map_err(|why| ServerError::Argument(format!("encryption configuration: {why}")))?);
+            let refused = |err: KmsError| ServerError::Argument(format!("encryption configuration: {}", Chain(&err)));
+            plugins.push(started.map_err(refused)?);
         }
         let seals = Arc::new(Seals::new(alone(config), None, rng.clone()).guarded_by(plugins));
         let encryption = Encryption { seals: Arc::clone(&seals), file: None, turn: tokio::sync::Mutex::default() };
@@ -89,8 +93,9 @@ pub(crate) async fn sealed(
     let state = match (shared.kvs.first(), files::read_if_exists(&own)?) {
         // What the servers agreed on since then is newer than the file.
         (Some(kv), _) => {
-            let bad =
-                |why: String| ServerError::Argument(format!("the configuration of encryption in the store: {why}"));
+            let bad = |err: ShareError| {
+                ServerError::Argument(format!("the configuration of encryption in the store: {}", Chain(&err)))
+            };
             let state = share.open(&kv.value, kv.mod_revision).map_err(bad)?;
             share.keep(&state);
             state
@@ -119,7 +124,7 @@ pub(crate) async fn sealed(
 
 /// Whether new Secrets are written sealed.
 fn seals_secrets(config: &Config) -> bool {
-    !matches!(config.providers("", "secrets").first(), None | Some(Provider::Identity))
+    !matches!(config.providers(GroupResource::core("secrets")).first(), None | Some(Provider::Identity))
 }
 
 /// A new key beside Secrets that another one sealed would make them unreadable: the key has to come here first.

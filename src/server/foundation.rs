@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use base::chain::Chain;
 use base::files;
 use base::rng::Rng;
 use base::secret::Secret;
@@ -116,7 +117,8 @@ fn open_pki(plan: &Plan, dir: &Path, clock: &Clock) -> Result<Pki, ServerError> 
         tls_sans: plan.args.tls_san.iter().cloned().chain([plan.advertise.to_string()]).collect(),
     };
     let mut pki = Pki::load_or_create(dir, options)?;
-    let (signing, verifying) = plan.apiserver.accounts.read_keys().map_err(ServerError::Argument)?;
+    let (signing, verifying) =
+        plan.apiserver.accounts.read_keys().map_err(|err| ServerError::Argument(Chain(&err).to_string()))?;
     let unusable = |err: pki::error::PkiError| {
         ServerError::Argument(format!("--kube-apiserver-arg=service-account-*-key-file: {err}"))
     };

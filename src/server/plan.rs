@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use apiserver::arguments::Arguments;
+use base::chain::Chain;
 use base::rng::Rng;
 use base::task::Group;
 use cluster::protocol::Settings;
@@ -72,7 +73,8 @@ impl Plan {
             bind: args.bind_address.unwrap_or_else(|| host::any_address(ranges.v6())),
             ranges,
             kubeconfig_group,
-            apiserver: Arguments::parse(&args.kube_apiserver_arg).map_err(ServerError::Argument)?,
+            apiserver: Arguments::parse(&args.kube_apiserver_arg)
+                .map_err(|err| ServerError::Argument(Chain(&err).to_string()))?,
             controllers: controllers::settings::Settings::parse(&args.kube_controller_manager_arg)
                 .map_err(ServerError::Argument)?,
             args,

@@ -20,7 +20,7 @@ use crate::server::away::AwayError;
 use crate::server::datastore::DatastoreError;
 
 /// As k3s counts them, and by its labels.
-const SAVED: base::metrics::Metric = base::metrics::Metric {
+const SAVED: base::exposition::Metric = base::exposition::Metric {
     name: "kedge_etcd_snapshot_save_duration_seconds",
     help: "How long a scheduled snapshot took, whether it was saved or not.",
 };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use base::time::Stopwatch;
 use model::meta;
+use model::reference::{GroupKind, GroupResource};
 use registry::status::Status;
 use serde_json::Value;
 
@@ -29,7 +30,7 @@ pub(super) async fn judge(plugin: &PodSecurity, review: &Review<'_>) -> Result<(
     let before = review.old.map(|old| Policy::of(old, &plugin.0.defaults));
     let known = before.as_ref().is_some_and(|(_, old_causes)| *old_causes == causes);
     if !causes.is_empty() && !known {
-        return Err(Status::invalid("", "Namespace", &review.attributes.name, causes));
+        return Err(Status::invalid(GroupKind { group: "", kind: "Namespace" }, &review.attributes.name, causes));
     }
     let (Operation::Update, Some((old, _))) = (review.operation, before) else { return Ok(()) };
     let (new, old) = (policy.enforce, old.enforce);
@@ -66,8 +67,8 @@ fn exempt(name: &str, namespace: &Value, policy: &Policy, defaults: &Policy) -> 
 
 /// Which pods that are there already break what is enforced from now on; they go on, but would not be let in again.
 async fn pods(plugin: &PodSecurity, review: &Review<'_>, namespace: &str, asked: Asked) -> Vec<String> {
-    review.lookup.load("", "pods").await;
-    let all = review.lookup.list("", "pods", Some(namespace));
+    review.lookup.load(GroupResource::core("pods")).await;
+    let all = review.lookup.list(GroupResource::core("pods"), Some(namespace));
     // One pod of each controller comes first, as its siblings say the same.
     let mut controllers = HashSet::new();
     let judged = all.iter().filter(|pod| !plugin.0.exempts_class(&pod["spec"]));

@@ -23,6 +23,7 @@ use cel::{OBJECT_BUDGET, Program, Surroundings};
 use model::labels::Selector;
 use model::labels::error::SelectorError;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::lookup::Lookup;
 use registry::status::Status;
 use schema::read;
@@ -179,14 +180,16 @@ impl<P> Shelf<P> {
     }
 
     fn current(&self, lookup: &dyn Lookup, of: impl Fn(&Value) -> Option<P>) -> Arc<Set<P>> {
-        let at = (*lookup.changed(GROUP, self.of.policies).borrow(), *lookup.changed(GROUP, self.of.bindings).borrow());
+        let kind = |resource| GroupResource { group: GROUP, resource };
+        let (policies, bindings) = (kind(self.of.policies), kind(self.of.bindings));
+        let at = (*lookup.changed(policies).borrow(), *lookup.changed(bindings).borrow());
         let mut compiled = self.compiled.lock();
         if let Some((_, set)) = compiled.as_ref().filter(|(when, _)| *when == at) {
             return Arc::clone(set);
         }
         let set = Arc::new(Set {
-            policies: lookup.list(GROUP, self.of.policies, None).iter().filter_map(|p| of(p)).collect(),
-            bindings: lookup.list(GROUP, self.of.bindings, None).iter().filter_map(|b| Binding::of(b)).collect(),
+            policies: lookup.list(policies, None).iter().filter_map(|p| of(p)).collect(),
+            bindings: lookup.list(bindings, None).iter().filter_map(|b| Binding::of(b)).collect(),
         });
         *compiled = Some((at, Arc::clone(&set)));
         set
@@ -229,7 +232,7 @@ async fn parameters(
         return Err(ParametersError::NoSuchKind(param_kind.clone()));
     };
     let stored = review.catalog.storage_of(row);
-    review.lookup.load(&stored.group, &stored.plural).await;
+    review.lookup.load(stored.group_resource()).await;
     let namespace = match (row.namespaced, read::some_text(param_ref, "namespace").filter(|n| !n.is_empty())) {
         (false, Some(_)) => return Err(ParametersError::NamespaceOfClusterScoped),
         (false, None) => "",
@@ -238,10 +241,12 @@ async fn parameters(
         (true, None) => &review.attributes.namespace,
     };
     let found: Vec<Arc<Value>> = match read::some_text(param_ref, "name").filter(|n| !n.is_empty()) {
-        Some(name) => review.lookup.get(&stored.group, &stored.plural, namespace, name).into_iter().collect(),
+        Some(name) => {
+            review.lookup.get(stored.group_resource(), NamespacedName { namespace, name }).into_iter().collect()
+        }
         None => {
             let selector = Selector::from_json(param_ref.get("selector"))?;
-            let all = review.lookup.list(&stored.group, &stored.plural, (!namespace.is_empty()).then_some(namespace));
+            let all = review.lookup.list(stored.group_resource(), (!namespace.is_empty()).then_some(namespace));
             all.into_iter().filter(|o| selector.matches_object(o)).collect()
         }
     };

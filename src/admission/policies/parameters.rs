@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use authz::{Authorizer, Decision};
+use model::reference::{GroupKind, GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::Status;
 use registry::user::GROUP_MASTERS;
@@ -60,7 +61,13 @@ impl Plugin for PolicyParameters {
             );
             (self.asked(review, &new[field], everything), why)
         } else {
-            let policy = review.lookup.sure(GROUP, policies, "", read::text(new, "policyName")).await;
+            let policy = review
+                .lookup
+                .sure(
+                    GroupResource { group: GROUP, resource: policies },
+                    NamespacedName::cluster(read::text(new, "policyName")),
+                )
+                .await;
             let param_kind = policy.map_or(Value::Null, |policy| policy["spec"]["paramKind"].clone());
             let (namespace, name) = (read::text(&new[field], "namespace"), read::text(&new[field], "name"));
             let verb = if name.is_empty() { "list" } else { "get" };
@@ -71,7 +78,7 @@ impl Plugin for PolicyParameters {
             return Ok(());
         }
         let fault = FieldError::forbidden(format!("spec.{field}"), format!("user {:?} {why}", a.user.name));
-        Err(registry::status::invalid(GROUP, kind, &a.name, vec![fault]))
+        Err(registry::status::invalid(GroupKind { group: GROUP, kind }, &a.name, vec![fault]))
     }
 }
 

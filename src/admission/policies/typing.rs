@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::task::Group;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::forms;
 use registry::lookup::Lookup as _;
 use registry::objects::Objects;
@@ -22,7 +23,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 pub fn keep(objects: &Arc<Objects>, group: &Group) {
     let objects = Arc::clone(objects);
     group.spawn("policy-types", async move {
-        let mut changed = objects.cache.changed(GROUP, PLURAL);
+        let mut changed = objects.cache.changed(GroupResource { group: GROUP, resource: PLURAL });
         loop {
             changed.mark_unchanged();
             let done = round(&objects).await;
@@ -42,14 +43,14 @@ pub fn keep(objects: &Arc<Objects>, group: &Group) {
 
 /// Checks every policy that is newer than its status; false if one has to be looked at again.
 async fn round(objects: &Objects) -> Result<bool, Status> {
-    let row = forms::stored(GROUP, PLURAL).ok_or_else(Status::no_such_resource)?;
+    let row = forms::stored(GroupResource { group: GROUP, resource: PLURAL }).ok_or_else(Status::no_such_resource)?;
     let mut all = true;
-    for policy in objects.cache.list(GROUP, PLURAL, None) {
+    for policy in objects.cache.list(GroupResource { group: GROUP, resource: PLURAL }, None) {
         let Some(status) = checked(&policy, &objects.catalogs.now()) else { continue };
         let mut new = (*policy).clone();
         new["status"] = status;
         let version = meta::resource_version(&policy).parse().unwrap_or(0);
-        all &= objects.put(&row, "", meta::name(&policy), &mut new, version).await?.is_some();
+        all &= objects.put(&row, NamespacedName::cluster(meta::name(&policy)), &mut new, version).await?.is_some();
     }
     Ok(all)
 }

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
-use base::metrics::{self, Metric};
+use base::exposition::Metric;
+use base::metrics;
 use base::sync::Mutex;
 use model::meta;
+use model::reference::GroupResource;
 use registry::lookup::Lookup;
 use registry::status::Status;
-use registry::webhook::call::Endpoint;
+use registry::webhook::call::{Endpoint, EndpointError};
 use serde_json::Value;
 use tracing::warn;
 
@@ -40,7 +42,7 @@ pub struct Hook {
     /// CEL conditions that must all be true.
     pub conditions: Conditions,
     /// Where it is.
-    pub endpoint: Result<Endpoint, String>,
+    pub endpoint: Result<Endpoint, EndpointError>,
     /// How long it may take.
     pub timeout: Duration,
     /// `failurePolicy: Ignore`.
@@ -139,10 +141,11 @@ impl Hooks {
 
     /// As they stand now, in the order of the configurations' names.
     pub fn current(&self, lookup: &dyn Lookup) -> Arc<Vec<Arc<Hook>>> {
-        let at = *lookup.changed(matching::GROUP, self.resource).borrow();
+        let at = *lookup.changed(GroupResource { group: matching::GROUP, resource: self.resource }).borrow();
         let mut compiled = self.compiled.lock();
         if compiled.0 != at {
-            let mut configurations = lookup.list(matching::GROUP, self.resource, None);
+            let mut configurations =
+                lookup.list(GroupResource { group: matching::GROUP, resource: self.resource }, None);
             configurations.sort_by(|a, b| meta::name(a).cmp(meta::name(b)));
             let hooks = configurations.iter().flat_map(|configuration| {
                 let webhooks = configuration["webhooks"].as_array().into_iter().flatten().enumerate();

@@ -1,5 +1,6 @@
 //! AdmissionReview both ways: what a webhook is asked, and what its answer means.
 
+use base::chain::Chain;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -109,7 +110,7 @@ pub async fn ask(
     };
     let mut endpoint = match &hook.endpoint {
         Ok(endpoint) => endpoint.clone(),
-        Err(why) => return Ok(Err(Failure::Call(format!("could not get REST client: {why}")))),
+        Err(err) => return Ok(Err(Failure::Call(format!("could not get REST client: {}", Chain(err))))),
     };
     let seconds = hook.timeout.as_secs();
     let joint = if endpoint.path.contains('?') { '&' } else { '?' };

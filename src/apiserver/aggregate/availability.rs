@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::task::Group;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::lookup::Lookup as _;
 use registry::objects::Objects;
 use registry::registrar::Registrar;
@@ -70,8 +71,8 @@ pub fn keep(watchdog: Watchdog, group: &Group) {
         ];
         let mut changes = Vec::new();
         for (group, resource) in watched {
-            cache.load(group, resource).await;
-            changes.push(cache.changed(group, resource));
+            cache.load(GroupResource { group, resource }).await;
+            changes.push(cache.changed(GroupResource { group, resource }));
         }
         loop {
             for change in &mut changes {
@@ -95,7 +96,7 @@ async fn register(watchdog: &Watchdog) {
     if watchdog.serve_usage {
         wanted.push(local::api_service(usage::GROUP, usage::VERSION, usage::PRIORITY, "true"));
     }
-    let existing = watchdog.objects().cache.list(GROUP, RESOURCE, None);
+    let existing = watchdog.objects().cache.list(GroupResource { group: GROUP, resource: RESOURCE }, None);
     let has = |name: &str| existing.iter().any(|o| meta::name(o) == name);
     let mut made: Vec<futures_util::future::BoxFuture<'_, Result<bool, Status>>> = Vec::new();
     for object in wanted.iter().filter(|o| !has(meta::name(o))) {
@@ -114,9 +115,9 @@ async fn register(watchdog: &Watchdog) {
     for object in
         gone.filter(|o| !o["spec"]["service"].is_object() && !wanted.iter().any(|w| meta::name(w) == meta::name(o)))
     {
-        let Some(row) = forms::stored(GROUP, RESOURCE) else { continue };
+        let Some(row) = forms::stored(GroupResource { group: GROUP, resource: RESOURCE }) else { continue };
         let rv = meta::resource_version(object).parse().unwrap_or(0);
-        if let Err(status) = watchdog.objects().remove(&row, "", meta::name(object), rv).await {
+        if let Err(status) = watchdog.objects().remove(&row, NamespacedName::cluster(meta::name(object)), rv).await {
             warn!(why = %status, "cannot remove an APIService");
         }
     }
@@ -129,7 +130,8 @@ fn local_finding() -> Finding {
 fn condition(watchdog: &Watchdog, finding: &Finding) -> Value {
     let now = base::time::rfc3339_secs(watchdog.objects().clock.now());
     let status = if finding.ok { "True" } else { "False" };
-    json!({ "type": "Available", "status": status, "reason": finding.reason, "message": finding.message, "lastTransitionTime": now })
+    json!({ "type": "Available", "status": status, "reason": finding.reason, "message": finding.message,
+        "lastTransitionTime": now })
 }
 
 /// Looks at everybody; true if somebody is not available.
@@ -151,7 +153,9 @@ async fn check_all(watchdog: &Watchdog) -> bool {
 async fn check(watchdog: &Watchdog, service: &ApiService) -> Finding {
     let Some(endpoint) = &service.service else { return local_finding() };
     let Place::Service { namespace, name, port } = &endpoint.place else { return local_finding() };
-    let Some(object) = watchdog.objects().cache.get("", "services", namespace, name) else {
+    let Some(object) =
+        watchdog.objects().cache.get(GroupResource::core("services"), NamespacedName { namespace, name })
+    else {
         return Finding::no("ServiceNotFound", format!("service/{name} in {namespace:?} is not present"));
     };
     if object["spec"]["type"] == "ClusterIP" || object["spec"]["type"].is_null() {
@@ -163,7 +167,10 @@ async fn check(watchdog: &Watchdog, service: &ApiService) -> Finding {
             );
         };
         let port_name = wanted["name"].as_str().unwrap_or_default();
-        let slices = watchdog.objects().cache.list("discovery.k8s.io", "endpointslices", Some(namespace));
+        let slices = watchdog
+            .objects()
+            .cache
+            .list(GroupResource { group: "discovery.k8s.io", resource: "endpointslices" }, Some(namespace));
         let mine: Vec<_> =
             slices.iter().filter(|s| s["metadata"]["labels"]["kubernetes.io/service-name"] == name.as_str()).collect();
         if mine.is_empty() {
@@ -195,9 +202,14 @@ async fn check(watchdog: &Watchdog, service: &ApiService) -> Finding {
 }
 
 async fn write_condition(watchdog: &Watchdog, service: &ApiService, finding: &Finding) -> Result<(), Status> {
-    let row = forms::stored(GROUP, RESOURCE).ok_or_else(Status::no_such_resource)?;
+    let row = forms::stored(GroupResource { group: GROUP, resource: RESOURCE }).ok_or_else(Status::no_such_resource)?;
     for _ in 0..TRIES {
-        let Some(entry) = watchdog.objects().cache.kind(GROUP, RESOURCE).get(&keys::local("", &service.name)) else {
+        let Some(entry) = watchdog
+            .objects()
+            .cache
+            .kind(GroupResource { group: GROUP, resource: RESOURCE })
+            .get(&keys::local(NamespacedName::cluster(&service.name)))
+        else {
             return Ok(());
         };
         let mut object = entry.value();
@@ -216,11 +228,12 @@ async fn write_condition(watchdog: &Watchdog, service: &ApiService, finding: &Fi
             None => conditions.push(wanted),
         }
         object["status"]["conditions"] = Value::Array(conditions);
-        if watchdog.objects().put(&row, "", &service.name, &mut object, entry.rv).await?.is_some() {
+        if watchdog.objects().put(&row, NamespacedName::cluster(&service.name), &mut object, entry.rv).await?.is_some()
+        {
             return Ok(());
         }
         // Somebody was faster: the cache will show it.
-        if watchdog.objects().read(&row, "", &service.name).await?.is_none() {
+        if watchdog.objects().read(&row, NamespacedName::cluster(&service.name)).await?.is_none() {
             return Ok(());
         }
     }

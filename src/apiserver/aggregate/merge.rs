@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use base::exposition::{Kind, Metric, Page};
 use futures_util::FutureExt as _;
 use model::meta;
+use model::reference::GroupResource;
 use registry::lookup::Lookup as _;
 use registry::objects::Objects;
 use schema::{discovery, read};
@@ -87,7 +89,8 @@ fn resources(list: &Value, service: &ApiService) -> Vec<Value> {
         }
         let scope = if r["namespaced"] == true { "Namespaced" } else { "Cluster" };
         let mut entry = json!({
-            "resource": name, "responseKind": kind(r), "scope": scope, "singularResource": r["singularName"].as_str().unwrap_or_default(), "verbs": r["verbs"],
+            "resource": name, "responseKind": kind(r), "scope": scope,
+            "singularResource": r["singularName"].as_str().unwrap_or_default(), "verbs": r["verbs"],
         });
         for field in ["shortNames", "categories"] {
             if r[field].is_array() {
@@ -144,19 +147,25 @@ fn add(own: &mut Value, theirs: &Value, field: &str, wanted: impl Fn(&str) -> bo
     }
 }
 
+const UNAVAILABLE: Metric = Metric {
+    name: "aggregator_unavailable_apiservice",
+    help: "[ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.",
+};
+
 /// The backends that do not answer, for `/metrics`.
 pub fn unavailable(objects: &Objects) -> String {
-    let name = "aggregator_unavailable_apiservice";
-    let mut text = format!(
-        "# HELP {name} [ALPHA] Gauge of APIServices which are marked as unavailable broken down by APIService name.\n# TYPE {name} gauge\n"
-    );
-    for object in
-        objects.cache.list(super::GROUP, super::RESOURCE, None).iter().filter(|o| o["spec"]["service"].is_object())
+    let mut page = Page::default();
+    let mut family = page.family(Kind::Gauge, UNAVAILABLE);
+    for object in objects
+        .cache
+        .list(GroupResource { group: super::GROUP, resource: super::RESOURCE }, None)
+        .iter()
+        .filter(|o| o["spec"]["service"].is_object())
     {
         let gone = u8::from(!read::condition_is_true(object, "Available"));
-        text.push_str(&format!("{name}{{name=\"{}\"}} {gone}\n", meta::name(object)));
+        family.sample(&[("name", meta::name(object))], gone);
     }
-    text
+    page.into_text()
 }
 
 #[cfg(test)]
@@ -168,7 +177,8 @@ mod tests {
         let service = ApiService::since("2026-01-01T00:00:00Z");
         let list = json!({ "resources": [
             { "name": "flunders", "singularName": "flunder", "namespaced": true, "kind": "Flunder", "verbs": ["get"] },
-            { "name": "flunders/status", "singularName": "", "namespaced": true, "kind": "Flunder", "verbs": ["update"] },
+            { "name": "flunders/status", "singularName": "", "namespaced": true, "kind": "Flunder",
+                "verbs": ["update"] },
         ] });
         let out = resources(&list, &service);
         assert_eq!(out.len(), 1);

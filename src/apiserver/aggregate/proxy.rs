@@ -22,14 +22,17 @@ pub async fn run(x: &mut Exchange<'_>, service: &ApiService) -> Result<Response<
     let path = x.parts.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
     let stream = match caller.webhooks.open(&endpoint, &caller.identity_to(service)).await {
         Ok(stream) => stream,
-        Err(why) => return Ok(unavailable(&format!("error trying to reach service: {why}\n"))),
+        Err(err) => return Ok(unavailable(&format!("error trying to reach service: {err}\n"))),
     };
     let body = x.take_body().unwrap_or_else(wire::body::empty);
     let parts = std::mem::replace(&mut x.parts, http::Request::new(()).into_parts().0);
     let headers = parts.headers.clone();
     let request = http::Request::from_parts(parts, body);
     let said = says_who(&x.attributes.user).ok_or_else(|| {
-        Status::bad_request("the user's name, groups or extra cannot be told to the server behind this API: they are no text of a header")
+        Status::bad_request(
+            "the user's name, groups or extra cannot be told to the server behind this API: they are \
+            no text of a header",
+        )
     })?;
     let answer = wire::proxy::forward_over(
         request,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use base::sync::Mutex;
 use model::meta;
+use model::reference::GroupResource;
 use registry::lookup::Lookup;
 use registry::webhook::call::{Endpoint, Place};
 use serde_json::Value;
@@ -153,10 +154,16 @@ impl Registry {
 
     /// As it stands now.
     pub fn now(&self) -> Arc<Known> {
-        let at = *self.lookup.changed(GROUP, RESOURCE).borrow();
+        let at = *self.lookup.changed(GroupResource { group: GROUP, resource: RESOURCE }).borrow();
         let mut known = self.known.lock();
         if known.0 != at {
-            *known = (at, Arc::new(Known::of(&self.lookup.list(GROUP, RESOURCE, None), &self.computed)));
+            *known = (
+                at,
+                Arc::new(Known::of(
+                    &self.lookup.list(GroupResource { group: GROUP, resource: RESOURCE }, None),
+                    &self.computed,
+                )),
+            );
         }
         known.1.clone()
     }
@@ -199,7 +206,8 @@ mod tests {
     use serde_json::json;
 
     fn service(group: &str, version: &str, remote: bool, priority: i64) -> Value {
-        let mut object = json!({ "metadata": { "name": format!("{version}.{group}") }, "spec": { "group": group, "version": version, "groupPriorityMinimum": 100, "versionPriority": priority } });
+        let mut object = json!({ "metadata": { "name": format!("{version}.{group}") }, "spec": { "group": group,
+            "version": version, "groupPriorityMinimum": 100, "versionPriority": priority } });
         if remote {
             object["spec"]["service"] = json!({ "namespace": "n", "name": "s" });
         }

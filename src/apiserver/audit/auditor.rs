@@ -1,10 +1,12 @@
 //! From a request to its events, and the events to their backends.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::chain::Chain;
+use base::files::FileError;
 use base::task::Group;
 use base::time::{Clock, rfc3339_micros};
 use bytes::Bytes;
@@ -19,6 +21,7 @@ use tracing::error;
 use super::file::{Keeping, Log};
 use super::policy::{Level, Policy, Stage, Verdict};
 use crate::arguments::Audit;
+use crate::arguments::error::{FileFault, UnusableFile};
 
 /// Events that wait for the webhook; more are dropped and counted, as upstream's batch mode does.
 const BACKLOG: usize = 10_000;
@@ -38,26 +41,23 @@ pub struct Plan {
 impl Plan {
     /// Reads the policy and opens the log; `None` without a policy.
     ///
-    /// Errors: a text that names the file.
-    pub fn read(settings: &Audit) -> Result<Option<Plan>, String> {
+    /// Errors: a file cannot be used; the error names its flag.
+    pub fn read(settings: &Audit) -> Result<Option<Plan>, UnusableFile> {
         let Some(path) = &settings.policy_file else { return Ok(None) };
+        let flag = "audit-policy-file";
         let text = std::fs::read_to_string(path)
-            .map_err(|err| format!("audit-policy-file: cannot read {}: {err}", path.display()))?;
-        let policy = Policy::parse(&text).map_err(|why| format!("audit-policy-file: {}: {why}", path.display()))?;
+            .map_err(FileError::at("cannot read", path))
+            .map_err(UnusableFile::of(flag))?;
+        let policy = Policy::parse(&text).map_err(FileFault::of(path)).map_err(UnusableFile::of(flag))?;
         let keeping = Keeping {
             max_bytes: settings.max_size_mb * 1024 * 1024,
             max_backups: settings.max_backups,
             max_age_days: settings.max_age_days,
         };
-        let open = |path: &std::path::PathBuf| {
-            Log::open(path, keeping).map_err(|err| format!("audit-log-path: cannot open {}: {err}", path.display()))
-        };
-        let log = settings.log_path.as_ref().map(open).transpose()?;
-        let webhook = settings
-            .webhook
-            .as_ref()
-            .map(|path| Remote::read(path).map_err(|why| format!("audit-webhook-config-file: {why}")))
-            .transpose()?;
+        let open = |path: &PathBuf| Log::open(path, keeping).map_err(FileError::at("cannot open", path));
+        let log = settings.log_path.as_ref().map(open).transpose().map_err(UnusableFile::of("audit-log-path"))?;
+        let remote = settings.webhook.as_deref().map(Remote::read);
+        let webhook = remote.transpose().map_err(UnusableFile::of("audit-webhook-config-file"))?;
         Ok(Some(Plan { policy, log, webhook, batch: settings.webhook_batch }))
     }
 }
@@ -119,7 +119,8 @@ impl Auditor {
             "kind": "Event", "apiVersion": "audit.k8s.io/v1", "level": verdict.level.text(), "auditID": audit_id,
             // HTTP/2 names the host in the URI too.
             "requestURI": parts.uri.path_and_query().map(http::uri::PathAndQuery::as_str),
-            "verb": a.verb, "user": *a.user, "sourceIPs": ips, "userAgent": header("user-agent"), "requestReceivedTimestamp": rfc3339_micros(received),
+            "verb": a.verb, "user": *a.user, "sourceIPs": ips, "userAgent": header("user-agent"),
+            "requestReceivedTimestamp": rfc3339_micros(received),
         });
         let record = Record { verdict, received, head };
         self.write(&record, a, Stage::RequestReceived, None, None);
@@ -250,7 +251,8 @@ async fn send_batches(
                 () = tokio::time::sleep_until(until) => break,
             }
         }
-        let list = json!({ "kind": "EventList", "apiVersion": "audit.k8s.io/v1", "metadata": {}, "items": std::mem::take(&mut batch) });
+        let list = json!({ "kind": "EventList", "apiVersion": "audit.k8s.io/v1", "metadata": {},
+            "items": std::mem::take(&mut batch) });
         let body = Bytes::from(list.to_string());
         for attempt in 0..TRIES {
             match webhooks.post(&remote.endpoint, &remote.identity, body.clone(), ANSWER).await {

@@ -89,6 +89,33 @@ struct Rule {
     omit_managed_fields: Option<bool>,
 }
 
+/// Why a policy cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PolicyError {
+    /// It is no YAML.
+    #[error(transparent)]
+    Syntax(#[from] serde_saphyr::Error),
+    /// It is something else.
+    #[error("unknown policy {api_version} {kind}: want audit.k8s.io/v1 Policy")]
+    Unknown {
+        /// Its `apiVersion`, in JSON.
+        api_version: Value,
+        /// Its `kind`, in JSON.
+        kind: Value,
+    },
+    /// It says nothing.
+    #[error("loaded illegal policy with 0 rules")]
+    NoRules,
+    /// A rule has a level that is none.
+    #[error("rules[{at}].level: Unsupported value: {level:?}")]
+    Level {
+        /// Position of the rule.
+        at: usize,
+        /// The text.
+        level: String,
+    },
+}
+
 /// A policy file.
 #[derive(Debug, Default)]
 pub struct Policy {
@@ -104,21 +131,19 @@ fn texts(value: &Value) -> Vec<String> {
 impl Policy {
     /// Reads YAML or JSON.
     ///
-    /// Errors: a text with the rule's place.
-    pub fn parse(text: &str) -> Result<Policy, String> {
-        let value: Value = serde_saphyr::from_str(text).map_err(|err| err.to_string())?;
+    /// Errors: it is no policy, or a rule of it is wrong; the error says which.
+    pub fn parse(text: &str) -> Result<Policy, PolicyError> {
+        let value: Value = serde_saphyr::from_str(text)?;
         if value["kind"] != "Policy" || value["apiVersion"] != "audit.k8s.io/v1" {
-            return Err(format!(
-                "unknown policy {} {}: want audit.k8s.io/v1 Policy",
-                value["apiVersion"], value["kind"]
-            ));
+            let (api_version, kind) = (value["apiVersion"].clone(), value["kind"].clone());
+            return Err(PolicyError::Unknown { api_version, kind });
         }
-        let rules = value["rules"].as_array().filter(|r| !r.is_empty()).ok_or("loaded illegal policy with 0 rules")?;
+        let rules = value["rules"].as_array().filter(|r| !r.is_empty()).ok_or(PolicyError::NoRules)?;
         let rule = |(at, rule): (usize, &Value)| {
             let level = rule["level"].as_str().unwrap_or_default();
             let resources = rule["resources"].as_array().into_iter().flatten();
             Ok(Rule {
-                level: Level::parse(level).ok_or_else(|| format!("rules[{at}].level: Unsupported value: {level:?}"))?,
+                level: Level::parse(level).ok_or_else(|| PolicyError::Level { at, level: level.to_owned() })?,
                 users: texts(&rule["users"]),
                 groups: texts(&rule["userGroups"]),
                 verbs: texts(&rule["verbs"]),
@@ -138,7 +163,7 @@ impl Policy {
             })
         };
         Ok(Policy {
-            rules: rules.iter().enumerate().map(rule).collect::<Result<_, String>>()?,
+            rules: rules.iter().enumerate().map(rule).collect::<Result<_, PolicyError>>()?,
             omit_stages: texts(&value["omitStages"]),
             omit_managed_fields: value["omitManagedFields"].as_bool().unwrap_or(false),
         })
@@ -216,20 +241,94 @@ mod tests {
 
     #[test]
     fn the_first_rule_that_fits_decides() {
-        let text = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: None, verbs: [watch]}\n- {level: Metadata, resources: [{group: '', resources: [secrets]}]}\n- {level: RequestResponse, namespaces: [prod]}\n- {level: Request, resources: [{group: '', resources: ['pods/*']}]}\n";
-        let policy = Policy::parse(text).unwrap();
-        let level = |a: Attributes| policy.judge(&a).level;
-        assert_eq!(level(ask("watch", "secrets", "", "prod")), Level::None);
-        assert_eq!(level(ask("get", "secrets", "", "prod")), Level::Metadata);
-        assert_eq!(level(ask("get", "configmaps", "", "prod")), Level::RequestResponse);
-        assert_eq!(level(ask("create", "pods", "exec", "x")), Level::Request);
-        assert_eq!(level(ask("get", "nodes", "", "")), Level::None);
+        let policy = of("omitStages: [RequestReceived]\n\
+             rules:\n\
+             - {level: None, verbs: [watch]}\n\
+             - {level: Metadata, resources: [{group: '', resources: [secrets]}]}\n\
+             - {level: RequestResponse, namespaces: [prod]}\n\
+             - {level: Request, resources: [{group: '', resources: ['pods/*']}]}\n");
+        for (request, level) in [
+            (ask("watch", "secrets", "", "prod"), Level::None),
+            (ask("get", "secrets", "", "prod"), Level::Metadata),
+            (ask("get", "configmaps", "", "prod"), Level::RequestResponse),
+            (ask("create", "pods", "exec", "x"), Level::Request),
+            (ask("get", "nodes", "", ""), Level::None),
+        ] {
+            assert_eq!(policy.judge(&request).level, level, "{request:?}");
+        }
         let verdict = policy.judge(&ask("get", "secrets", "", ""));
         assert!(!verdict.writes(Stage::RequestReceived) && verdict.writes(Stage::ResponseComplete));
-        assert!(
-            Policy::parse("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Loud}]")
-                .unwrap_err()
-                .contains("rules[0].level")
-        );
+    }
+
+    fn of(rest: &str) -> Policy {
+        Policy::parse(&format!("apiVersion: audit.k8s.io/v1\nkind: Policy\n{rest}")).unwrap()
+    }
+
+    #[test]
+    fn a_rule_fits_by_each_of_its_parts() {
+        let bob = |groups: &[&str]| UserInfo::new("bob", groups).into();
+        let pods = || ask("get", "pods", "", "default");
+        let named = |name: &str| Attributes { name: name.into(), ..pods() };
+        let path =
+            |path: &str| Attributes { user: bob(&[]), verb: "get".into(), path: path.into(), ..Attributes::default() };
+        for (rule, request, fits) in [
+            ("users: [bob]", pods(), true),
+            ("users: [alice]", pods(), false),
+            ("userGroups: [dev, ops]", Attributes { user: bob(&["ops"]), ..pods() }, true),
+            ("userGroups: [dev]", Attributes { user: bob(&["ops"]), ..pods() }, false),
+            ("verbs: [list]", pods(), false),
+            ("namespaces: [default]", pods(), true),
+            ("namespaces: [kube-system]", pods(), false),
+            ("namespaces: ['']", ask("get", "nodes", "", ""), true),
+            ("namespaces: [default]", path("/healthz"), false),
+            ("resources: [{group: ''}]", pods(), true),
+            ("resources: [{group: apps}]", pods(), false),
+            ("resources: [{resources: [pods]}]", ask("get", "pods", "log", "default"), false),
+            ("resources: [{resources: [pods/log]}]", ask("get", "pods", "log", "default"), true),
+            ("resources: [{resources: [pods/*]}]", ask("get", "pods", "log", "default"), true),
+            ("resources: [{resources: [pods/*]}]", ask("get", "nodes", "log", ""), false),
+            ("resources: [{resources: ['*/log']}]", ask("get", "pods", "log", "default"), true),
+            ("resources: [{resources: ['*/']}]", pods(), false),
+            ("resources: [{resources: ['*']}]", pods(), true),
+            ("resources: [{resources: ['*']}]", ask("get", "pods", "log", "default"), false),
+            ("resources: [{resources: [pods], resourceNames: [a, b]}]", named("b"), true),
+            ("resources: [{resources: [pods], resourceNames: [a, b]}]", named("c"), false),
+            ("nonResourceURLs: ['/healthz*']", path("/healthz/ping"), true),
+            ("nonResourceURLs: ['/healthz']", path("/healthz/ping"), false),
+            ("nonResourceURLs: ['*']", pods(), false),
+        ] {
+            let policy = of(&format!("rules: [{{level: Metadata, {rule}}}]"));
+            assert_eq!(policy.judge(&request).level == Level::Metadata, fits, "{rule} {request:?}");
+        }
+    }
+
+    #[test]
+    fn a_rule_says_itself_whether_managed_fields_are_left_out() {
+        for (rest, omitted) in [
+            ("omitManagedFields: true\nrules: [{level: Request}]", true),
+            ("omitManagedFields: true\nrules: [{level: Request, omitManagedFields: false}]", false),
+            ("rules: [{level: Request, omitManagedFields: true}]", true),
+            ("rules: [{level: Request}]", false),
+        ] {
+            assert_eq!(of(rest).judge(&ask("get", "pods", "", "")).omit_managed_fields, omitted, "{rest}");
+        }
+        let both = of("omitStages: [Panic]\nrules: [{level: Request, omitStages: [ResponseStarted]}]");
+        assert_eq!(both.judge(&ask("get", "pods", "", "")).omit_stages, ["Panic", "ResponseStarted"]);
+    }
+
+    #[test]
+    fn a_policy_that_cannot_be_used_says_why() {
+        for (text, expected) in [
+            ("kind: Policy\napiVersion: v1", "unknown policy \"v1\" \"Policy\": want audit.k8s.io/v1 Policy"),
+            ("{}", "unknown policy null null: want audit.k8s.io/v1 Policy"),
+            ("apiVersion: audit.k8s.io/v1\nkind: Policy", "loaded illegal policy with 0 rules"),
+            ("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: []", "loaded illegal policy with 0 rules"),
+            (
+                "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: None}, {level: Loud}]",
+                "rules[1].level: Unsupported value: \"Loud\"",
+            ),
+        ] {
+            assert_eq!(Policy::parse(text).unwrap_err().to_string(), expected, "{text}");
+        }
     }
 }

@@ -45,6 +45,77 @@ const SEED_BYTES: usize = 32;
 const OF_KEY: i32 = 0;
 const OF_SEED: i32 = 1;
 
+/// Why a plugin does not guard values.
+#[derive(Debug, thiserror::Error)]
+pub enum KmsError {
+    /// It was not well when the server started.
+    #[error("the KMS plugin {name} at {} is not ready", socket.display())]
+    NotReady {
+        /// Its name.
+        name: String,
+        /// Where it listens.
+        socket: PathBuf,
+        /// The last that was heard of it.
+        source: Box<KmsError>,
+    },
+    /// Nothing was heard of it yet.
+    #[error("it did not answer")]
+    Silent,
+    /// It took too long.
+    #[error("it did not answer in time")]
+    Late,
+    /// It is not reached.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// It refused a call.
+    #[error("{code:?}: {message}")]
+    Refused {
+        /// Code of gRPC.
+        code: tonic::Code,
+        /// Its words.
+        message: String,
+    },
+    /// It speaks another version.
+    #[error("unsupported API version {0:?}, want v2")]
+    Version(String),
+    /// It says that it is sick.
+    #[error("got unexpected healthz status: {0}")]
+    Sick(String),
+    /// Its key has no name.
+    #[error("keyID is empty")]
+    NoKeyId,
+    /// Its key has a long name.
+    #[error("keyID is {0} bytes, which exceeds the max size of {KEY_ID_BYTES_MAX}")]
+    LongKeyId(usize),
+    /// A ciphertext that is empty, or too long.
+    #[error("a ciphertext of {0} bytes, want 1 to {CIPHERTEXT_BYTES_MAX}")]
+    Ciphertext(usize),
+    /// It adds too much.
+    #[error("its annotations have more than {ANNOTATIONS_BYTES_MAX} bytes")]
+    Annotations,
+    /// It decrypts to something else than a seed.
+    #[error("the plugin decrypted {0} bytes, want {SEED_BYTES}")]
+    Seed(usize),
+    /// The seed in use is too old.
+    #[error("the KMS plugin {0} has not been well for too long")]
+    Stale(String),
+    /// The configuration that names it is older than this server's start.
+    #[error("it is not there")]
+    Missing,
+    /// A value was not sealed.
+    #[error("cannot encrypt")]
+    Encrypt,
+    /// A stored value is not whole.
+    #[error(transparent)]
+    Stored(#[from] prost::DecodeError),
+    /// A stored value was sealed in another way.
+    #[error("unknown encryptedDEKSourceType: {0}")]
+    SourceType(i32),
+    /// A stored value, or its key, is another than it says.
+    #[error("the value does not open with its key")]
+    Closed,
+}
+
 /// Configuration of a plugin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -98,7 +169,7 @@ impl Envelope {
     /// Waits for the plugin, has it encrypt a seed, and follows it in `group` from then on.
     ///
     /// Errors: it is not well in time.
-    pub async fn start(settings: Settings, rng: Rng, group: &Group) -> Result<Arc<Envelope>, String> {
+    pub async fn start(settings: Settings, rng: Rng, group: &Group) -> Result<Arc<Envelope>, KmsError> {
         let envelope = Arc::new(Envelope {
             settings,
             rng,
@@ -107,16 +178,16 @@ impl Envelope {
             state: ArcSwapOption::empty(),
             seeds: Mutex::default(),
         });
-        let mut last = String::from("it did not answer");
+        let mut last = KmsError::Silent;
         let ready = timeout(START_WAIT, async {
-            while let Err(why) = envelope.refresh().await {
-                last = why;
+            while let Err(err) = envelope.refresh().await {
+                last = err;
                 sleep(START_RETRY).await;
             }
         });
         if ready.await.is_err() {
-            let Settings { name, socket, .. } = &envelope.settings;
-            return Err(format!("the KMS plugin {name} at {} is not ready: {last}", socket.display()));
+            let Settings { name, socket, .. } = envelope.settings.clone();
+            return Err(KmsError::NotReady { name, socket, source: Box::new(last) });
         }
         let kept = Arc::clone(&envelope);
         group.spawn("kms-plugin", async move { kept.keep().await });
@@ -144,20 +215,20 @@ impl Envelope {
             sleep(if well { LOOK } else { LOOK_AGAIN }).await;
             let looked = self.refresh().await;
             well = looked.is_ok();
-            if let Err(why) = looked {
-                warn!(plugin = %self.settings.name, why, "the KMS plugin is not well");
+            if let Err(err) = looked {
+                warn!(plugin = %self.settings.name, err = %Chain(&err), "the KMS plugin is not well");
             }
         }
     }
 
     /// Looks at the plugin; if it has another key, it gets another seed.
-    async fn refresh(&self) -> Result<(), String> {
+    async fn refresh(&self) -> Result<(), KmsError> {
         let status: pb::StatusResponse = self.call(pb::STATUS, pb::StatusRequest {}).await?;
         if !matches!(status.version.as_str(), "v2" | "v2beta1") {
-            return Err(format!("unsupported API version {:?}, want v2", status.version));
+            return Err(KmsError::Version(status.version));
         }
         if status.healthz != "ok" {
-            return Err(format!("got unexpected healthz status: {}", status.healthz));
+            return Err(KmsError::Sick(status.healthz));
         }
         check_key_id(&status.key_id)?;
         let until = Instant::now() + STATE_LIFE;
@@ -179,10 +250,10 @@ impl Envelope {
         let made: pb::EncryptResponse = self.call(pb::ENCRYPT, request).await?;
         check_key_id(&made.key_id)?;
         if made.ciphertext.is_empty() || made.ciphertext.len() > CIPHERTEXT_BYTES_MAX {
-            return Err(format!("a ciphertext of {} bytes, want 1 to {CIPHERTEXT_BYTES_MAX}", made.ciphertext.len()));
+            return Err(KmsError::Ciphertext(made.ciphertext.len()));
         }
         if made.annotations.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>() > ANNOTATIONS_BYTES_MAX {
-            return Err(format!("its annotations have more than {ANNOTATIONS_BYTES_MAX} bytes"));
+            return Err(KmsError::Annotations);
         }
         let seed = Arc::new(Secret::new(seed));
         self.remember(&made.ciphertext, &made.key_id, Arc::clone(&seed));
@@ -195,11 +266,11 @@ impl Envelope {
     /// The sealed value, prefix included. `context` is the key in the store.
     ///
     /// Errors: the plugin has not been well for too long.
-    pub fn seal(&self, context: &[u8], plain: &[u8]) -> Result<Vec<u8>, String> {
+    pub fn seal(&self, context: &[u8], plain: &[u8]) -> Result<Vec<u8>, KmsError> {
         let state = self.state.load_full().filter(|state| Instant::now() < state.until);
-        let state =
-            state.ok_or_else(|| format!("the KMS plugin {} has not been well for too long", self.settings.name))?;
-        let encrypted_data = seal::with_seed(state.seed.expose(), context, plain, &self.rng).ok_or("cannot encrypt")?;
+        let state = state.ok_or_else(|| KmsError::Stale(self.settings.name.clone()))?;
+        let sealed = seal::with_seed(state.seed.expose(), context, plain, &self.rng);
+        let encrypted_data = sealed.ok_or(KmsError::Encrypt)?;
         let object = pb::EncryptedObject {
             encrypted_data,
             key_id: state.key_id.clone(),
@@ -212,12 +283,12 @@ impl Envelope {
         Ok(out)
     }
 
-    /// What was sealed; `text` comes behind the prefix. A seed that is not known is asked for: the thread waits for
-    /// that.
+    /// Opens what was sealed; `text` comes behind the prefix. A seed that is not known is asked for: the thread waits
+    /// for that.
     ///
     /// Errors: the plugin does not decrypt it, or the value is not whole.
-    pub fn open(&self, context: &[u8], text: &[u8]) -> Result<Vec<u8>, String> {
-        let object = pb::EncryptedObject::decode(text).map_err(|err| err.to_string())?;
+    pub fn open(&self, context: &[u8], text: &[u8]) -> Result<Vec<u8>, KmsError> {
+        let object = pb::EncryptedObject::decode(text)?;
         let known = self.known(&object.encrypted_dek_source, &object.key_id);
         let seed = match known {
             Some(seed) => seed,
@@ -230,12 +301,12 @@ impl Envelope {
                 let key = Key { name: self.settings.name.clone(), secret: Secret::new(seed.expose().clone()) };
                 Cipher::AesGcm.open(&key, context, &object.encrypted_data)
             }
-            other => return Err(format!("unknown encryptedDEKSourceType: {other}")),
+            other => return Err(KmsError::SourceType(other)),
         };
-        plain.ok_or_else(|| "the value does not open with its key".to_owned())
+        plain.ok_or(KmsError::Closed)
     }
 
-    async fn ask(&self, object: &pb::EncryptedObject) -> Result<Arc<Secret<Vec<u8>>>, String> {
+    async fn ask(&self, object: &pb::EncryptedObject) -> Result<Arc<Secret<Vec<u8>>>, KmsError> {
         let request = pb::DecryptRequest {
             ciphertext: object.encrypted_dek_source.clone(),
             uid: self.rng.uuid(),
@@ -244,7 +315,7 @@ impl Envelope {
         };
         let answer: pb::DecryptResponse = self.call(pb::DECRYPT, request).await?;
         if answer.plaintext.len() != SEED_BYTES {
-            return Err(format!("the plugin decrypted {} bytes, want {SEED_BYTES}", answer.plaintext.len()));
+            return Err(KmsError::Seed(answer.plaintext.len()));
         }
         let seed = Arc::new(Secret::new(answer.plaintext));
         self.remember(&object.encrypted_dek_source, &object.key_id, Arc::clone(&seed));
@@ -263,18 +334,17 @@ impl Envelope {
         seeds.insert(digest(ciphertext, key_id), seed);
     }
 
-    async fn connect(&self) -> Result<Http2, String> {
+    async fn connect(&self) -> Result<Http2, KmsError> {
         let mut link = self.link.lock().await;
         if let Some(link) = link.as_ref().filter(|link| !link.is_closed()) {
             return Ok(link.clone());
         }
-        let said = |err: DialError| Chain(&err).to_string();
-        let stream = dial::unix(&self.settings.socket).await.map_err(said)?;
-        let fresh = Http2::begin(stream, &self.settings.name, &self.group).await.map_err(said)?;
+        let stream = dial::unix(&self.settings.socket).await?;
+        let fresh = Http2::begin(stream, &self.settings.name, &self.group).await?;
         Ok(link.insert(fresh).clone())
     }
 
-    async fn call<Q, A>(&self, path: &'static str, message: Q) -> Result<A, String>
+    async fn call<Q, A>(&self, path: &'static str, message: Q) -> Result<A, KmsError>
     where
         Q: Message + Default + 'static,
         A: Message + Default + 'static,
@@ -285,9 +355,9 @@ impl Envelope {
             let answer = grpc.unary(tonic::Request::new(message), path, ProstCodec::<Q, A>::default()).await;
             answer
                 .map(tonic::Response::into_inner)
-                .map_err(|status| format!("{:?}: {}", status.code(), status.message()))
+                .map_err(|status| KmsError::Refused { code: status.code(), message: status.message().to_owned() })
         };
-        timeout(self.settings.timeout, called).await.unwrap_or_else(|_| Err("it did not answer in time".to_owned()))
+        timeout(self.settings.timeout, called).await.unwrap_or(Err(KmsError::Late))
     }
 }
 
@@ -295,12 +365,10 @@ fn digest(ciphertext: &[u8], key_id: &str) -> [u8; 32] {
     Sha256::new().chain_update(key_id).chain_update([0]).chain_update(ciphertext).finalize().into()
 }
 
-fn check_key_id(key_id: &str) -> Result<(), String> {
+fn check_key_id(key_id: &str) -> Result<(), KmsError> {
     match key_id.len() {
-        0 => Err("keyID is empty".to_owned()),
-        n if n > KEY_ID_BYTES_MAX => {
-            Err(format!("keyID is {n} bytes, which exceeds the max size of {KEY_ID_BYTES_MAX}"))
-        }
+        0 => Err(KmsError::NoKeyId),
+        n if n > KEY_ID_BYTES_MAX => Err(KmsError::LongKeyId(n)),
         _ => Ok(()),
     }
 }

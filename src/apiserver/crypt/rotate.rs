@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use base::time::Stopwatch;
 use bytes::Bytes;
+use model::reference::GroupResource;
 use pki::seal::Cipher;
 use registry::keys;
 use registry::objects::Objects;
@@ -96,7 +97,8 @@ impl Encryption {
             for provider in &rule.providers {
                 if let Provider::Sealed(cipher, keys) = provider {
                     for key in keys {
-                        listed.push(json!({ "active": first, "type": shown(*cipher), "name": key.name, "resources": rule.resources }));
+                        listed.push(json!({ "active": first, "type": shown(*cipher), "name": key.name,
+                            "resources": rule.resources }));
                         first = false;
                     }
                 }
@@ -274,7 +276,7 @@ async fn rewrite(objects: &Objects, config: &Config) -> Result<usize, Status> {
     let (all, _) = objects.cache.read_all(keys::ROOT, None).await?;
     let named = |key: &[u8]| {
         let parsed = std::str::from_utf8(key).ok().and_then(keys::parse);
-        parsed.is_some_and(|(group, plural, _)| !config.providers(group, plural).is_empty())
+        parsed.is_some_and(|(group, resource, _)| !config.providers(GroupResource { group, resource }).is_empty())
     };
     let mut written = 0;
     for kv in all.into_iter().filter(|kv| named(&kv.key)) {

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base::chain::Chain;
 use base::rng::Rng;
 use bytes::Bytes;
+use model::reference::GroupResource;
 use registry::keys;
 use store::error::Error;
 use store::watch::{Lens, WatchStream};
@@ -16,7 +18,7 @@ use tokio::sync::watch;
 use tracing::error;
 
 use super::config::Provider;
-use super::kms::Envelope;
+use super::kms::{Envelope, KmsError};
 use super::shared::{KEY, Share, State};
 
 /// Prefix of every sealed value.
@@ -81,7 +83,7 @@ impl Seals {
                     }
                 });
             }
-            Err(why) => error!(why, "the configuration of encryption in the store cannot be used"),
+            Err(err) => error!(err = %Chain(&err), "the configuration of encryption in the store cannot be used"),
         }
     }
 
@@ -89,21 +91,21 @@ impl Seals {
     ///
     /// Errors: the plugin that guards this resource has not been well for too long.
     fn seal(&self, state: &State, key: &[u8], plain: &Bytes) -> Result<Option<Bytes>, Error> {
-        let Some((group, plural, _)) = std::str::from_utf8(key).ok().and_then(keys::parse) else { return Ok(None) };
-        match state.config.providers(group, plural).first() {
+        let Some((group, resource, _)) = std::str::from_utf8(key).ok().and_then(keys::parse) else { return Ok(None) };
+        match state.config.providers(GroupResource { group, resource }).first() {
             Some(Provider::Sealed(cipher, sealing)) => {
                 let sealed = sealing.first().and_then(|sealing| cipher.seal(sealing, key, plain, &self.rng));
                 // A key's length was checked when it was read.
                 Ok(Some(sealed.expect("a key of a checked length seals").into()))
             }
             Some(Provider::Kms(settings)) => {
-                let sealed = self
-                    .plugin(&settings.name)
-                    .ok_or("it is not there".to_owned())
-                    .and_then(|plugin| plugin.seal(key, plain));
-                sealed
-                    .map(|sealed| Some(sealed.into()))
-                    .map_err(|why| Error::Io { doing: "failed to encrypt with the KMS plugin", why })
+                let plugin = self.plugin(&settings.name).ok_or(KmsError::Missing);
+                let sealed = plugin.and_then(|plugin| plugin.seal(key, plain));
+                let refused = |err: KmsError| Error::Io {
+                    doing: "failed to encrypt with the KMS plugin",
+                    why: Chain(&err).to_string(),
+                };
+                sealed.map(|sealed| Some(sealed.into())).map_err(refused)
             }
             Some(Provider::Identity) => Ok(Some(plain.clone())),
             None => Ok(None),
@@ -121,8 +123,8 @@ impl Seals {
             return true;
         }
         let state = self.state();
-        let Some((group, plural, _)) = std::str::from_utf8(&kv.key).ok().and_then(keys::parse) else { return true };
-        for provider in state.config.providers(group, plural) {
+        let Some((group, resource, _)) = std::str::from_utf8(&kv.key).ok().and_then(keys::parse) else { return true };
+        for provider in state.config.providers(GroupResource { group, resource }) {
             let (cipher, sealing) = match provider {
                 Provider::Sealed(cipher, sealing) => (cipher, sealing),
                 Provider::Kms(settings) if self.open_by_plugin(&settings.name, kv) => return true,
@@ -151,8 +153,9 @@ impl Seals {
         let Some(text) = kv.value.strip_prefix(plugin.prefix().as_bytes()) else { return false };
         match plugin.open(&kv.key, text) {
             Ok(plain) => kv.value = plain.into(),
-            Err(why) => {
-                error!(key = %String::from_utf8_lossy(&kv.key), plugin = name, why, "the KMS plugin does not open this stored object")
+            Err(err) => {
+                let key = String::from_utf8_lossy(&kv.key);
+                error!(%key, plugin = name, err = %Chain(&err), "the KMS plugin does not open this stored object")
             }
         }
         true

@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use store::Revision;
 use tracing::{error, info};
 
-use super::config::Config;
+use super::config::{Config, ConfigError};
 
 /// Where it lies: no object's key.
 pub const KEY: &str = "/registry/kedge-encryption";
@@ -42,6 +42,20 @@ impl State {
     }
 }
 
+/// Why the configuration in the store cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ShareError {
+    /// Servers of another cluster sealed it.
+    #[error("it was sealed with another service.key than this server's")]
+    Foreign,
+    /// It is not whole.
+    #[error(transparent)]
+    Syntax(#[from] serde_json::Error),
+    /// It says what no configuration may say.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+}
+
 /// How this server shares its configuration.
 pub struct Share {
     key: Key,
@@ -62,15 +76,15 @@ impl Share {
         Cipher::AesGcm.seal(&self.key, KEY.as_bytes(), plain.as_bytes(), rng)
     }
 
-    /// What is under [`KEY`], since `at`.
+    /// The state that lies under [`KEY`] since `at`.
     ///
     /// Errors: it was sealed by servers of another cluster, or is not whole.
-    pub fn open(&self, value: &[u8], at: Revision) -> Result<State, String> {
+    pub fn open(&self, value: &[u8], at: Revision) -> Result<State, ShareError> {
         let prefix = Cipher::AesGcm.prefix(&self.key.name);
         let plain =
             value.strip_prefix(prefix.as_bytes()).and_then(|text| Cipher::AesGcm.open(&self.key, KEY.as_bytes(), text));
-        let plain = plain.ok_or("it was sealed with another service.key than this server's")?;
-        let read: Value = serde_json::from_slice(&plain).map_err(|err| err.to_string())?;
+        let plain = plain.ok_or(ShareError::Foreign)?;
+        let read: Value = serde_json::from_slice(&plain)?;
         let stage = read["stage"].as_str().unwrap_or(START).to_owned();
         Ok(State { config: Config::parse(read["config"].as_str().unwrap_or_default())?, stage, at })
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::task::Group;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::lookup::Lookup as _;
 use registry::metrics::Metrics;
 use registry::objects::Objects;
@@ -27,7 +28,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 pub fn keep(objects: &Arc<Objects>, metrics: &Arc<Metrics>, group: &Group) {
     let (objects, metrics) = (Arc::clone(objects), Arc::clone(metrics));
     group.spawn("custom-resources", async move {
-        let mut changed = objects.cache.changed(GROUP, PLURAL);
+        let mut changed = objects.cache.changed(GroupResource { group: GROUP, resource: PLURAL });
         loop {
             changed.mark_unchanged();
             let done = round(&objects, &metrics).await;
@@ -46,7 +47,7 @@ pub fn keep(objects: &Arc<Objects>, metrics: &Arc<Metrics>, group: &Group) {
 }
 
 fn definitions(objects: &Objects) -> Vec<Arc<Value>> {
-    let mut all = objects.cache.list(GROUP, PLURAL, None);
+    let mut all = objects.cache.list(GroupResource { group: GROUP, resource: PLURAL }, None);
     // Who came first has the name.
     all.sort_by(|a, b| (meta::creation_timestamp(a), meta::name(a)).cmp(&(meta::creation_timestamp(b), meta::name(b))));
     all
@@ -57,9 +58,9 @@ pub fn serve(objects: &Objects, metrics: &Metrics) {
     let established: Vec<Arc<Value>> =
         definitions(objects).into_iter().filter(|d| read::condition_is_true(d, "Established")).collect();
     for (group, plural) in objects.catalogs.serve(&established) {
-        objects.cache.forget(&group, &plural);
+        objects.cache.forget(GroupResource { group: &group, resource: &plural });
         if !objects.catalogs.now().resources().iter().any(|row| row.group == *group && row.plural == *plural) {
-            metrics.forget(&group, &plural);
+            metrics.forget(GroupResource { group: &group, resource: &plural });
         }
         info!(group, resource = plural, "custom resource changed");
     }
@@ -67,12 +68,14 @@ pub fn serve(objects: &Objects, metrics: &Metrics) {
 
 /// One look at all definitions; false if somebody has to look again soon.
 async fn round(objects: &Objects, metrics: &Metrics) -> Result<bool, Status> {
-    let row = forms::stored(GROUP, PLURAL).ok_or_else(Status::no_such_resource)?;
+    let row = forms::stored(GroupResource { group: GROUP, resource: PLURAL }).ok_or_else(Status::no_such_resource)?;
     let now = base::time::rfc3339_secs(objects.clock.now());
     let mut settled_all = true;
     for definition in definitions(objects) {
         // The list anew each time: an earlier one of this round may have taken a name.
-        if let Some(new) = settled(&definition, &objects.cache.list(GROUP, PLURAL, None), &now) {
+        if let Some(new) =
+            settled(&definition, &objects.cache.list(GroupResource { group: GROUP, resource: PLURAL }, None), &now)
+        {
             settled_all &= replace(objects, &row, &definition, new).await?;
         }
     }
@@ -94,9 +97,9 @@ fn version_of(object: &Value) -> u64 {
 async fn replace(objects: &Objects, row: &Resource, old: &Value, mut new: Value) -> Result<bool, Status> {
     let name = meta::name(old).to_owned();
     if meta::deletion_timestamp(&new).is_some() && meta::finalizers(&new).is_empty() {
-        return Ok(objects.remove(row, "", &name, version_of(old)).await?.is_some());
+        return Ok(objects.remove(row, NamespacedName::cluster(&name), version_of(old)).await?.is_some());
     }
-    Ok(objects.put(row, "", &name, &mut new, version_of(old)).await?.is_some())
+    Ok(objects.put(row, NamespacedName::cluster(&name), &mut new, version_of(old)).await?.is_some())
 }
 
 /// Deletes the objects of a dying definition; when none is left the definition loses its finalizer. False: not yet.
@@ -135,14 +138,19 @@ async fn clean(objects: &Objects, row: &Resource, definition: &Value, now: &str)
 
 /// Deletes every object, marks those that finalizers hold; true when none is left.
 async fn delete_all(objects: &Objects, custom: &Resource, now: &str) -> Result<bool, Status> {
-    let prefix = keys::prefix(&custom.group, &custom.plural);
+    let prefix = keys::prefix(custom.group_resource());
     let (stored, _) = objects.cache.read_all(&prefix, None).await?;
     let mut left = 0;
     for kv in &stored {
         let Ok(mut object) = serde_json::from_slice::<Value>(&kv.value) else { continue };
         let (namespace, name) = (meta::namespace(&object).to_owned(), meta::name(&object).to_owned());
         if meta::finalizers(&object).is_empty() {
-            left += usize::from(objects.remove(custom, &namespace, &name, kv.mod_revision.0).await?.is_none());
+            left += usize::from(
+                objects
+                    .remove(custom, NamespacedName { namespace: &namespace, name: &name }, kv.mod_revision.0)
+                    .await?
+                    .is_none(),
+            );
             continue;
         }
         left += 1;
@@ -151,7 +159,9 @@ async fn delete_all(objects: &Objects, custom: &Resource, now: &str) -> Result<b
             meta::set_deletion_grace_period_seconds(&mut object, Some(0));
             let generation = meta::generation(&object);
             meta::set_generation(&mut object, generation + 1);
-            objects.put(custom, &namespace, &name, &mut object, kv.mod_revision.0).await?;
+            objects
+                .put(custom, NamespacedName { namespace: &namespace, name: &name }, &mut object, kv.mod_revision.0)
+                .await?;
         }
     }
     Ok(left == 0)

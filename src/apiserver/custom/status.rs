@@ -100,7 +100,8 @@ fn approval(definition: &Value) -> Option<(&'static str, &'static str, String)> 
             "False",
             "MissingAnnotation",
             format!(
-                "protected groups must have approval annotation {annotation:?}, see https://github.com/kubernetes/enhancements/pull/1111"
+                "protected groups must have approval annotation {annotation:?}, see \
+                 https://github.com/kubernetes/enhancements/pull/1111"
             ),
         ),
         said if said.starts_with("unapproved") => ("False", "UnapprovedAnnotation", format!("not approved: {said:?}")),
@@ -137,7 +138,8 @@ mod tests {
     use std::sync::Arc;
 
     fn definition(name: &str, kind: &str) -> Value {
-        json!({"metadata": {"name": format!("{name}.a.b")}, "spec": {"group": "a.b", "names": {"plural": name, "singular": kind.to_lowercase(), "kind": kind, "listKind": format!("{kind}List")}}})
+        json!({"metadata": {"name": format!("{name}.a.b")}, "spec": {"group": "a.b", "names": {"plural": name,
+            "singular": kind.to_lowercase(), "kind": kind, "listKind": format!("{kind}List")}}})
     }
 
     #[test]

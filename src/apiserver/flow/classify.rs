@@ -201,4 +201,83 @@ mod tests {
         );
         assert_eq!(find(UserInfo::new("bob", &[]), "list", "", "pods", ""), "global-default");
     }
+
+    fn schema(rule: Value) -> FlowSchema {
+        FlowSchema::of(&serde_json::json!({ "metadata": { "name": "s" }, "spec": { "rules": [rule] } }))
+    }
+
+    #[test]
+    fn a_rule_wants_one_of_its_subjects_and_one_of_its_resources() {
+        let bob = || UserInfo::new("bob", &["dev"]);
+        let account = || UserInfo::new("system:serviceaccount:ns:web", &[]);
+        let pods = |user: UserInfo, namespace: &str| Attributes {
+            user: user.into(),
+            verb: "list".into(),
+            resource: "pods".into(),
+            namespace: namespace.into(),
+            is_resource: true,
+            ..Attributes::default()
+        };
+        let rule = |subject: Value, verbs: &str, resource: &str, namespaces: &[&str], cluster: bool| {
+            serde_json::json!({ "subjects": [subject], "resourceRules": [{
+                "verbs": [verbs], "apiGroups": [""], "resources": [resource], "namespaces": namespaces,
+                "clusterScope": cluster,
+            }] })
+        };
+        let user = |name: &str| serde_json::json!({ "kind": "User", "user": { "name": name } });
+        let group = |name: &str| serde_json::json!({ "kind": "Group", "group": { "name": name } });
+        let accounts = |name: &str| {
+            serde_json::json!({ "kind": "ServiceAccount",
+            "serviceAccount": { "namespace": "ns", "name": name } })
+        };
+        for (rule, request, matches) in [
+            (rule(user("bob"), "*", "*", &["*"], false), pods(bob(), "a"), true),
+            (rule(user("*"), "list", "pods", &["a"], false), pods(bob(), "a"), true),
+            (rule(user("alice"), "*", "*", &["*"], false), pods(bob(), "a"), false),
+            (rule(group("dev"), "*", "*", &["*"], false), pods(bob(), "a"), true),
+            (rule(group("ops"), "*", "*", &["*"], false), pods(bob(), "a"), false),
+            (rule(accounts("web"), "*", "*", &["*"], false), pods(account(), "a"), true),
+            (rule(accounts("*"), "*", "*", &["*"], false), pods(account(), "a"), true),
+            (rule(accounts("other"), "*", "*", &["*"], false), pods(account(), "a"), false),
+            (rule(accounts("*"), "*", "*", &["*"], false), pods(bob(), "a"), false),
+            (rule(user("bob"), "get", "*", &["*"], false), pods(bob(), "a"), false),
+            (rule(user("bob"), "*", "nodes", &["*"], false), pods(bob(), "a"), false),
+            (rule(user("bob"), "*", "*", &["b"], false), pods(bob(), "a"), false),
+            // All namespaces are the cluster's scope, whatever namespaces are named.
+            (rule(user("bob"), "*", "*", &["*"], false), pods(bob(), ""), false),
+            (rule(user("bob"), "*", "*", &[], true), pods(bob(), ""), true),
+            (rule(user("bob"), "*", "*", &[], true), pods(bob(), "a"), false),
+            (serde_json::json!({ "subjects": [user("bob")] }), pods(bob(), "a"), false),
+        ] {
+            assert_eq!(schema(rule.clone()).matches(&request), matches, "{rule} {:?}", request.namespace);
+        }
+    }
+
+    #[test]
+    fn a_path_matches_whole_or_by_a_star_behind_a_slash() {
+        let path = |path: &str| Attributes { verb: "get".into(), path: path.into(), ..Attributes::default() };
+        for (url, asked, matches) in [
+            ("*", "/anything", true),
+            ("/healthz", "/healthz", true),
+            ("/healthz", "/healthz/ping", false),
+            ("/healthz/*", "/healthz/ping", true),
+            ("/healthz*", "/healthz/ping", false),
+        ] {
+            let rule = serde_json::json!({
+                "subjects": [{ "kind": "User", "user": { "name": "*" } }],
+                "nonResourceRules": [{ "verbs": ["get"], "nonResourceURLs": [url] }],
+            });
+            assert_eq!(schema(rule).matches(&path(asked)), matches, "{url} {asked}");
+        }
+    }
+
+    #[test]
+    fn flows_are_told_apart_as_the_schema_says() {
+        let a = Attributes { user: UserInfo::new("bob", &[]).into(), namespace: "ns".into(), ..Attributes::default() };
+        for (by, flow) in [("ByUser", "bob"), ("ByNamespace", "ns"), ("", "")] {
+            let object = serde_json::json!({ "spec": { "distinguisherMethod": { "type": by } } });
+            let read = FlowSchema::of(&object);
+            assert_eq!((read.flow(&a), read.precedence), (flow, 1000), "{by}");
+        }
+    }
 }

@@ -1,17 +1,25 @@
 //! Flow control as the stored objects say: read once and kept until one changes.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
+use base::exposition::{self, Metric, Page};
 use base::sync::{Mutex, MutexGuard};
 use model::meta;
+use model::reference::GroupResource;
 use registry::attributes::Attributes;
 use registry::lookup::Lookup;
 
 use super::GROUP;
 use super::classify::FlowSchema;
 use super::level::{Kind, Level, Pool, Refusal, Seat, WAIT_MAX};
+
+const DISPATCHED: Metric = Metric { name: "apiserver_flowcontrol_dispatched_requests_total", help: "Requests let in." };
+const REJECTED: Metric = Metric { name: "apiserver_flowcontrol_rejected_requests_total", help: "Requests refused." };
+const SEATS: Metric = Metric { name: "apiserver_flowcontrol_nominal_limit_seats", help: "Seats of each level." };
+const EXECUTING: Metric =
+    Metric { name: "apiserver_flowcontrol_current_executing_requests", help: "Requests being answered." };
+const IN_QUEUE: Metric = Metric { name: "apiserver_flowcontrol_current_inqueue_requests", help: "Requests that wait." };
 
 #[derive(Default)]
 struct State {
@@ -54,7 +62,7 @@ impl Flow {
 
     /// The state, up to date.
     fn state(&self) -> MutexGuard<'_, State> {
-        let at = |resource: &str| *self.lookup.changed(GROUP, resource).borrow();
+        let at = |resource: &str| *self.lookup.changed(GroupResource { group: GROUP, resource }).borrow();
         let now = (at("flowschemas"), at("prioritylevelconfigurations"));
         let mut state = self.state.lock();
         if state.at != now {
@@ -65,11 +73,15 @@ impl Flow {
     }
 
     fn read(&self, state: &mut State) {
-        let mut schemas: Vec<FlowSchema> =
-            self.lookup.list(GROUP, "flowschemas", None).iter().map(|o| FlowSchema::of(o)).collect();
+        let mut schemas: Vec<FlowSchema> = self
+            .lookup
+            .list(GroupResource { group: GROUP, resource: "flowschemas" }, None)
+            .iter()
+            .map(|o| FlowSchema::of(o))
+            .collect();
         schemas.sort_by(|a, b| a.precedence.cmp(&b.precedence).then_with(|| a.name.cmp(&b.name)));
         state.schemas = Arc::new(schemas);
-        let objects = self.lookup.list(GROUP, "prioritylevelconfigurations", None);
+        let objects = self.lookup.list(GroupResource { group: GROUP, resource: "prioritylevelconfigurations" }, None);
         let kinds: Vec<(String, String, Kind)> =
             objects.iter().map(|o| (meta::name(o).to_owned(), meta::uid(o).to_owned(), Kind::of(&o["spec"]))).collect();
         let total: u64 = kinds.iter().map(|(_, _, kind)| kind.shares()).sum::<u64>().max(1);
@@ -93,7 +105,7 @@ impl Flow {
         if a.verb != "list" || !a.name.is_empty() {
             return 1;
         }
-        let stored = u64::try_from(self.lookup.count(&a.group, &a.resource)).unwrap_or(u64::MAX);
+        let stored = u64::try_from(self.lookup.count(a.group_resource())).unwrap_or(u64::MAX);
         // A selector looks at all of them, whatever it lets through.
         let picks = !a.label_selector.is_empty() || !a.field_selector.is_empty();
         let read = if limit == 0 || picks { stored } else { stored.min(limit) };
@@ -120,37 +132,28 @@ impl Flow {
     /// The text for `/metrics`.
     pub fn render(&self) -> String {
         let state = self.state();
-        let mut out = String::new();
-        // Writing to a String cannot fail.
-        for (name, help, refused) in [
-            ("apiserver_flowcontrol_dispatched_requests_total", "Requests let in.", false),
-            ("apiserver_flowcontrol_rejected_requests_total", "Requests refused.", true),
-        ] {
-            let _ok = writeln!(out, "# HELP {name} {help}\n# TYPE {name} counter");
-            for ((schema, level, reason), n) in
-                state.counted.iter().filter(|((_, _, reason), _)| refused != reason.is_empty())
-            {
-                let why = if refused { format!(",reason=\"{reason}\"") } else { String::new() };
-                let _ok = writeln!(out, "{name}{{flow_schema=\"{schema}\",priority_level=\"{level}\"{why}}} {n}");
-            }
+        let mut page = Page::default();
+        let mut family = page.family(exposition::Kind::Counter, DISPATCHED);
+        for ((schema, level, _), n) in state.counted.iter().filter(|((_, _, reason), _)| reason.is_empty()) {
+            family.sample(&[("flow_schema", schema), ("priority_level", level)], n);
         }
-        let name = "apiserver_flowcontrol_nominal_limit_seats";
-        let _ok = writeln!(out, "# HELP {name} Seats of each level.\n# TYPE {name} gauge");
+        let mut family = page.family(exposition::Kind::Counter, REJECTED);
+        for ((schema, level, reason), n) in state.counted.iter().filter(|((_, _, reason), _)| !reason.is_empty()) {
+            family.sample(&[("flow_schema", schema), ("priority_level", level), ("reason", reason)], n);
+        }
+        let mut family = page.family(exposition::Kind::Gauge, SEATS);
         for (level, (_, seats)) in &state.levels {
-            let _ok = writeln!(out, "{name}{{priority_level=\"{level}\"}} {}", seats.seats());
+            family.sample(&[("priority_level", level)], seats.seats());
         }
-        for (name, help, waiting) in [
-            ("apiserver_flowcontrol_current_executing_requests", "Requests being answered.", false),
-            ("apiserver_flowcontrol_current_inqueue_requests", "Requests that wait.", true),
-        ] {
-            let _ok = writeln!(out, "# HELP {name} {help}\n# TYPE {name} gauge");
-            for (level, (_, seats)) in &state.levels {
-                let (taken, queued) = seats.counts();
-                let n = if waiting { u64::try_from(queued).unwrap_or(0) } else { taken };
-                let _ok = writeln!(out, "{name}{{priority_level=\"{level}\"}} {n}");
-            }
+        let mut family = page.family(exposition::Kind::Gauge, EXECUTING);
+        for (level, (_, seats)) in &state.levels {
+            family.sample(&[("priority_level", level)], seats.counts().0);
         }
-        out
+        let mut family = page.family(exposition::Kind::Gauge, IN_QUEUE);
+        for (level, (_, seats)) in &state.levels {
+            family.sample(&[("priority_level", level)], seats.counts().1);
+        }
+        page.into_text()
     }
 }
 
@@ -166,7 +169,7 @@ mod tests {
         let mut objects = Objects::default();
         for object in defaults::objects() {
             let resource = if object["kind"] == "FlowSchema" { "flowschemas" } else { "prioritylevelconfigurations" };
-            objects.put(GROUP, resource, object);
+            objects.put(GroupResource { group: GROUP, resource }, object);
         }
         let flow = Flow::new(Arc::new(objects), 1);
         let ask = |user: UserInfo| Attributes {
@@ -183,13 +186,29 @@ mod tests {
         assert!(flow.admit(&ask(UserInfo::new("root", &["system:masters"])), 0).await.is_some_and(|a| a.seat.is_ok()));
         drop(held);
         assert_eq!(flow.state().levels["global-default"].1.counts(), (0, 0));
-        assert!(flow.render().contains("flow_schema=\"global-default\",priority_level=\"global-default\"} 1"));
+        let text = flow.render();
+        for line in [
+            "# HELP apiserver_flowcontrol_dispatched_requests_total Requests let in.",
+            "# TYPE apiserver_flowcontrol_dispatched_requests_total counter",
+            "apiserver_flowcontrol_dispatched_requests_total{flow_schema=\"global-default\",\
+             priority_level=\"global-default\"} 1",
+            "# TYPE apiserver_flowcontrol_rejected_requests_total counter",
+            "# TYPE apiserver_flowcontrol_nominal_limit_seats gauge",
+            "apiserver_flowcontrol_current_executing_requests{priority_level=\"global-default\"} 0",
+            "apiserver_flowcontrol_current_inqueue_requests{priority_level=\"global-default\"} 0",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        }
     }
+
     #[test]
     fn a_list_is_worth_a_seat_a_hundred_objects() {
         let mut objects = Objects::default();
         for n in 0..250 {
-            objects.put("", "pods", serde_json::json!({"metadata": {"name": format!("p{n}"), "namespace": "a"}}));
+            objects.put(
+                GroupResource::core("pods"),
+                serde_json::json!({"metadata": {"name": format!("p{n}"), "namespace": "a"}}),
+            );
         }
         let flow = Flow::new(Arc::new(objects), 600);
         let list =

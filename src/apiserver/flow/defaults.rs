@@ -23,7 +23,8 @@ fn levels() -> Vec<Value> {
     };
     let queued = |name: &str, shares: u32, lendable: u32, queues: u32, hand: u32| {
         let queuing = json!({ "queues": queues, "handSize": hand, "queueLengthLimit": 50 });
-        let limited = json!({ "nominalConcurrencyShares": shares, "lendablePercent": lendable, "limitResponse": { "type": "Queue", "queuing": queuing } });
+        let limited = json!({ "nominalConcurrencyShares": shares, "lendablePercent": lendable,
+            "limitResponse": { "type": "Queue", "queuing": queuing } });
         level(name, json!({ "type": "Limited", "limited": limited }))
     };
     let reject = json!({ "nominalConcurrencyShares": 5, "lendablePercent": 0, "limitResponse": { "type": "Reject" } });

@@ -6,6 +6,7 @@ use std::time::Duration;
 use base::task::Group;
 use futures_util::future::BoxFuture;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::forms;
 use registry::lookup::Lookup as _;
 use registry::objects::Objects;
@@ -25,7 +26,8 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 pub fn keep(objects: &Arc<Objects>, group: &Group) {
     let objects = Arc::clone(objects);
     group.spawn("flow-schema-status", async move {
-        let mut changes = [SCHEMAS, LEVELS].map(|resource| objects.cache.changed(GROUP, resource));
+        let mut changes =
+            [SCHEMAS, LEVELS].map(|resource| objects.cache.changed(GroupResource { group: GROUP, resource }));
         loop {
             changes.iter_mut().for_each(tokio::sync::watch::Receiver::mark_unchanged);
             let done = round(&objects).await;
@@ -51,17 +53,17 @@ pub fn keep(objects: &Arc<Objects>, group: &Group) {
 
 /// Looks at every schema; false if one has to be looked at again.
 async fn round(objects: &Objects) -> Result<bool, Status> {
-    let row = forms::stored(GROUP, SCHEMAS).ok_or_else(Status::no_such_resource)?;
-    let levels = objects.cache.list(GROUP, LEVELS, None);
+    let row = forms::stored(GroupResource { group: GROUP, resource: SCHEMAS }).ok_or_else(Status::no_such_resource)?;
+    let levels = objects.cache.list(GroupResource { group: GROUP, resource: LEVELS }, None);
     let now = base::time::rfc3339_secs(objects.clock.now());
     let mut writes: Vec<BoxFuture<'_, Result<bool, Status>>> = Vec::new();
-    for schema in objects.cache.list(GROUP, SCHEMAS, None) {
+    for schema in objects.cache.list(GroupResource { group: GROUP, resource: SCHEMAS }, None) {
         let level = read::text(&schema, "spec.priorityLevelConfiguration.name");
         let Some(mut new) = judged(&schema, levels.iter().any(|l| meta::name(l) == level), &now) else { continue };
         let row = &row;
         writes.push(Box::pin(async move {
             let version = meta::resource_version(&schema).parse().unwrap_or(0);
-            Ok(objects.put(row, "", meta::name(&schema), &mut new, version).await?.is_some())
+            Ok(objects.put(row, NamespacedName::cluster(meta::name(&schema)), &mut new, version).await?.is_some())
         }));
     }
     // Together they share one fsync.
@@ -83,7 +85,8 @@ fn judged(schema: &Value, found: bool, now: &str) -> Option<Value> {
         return None;
     }
     let since = have.filter(|c| c["status"] == status).map_or(now, |c| read::text(c, "lastTransitionTime")).to_owned();
-    let wanted = json!({ "type": "Dangling", "status": status, "reason": reason, "message": message, "lastTransitionTime": since });
+    let wanted = json!({ "type": "Dangling", "status": status, "reason": reason, "message": message,
+        "lastTransitionTime": since });
     let others = read::list(schema, "status.conditions").iter().filter(|c| c["type"] != "Dangling").cloned();
     let mut new = schema.clone();
     new["status"]["conditions"] = others.chain([wanted]).collect();

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use base::time::Stopwatch;
+use jiff::Timestamp;
 use model::budget::{self, Asker};
 use model::pod::Pod;
+use model::reference::{GroupResource, NamespacedName};
 use model::{meta, phase};
 use registry::forms;
 use registry::status::{Cause, Status};
@@ -36,20 +38,19 @@ pub(super) enum Leave {
 /// Errors: 429 when the budget has no disruption left, 500 when several budgets cover the pod, 404 without such a pod.
 pub(super) async fn evict(
     call: &Call<'_, '_>,
-    namespace: &str,
-    name: &str,
+    named: NamespacedName<'_>,
     wish: &delete::Options,
 ) -> Result<Vec<String>, Status> {
     let mut again = Again::new(&call.x.server.objects.rng);
     loop {
         let mut options = wish.clone();
-        let leave = allow(call, namespace, name, options.dry_run).await?;
+        let leave = allow(call, named, options.dry_run).await?;
         let is_ours = matches!(leave, Leave::Idle(_)) && options.rv.is_none();
         if let Leave::Idle(rv) = leave {
             options.rv.get_or_insert(rv);
         }
         let mut warnings = Vec::new();
-        match leave_now(call, namespace, name, &mut options, &mut warnings).await {
+        match leave_now(call, named, &mut options, &mut warnings).await {
             // It was idle, and is not what it was: perhaps it serves now.
             Err(status) if is_ours && status.reason == "Conflict" => again.pause().await,
             done => return done.map(|()| warnings),
@@ -59,21 +60,20 @@ pub(super) async fn evict(
 
 async fn leave_now(
     call: &Call<'_, '_>,
-    namespace: &str,
-    name: &str,
+    named: NamespacedName<'_>,
     options: &mut delete::Options,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
     if !options.dry_run {
-        announce(call, namespace, name, options).await?;
+        announce(call, named, options).await?;
     }
-    delete::delete(call, namespace, name, options, warnings).await.map(drop)
+    delete::delete(call, named, options, warnings).await.map(drop)
 }
 
 /// Takes one disruption from the pod's budget.
-async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) -> Result<Leave, Status> {
+async fn allow(call: &Call<'_, '_>, named: NamespacedName<'_>, dry_run: bool) -> Result<Leave, Status> {
     let server = call.x.server;
-    let pod = server.objects.read(&call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?.value();
+    let pod = server.objects.read(&call.stored, named).await?.ok_or_else(|| call.not_found(named.name))?.value();
     let pod = Pod::deserialize(&pod).map_err(Status::internal)?;
     let idle = || Leave::Idle(pod.metadata.resource_version.clone().unwrap_or_default());
     if phase::is_terminal(phase::phase(&pod)) || pod.metadata.deletion_timestamp.is_some() {
@@ -82,13 +82,15 @@ async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) 
     if phase::phase(&pod) == "Pending" {
         return Ok(idle());
     }
-    let Some(budgets) = forms::stored("policy", "poddisruptionbudgets") else { return Ok(Leave::Given) };
-    let kind = server.objects.cache.ready(&budgets.group, &budgets.plural).await?;
+    let Some(budgets) = forms::stored(GroupResource { group: "policy", resource: "poddisruptionbudgets" }) else {
+        return Ok(Leave::Given);
+    };
+    let kind = server.objects.cache.ready(budgets.group_resource()).await?;
     let (began, mut again) = (Stopwatch::start(), Again::new(&server.objects.rng));
     while began.elapsed() < CHARGE_WITHIN {
         server.objects.cache.wait_for_now().await?;
         let mut covering = Vec::new();
-        for stored in kind.snapshot(Some(namespace)).whole()?.items {
+        for stored in kind.snapshot(Some(named.namespace)).whole()?.items {
             let budget = budget::read(&stored.value()).map_err(Status::internal)?;
             if budget::covers(&budget, &pod.metadata, Asker::Eviction) {
                 covering.push((stored, budget));
@@ -109,8 +111,14 @@ async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) 
         if budget::lets_unhealthy_go(budget, &pod) {
             return Ok(idle());
         }
-        charge(&mut value, name, &base::time::rfc3339_secs(server.objects.clock.now()))?;
-        if dry_run || server.objects.put(&budgets, namespace, stored.name(), &mut value, stored.rv).await?.is_some() {
+        charge(&mut value, named.name, server.objects.clock.now())?;
+        if dry_run
+            || server
+                .objects
+                .put(&budgets, NamespacedName { name: stored.name(), ..named }, &mut value, stored.rv)
+                .await?
+                .is_some()
+        {
             return Ok(Leave::Given);
         }
         again.pause().await;
@@ -121,25 +129,21 @@ async fn allow(call: &Call<'_, '_>, namespace: &str, name: &str, dry_run: bool) 
 /// Writes on the pod why it goes, for those who look after its end (a Job's failure policy, say).
 ///
 /// A version that the delete is bound to becomes the one of this write.
-async fn announce(
-    call: &Call<'_, '_>,
-    namespace: &str,
-    name: &str,
-    options: &mut delete::Options,
-) -> Result<(), Status> {
+async fn announce(call: &Call<'_, '_>, named: NamespacedName<'_>, options: &mut delete::Options) -> Result<(), Status> {
     let server = call.x.server;
     let mut again = Again::new(&server.objects.rng);
     loop {
-        let Some(pod) = server.objects.read(&call.stored, namespace, name).await? else {
-            return Err(call.not_found(name));
+        let Some(pod) = server.objects.read(&call.stored, named).await? else {
+            return Err(call.not_found(named.name));
         };
         let mut value = pod.value();
-        delete::check(&call.resource, name, &value, options)?;
+        delete::check(&call.resource, named.name, &value, options)?;
         if meta::deletion_timestamp(&value).is_some() {
             return Ok(());
         }
         let condition = json!({
-            "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting",
+            "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+            "message": "Eviction API: evicting",
             "lastTransitionTime": base::time::rfc3339_secs(server.objects.clock.now()), "lastProbeTime": null,
         });
         if !value["status"]["conditions"].is_array() {
@@ -149,7 +153,7 @@ async fn announce(
             list.retain(|c| c["type"] != "DisruptionTarget");
             list.push(condition);
         }
-        if let Some(at) = server.objects.put(&call.stored, namespace, name, &mut value, pod.rv).await? {
+        if let Some(at) = server.objects.put(&call.stored, named, &mut value, pod.rv).await? {
             options.rv = options.rv.as_ref().map(|_| at.to_string());
             return Ok(());
         }
@@ -157,7 +161,8 @@ async fn announce(
     }
 }
 
-fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
+/// Counts the pod as gone in its budget, from now on.
+fn charge(budget: &mut Value, pod: &str, now: Timestamp) -> Result<(), Status> {
     let name = meta::name(budget).to_owned();
     if budget["status"]["observedGeneration"].as_i64().unwrap_or(0) < meta::generation(budget) {
         return Err(refused(format!("The disruption budget {name} is still being processed by the server."), 10));
@@ -166,8 +171,7 @@ fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     let allowed = status["disruptionsAllowed"].as_i64().unwrap_or(0);
     if status["disruptedPods"].as_object().is_some_and(|m| m.len() > DISRUPTED_PODS_MAX) {
         return Err(Status::forbidden(
-            "policy",
-            "poddisruptionbudgets",
+            GroupResource { group: "policy", resource: "poddisruptionbudgets" },
             &name,
             "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
         ));
@@ -185,7 +189,7 @@ fn charge(budget: &mut Value, pod: &str, now: &str) -> Result<(), Status> {
     if !status["disruptedPods"].is_object() {
         status["disruptedPods"] = json!({});
     }
-    status["disruptedPods"][pod] = json!(now);
+    status["disruptedPods"][pod] = json!(base::time::rfc3339_secs(now));
     Ok(())
 }
 
@@ -200,12 +204,39 @@ fn refused(why: String, retry_after: u32) -> Status {
 mod tests {
     use super::*;
 
+    fn charged(status: Value) -> Result<Value, Status> {
+        let mut budget = json!({ "metadata": { "name": "b", "generation": 2 }, "status": status });
+        charge(&mut budget, "p", Timestamp::UNIX_EPOCH).map(|()| budget["status"].clone())
+    }
+
     #[test]
-    fn a_budget_without_disruptions_left_says_no_and_why() {
-        let mut budget = json!({ "metadata": { "name": "b" }, "status": { "disruptionsAllowed": 1, "desiredHealthy": 2, "currentHealthy": 3 } });
-        charge(&mut budget, "p", "t").unwrap();
-        let status = charge(&mut budget, "q", "t").unwrap_err();
-        assert_eq!(status.code, 429);
-        assert_eq!(status.causes[0].message, "The disruption budget b needs 2 healthy pods and has 3 currently");
+    fn an_eviction_takes_one_disruption_and_notes_the_pod() {
+        let status = charged(json!({ "observedGeneration": 2, "disruptionsAllowed": 2 })).unwrap();
+        assert_eq!(status["disruptionsAllowed"], 1);
+        assert_eq!(status["disruptedPods"], json!({ "p": "1970-01-01T00:00:00Z" }));
+        let others = json!({ "observedGeneration": 3, "disruptionsAllowed": 1, "disruptedPods": { "o": "t" } });
+        let status = charged(others).unwrap();
+        assert_eq!((&status["disruptionsAllowed"], &status["disruptedPods"]["o"]), (&json!(0), &json!("t")));
+    }
+
+    #[test]
+    fn a_budget_that_lets_nobody_go_says_why() {
+        let counts = json!({ "observedGeneration": 2, "desiredHealthy": 2, "currentHealthy": 3 });
+        let many: serde_json::Map<String, Value> =
+            (0..=DISRUPTED_PODS_MAX).map(|n| (format!("p{n}"), Value::Null)).collect();
+        for (status, code, cause, retry_after) in [
+            (counts, 429, "The disruption budget b needs 2 healthy pods and has 3 currently", 0),
+            (
+                json!({ "observedGeneration": 1, "disruptionsAllowed": 1 }),
+                429,
+                "The disruption budget b is still being processed by the server.",
+                10,
+            ),
+            (json!({ "observedGeneration": 2, "disruptionsAllowed": 1, "disruptedPods": many }), 403, "", 0),
+        ] {
+            let refusal = charged(status).unwrap_err();
+            let told = refusal.causes.first().map_or("", |cause| cause.message.as_str());
+            assert_eq!((refusal.code, told, refusal.retry_after), (code, cause, retry_after));
+        }
     }
 }

@@ -3,6 +3,7 @@
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::Response;
+use model::reference::GroupResource;
 use registry::status::Status;
 use wire::Body;
 
@@ -60,6 +61,6 @@ static SUBRESOURCES: &[Subresource] = &[
 ];
 
 /// The subresource of this name (empty: the resource) that the server itself answers.
-pub(crate) fn subresource(group: &str, plural: &str, name: &str) -> Option<&'static Subresource> {
-    SUBRESOURCES.iter().find(|row| row.path == (group, plural, name))
+pub(crate) fn subresource(of: GroupResource<'_>, name: &str) -> Option<&'static Subresource> {
+    SUBRESOURCES.iter().find(|row| row.path == (of.group, of.resource, name))
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use admission::{Operation, Review};
 use base::unicast;
 use http::{Request, Response};
+use model::reference::{GroupResource, NamespacedName};
 use registry::connect::Target;
 use registry::lookup::Lookup as _;
 use registry::status::Status;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 use wire::Body;
 
 use crate::info;
-use crate::stream::rewrite::{self, Way};
+use crate::stream::rewrite::{self, Destination, Way};
 use crate::verbs::Call;
 
 /// Of a kubelet's text that says why there are no logs.
@@ -87,7 +88,8 @@ pub(super) async fn proxy(call: &mut Call<'_, '_>, target: Target) -> Result<Res
     {
         return Ok(answer);
     }
-    let way = Way::mark(prefix, host, *port, path_and_query, &mut call.x.parts.headers);
+    let to = Destination { prefix, host, port: *port, path_and_query };
+    let way = Way::mark(to, &mut call.x.parts.headers);
     let is_head = call.x.parts.method == http::Method::HEAD;
     Ok(way.lead_back(pass(call, target).await?, is_head))
 }
@@ -116,7 +118,7 @@ pub(super) async fn named(call: &Call<'_, '_>, name: &str) -> Result<Value, Stat
     call.x
         .server
         .objects
-        .read(&call.stored, call.namespace(), name)
+        .read(&call.stored, NamespacedName { namespace: call.namespace(), name })
         .await?
         .map(|e| e.value())
         .ok_or_else(|| call.not_found(name))
@@ -126,7 +128,12 @@ pub(super) async fn named(call: &Call<'_, '_>, name: &str) -> Result<Value, Stat
 ///
 /// Errors: 404.
 pub(super) fn node_of(call: &Call<'_, '_>, name: &str) -> Result<Arc<Value>, Status> {
-    call.x.server.objects.cache.get("", "nodes", "", name).ok_or_else(|| Status::not_found("", "nodes", name))
+    call.x
+        .server
+        .objects
+        .cache
+        .get(GroupResource::core("nodes"), NamespacedName::cluster(name))
+        .ok_or_else(|| Status::not_found(GroupResource::core("nodes"), name))
 }
 
 /// The node of a pod that has one.
@@ -156,7 +163,7 @@ pub(super) fn scheme_name_port(what: &str, text: &str) -> Result<(String, String
     Ok((scheme.to_owned(), name.to_owned(), port.to_owned()))
 }
 
-/// What is asked of the server behind, and the path up to `/proxy`.
+/// The path and query for the server behind, and the path up to `/proxy`.
 ///
 /// Errors: 400 for a path that no names are as long as.
 pub(super) fn behind_proxy(call: &Call<'_, '_>) -> Result<(String, String), Status> {

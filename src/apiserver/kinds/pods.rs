@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use base::url;
 use http::{Response, StatusCode};
+use jiff::Timestamp;
 use model::meta;
+use model::reference::{GroupKind, GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::connect::Target;
 use registry::forms;
@@ -22,7 +24,7 @@ use crate::verbs::{Call, create, delete, managers};
 /// `POST bindings`: the old address of `pods/binding`, with the pod's name in the body.
 pub(super) async fn bind_by_name(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let object = create::posted(call).await?;
-    let pods = forms::stored("", "pods").ok_or_else(Status::no_such_resource)?;
+    let pods = forms::stored(GroupResource::core("pods")).ok_or_else(Status::no_such_resource)?;
     (call.resource, call.stored) = (Arc::clone(&pods), pods);
     call.x.attributes.name = meta::name(&object).to_owned();
     bind(call, object).await
@@ -47,16 +49,15 @@ async fn bind(call: &mut Call<'_, '_>, mut binding: Value) -> Result<Response<Bo
         } else {
             schema::validate::error::FieldError::not_supported(field, json!(target), &["Node", "<empty>"])
         };
-        return Err(registry::status::invalid("", "Binding", &name, vec![error]));
+        return Err(registry::status::invalid(GroupKind { group: "", kind: "Binding" }, &name, vec![error]));
     }
     let manager = managers::named(call)?;
-    let now = base::time::rfc3339_secs(call.x.server.objects.clock.now());
-    let uid = meta::uid(&binding).to_owned();
+    let now = call.x.server.objects.clock.now();
     let annotations = meta::annotations(&binding).cloned().unwrap_or_default();
     let labels = meta::labels(&binding).cloned().unwrap_or_default();
     let mut make = |old: Option<&Value>| {
         let mut pod = old.cloned().unwrap_or_default();
-        check_bindable(&pod, &name, &uid)?;
+        check_bindable(&pod, &name, &binding)?;
         pod["spec"]["nodeName"] = json!(node);
         for (key, value) in &annotations {
             meta::set_annotation(&mut pod, key, value.as_str().unwrap_or_default());
@@ -64,7 +65,7 @@ async fn bind(call: &mut Call<'_, '_>, mut binding: Value) -> Result<Response<Bo
         for (key, value) in &labels {
             meta::set_label(&mut pod, key, value.as_str().unwrap_or_default());
         }
-        set_condition(&mut pod, "PodScheduled", &now);
+        set_scheduled(&mut pod, now);
         meta::set_resource_version(&mut pod, "");
         Ok(pod)
     };
@@ -73,8 +74,12 @@ async fn bind(call: &mut Call<'_, '_>, mut binding: Value) -> Result<Response<Bo
     Ok(crate::respond::value(StatusCode::CREATED, &done, call.output, &call.x.parts.headers))
 }
 
-fn check_bindable(pod: &Value, name: &str, uid: &str) -> Result<(), Status> {
-    let conflict = |why: &str| Err(Status::conflict("", "pods/binding", name, why));
+/// Whether a pod may be put on a node.
+///
+/// Errors: 409 with the reason.
+fn check_bindable(pod: &Value, name: &str, binding: &Value) -> Result<(), Status> {
+    let uid = meta::uid(binding);
+    let conflict = |why: &str| Err(Status::conflict(GroupResource::core("pods/binding"), name, why));
     let have = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     if !uid.is_empty() && uid != meta::uid(pod) {
         return conflict(&format!(
@@ -94,7 +99,9 @@ fn check_bindable(pod: &Value, name: &str, uid: &str) -> Result<(), Status> {
     Ok(())
 }
 
-fn set_condition(pod: &mut Value, kind: &str, now: &str) {
+/// Notes on the pod that it has a node.
+fn set_scheduled(pod: &mut Value, now: Timestamp) {
+    let (kind, now) = ("PodScheduled", base::time::rfc3339_secs(now));
     let condition = json!({ "type": kind, "status": "True", "lastProbeTime": null, "lastTransitionTime": now });
     if !pod["status"]["conditions"].is_array() {
         pod["status"]["conditions"] = json!([]);
@@ -111,8 +118,8 @@ pub(super) async fn evict(call: &mut Call<'_, '_>) -> Result<Response<Body>, Sta
     let mut options = delete::parse_options(&eviction["deleteOptions"], &call.x.query)?;
     options.dry_run |= call.dry_run()?;
     admit(call, "Eviction", &mut eviction, options.dry_run).await?;
-    let (namespace, name) = (call.namespace().to_owned(), call.x.attributes.name.clone());
-    let warnings = eviction::evict(call, &namespace, &name, &options).await?;
+    let named = NamespacedName { namespace: call.namespace(), name: &call.x.attributes.name };
+    let warnings = eviction::evict(call, named, &options).await?;
     call.x.warnings.extend(warnings);
     let done = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
     Ok(crate::respond::value(StatusCode::CREATED, &done, call.output, &call.x.parts.headers))
@@ -178,8 +185,17 @@ fn stream_options(call: &Call<'_, '_>) -> Value {
     object
 }
 
+/// The container when a request names none of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unnamed {
+    /// The first, as logs have it.
+    First,
+    /// None: the request has to say.
+    Refused,
+}
+
 /// The container a request means: the one named, the annotated default, or the only one.
-fn container(pod: &Value, asked: &str, fallback: bool) -> Result<String, Status> {
+fn container(pod: &Value, asked: &str, unnamed: Unnamed) -> Result<String, Status> {
     let name = meta::name(pod);
     let names = |field: &str| -> Vec<String> {
         let list = pod["spec"][field].as_array().into_iter().flatten();
@@ -201,7 +217,7 @@ fn container(pod: &Value, asked: &str, fallback: bool) -> Result<String, Status>
     }
     match main.as_slice() {
         [only] => Ok(only.clone()),
-        [first, ..] if fallback => Ok(first.clone()),
+        [first, ..] if unnamed == Unnamed::First => Ok(first.clone()),
         [] => Err(Status::bad_request(format!("a container name must be specified for pod {name}"))),
         several => {
             let mut text =
@@ -218,7 +234,7 @@ async fn log_target(call: &Call<'_, '_>) -> Result<Target, Status> {
     let name = call.x.attributes.name.clone();
     let pod = named(call, &name).await?;
     let query = &call.x.query;
-    let container = container(&pod, query.text("container"), false)?;
+    let container = container(&pod, query.text("container"), Unnamed::Refused)?;
     let Some(node) = assigned_node(call, &pod)? else {
         return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
     };
@@ -239,7 +255,7 @@ async fn stream_target(call: &Call<'_, '_>) -> Result<Target, Status> {
     let Some(node) = assigned_node(call, &pod)? else {
         return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
     };
-    let container = container(&pod, call.x.query.text("container"), false)?;
+    let container = container(&pod, call.x.query.text("container"), Unnamed::Refused)?;
     let mut pairs = Vec::new();
     for (ours, kubelets) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")] {
         if call.x.query.flag(ours) {
@@ -286,13 +302,88 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pod_of_several_containers_needs_a_name_or_an_annotation() {
-        let mut pod =
-            json!({ "metadata": { "name": "x" }, "spec": { "containers": [{ "name": "a" }, { "name": "b" }] } });
-        let text = container(&pod, "", false).unwrap_err().message.clone();
-        assert_eq!(text, "a container name must be specified for pod x, choose one of: [a b]");
-        meta::set_annotation(&mut pod, "kubectl.kubernetes.io/default-container", "b");
-        assert_eq!(container(&pod, "", false).unwrap(), "b");
-        assert_eq!(container(&pod, "c", false).unwrap_err().message, "container c is not valid for pod x");
+    fn the_container_is_the_one_named_the_annotated_or_the_only_one() {
+        let pod = |containers: &[&str], default: &str| {
+            let names = |names: &[&str]| names.iter().map(|name| json!({ "name": name })).collect::<Vec<_>>();
+            let mut pod = json!({ "metadata": { "name": "x" }, "spec": {
+                "containers": names(containers), "initContainers": names(&["i"]), "ephemeralContainers": names(&["e"]),
+            } });
+            if !default.is_empty() {
+                meta::set_annotation(&mut pod, "kubectl.kubernetes.io/default-container", default);
+            }
+            pod
+        };
+        for (containers, default, asked, unnamed, expected) in [
+            (&["a", "b"][..], "", "b", Unnamed::Refused, Ok("b")),
+            (&["a", "b"], "", "i", Unnamed::Refused, Ok("i")),
+            (&["a", "b"], "", "e", Unnamed::Refused, Ok("e")),
+            (&["a", "b"], "b", "", Unnamed::Refused, Ok("b")),
+            (&["a", "b"], "b", "a", Unnamed::Refused, Ok("a")),
+            (&["a"], "", "", Unnamed::Refused, Ok("a")),
+            (&["a", "b"], "", "", Unnamed::First, Ok("a")),
+            (&["a", "b"], "b", "", Unnamed::First, Ok("b")),
+            // An annotation that names no container counts for nothing.
+            (&["a", "b"], "z", "", Unnamed::First, Ok("a")),
+            (&["a", "b"], "", "c", Unnamed::First, Err("container c is not valid for pod x")),
+            (&[], "", "", Unnamed::First, Err("a container name must be specified for pod x")),
+            (
+                &["a", "b"],
+                "z",
+                "",
+                Unnamed::Refused,
+                Err(
+                    "a container name must be specified for pod x, choose one of: [a b] or one of the init containers: \
+                     [i]",
+                ),
+            ),
+        ] {
+            let found = container(&pod(containers, default), asked, unnamed);
+            let found = found.as_deref().map_err(|status| status.message.as_str());
+            assert_eq!(found, expected, "{containers:?} {default} {asked}");
+        }
+    }
+
+    #[test]
+    fn a_pod_is_bound_once_while_it_lives_and_nothing_holds_it_back() {
+        let pod = json!({ "metadata": { "name": "p", "uid": "u" }, "spec": {} });
+        let of = |path: &str, value: Value| {
+            let mut pod = pod.clone();
+            pod[path.split('/').next().unwrap()][path.split('/').nth(1).unwrap()] = value;
+            pod
+        };
+        let (any, other) = (json!({}), json!({ "metadata": { "uid": "v" } }));
+        for (pod, binding, expected) in [
+            (pod.clone(), &any, ""),
+            (pod.clone(), &json!({ "metadata": { "uid": "u" } }), ""),
+            (of("spec/schedulingGates", json!([])), &any, ""),
+            (pod.clone(), &other, "Precondition failed: UID in precondition: v, UID in object meta: u"),
+            (
+                of("metadata/deletionTimestamp", json!("2026-01-01T00:00:00Z")),
+                &any,
+                "pod p is being deleted, cannot be assigned to a host",
+            ),
+            (of("spec/nodeName", json!("n")), &any, "pod p is already assigned to node \"n\""),
+            (of("spec/schedulingGates", json!([{ "name": "g" }])), &any, "pod p has non-empty .spec.schedulingGates"),
+        ] {
+            let told = check_bindable(&pod, "p", binding).err().map_or(String::new(), |status| status.message.clone());
+            let whole = format!("Operation cannot be fulfilled on pods/binding \"p\": {expected}");
+            assert_eq!(told, if expected.is_empty() { String::new() } else { whole });
+        }
+    }
+
+    #[test]
+    fn a_bound_pod_has_one_condition_that_says_so() {
+        let mut pod = json!({ "status": { "conditions": [
+            { "type": "PodScheduled", "status": "False", "reason": "Unschedulable" }, { "type": "Ready" },
+        ] } });
+        set_scheduled(&mut pod, Timestamp::UNIX_EPOCH);
+        let scheduled = json!({
+            "type": "PodScheduled", "status": "True", "lastProbeTime": null,
+            "lastTransitionTime": "1970-01-01T00:00:00Z",
+        });
+        assert_eq!(pod["status"]["conditions"], json!([{ "type": "Ready" }, scheduled]));
+        let mut fresh = json!({});
+        set_scheduled(&mut fresh, Timestamp::UNIX_EPOCH);
+        assert_eq!(fresh["status"]["conditions"], json!([scheduled]));
     }
 }

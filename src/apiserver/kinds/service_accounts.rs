@@ -1,6 +1,7 @@
 //! `serviceaccounts/token`.
 
 use http::{Response, StatusCode};
+use model::reference::NamespacedName;
 use registry::status::Status;
 use wire::Body;
 
@@ -17,7 +18,7 @@ pub(super) async fn token(call: &mut Call<'_, '_>) -> Result<Response<Body>, Sta
         .x
         .server
         .objects
-        .read(&call.stored, call.namespace(), &name)
+        .read(&call.stored, NamespacedName { namespace: call.namespace(), name: &name })
         .await?
         .ok_or_else(|| call.not_found(&name))?;
     let lookup = &call.x.server.objects.cache;

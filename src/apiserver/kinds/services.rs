@@ -1,6 +1,7 @@
 //! `services/proxy`: the way to an endpoint of a Service.
 
 use http::Response;
+use model::reference::GroupResource;
 use registry::connect::Target;
 use registry::status::Status;
 use serde_json::{Value, json};
@@ -26,7 +27,13 @@ async fn target(call: &Call<'_, '_>) -> Result<Target, Status> {
     let none = || Status::unavailable(format!("no endpoints available for service {name:?}"));
     let wanted =
         wanted.ok_or_else(|| Status::unavailable(format!("no service port {port:?} found for service {name:?}")))?;
-    let slices = call.x.server.objects.cache.ready("discovery.k8s.io", "endpointslices").await?;
+    let slices = call
+        .x
+        .server
+        .objects
+        .cache
+        .ready(GroupResource { group: "discovery.k8s.io", resource: "endpointslices" })
+        .await?;
     let candidates: Vec<(String, u16, Option<String>)> = slices
         .snapshot(Some(call.namespace()))
         .items

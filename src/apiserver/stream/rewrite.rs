@@ -42,6 +42,19 @@ const LINKS: [(&str, &[&str]); 25] = [
     ("video", &["poster", "src"]),
 ];
 
+/// The server behind a proxy, and what is asked of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Destination<'a> {
+    /// Path of the API server up to `/proxy`.
+    pub prefix: &'a str,
+    /// Host of the server behind.
+    pub host: &'a str,
+    /// Its port.
+    pub port: u16,
+    /// Path and query there.
+    pub path_and_query: &'a str,
+}
+
 /// Facts by which links are led back.
 pub struct Way {
     /// Path of the API server up to `/proxy`.
@@ -54,7 +67,8 @@ pub struct Way {
 
 impl Way {
     /// Notes the way and tells the server behind of it.
-    pub fn mark(prefix: &str, host: &str, port: u16, path_and_query: &str, headers: &mut HeaderMap) -> Way {
+    pub fn mark(to: Destination<'_>, headers: &mut HeaderMap) -> Way {
+        let Destination { prefix, host, port, path_and_query } = to;
         let asked = headers.get(HOST).and_then(|h| h.to_str().ok()).unwrap_or_default().to_owned();
         let path = path_and_query.split('?').next().unwrap_or_default();
         let uri = format!("{}{path}", prefix.trim_end_matches('/'));
@@ -371,8 +385,12 @@ mod fuzz_tests {
     #[test]
     fn pages_of_any_bytes_are_led_back_or_left() {
         let rng = fuzz::rng(1);
-        let way = Way::mark("/api/v1/namespaces/n/pods/p/proxy", "h", 80, "/a/b?c", &mut HeaderMap::new());
-        let page = "<!-- <a href='/x'> --><a href = \"/a\" class=b><img src=/b/c><link href='http://h:80/d'/><form action=/e>é</form>";
+        let way = Way::mark(
+            Destination { prefix: "/api/v1/namespaces/n/pods/p/proxy", host: "h", port: 80, path_and_query: "/a/b?c" },
+            &mut HeaderMap::new(),
+        );
+        let page = "<!-- <a href='/x'> --><a href = \"/a\" class=b><img src=/b/c><link href='http://h:80/d'/><form \
+            action=/e>é</form>";
         let words = ["<", ">", "\"", "'", "=", "<!--", "-->", "<a ", "href", "/", "//", "http://h/", " ", "\\"];
         for _ in fuzz::rounds(4_000) {
             let page = fuzz::mutated_text(&rng, page, &words);

@@ -25,7 +25,10 @@ fn crc(text: &str) -> u64 {
 }
 
 fn resources() -> Value {
-    let one = |name: &str, namespaced: bool, kind: &str| json!({ "name": name, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": ["get", "list"] });
+    let one = |name: &str, namespaced: bool, kind: &str| {
+        json!({ "name": name, "singularName": "",
+        "namespaced": namespaced, "kind": kind, "verbs": ["get", "list"] })
+    };
     json!({
         "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": format!("{GROUP}/{VERSION}"),
         "resources": [one("nodes", false, "NodeMetrics"), one("pods", true, "PodMetrics")],
@@ -42,22 +45,30 @@ fn openapi_v3() -> Value {
 fn definitions(at: &str) -> Value {
     let gvk = |kind: &str| json!([{ "group": GROUP, "kind": kind, "version": VERSION }]);
     let text = |about: &str| json!({ "type": "string", "description": about });
-    let usage = json!({ "type": "object", "additionalProperties": { "type": "string" }, "description": "Use of cpu and memory." });
+    let usage = json!({ "type": "object", "additionalProperties": { "type": "string" },
+        "description": "Use of cpu and memory." });
     let meta = json!({ "type": "object", "description": "Standard object metadata." });
     let head = |properties: Value| {
         let mut all = json!({
-            "apiVersion": text("Version of the schema of this object."), "kind": text("Kind of this object."), "metadata": meta,
-            "timestamp": text("End of the time over which the use was measured."), "window": text("Length of that time."),
+            "apiVersion": text("Version of the schema of this object."), "kind": text("Kind of this object."),
+            "metadata": meta,
+            "timestamp": text("End of the time over which the use was measured."),
+            "window": text("Length of that time."),
         });
         if let (Some(all), Some(more)) = (all.as_object_mut(), properties.as_object()) {
             all.extend(more.clone());
         }
         all
     };
-    let kind = |name: &str, about: &str, properties: Value| json!({ "type": "object", "description": about, "properties": head(properties), "x-kubernetes-group-version-kind": gvk(name) });
+    let kind = |name: &str, about: &str, properties: Value| {
+        json!({ "type": "object", "description": about,
+        "properties": head(properties), "x-kubernetes-group-version-kind": gvk(name) })
+    };
     let name = |kind: &str| format!("io.k8s.metrics.pkg.apis.metrics.v1beta1.{kind}");
-    let container = json!({ "type": "object", "properties": { "name": text("Name of the container."), "usage": usage }, "required": ["name", "usage"] });
-    let containers = json!({ "type": "array", "items": { "$ref": format!("{at}{}", name("ContainerMetrics")) }, "description": "Use of each container." });
+    let container = json!({ "type": "object", "properties": { "name": text("Name of the container."), "usage": usage },
+        "required": ["name", "usage"] });
+    let containers = json!({ "type": "array", "items": { "$ref": format!("{at}{}", name("ContainerMetrics")) },
+        "description": "Use of each container." });
     json!({
         name("ContainerMetrics"): container,
         name("NodeMetrics"): kind("NodeMetrics", "What a node uses.", json!({ "usage": usage })),

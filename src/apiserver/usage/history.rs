@@ -7,9 +7,10 @@ use std::time::Duration;
 use base::sync::Mutex;
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
+use model::reference::NamespacedName;
 use tokio::time::Instant;
 
-use super::page::{Counters, Page};
+use super::page::{ContainerKey, Counters, Page};
 
 /// A look younger than this is good enough: who asks in a loop does not make kubelets work in a loop.
 const FRESH: Duration = Duration::from_secs(5);
@@ -61,8 +62,9 @@ impl Pair {
     /// Usage of a pod's containers, by name.
     ///
     /// A container that began between the looks is measured from its start; one that began just now is not there yet.
-    pub fn containers(&self, namespace: &str, pod: &str) -> Vec<(String, Use)> {
-        let mine = self.last.page.containers.iter().filter(|(key, _)| key.namespace == namespace && key.pod == pod);
+    pub fn containers(&self, pod: NamespacedName<'_>) -> Vec<(String, Use)> {
+        let is_its = |key: &ContainerKey| key.namespace == pod.namespace && key.pod == pod.name;
+        let mine = self.last.page.containers.iter().filter(|(key, _)| is_its(key));
         mine.filter_map(|(key, now)| {
             let before =
                 self.before.page.containers.get(key).filter(|before| before.started_nanos == now.started_nanos);
@@ -133,8 +135,9 @@ impl Histories {
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use super::super::page::ContainerKey;
     use super::*;
+
+    const POD: NamespacedName<'_> = NamespacedName { namespace: "ns", name: "p" };
 
     fn page(n: u64, started: u64) -> Page {
         let key = ContainerKey { namespace: "ns".into(), pod: "p".into(), container: "c".into() };
@@ -154,7 +157,7 @@ mod tests {
         assert!(pair.window() >= SPAN_MIN);
         // Half a second of CPU in a little more than a second.
         assert!(pair.node().is_some_and(|used| (250_000_000..=500_000_000).contains(&used.cpu) && used.memory == 7));
-        assert_eq!(pair.containers("ns", "p").len(), 1);
+        assert_eq!(pair.containers(POD).len(), 1);
         ask().await;
         assert_eq!(looks.load(Ordering::Relaxed), 2);
         histories.keep(|_| false);
@@ -167,8 +170,8 @@ mod tests {
         let look = |page| Look { at: Instant::now(), wall: Timestamp::from_second(100).unwrap(), page: Arc::new(page) };
         let pair = |before, last| Pair { before: look(before), last: look(last) };
         let young = pair(Page::default(), page(4, 98_000_000_000));
-        assert_eq!(young.containers("ns", "p")[0].1.cpu, 200_000_000);
-        assert!(pair(Page::default(), page(4, 99_900_000_000)).containers("ns", "p").is_empty(), "too young");
-        assert_eq!(pair(page(9, 5), page(4, 98_000_000_000)).containers("ns", "p")[0].1.cpu, 200_000_000, "restarted");
+        assert_eq!(young.containers(POD)[0].1.cpu, 200_000_000);
+        assert!(pair(Page::default(), page(4, 99_900_000_000)).containers(POD).is_empty(), "too young");
+        assert_eq!(pair(page(9, 5), page(4, 98_000_000_000)).containers(POD)[0].1.cpu, 200_000_000, "restarted");
     }
 }

@@ -8,6 +8,7 @@ use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http::Request;
 use model::labels::Selector;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::connect::{Connector, Target};
 use registry::lookup::Lookup as _;
@@ -47,8 +48,11 @@ impl Meter {
         let (cache, runs) =
             (&self.objects.cache, |object: &Value| a.resource == "nodes" || object["status"]["phase"] == "Running");
         let all = match a.name.as_str() {
-            "" => cache.list("", &a.resource, Some(a.namespace.as_str()).filter(|ns| !ns.is_empty())),
-            name => cache.get("", &a.resource, &a.namespace, name).into_iter().collect(),
+            "" => cache.list(GroupResource::core(&a.resource), Some(a.namespace.as_str()).filter(|ns| !ns.is_empty())),
+            name => cache
+                .get(GroupResource::core(&a.resource), NamespacedName { namespace: &a.namespace, name })
+                .into_iter()
+                .collect(),
         };
         all.into_iter().filter(|object| runs(object) && filter.matches(object)).collect()
     }
@@ -56,9 +60,12 @@ impl Meter {
     /// Looks at every node that matters, many at once. Who does not answer is missing.
     pub(super) async fn measure(&self, objects: &[Arc<Value>]) -> BTreeMap<String, Pair> {
         let names: BTreeSet<&str> = objects.iter().map(|object| node_of(object)).collect();
-        self.histories.keep(|name| self.objects.cache.get("", "nodes", "", name).is_some());
-        let looks =
-            names.into_iter().filter_map(|name| self.objects.cache.get("", "nodes", "", name)).map(|node| async move {
+        self.histories
+            .keep(|name| self.objects.cache.get(GroupResource::core("nodes"), NamespacedName::cluster(name)).is_some());
+        let looks = names
+            .into_iter()
+            .filter_map(|name| self.objects.cache.get(GroupResource::core("nodes"), NamespacedName::cluster(name)))
+            .map(|node| async move {
                 let name = meta::name(&node).to_owned();
                 let now = || self.objects.clock.now();
                 let pair = self.histories.pair(&name, || self.look(Arc::clone(&node)).boxed(), now);
@@ -102,9 +109,9 @@ pub(super) struct Filter {
 }
 
 impl Filter {
-    pub(super) fn of(labels: &str, fields: &str) -> Result<Filter, Status> {
-        let labels = Selector::parse(labels).map_err(|err| Status::bad_request(err.to_string()))?;
-        let fields = FieldSelector::parse(fields).map_err(|err| Status::bad_request(err.to_string()))?;
+    pub(super) fn of(a: &Attributes) -> Result<Filter, Status> {
+        let labels = Selector::parse(&a.label_selector).map_err(|err| Status::bad_request(err.to_string()))?;
+        let fields = FieldSelector::parse(&a.field_selector).map_err(|err| Status::bad_request(err.to_string()))?;
         if let Some(term) =
             fields.terms().iter().find(|t| !matches!(t.field.as_str(), "metadata.name" | "metadata.namespace"))
         {

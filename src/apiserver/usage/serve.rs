@@ -7,6 +7,7 @@ use base::time::rfc3339_secs;
 use http::{Response, StatusCode};
 use model::meta;
 use model::quantity::{Notation, Quantity};
+use model::reference::{GroupResource, NamespacedName};
 use registry::negotiate::{self, Output, Transform};
 use registry::status::Status;
 use serde_json::{Value, json};
@@ -33,9 +34,9 @@ pub async fn run(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
         _ => return Err(Status::no_such_resource()),
     };
     if !matches!(a.verb.as_str(), "get" | "list") {
-        return Err(Status::method_not_supported(GROUP, &a.resource, &a.verb));
+        return Err(Status::method_not_supported(GroupResource { group: GROUP, resource: &a.resource }, &a.verb));
     }
-    let filter = Filter::of(&a.label_selector, &a.field_selector)?;
+    let filter = Filter::of(&a)?;
     let wanted = x.server.usage.wanted(&a, &filter);
     let pairs = x.server.usage.measure(&wanted).await;
     let now = rfc3339_secs(x.server.objects.clock.now());
@@ -48,7 +49,13 @@ pub async fn run(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     } else {
         let missing = || {
             let name = if a.namespace.is_empty() { a.name.clone() } else { format!("{}/{}", a.namespace, a.name) };
-            Status::not_found(GROUP, if kind == "NodeMetrics" { "nodemetrics" } else { "podmetrics" }, &name)
+            Status::not_found(
+                GroupResource {
+                    group: GROUP,
+                    resource: if kind == "NodeMetrics" { "nodemetrics" } else { "podmetrics" },
+                },
+                &name,
+            )
         };
         let one = measured.into_iter().next().ok_or_else(missing)?;
         match output.transform {
@@ -77,7 +84,7 @@ fn node(node: &Value, pairs: &BTreeMap<String, Pair>, now: &str) -> Option<Measu
 
 fn pod(pod: &Value, pairs: &BTreeMap<String, Pair>, now: &str) -> Option<Measured> {
     let pair = pairs.get(node_of(pod))?;
-    let containers = pair.containers(meta::namespace(pod), meta::name(pod));
+    let containers = pair.containers(NamespacedName { namespace: meta::namespace(pod), name: meta::name(pod) });
     if containers.is_empty() {
         return None;
     }
@@ -132,11 +139,13 @@ fn shaped(kind: &str, measured: Vec<Measured>, output: Output) -> Value {
     match output.transform {
         Transform::Object => {
             let items: Vec<Value> = measured.into_iter().map(|m| m.object).collect();
-            json!({ "kind": format!("{kind}List"), "apiVersion": format!("{GROUP}/{VERSION}"), "metadata": {}, "items": items })
+            json!({ "kind": format!("{kind}List"), "apiVersion": format!("{GROUP}/{VERSION}"), "metadata": {},
+                "items": items })
         }
         Transform::Metadata => {
             let items: Vec<Value> = measured.iter().map(|m| metadata_only(&m.object, output)).collect();
-            json!({ "kind": "PartialObjectMetadataList", "apiVersion": meta_version(output), "metadata": {}, "items": items })
+            json!({ "kind": "PartialObjectMetadataList", "apiVersion": meta_version(output), "metadata": {},
+                "items": items })
         }
         Transform::Table => table(&measured, output),
     }
@@ -144,15 +153,22 @@ fn shaped(kind: &str, measured: Vec<Measured>, output: Output) -> Value {
 
 /// Columns as metrics-server has them.
 fn table(measured: &[Measured], output: Output) -> Value {
-    let column = |name: &str, format: &str, about: &str| json!({ "name": name, "type": "string", "format": format, "description": about, "priority": 0 });
+    let column = |name: &str, format: &str, about: &str| {
+        json!({ "name": name, "type": "string", "format": format,
+        "description": about, "priority": 0 })
+    };
     let rows: Vec<Value> = measured
         .iter()
-        .map(|m| json!({ "cells": [m.object["metadata"]["name"], cpu(m.used), memory(m.used), m.window], "object": metadata_only(&m.object, output) }))
+        .map(|m| {
+            json!({ "cells": [m.object["metadata"]["name"], cpu(m.used), memory(m.used), m.window],
+            "object": metadata_only(&m.object, output) })
+        })
         .collect();
     json!({
         "kind": "Table", "apiVersion": meta_version(output), "metadata": {},
         "columnDefinitions": [
-            column("Name", "name", "Name of the resource"), column("cpu", "quantity", ""), column("memory", "quantity", ""),
+            column("Name", "name", "Name of the resource"), column("cpu", "quantity", ""), column("memory", "quantity",
+                ""),
             column("Window", "duration", ""),
         ],
         "rows": rows,
@@ -172,7 +188,13 @@ mod tests {
 
     #[test]
     fn only_names_and_namespaces_are_fields_to_select_by() {
-        assert!(Filter::of("a=b", "metadata.name=x").is_ok());
-        assert_eq!(Filter::of("", "spec.nodeName=x").err().map(|s| s.code), Some(400));
+        let filter = |labels: &str, fields: &str| {
+            let (label_selector, field_selector) = (labels.to_owned(), fields.to_owned());
+            Filter::of(&Attributes { label_selector, field_selector, ..Attributes::default() })
+        };
+        assert!(filter("a=b", "metadata.name=x").is_ok());
+        let refused = |labels: &str, fields: &str| filter(labels, fields).err().map(|s| (s.code, s.message.clone()));
+        assert_eq!(refused("", "spec.nodeName=x"), Some((400, "field label not supported: spec.nodeName".to_owned())));
+        assert_eq!(refused("a=b=c", "").map(|(code, _)| code), Some(400));
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use http::Response;
+use model::reference::GroupKind;
 use registry::forms;
 use registry::negotiate::Format;
 use registry::status::{Cause, Status};
@@ -71,7 +72,7 @@ pub fn manager(call: &Call<'_, '_>) -> Result<String, Status> {
             message: "Required value: is required for apply patch".into(),
             field: "fieldManager".into(),
         };
-        return Err(Status::invalid("meta.k8s.io", "PatchOptions", "", vec![cause]));
+        return Err(Status::invalid(GroupKind { group: "meta.k8s.io", kind: "PatchOptions" }, "", vec![cause]));
     }
     Ok(manager)
 }

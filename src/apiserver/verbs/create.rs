@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::{Response, StatusCode};
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::status::{Cause, Status};
 use registry::{forms, negotiate};
 use serde_json::Value;
@@ -103,7 +104,7 @@ pub async fn store(
             message: "Required value: name or generateName is required".into(),
             field: "metadata.name".into(),
         };
-        return Err(Status::invalid(&call.resource.group, &call.resource.kind, "", vec![cause]));
+        return Err(Status::invalid(call.resource.group_kind(), "", vec![cause]));
     }
     let (group, plural) = (call.resource.group.clone(), call.resource.plural.clone());
     let (mut n_taken, mut moved) = (0, Again::new(&call.x.server.objects.rng));
@@ -119,9 +120,16 @@ pub async fn store(
         match attempt(call, &mut candidate, &name, &Wish { creator: tracked, said_version, dry_run }).await? {
             Attempt::Stored => return Ok(candidate),
             Attempt::Moved => moved.pause().await,
-            Attempt::Taken if !generated => return Err(Status::already_exists(&group, &plural, &name)),
+            Attempt::Taken if !generated => {
+                return Err(Status::already_exists(GroupResource { group: &group, resource: &plural }, &name));
+            }
             Attempt::Taken if n_taken < NAME_TRIES => n_taken += 1,
-            Attempt::Taken => return Err(Status::generate_name_conflict(&group, &plural, &prefix)),
+            Attempt::Taken => {
+                return Err(Status::generate_name_conflict(
+                    GroupResource { group: &group, resource: &plural },
+                    &prefix,
+                ));
+            }
         }
     }
 }
@@ -152,7 +160,11 @@ async fn attempt(call: &mut Call<'_, '_>, object: &mut Value, name: &str, wish: 
         return Err(Status::bad_request("resourceVersion should not be set on objects to be created"));
     }
     let objects = Arc::clone(&call.x.server.objects);
-    let is_free = async || Ok::<bool, Status>(objects.read(&call.stored, call.namespace(), name).await?.is_none());
+    let is_free = async || {
+        Ok::<bool, Status>(
+            objects.read(&call.stored, NamespacedName { namespace: call.namespace(), name }).await?.is_none(),
+        )
+    };
     if wish.dry_run {
         return Ok(if is_free().await? { Attempt::Stored } else { Attempt::Taken });
     }

@@ -4,6 +4,7 @@ use admission::{Operation, Review};
 use base::url::Query;
 use http::{Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
+use model::reference::NamespacedName;
 use model::{grace, meta};
 use registry::negotiate::{self, Format};
 use registry::status::Status;
@@ -48,15 +49,14 @@ pub enum Outcome {
 /// Answers with a Status, or with the object where upstream does.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let options = options(call).await?;
-    let name = call.x.attributes.name.clone();
-    let namespace = call.namespace().to_owned();
+    let named = NamespacedName { namespace: call.namespace(), name: &call.x.attributes.name };
     let mut warnings = Vec::new();
-    let outcome = delete(call, &namespace, &name, &options, &mut warnings).await?;
+    let outcome = delete(call, named, &options, &mut warnings).await?;
     call.x.warnings.extend(warnings);
     let row = &call.stored.behaviour.deletion;
     let body = match outcome {
         Outcome::Gone(object) if row.answer == DeleteAnswer::Status => {
-            Status::deleted(&call.resource.group, &call.resource.plural, &name, meta::uid(&object))
+            Status::deleted(call.resource.group_resource(), &object)
         }
         Outcome::Gone(object) | Outcome::Pending(object) => call.to_requested(object).await?,
     };
@@ -148,8 +148,7 @@ pub fn parse_options(body: &Value, query: &Query) -> Result<Options, Status> {
 /// Errors: 404; 409 when a precondition fails; whatever admission says.
 pub async fn delete(
     call: &Call<'_, '_>,
-    namespace: &str,
-    name: &str,
+    named: NamespacedName<'_>,
     options: &Options,
     warnings: &mut Vec<String>,
 ) -> Result<Outcome, Status> {
@@ -158,13 +157,13 @@ pub async fn delete(
     let mut again = Again::new(&server.objects.rng);
     let said_before = warnings.len();
     loop {
-        let entry = server.objects.read(&call.stored, namespace, name).await?.ok_or_else(|| call.not_found(name))?;
+        let entry = server.objects.read(&call.stored, named).await?.ok_or_else(|| call.not_found(named.name))?;
         call.x.weight.add(entry.json.len()).await;
         let (old, rv) = (entry.value(), entry.rv);
-        check(&call.resource, name, &old, options)?;
+        check(&call.resource, named.name, &old, options)?;
         // Again after each lost race, as upstream: what is there now may be another object, or one that a policy keeps.
         warnings.truncate(said_before);
-        admit(call, namespace, name, &old, options, warnings).await?;
+        admit(call, named, &old, options, warnings).await?;
         let now = server.objects.clock.now();
         match plan(row, &call.stored, &old, options, now) {
             Plan::Wait => return Ok(Outcome::Pending(old)),
@@ -172,7 +171,7 @@ pub async fn delete(
                 if options.dry_run {
                     return Ok(Outcome::Gone(old));
                 }
-                if let Some(at) = server.objects.remove(&call.stored, namespace, name, rv).await? {
+                if let Some(at) = server.objects.remove(&call.stored, named, rv).await? {
                     let mut gone = old;
                     meta::set_resource_version(&mut gone, &at.to_string());
                     return Ok(Outcome::Gone(gone));
@@ -182,7 +181,7 @@ pub async fn delete(
                 if options.dry_run {
                     return Ok(Outcome::Pending(new));
                 }
-                if let Some(at) = server.objects.put(&call.stored, namespace, name, &mut new, rv).await? {
+                if let Some(at) = server.objects.put(&call.stored, named, &mut new, rv).await? {
                     meta::set_resource_version(&mut new, &at.to_string());
                     return Ok(Outcome::Pending(new));
                 }
@@ -199,7 +198,7 @@ pub fn check(resource: &Resource, name: &str, old: &Value, options: &Options) ->
     let refuse = |what: &str, wanted: &str, have: &str, whose: &str| {
         let why =
             format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {have}{whose}");
-        Err(Status::conflict(&resource.group, &resource.plural, name, &why))
+        Err(Status::conflict(resource.group_resource(), name, &why))
     };
     if let Some(uid) = options.uid.as_deref().filter(|uid| *uid != meta::uid(old)) {
         return refuse("UID", uid, meta::uid(old), "");
@@ -212,13 +211,12 @@ pub fn check(resource: &Resource, name: &str, old: &Value, options: &Options) ->
 
 async fn admit(
     call: &Call<'_, '_>,
-    namespace: &str,
-    name: &str,
+    named: NamespacedName<'_>,
     old: &Value,
     options: &Options,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    let mut attributes = attributes_for(&call.x.attributes, name, namespace);
+    let mut attributes = attributes_for(&call.x.attributes, named);
     "delete".clone_into(&mut attributes.verb);
     attributes.options = std::sync::Arc::new(options.to_value());
     let server = call.x.server;
@@ -332,13 +330,15 @@ pub fn is_held(stored: &Resource, object: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::reference::GroupResource;
 
     fn pod() -> Value {
-        json!({ "metadata": { "name": "x" }, "spec": { "nodeName": "n", "terminationGracePeriodSeconds": 30 }, "status": { "phase": "Running" } })
+        json!({ "metadata": { "name": "x" }, "spec": { "nodeName": "n", "terminationGracePeriodSeconds": 30 },
+            "status": { "phase": "Running" } })
     }
 
     fn planned(old: &Value, options: &Options) -> Plan {
-        let pods = registry::forms::stored("", "pods").unwrap();
+        let pods = registry::forms::stored(GroupResource::core("pods")).unwrap();
         plan(&pods.behaviour.deletion, &pods, old, options, Timestamp::UNIX_EPOCH)
     }
 
@@ -375,5 +375,90 @@ mod tests {
         assert_eq!(finalizers(&Deletion::PLAIN, &old, &Options::default()), ["a", ORPHAN]);
         let background = Options { policy: Some("Background".into()), ..Options::default() };
         assert_eq!(finalizers(&Deletion::PLAIN, &old, &background), ["a"]);
+    }
+
+    #[test]
+    fn options_of_a_delete_come_from_the_body_and_from_the_query() {
+        let read = |body: Value, query: &str| parse_options(&body, &Query::parse(query)).unwrap().to_value();
+        let options = |more: Value| {
+            let mut all = json!({ "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1" });
+            all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            all
+        };
+        for (body, query, expected) in [
+            (json!({}), "", json!({})),
+            (json!({}), "gracePeriodSeconds=5", json!({ "gracePeriodSeconds": 5 })),
+            (json!({ "gracePeriodSeconds": 0 }), "gracePeriodSeconds=5", json!({ "gracePeriodSeconds": 0 })),
+            (json!({}), "propagationPolicy=Orphan", json!({ "propagationPolicy": "Orphan" })),
+            (json!({ "orphanDependents": true }), "", json!({ "propagationPolicy": "Orphan" })),
+            (json!({}), "orphanDependents=false", json!({ "propagationPolicy": "Background" })),
+            (json!({ "dryRun": ["All"] }), "", json!({ "dryRun": ["All"] })),
+            (json!({}), "dryRun=All", json!({ "dryRun": ["All"] })),
+            (
+                json!({ "preconditions": { "uid": "u", "resourceVersion": "7" } }),
+                "",
+                json!({ "preconditions": { "uid": "u", "resourceVersion": "7" } }),
+            ),
+        ] {
+            assert_eq!(read(body.clone(), query), options(expected), "{body} {query}");
+        }
+    }
+
+    #[test]
+    fn options_of_a_delete_that_contradict_each_other_are_refused() {
+        for (body, query, expected) in [
+            (
+                json!({ "orphanDependents": true, "propagationPolicy": "Orphan" }),
+                "",
+                "orphanDependents and deletionPropagation cannot be both set",
+            ),
+            (json!({ "propagationPolicy": "Orphan" }), "orphanDependents=true", "cannot be both set"),
+            (
+                json!({ "propagationPolicy": "Later" }),
+                "",
+                "propagationPolicy: Unsupported value: \"Later\": supported values: ",
+            ),
+        ] {
+            let status = parse_options(&body, &Query::parse(query)).err().unwrap();
+            assert_eq!(status.code, 422, "{body}");
+            assert!(status.message.contains(expected), "{}", status.message);
+        }
+    }
+
+    #[test]
+    fn a_delete_of_another_object_than_the_one_meant_is_a_conflict() {
+        let pods = registry::forms::stored(GroupResource::core("pods")).unwrap();
+        let old = json!({ "metadata": { "name": "x", "uid": "u", "resourceVersion": "7" } });
+        let wants = |uid: Option<&str>, rv: Option<&str>| {
+            let (uid, rv) = (uid.map(str::to_owned), rv.map(str::to_owned));
+            let options = Options { uid, rv, ..Options::default() };
+            check(&pods, "x", &old, &options).err().map(|status| (status.code, status.message.clone()))
+        };
+        assert_eq!(wants(None, None), None);
+        assert_eq!(wants(Some("u"), Some("7")), None);
+        let about = "Operation cannot be fulfilled on pods \"x\": Precondition failed: ";
+        assert_eq!(
+            wants(Some("v"), None),
+            Some((409, format!("{about}UID in precondition: v, UID in object meta: u")))
+        );
+        assert_eq!(
+            wants(Some("u"), Some("8")),
+            Some((409, format!("{about}ResourceVersion in precondition: 8, ResourceVersion in object meta: 7")))
+        );
+    }
+
+    #[test]
+    fn finalizers_hold_and_a_pod_without_a_node_goes_at_once() {
+        let mut held = pod();
+        held["metadata"]["finalizers"] = json!(["a"]);
+        let now = Options { grace: Some(0), ..Options::default() };
+        assert!(matches!(planned(&held, &now), Plan::Mark(_)), "a finalizer holds it however short its time");
+        let mut waiting = pod();
+        waiting["spec"]["nodeName"] = json!("");
+        waiting["status"]["phase"] = json!("Pending");
+        assert_eq!(planned(&waiting, &Options::default()), Plan::Remove);
+        let mut over = pod();
+        over["status"]["phase"] = json!("Succeeded");
+        assert_eq!(planned(&over, &Options::default()), Plan::Remove);
     }
 }

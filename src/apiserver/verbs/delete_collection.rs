@@ -3,6 +3,7 @@
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use http::Response;
+use model::reference::NamespacedName;
 use registry::cache::entry::Entry;
 use registry::selection::Selection;
 use registry::status::Status;
@@ -16,12 +17,12 @@ use super::{Call, list};
 /// Answers with the list of what was there.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let options = delete::options(call).await?;
-    let kind = call.x.server.objects.cache.kind(&call.stored.group, &call.stored.plural);
+    let kind = call.x.server.objects.cache.kind(call.stored.group_resource());
     let mut filter = list::filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
     let objects = &call.x.server.objects;
     let cache = &objects.cache;
     let selection = Selection::split(&mut filter, objects, &call.stored, &call.resource);
-    let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
+    let kind = cache.ready(call.stored.group_resource()).await?;
     cache.wait_for_now().await?;
     let mut items = kind.snapshot(filter.namespace.as_deref()).whole()?.items;
     call.x.weight.add(items.len() * list::FILTER_BYTES).await;
@@ -53,7 +54,8 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
 
 async fn one(call: &Call<'_, '_>, entry: &Entry, options: &delete::Options) -> Result<Vec<String>, Status> {
     let mut warnings = Vec::new();
-    match delete::delete(call, entry.namespace(), entry.name(), options, &mut warnings).await? {
+    let named = NamespacedName { namespace: entry.namespace(), name: entry.name() };
+    match delete::delete(call, named, options, &mut warnings).await? {
         Outcome::Gone(_) | Outcome::Pending(_) => Ok(warnings),
     }
 }

@@ -6,6 +6,7 @@ use admission::charges::Charge;
 use admission::timing::Round;
 use admission::{Operation, Review};
 use model::meta;
+use model::reference::NamespacedName;
 use registry::attributes::Attributes;
 use registry::services::allocator::Turn;
 use registry::status::Status;
@@ -74,10 +75,14 @@ impl Judged<'_> {
         }
         let objects = &call.x.server.objects;
         let Some(charge) = &self.charge else {
-            return objects.put_within(txn, &call.stored, call.namespace(), name, object, rv).await;
+            return objects
+                .put_within(txn, &call.stored, NamespacedName { namespace: call.namespace(), name }, object, rv)
+                .await;
         };
         charge.join(&mut txn);
-        let done = objects.put_within(txn, &call.stored, call.namespace(), name, object, rv).await?;
+        let done = objects
+            .put_within(txn, &call.stored, NamespacedName { namespace: call.namespace(), name }, object, rv)
+            .await?;
         charge.settle(done);
         Ok(done)
     }
@@ -138,7 +143,7 @@ async fn ask_plugins(
 ) -> Result<Option<Charge>, Status> {
     let attributes = match change.old {
         Some(_) => call.x.attributes.clone(),
-        None => attributes_for(&call.x.attributes, name, call.namespace()),
+        None => attributes_for(&call.x.attributes, NamespacedName { namespace: call.namespace(), name }),
     };
     let (server, catalog) = (call.x.server, Arc::clone(&call.x.catalog));
     let definition = call.resource.definition.clone();
@@ -174,8 +179,8 @@ async fn ask_plugins(
 }
 
 /// The attributes of a request that this server makes for one object of a collection.
-pub fn attributes_for(base: &Attributes, name: &str, namespace: &str) -> Attributes {
-    Attributes { name: name.to_owned(), namespace: namespace.to_owned(), ..base.clone() }
+pub fn attributes_for(base: &Attributes, named: NamespacedName<'_>) -> Attributes {
+    Attributes { name: named.name.to_owned(), namespace: named.namespace.to_owned(), ..base.clone() }
 }
 
 /// Everything wrong with a change, by the road on which it comes.

@@ -31,7 +31,7 @@ const STEP_BYTES: usize = 1 << 20;
 
 /// Answers with the list.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
-    let kind = call.x.server.objects.cache.kind(&call.stored.group, &call.stored.plural);
+    let kind = call.x.server.objects.cache.kind(call.stored.group_resource());
     let mut filter = filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
     let whole = filter.is_all();
     let selection = Selection::split(&mut filter, &call.x.server.objects, &call.stored, &call.resource);
@@ -182,9 +182,12 @@ pub fn parse_version(text: &str) -> Result<Option<u64>, Status> {
 /// 410 with a token for those who rather have the rest than a consistent list.
 fn too_old(token: &Token) -> Status {
     let mut status = Status::expired(
-        "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue \
-         parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided \
-         token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was \
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+         without the continue \
+         parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing \
+         with the provided \
+         token results in an inconsistent list - objects that were created, modified, or deleted between the time the \
+         first chunk was \
          returned and now may show up in the list.",
     );
     status.next = token.inconsistent().encode();
@@ -204,7 +207,7 @@ struct Collected {
 /// Reads what may be wanted: `enough` objects that the filter lets through, where they come from the store; 0 is all.
 async fn collect(call: &Call<'_, '_>, filter: &Filter, moment: &Moment, enough: usize) -> Result<Collected, Status> {
     let cache = &call.x.server.objects.cache;
-    let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
+    let kind = cache.ready(call.stored.group_resource()).await?;
     match moment {
         Moment::Now => cache.wait_for_now().await?,
         Moment::Page(token) if token.revision().is_none() => cache.wait_for_now().await?,
@@ -281,6 +284,7 @@ mod tests {
     use store::{Op, Txn};
 
     use super::*;
+    use model::reference::GroupResource;
 
     // issue 12: a list of one object of yesterday's was read, and built, with all others.
     #[tokio::test]
@@ -306,7 +310,7 @@ mod tests {
         let rv = storage.txn(Txn { success: ops, ..Txn::default() }).await.unwrap().revision;
         storage.txn(Txn { success: vec![put("a", 99)], ..Txn::default() }).await.unwrap();
         let cache = Cache::start(storage, Arc::default(), &group);
-        let kind = cache.kind("", "configmaps");
+        let kind = cache.kind(GroupResource::core("configmaps"));
         let page = |filter: Filter, start: &'static str, enough: usize| {
             let (cache, kind) = (&cache, &kind);
             async move {
@@ -334,5 +338,123 @@ mod tests {
             )
         );
         group.shutdown().await;
+    }
+
+    /// A moment as a word and its number.
+    fn told(moment: &Moment) -> String {
+        match moment {
+            Moment::Now => "now".to_owned(),
+            Moment::Any => "any".to_owned(),
+            Moment::NotOlder(n) => format!("not older than {n}"),
+            Moment::Exact(n) => format!("exactly {n}"),
+            Moment::Page(token) => format!("page at {:?} of {:?}", token.start, token.revision()),
+        }
+    }
+
+    // The table of https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
+    #[test]
+    fn version_match_and_limit_say_as_of_when_a_list_is() {
+        for (query, unlimited, limited) in [
+            ("", "now", "now"),
+            ("resourceVersion=0", "any", "any"),
+            ("resourceVersion=7", "not older than 7", "exactly 7"),
+            ("resourceVersion=7&resourceVersionMatch=Exact", "exactly 7", "exactly 7"),
+            ("resourceVersion=7&resourceVersionMatch=NotOlderThan", "not older than 7", "not older than 7"),
+            ("resourceVersion=0&resourceVersionMatch=NotOlderThan", "any", "any"),
+        ] {
+            let moment = |limited| told(&Moment::parse(&Query::parse(query), limited).ok().unwrap());
+            assert_eq!((moment(false).as_str(), moment(true).as_str()), (unlimited, limited), "{query}");
+        }
+        let token = Token::after("a/b", 7).encode();
+        for query in [format!("continue={token}"), format!("continue={token}&resourceVersion=0")] {
+            let moment = Moment::parse(&Query::parse(&query), true).ok().unwrap();
+            assert_eq!(told(&moment), "page at \"a/b\\0\" of Some(7)");
+        }
+    }
+
+    #[test]
+    fn options_of_a_list_that_make_no_sense_together_are_refused() {
+        let token = Token::after("a", 7).encode();
+        let matching = "ListOptions.meta.k8s.io \"\" is invalid: resourceVersionMatch: ";
+        for (query, code, expected) in [
+            (
+                "resourceVersionMatch=Exact".to_owned(),
+                422,
+                format!("{matching}Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided"),
+            ),
+            (
+                format!("resourceVersionMatch=Exact&resourceVersion=1&continue={token}"),
+                422,
+                format!("{matching}Forbidden: resourceVersionMatch is forbidden when continue is provided"),
+            ),
+            (
+                "resourceVersionMatch=Exact&resourceVersion=0".to_owned(),
+                422,
+                format!("{matching}Forbidden: resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""),
+            ),
+            (
+                "resourceVersionMatch=Newest&resourceVersion=1".to_owned(),
+                422,
+                format!("{matching}Unsupported value: \"Newest\": supported values: \"Exact\", \"NotOlderThan\", \"\""),
+            ),
+            (
+                format!("resourceVersion=1&continue={token}"),
+                400,
+                "specifying resource version is not allowed when using continue".to_owned(),
+            ),
+            (
+                "resourceVersion=x".to_owned(),
+                400,
+                "resourceVersion: Invalid value: \"x\": strconv.ParseUint: parsing \"x\": invalid syntax".to_owned(),
+            ),
+        ] {
+            let status = Moment::parse(&Query::parse(&query), false).err().unwrap();
+            assert_eq!((status.code, status.message.as_str()), (code, expected.as_str()), "{query}");
+        }
+    }
+
+    #[test]
+    fn numbers_among_the_options_are_numbers() {
+        for query in ["", "limit=", "limit=5", "timeoutSeconds=30&limit=-1"] {
+            assert!(numbers(&Query::parse(query)).is_ok(), "{query}");
+        }
+        for query in ["limit=x", "limit=1&timeoutSeconds=x"] {
+            let status = numbers(&Query::parse(query)).unwrap_err();
+            assert_eq!(
+                (status.code, status.message.as_str()),
+                (400, "strconv.ParseInt: parsing \"x\": invalid syntax")
+            );
+        }
+    }
+
+    #[test]
+    fn only_fields_of_the_row_select_and_others_are_named() {
+        let catalog = schema::catalog::Catalog::builtin();
+        let kind = Kind::new("/registry/x/".to_owned(), registry::cache::entry::Form::default());
+        let read = |group: &str, version: &str, plural: &str, query: &str| {
+            let resource = catalog.resource(group, version, plural).unwrap();
+            filter(resource, &kind, "", &Query::parse(query)).map(|_| ()).map_err(|status| status.message.clone())
+        };
+        for (group, version, plural, field) in [
+            ("", "v1", "pods", "metadata.name"),
+            ("", "v1", "pods", "metadata.namespace"),
+            ("", "v1", "pods", "spec.nodeName"),
+            ("", "v1", "pods", "status.phase"),
+            ("apps", "v1", "deployments", "metadata.name"),
+        ] {
+            assert_eq!(read(group, version, plural, &format!("fieldSelector={field}%3Dx")), Ok(()), "{plural} {field}");
+        }
+        for (group, plural, expected) in [
+            ("", "pods", "field label not supported: spec.odd"),
+            (
+                "apps",
+                "deployments",
+                "\"spec.odd\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"",
+            ),
+        ] {
+            assert_eq!(read(group, "v1", plural, "fieldSelector=spec.odd%3Dx"), Err(expected.to_owned()));
+        }
+        assert!(read("", "v1", "pods", "labelSelector=a%3Db%3Dc").is_err());
+        assert!(read("", "v1", "pods", "fieldSelector=a").is_err());
     }
 }

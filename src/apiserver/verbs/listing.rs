@@ -94,10 +94,12 @@ impl Look {
         let metadata = shape::list_metadata(meta);
         match self.output.transform {
             Transform::Object => {
-                json!({ "kind": self.resource.list_kind, "apiVersion": self.resource.api_version(), "metadata": metadata })
+                json!({ "kind": self.resource.list_kind, "apiVersion": self.resource.api_version(),
+                    "metadata": metadata })
             }
             Transform::Metadata => {
-                json!({ "kind": "PartialObjectMetadataList", "apiVersion": shape::meta_version(self.output), "metadata": metadata })
+                json!({ "kind": "PartialObjectMetadataList", "apiVersion": shape::meta_version(self.output),
+                    "metadata": metadata })
             }
             Transform::Table => json!({
                 "kind": "Table", "apiVersion": shape::meta_version(self.output), "metadata": metadata,
@@ -366,10 +368,11 @@ async fn protobuf(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::reference::GroupResource;
     use registry::cache::entry::Form;
 
     fn look(output: Output) -> Look {
-        let pods = forms::stored("", "pods").unwrap();
+        let pods = forms::stored(GroupResource::core("pods")).unwrap();
         let (stored, resource, now) = (Arc::clone(&pods), pods, "2026-11-23T00:00:00Z".parse().unwrap());
         Look { stored, resource, output, include: "Object".to_owned(), now, view: None }
     }
@@ -377,7 +380,8 @@ mod tests {
     fn pods(n: usize) -> Vec<Item> {
         let pod = |n: usize| {
             let text = "two\nlines: # and - more\n".repeat(400);
-            let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": format!("p{n}"), "namespace": "d", "annotations": { "a": text } } });
+            let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": format!("p{n}"),
+                "namespace": "d", "annotations": { "a": text } } });
             let entry = Entry::build(&format!("d/p{n}"), pod.to_string().as_bytes(), 7, &Form::default()).unwrap();
             Item::Stored(Arc::new(entry))
         };

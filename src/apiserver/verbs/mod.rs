@@ -97,7 +97,7 @@ impl Call<'_, '_> {
 
     /// 404 about the object asked for.
     pub fn not_found(&self, name: &str) -> Status {
-        Status::not_found(&self.resource.group, &self.resource.plural, name)
+        Status::not_found(self.resource.group_resource(), name)
     }
 }
 

@@ -47,7 +47,8 @@ impl Token {
     pub fn decode(text: &str) -> Result<Token, Status> {
         let bad = || {
             Status::bad_request(
-                "invalid continue token: continue key is not valid: the continue parameter was not issued by this server",
+                "invalid continue token: continue key is not valid: the continue parameter was not issued by this \
+                 server",
             )
         };
         let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|_| bad())?;
@@ -70,5 +71,28 @@ mod tests {
         let rest = Token::decode(&token.inconsistent().encode()).unwrap();
         assert_eq!((rest.revision(), rest.start), (None, token.start));
         assert_eq!(Token::decode("bm9uc2Vuc2U").unwrap_err().code, 400);
+    }
+
+    #[test]
+    fn a_token_that_this_server_did_not_write_is_refused() {
+        let whole = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        for (text, is_taken) in [
+            (r#"{"v":"meta.k8s.io/v1","rv":7,"start":"a\u0000"}"#, true),
+            (r#"{"v":"meta.k8s.io/v1","rv":-1,"start":"a"}"#, true),
+            (r#"{"v":"meta.k8s.io/v1","rv":0,"start":"a"}"#, false),
+            (r#"{"v":"meta.k8s.io/v1","rv":-2,"start":"a"}"#, false),
+            (r#"{"v":"meta.k8s.io/v1","rv":7,"start":""}"#, false),
+            (r#"{"v":"meta.k8s.io/v2","rv":7,"start":"a"}"#, false),
+            (r#"{"v":"meta.k8s.io/v1","start":"a"}"#, false),
+            ("[]", false),
+        ] {
+            assert_eq!(Token::decode(&whole(text)).is_ok(), is_taken, "{text}");
+        }
+        let padded = format!("{}==", Token::after("a", 7).encode());
+        assert!(Token::decode(&padded).is_ok(), "clients may pad it");
+        assert_eq!(
+            Token::decode("*").unwrap_err().message,
+            "invalid continue token: continue key is not valid: the continue parameter was not issued by this server"
+        );
     }
 }

@@ -17,7 +17,8 @@ use super::write::{self, Maker};
 use super::{Call, apply, managers};
 
 /// The kinds of patch by media type.
-const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml";
+const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, \
+    application/strategic-merge-patch+json, application/apply-patch+yaml";
 
 /// Custom resources know no strategic merge.
 const ACCEPTED_CUSTOM: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
@@ -190,5 +191,49 @@ mod tests {
             "cannot restore struct from: slice"
         );
         assert_eq!(said("metadata.name is wrong"), "metadata.name is wrong");
+    }
+
+    #[test]
+    fn a_patch_that_cannot_be_applied_says_why_in_the_words_of_its_kind() {
+        let of = schema::catalog::Catalog::builtin().resource("", "v1", "configmaps").unwrap().type_def();
+        let old = serde_json::json!({ "metadata": { "name": "c" }, "data": { "a": "b" } });
+        let object = "of type map[string]interface {}";
+        for (way, patch, code, expected) in [
+            (
+                Way::Merge,
+                "[1]",
+                400,
+                format!("error decoding patch: json: cannot unmarshal array into Go value {object}"),
+            ),
+            (Way::Strategic, "[1]", 400, format!("json: cannot unmarshal array into Go value {object}")),
+            (
+                Way::Merge,
+                "\"x\"",
+                400,
+                format!("error decoding patch: json: cannot unmarshal string into Go value {object}"),
+            ),
+        ] {
+            let status = patched(of, way, &old, &Bytes::from_static(patch.as_bytes())).unwrap_err();
+            assert_eq!((status.code, status.message.as_str()), (code, expected.as_str()), "{patch}");
+        }
+        let merged = patched(of, Way::Merge, &old, &Bytes::from_static(br#"{"data": {"a": null, "c": "d"}}"#)).unwrap();
+        assert_eq!(merged["data"], serde_json::json!({ "c": "d" }));
+        let add = Bytes::from_static(br#"[{"op": "add", "path": "/data/c", "value": "d"}]"#);
+        assert_eq!(patched(of, Way::Json, &old, &add).unwrap()["data"], serde_json::json!({ "a": "b", "c": "d" }));
+    }
+
+    #[test]
+    fn a_patch_does_not_move_an_object() {
+        let old = serde_json::json!({ "metadata": { "name": "a", "namespace": "n" } });
+        for (name, namespace, expected) in [
+            ("a", "n", ""),
+            ("b", "n", "the name of the object (b) does not match the name on the URL (a)"),
+            ("a", "m", "the namespace of the object (m) does not match the namespace on the URL (n)"),
+        ] {
+            let mut new = serde_json::json!({ "metadata": { "name": name, "namespace": namespace } });
+            let told = same_address(&mut new, Some(&old)).err().map_or(String::new(), |status| status.message.clone());
+            assert_eq!(told, expected);
+            assert!(same_address(&mut new, None).is_ok());
+        }
     }
 }

@@ -134,7 +134,8 @@ pub fn watch_encoder(call: &Call<'_, '_>) -> Option<registry::cache::stream::Enc
                 let with_columns = first.swap(false, std::sync::atomic::Ordering::Relaxed);
                 let columns = with_columns.then(|| schema::print::column_values(&resource));
                 let rows = [row(&resource, object, &include, output, clock.now())];
-                json!({ "kind": "Table", "apiVersion": meta_version(output), "metadata": { "resourceVersion": rv }, "columnDefinitions": columns, "rows": rows })
+                json!({ "kind": "Table", "apiVersion": meta_version(output), "metadata": { "resourceVersion": rv },
+                    "columnDefinitions": columns, "rows": rows })
             }
         };
         let bytes = match output.format {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::{Response, StatusCode};
 use model::meta;
+use model::reference::{GroupKind, NamespacedName};
 use registry::status::Status;
 use registry::{forms, negotiate};
 use schema::apply::versions::Versions;
@@ -24,7 +25,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
             .x
             .server
             .objects
-            .read(&call.stored, call.namespace(), &name)
+            .read(&call.stored, NamespacedName { namespace: call.namespace(), name: &name })
             .await?
             .ok_or_else(|| call.not_found(&name))?;
         call.x.weight.add(entry.json.len()).await;
@@ -72,7 +73,7 @@ fn not_negative(name: &str, replicas: i64) -> Result<(), Status> {
         json!(replicas),
         "must be greater than or equal to 0",
     );
-    Err(registry::status::invalid("autoscaling", "Scale", name, vec![error]))
+    Err(registry::status::invalid(GroupKind { group: "autoscaling", kind: "Scale" }, name, vec![error]))
 }
 
 /// Server-side apply of a Scale: who applies it owns the number in the workload, by way of `scale`.
@@ -144,7 +145,8 @@ async fn wish(call: &mut Call<'_, '_>) -> Result<Wish, Status> {
                 .map(Wish::Merge)
                 .map_err(|err| Status::bad_request(format!("error decoding patch: {err}"))),
             _ => Err(Status::unsupported_media_type(
-                "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml",
+                "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, \
+                 application/apply-patch+yaml",
             )),
         };
     }

@@ -34,7 +34,8 @@ pub fn meta_version(output: Output) -> &'static str {
 
 /// An object without all but its metadata.
 pub fn metadata_only(mut object: Value, output: Output) -> Value {
-    json!({ "kind": "PartialObjectMetadata", "apiVersion": meta_version(output), "metadata": object["metadata"].take() })
+    json!({ "kind": "PartialObjectMetadata", "apiVersion": meta_version(output),
+        "metadata": object["metadata"].take() })
 }
 
 /// An object as the row of a Table.

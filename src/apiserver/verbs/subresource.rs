@@ -1,6 +1,7 @@
 //! Subresources that are a part of their object: `status`, `scale` and what the row of the kind names.
 
 use http::{Response, StatusCode};
+use model::reference::NamespacedName;
 use registry::status::Status;
 use wire::Body;
 
@@ -18,7 +19,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
                 .x
                 .server
                 .objects
-                .read(&call.stored, call.namespace(), &name)
+                .read(&call.stored, NamespacedName { namespace: call.namespace(), name: &name })
                 .await?
                 .ok_or_else(|| call.not_found(&name))?;
             present::entry(call, StatusCode::OK, &entry).await

@@ -53,7 +53,7 @@ impl Versions for Forms {
     }
 }
 
-/// What `compute` makes once it has all the forms that it asks for.
+/// The result of `compute` once it has all the forms that it asks for.
 ///
 /// Errors: a conversion webhook failed.
 pub async fn with<T>(

@@ -35,7 +35,7 @@ const LASTS_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Answers with the stream.
 pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let framing = framing(call)?;
-    let kind = call.x.server.objects.cache.kind(&call.stored.group, &call.stored.plural);
+    let kind = call.x.server.objects.cache.kind(call.stored.group_resource());
     let mut filter = list::filter(&call.resource, &kind, call.namespace(), &call.x.query)?;
     let name = &call.x.attributes.name;
     if !name.is_empty() {
@@ -50,7 +50,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let initial_list = query.get("sendInitialEvents").map(|_| query.flag("sendInitialEvents"));
     check_initial(query.text("resourceVersionMatch"), initial_list, bookmarks)?;
     let cache = Arc::clone(&call.x.server.objects.cache);
-    let kind = cache.ready(&call.stored.group, &call.stored.plural).await?;
+    let kind = cache.ready(call.stored.group_resource()).await?;
     if rv.is_none() {
         cache.wait_for_now().await?;
     } else if let Some(n) = rv.filter(|n| *n > cache.seen())
@@ -291,6 +291,47 @@ mod tests {
         let asked = base::url::Query::parse("timeoutSeconds=9223372036854775807").number("timeoutSeconds").unwrap();
         for secs in [u64::try_from(asked).unwrap(), u64::MAX] {
             assert!(ends_after(Duration::from_secs(secs)) > Instant::now());
+        }
+    }
+
+    #[test]
+    fn a_watch_that_begins_with_a_list_says_so_in_full() {
+        for (how, initial_list, bookmarks, expected) in [
+            ("", None, false, ""),
+            ("NotOlderThan", Some(true), true, ""),
+            ("NotOlderThan", Some(false), false, ""),
+            (
+                "",
+                Some(true),
+                true,
+                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to \
+                 NotOlderThan",
+            ),
+            (
+                "Exact",
+                Some(false),
+                true,
+                "resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to \
+                 NotOlderThan",
+            ),
+            (
+                "NotOlderThan",
+                Some(true),
+                false,
+                "sendInitialEvents: Forbidden: sendInitialEvents requires setting allowWatchBookmarks to true",
+            ),
+            (
+                "Exact",
+                None,
+                true,
+                "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless \
+                 sendInitialEvents is \
+                 provided",
+            ),
+        ] {
+            let told = check_initial(how, initial_list, bookmarks).err().map(|status| status.message.clone());
+            let whole = format!("ListOptions.meta.k8s.io \"\" is invalid: {expected}");
+            assert_eq!(told, (!expected.is_empty()).then_some(whole), "{how} {initial_list:?}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Changing one object in the store: read, change, judge, compare and put; again if somebody was faster.
 
 use model::meta;
+use model::reference::{GroupKind, NamespacedName};
 use registry::attributes::Attributes;
 use registry::conversion;
 use registry::status::{Cause, Status};
@@ -78,7 +79,8 @@ pub async fn update(
     let dry_run = call.dry_run()?;
     let mut again = Again::new(&call.x.server.objects.rng);
     loop {
-        let old = call.x.server.objects.read(&call.stored, call.namespace(), name).await?;
+        let old =
+            call.x.server.objects.read(&call.stored, NamespacedName { namespace: call.namespace(), name }).await?;
         let Some(old) = old else {
             if !create {
                 return Err(call.not_found(name));
@@ -110,7 +112,15 @@ pub async fn update(
             managers::track(call, manager, Some(&old), &mut new).await?;
         }
         if ends(&call.stored, &new, &old) {
-            if dry_run || call.x.server.objects.remove(&call.stored, call.namespace(), name, rv).await?.is_some() {
+            if dry_run
+                || call
+                    .x
+                    .server
+                    .objects
+                    .remove(&call.stored, NamespacedName { namespace: call.namespace(), name }, rv)
+                    .await?
+                    .is_some()
+            {
                 return Ok(Written::Deleted(new));
             }
         } else if dry_run || unchanged(&new, &old) {
@@ -126,13 +136,15 @@ pub async fn update(
     }
 }
 
-/// Whoever creates an object by an update or an apply needs the right to create it as well.
+/// A client that creates an object by an update or an apply needs the right to create it as well.
 ///
 /// Errors: 403. Spec: `withAuthorization` of upstream's apiserver/pkg/endpoints/handlers/update.go (v1.36.2); asked
 /// earlier than there, before any plugin of admission.
 async fn may_create(call: &Call<'_, '_>, name: &str) -> Result<(), Status> {
-    let attributes =
-        Attributes { verb: "create".to_owned(), ..attributes_for(&call.x.attributes, name, call.namespace()) };
+    let attributes = Attributes {
+        verb: "create".to_owned(),
+        ..attributes_for(&call.x.attributes, NamespacedName { namespace: call.namespace(), name })
+    };
     call.x.server.access.require(&attributes).await
 }
 
@@ -143,7 +155,7 @@ fn unversioned(resource: &Resource, name: &str) -> Status {
         message: "Invalid value: 0: must be specified for an update".to_owned(),
         field: "metadata.resourceVersion".to_owned(),
     };
-    Status::invalid(&resource.group, &resource.plural, name, vec![cause])
+    Status::invalid(GroupKind { group: &resource.group, kind: &resource.plural }, name, vec![cause])
 }
 
 /// Checks the version that the client may have sent, and the uid if it sent the whole object: a patch of it is refused
@@ -152,13 +164,13 @@ fn unmoved(resource: &Resource, name: &str, new: &Value, old: &Value, is_update:
     let (sent, have) = (meta::uid(new), meta::uid(old));
     if is_update && !sent.is_empty() && sent != have {
         let why = format!("Precondition failed: UID in precondition: {sent}, UID in object meta: {have}");
-        return Err(Status::conflict(&resource.group, &resource.plural, name, &why));
+        return Err(Status::conflict(resource.group_resource(), name, &why));
     }
     let (sent, have) = (meta::resource_version(new), meta::resource_version(old));
     if sent.is_empty() || sent == "0" || sent == have {
         Ok(())
     } else {
-        Err(Status::modified(&resource.group, &resource.plural, name))
+        Err(Status::modified(resource.group_resource(), name))
     }
 }
 

@@ -9,6 +9,7 @@ mod controllers;
 mod notation;
 
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use registry::lookup::Lookup;
 use serde_json::{Value, json};
 
@@ -86,7 +87,10 @@ pub fn role(name: &str) -> Value {
 pub fn plan(lookup: &dyn Lookup) -> Vec<Write> {
     let mut writes = Vec::new();
     for (group, resource, want) in objects() {
-        let stored = lookup.get(group, resource, meta::namespace(&want), meta::name(&want));
+        let stored = lookup.get(
+            GroupResource { group, resource },
+            NamespacedName { namespace: meta::namespace(&want), name: meta::name(&want) },
+        );
         match stored {
             None => writes.push(Write { group, resource, object: want, exists: false }),
             Some(have) if group == RBAC => {

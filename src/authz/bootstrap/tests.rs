@@ -1,5 +1,6 @@
 //! Bootstrap objects against upstream's published ones, and what a second start does.
 
+use model::reference::{GroupResource, NamespacedName};
 use registry::memory::Objects;
 
 use super::*;
@@ -9,20 +10,23 @@ fn a_second_start_writes_nothing_and_keeps_what_people_added() {
     let mut stored = Objects::default();
     for write in plan(&stored) {
         assert!(!write.exists);
-        stored.put(write.group, write.resource, write.object);
+        stored.put(GroupResource { group: write.group, resource: write.resource }, write.object);
     }
     assert_eq!(plan(&stored), []);
 
-    let mut role = (*stored.get(RBAC, "clusterroles", "", "system:node").unwrap()).clone();
+    let mut role = (*stored
+        .get(GroupResource { group: RBAC, resource: "clusterroles" }, NamespacedName::cluster("system:node"))
+        .unwrap())
+    .clone();
     role["rules"] = json!([{"apiGroups": ["own.example"], "resources": ["x"], "verbs": ["get"]}]);
-    stored.put(RBAC, "clusterroles", role.clone());
+    stored.put(GroupResource { group: RBAC, resource: "clusterroles" }, role.clone());
     let writes = plan(&stored);
     assert_eq!(writes.len(), 1);
     assert_eq!(writes[0].object["rules"][0]["apiGroups"][0], "own.example");
     assert!(writes[0].object["rules"].as_array().unwrap().len() > 20);
 
     role["metadata"]["annotations"]["rbac.authorization.kubernetes.io/autoupdate"] = json!("false");
-    stored.put(RBAC, "clusterroles", role);
+    stored.put(GroupResource { group: RBAC, resource: "clusterroles" }, role);
     assert_eq!(plan(&stored), []);
 }
 

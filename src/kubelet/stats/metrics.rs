@@ -2,9 +2,9 @@
 //! `/metrics/probes`.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
+use base::exposition::{Kind, Metric, Page};
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
@@ -20,28 +20,6 @@ use crate::pods::observed::State;
 use crate::pods::snapshot::Snapshot;
 use crate::runtime::cri::CriError;
 use crate::volumes;
-
-/// A page of metrics in Prometheus's text format.
-#[derive(Default)]
-struct Page(String);
-
-impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _never_fails = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    fn value(&mut self, name: &str, labels: &[(&str, &str)], value: impl std::fmt::Display) {
-        let quoted = |text: &str| text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let list: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{}\"", quoted(value))).collect();
-        let labels = if list.is_empty() { String::new() } else { format!("{{{}}}", list.join(",")) };
-        let _never_fails = writeln!(self.0, "{name}{labels} {value}");
-    }
-
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
-        self.head(name, kind, help);
-        self.value(name, &[], value);
-    }
-}
 
 fn secs(nanos: u64) -> String {
     format!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000)
@@ -60,36 +38,37 @@ fn names(used: &PodUse) -> (&str, &str) {
 pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriError> {
     let all = look(node, pods).await?;
     let mut page = Page::default();
-    let each = |page: &mut Page,
-                name: &str,
-                kind: &str,
-                help: &str,
-                of: &dyn Fn(&PodUse, &cri::ContainerStats) -> Option<String>| {
-        page.head(name, kind, help);
-        for used in &all {
-            let (ns, pod) = names(used);
-            for stats in &used.containers {
-                if let Some(value) = of(used, stats) {
-                    page.value(name, &[("container", &name_of(stats)), ("namespace", ns), ("pod", pod)], value);
+    let each =
+        |page: &mut Page, kind: Kind, metric: Metric, of: &dyn Fn(&PodUse, &cri::ContainerStats) -> Option<String>| {
+            let mut family = page.family(kind, metric);
+            for used in &all {
+                let (ns, pod) = names(used);
+                for stats in &used.containers {
+                    if let Some(value) = of(used, stats) {
+                        family.sample(&[("container", &name_of(stats)), ("namespace", ns), ("pod", pod)], value);
+                    }
                 }
             }
-        }
-    };
+        };
     let cpu = |_: &PodUse, s: &cri::ContainerStats| number(&s.cpu.as_ref()?.usage_core_nano_seconds).map(secs);
     each(
         &mut page,
-        "container_cpu_usage_seconds_total",
-        "counter",
-        "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
+        Kind::Counter,
+        Metric {
+            name: "container_cpu_usage_seconds_total",
+            help: "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
+        },
         &cpu,
     );
     let memory =
         |_: &PodUse, s: &cri::ContainerStats| number(&s.memory.as_ref()?.working_set_bytes).map(|n| n.to_string());
     each(
         &mut page,
-        "container_memory_working_set_bytes",
-        "gauge",
-        "[STABLE] Current working set of the container in bytes",
+        Kind::Gauge,
+        Metric {
+            name: "container_memory_working_set_bytes",
+            help: "[STABLE] Current working set of the container in bytes",
+        },
         &memory,
     );
     let began = |u: &PodUse, s: &cri::ContainerStats| {
@@ -97,47 +76,62 @@ pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriErro
     };
     each(
         &mut page,
-        "container_start_time_seconds",
-        "gauge",
-        "[STABLE] Start time of the container since unix epoch in seconds",
+        Kind::Gauge,
+        Metric {
+            name: "container_start_time_seconds",
+            help: "[STABLE] Start time of the container since unix epoch in seconds",
+        },
         &began,
     );
     node_and_pods(&mut page, node, &all);
-    page.one(
-        "resource_scrape_error",
-        "gauge",
-        "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
+    page.single(
+        Kind::Gauge,
+        Metric {
+            name: "resource_scrape_error",
+            help: "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
+        },
         0,
     );
-    Ok(page.0)
+    Ok(page.into_text())
 }
 
 /// The node's and each pod's part of the page.
 fn node_and_pods(page: &mut Page, node: &Node, all: &[PodUse]) {
-    page.one(
-        "node_cpu_usage_seconds_total",
-        "counter",
-        "[STABLE] Cumulative cpu time consumed by the node in core-seconds",
+    page.single(
+        Kind::Counter,
+        Metric {
+            name: "node_cpu_usage_seconds_total",
+            help: "[STABLE] Cumulative cpu time consumed by the node in core-seconds",
+        },
         secs(cpu_nanos()),
     );
     let used = node.machine.memory - memory_available();
-    page.one("node_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the node in bytes", used);
-    page.head(
-        "pod_cpu_usage_seconds_total",
-        "counter",
-        "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
+    page.single(
+        Kind::Gauge,
+        Metric { name: "node_memory_working_set_bytes", help: "[STABLE] Current working set of the node in bytes" },
+        used,
+    );
+    let mut family = page.family(
+        Kind::Counter,
+        Metric {
+            name: "pod_cpu_usage_seconds_total",
+            help: "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
+        },
     );
     for used in all {
         let (ns, pod) = names(used);
         if let Some(nanos) = used.usage.cpu_nanos {
-            page.value("pod_cpu_usage_seconds_total", &[("namespace", ns), ("pod", pod)], secs(nanos));
+            family.sample(&[("namespace", ns), ("pod", pod)], secs(nanos));
         }
     }
-    page.head("pod_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the pod in bytes");
+    let mut family = page.family(
+        Kind::Gauge,
+        Metric { name: "pod_memory_working_set_bytes", help: "[STABLE] Current working set of the pod in bytes" },
+    );
     for used in all {
         let (ns, pod) = names(used);
         if let Some(bytes) = used.usage.working_set {
-            page.value("pod_memory_working_set_bytes", &[("namespace", ns), ("pod", pod)], bytes);
+            family.sample(&[("namespace", ns), ("pod", pod)], bytes);
         }
     }
 }
@@ -147,35 +141,37 @@ fn since_epoch(at: Timestamp) -> String {
 }
 
 /// One of cAdvisor's measures of a container: name, kind, help and where it is found.
-type Measure = (&'static str, &'static str, &'static str, Found);
+type Measure = (&'static str, Kind, &'static str, Found);
 
 /// Where a measure is found, in a container's figures or in those of the file system that its layer lies on.
 type Found = fn(&cri::ContainerStats, Option<&Disk>) -> Option<String>;
 
 const MEASURES: [Measure; 7] = [
-    ("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.", |s, _| {
+    ("container_cpu_usage_seconds_total", Kind::Counter, "Cumulative cpu time consumed in seconds.", |s, _| {
         number(&s.cpu.as_ref()?.usage_core_nano_seconds).map(secs)
     }),
     (
         "container_memory_usage_bytes",
-        "gauge",
+        Kind::Gauge,
         "Current memory usage in bytes, including all memory regardless of when it was accessed",
         |s, _| number(&s.memory.as_ref()?.usage_bytes).map(|n| n.to_string()),
     ),
-    ("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", |s, _| {
+    ("container_memory_working_set_bytes", Kind::Gauge, "Current working set in bytes.", |s, _| {
         number(&s.memory.as_ref()?.working_set_bytes).map(|n| n.to_string())
     }),
-    ("container_memory_rss", "gauge", "Size of RSS in bytes.", |s, _| {
+    ("container_memory_rss", Kind::Gauge, "Size of RSS in bytes.", |s, _| {
         number(&s.memory.as_ref()?.rss_bytes).map(|n| n.to_string())
     }),
     (
         "container_fs_usage_bytes",
-        "gauge",
+        Kind::Gauge,
         "Number of bytes that are consumed by the container on this filesystem.",
         |s, _| number(&s.writable_layer.as_ref()?.used_bytes).map(|n| n.to_string()),
     ),
-    ("container_fs_inodes_free", "gauge", "Number of available Inodes", |_, disk| Some(disk?.inodes_free.to_string())),
-    ("container_fs_inodes_total", "gauge", "Number of Inodes", |_, disk| Some(disk?.inodes.to_string())),
+    ("container_fs_inodes_free", Kind::Gauge, "Number of available Inodes", |_, disk| {
+        Some(disk?.inodes_free.to_string())
+    }),
+    ("container_fs_inodes_total", Kind::Gauge, "Number of Inodes", |_, disk| Some(disk?.inodes.to_string())),
 ];
 
 /// `/metrics/cadvisor`.
@@ -183,7 +179,7 @@ pub(crate) async fn cadvisor(node: &Node, pods: &Pods) -> Result<String, CriErro
     let all = look(node, pods).await?;
     let (mut page, disk) = (Page::default(), node.disks.of_images());
     for (name, kind, help, of) in MEASURES {
-        page.head(name, kind, help);
+        let mut family = page.family(kind, Metric { name, help });
         for used in &all {
             let (ns, pod) = names(used);
             for stats in &used.containers {
@@ -201,16 +197,24 @@ pub(crate) async fn cadvisor(node: &Node, pods: &Pods) -> Result<String, CriErro
                     labels.insert(1, ("cpu", "total"));
                 }
                 if let Some(value) = of(stats, disk.as_ref()) {
-                    page.value(name, &labels, value);
+                    family.sample(&labels, value);
                 }
             }
         }
     }
     pod_measures(&mut page, &all);
     spec_measures(&mut page, &all);
-    page.one("machine_cpu_cores", "gauge", "Number of logical CPU cores.", node.machine.cpus);
-    page.one("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.", node.machine.memory);
-    Ok(page.0)
+    page.single(
+        Kind::Gauge,
+        Metric { name: "machine_cpu_cores", help: "Number of logical CPU cores." },
+        node.machine.cpus,
+    );
+    page.single(
+        Kind::Gauge,
+        Metric { name: "machine_memory_bytes", help: "Amount of memory installed on the machine." },
+        node.machine.memory,
+    );
+    Ok(page.into_text())
 }
 
 fn pod_measures(page: &mut Page, all: &[PodUse]) {
@@ -225,57 +229,61 @@ fn pod_measures(page: &mut Page, all: &[PodUse]) {
         }),
     ];
     for (name, help, of) in counters {
-        page.head(name, "counter", help);
+        let mut family = page.family(Kind::Counter, Metric { name, help });
         for used in all {
             let (ns, pod) = names(used);
             for interface in &used.interfaces {
-                page.value(
-                    name,
+                family.sample(
                     &[("container", ""), ("interface", &interface.name), ("namespace", ns), ("pod", pod)],
                     of(interface),
                 );
             }
         }
     }
-    let groups: [(&str, &str, &str, fn(&super::Usage) -> Option<u64>); 3] = [
-        ("container_processes", "gauge", "Number of processes running inside the container.", |u| u.pids),
-        ("container_cpu_cfs_periods_total", "counter", "Number of elapsed enforcement period intervals.", |u| {
+    let groups: [(&str, Kind, &str, fn(&super::Usage) -> Option<u64>); 3] = [
+        ("container_processes", Kind::Gauge, "Number of processes running inside the container.", |u| u.pids),
+        ("container_cpu_cfs_periods_total", Kind::Counter, "Number of elapsed enforcement period intervals.", |u| {
             u.periods
         }),
-        ("container_cpu_cfs_throttled_periods_total", "counter", "Number of throttled period intervals.", |u| {
+        ("container_cpu_cfs_throttled_periods_total", Kind::Counter, "Number of throttled period intervals.", |u| {
             u.throttled_periods
         }),
     ];
     for (name, kind, help, of) in groups {
-        page.head(name, kind, help);
+        let mut family = page.family(kind, Metric { name, help });
         for used in all {
             let (ns, pod) = names(used);
             if let Some(value) = of(&used.usage) {
-                page.value(name, &[("container", ""), ("namespace", ns), ("pod", pod)], value);
+                family.sample(&[("container", ""), ("namespace", ns), ("pod", pod)], value);
             }
         }
     }
 }
 
 fn spec_measures(page: &mut Page, all: &[PodUse]) {
-    page.head("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds.");
+    let mut family = page.family(
+        Kind::Gauge,
+        Metric {
+            name: "container_start_time_seconds",
+            help: "Start time of the container since unix epoch in seconds.",
+        },
+    );
     for used in all {
         let (ns, pod) = names(used);
         for seen in used.snapshot.observed.running() {
             let labels = [("container", seen.name.as_str()), ("id", &seen.id), ("namespace", ns), ("pod", pod)];
-            page.value("container_start_time_seconds", &labels, since_epoch(seen.started_at));
+            family.sample(&labels, since_epoch(seen.started_at));
         }
     }
-    page.head("container_spec_memory_limit_bytes", "gauge", "Memory limit for the container.");
+    let mut family = page.family(
+        Kind::Gauge,
+        Metric { name: "container_spec_memory_limit_bytes", help: "Memory limit for the container." },
+    );
     for used in all {
         let (ns, pod) = names(used);
         for (container, _) in crate::container::all(&used.pod) {
             let limit = crate::cgroups::limits::limit(container.resources.as_ref(), "memory").map_or(0, |q| q.value());
-            page.value(
-                "container_spec_memory_limit_bytes",
-                &[("container", &container.name), ("namespace", ns), ("pod", pod)],
-                limit,
-            );
+            family.sample(&[("container", &container.name), ("namespace", ns), ("pod", pod)], limit);
         }
     }
 }
@@ -283,20 +291,38 @@ fn spec_measures(page: &mut Page, all: &[PodUse]) {
 /// `/metrics`: the kubelet of itself.
 pub(crate) async fn own(node: &Node, pods: &Pods, version: &str) -> String {
     let mut page = Page::default();
-    page.head("kubernetes_build_info", "gauge", "[ALPHA] A metric with a constant '1' value labeled by version.");
-    page.value("kubernetes_build_info", &[("git_version", version), ("major", "1"), ("minor", "36")], 1);
-    page.head("kubelet_node_name", "gauge", "[ALPHA] The node's name. The count is always 1.");
-    page.value("kubelet_node_name", &[("node", &node.config.node_name)], 1);
+    let mut family = page.family(
+        Kind::Gauge,
+        Metric {
+            name: "kubernetes_build_info",
+            help: "[ALPHA] A metric with a constant '1' value labeled by version.",
+        },
+    );
+    family.sample(&[("git_version", version), ("major", "1"), ("minor", "36")], 1);
+    let mut family = page.family(
+        Kind::Gauge,
+        Metric { name: "kubelet_node_name", help: "[ALPHA] The node's name. The count is always 1." },
+    );
+    family.sample(&[("node", &node.config.node_name)], 1);
     let all = pods.all();
     let running = all.iter().filter(|(_, s)| s.observed.sandbox().is_some()).count();
-    page.one("kubelet_running_pods", "gauge", "[BETA] Number of pods that have a running pod sandbox", running);
-    page.one(
-        "kubelet_desired_pods",
-        "gauge",
-        "[ALPHA] The number of pods the kubelet is being instructed to run.",
+    page.single(
+        Kind::Gauge,
+        Metric { name: "kubelet_running_pods", help: "[BETA] Number of pods that have a running pod sandbox" },
+        running,
+    );
+    page.single(
+        Kind::Gauge,
+        Metric {
+            name: "kubelet_desired_pods",
+            help: "[ALPHA] The number of pods the kubelet is being instructed to run.",
+        },
         all.len(),
     );
-    page.head("kubelet_running_containers", "gauge", "[BETA] Number of containers currently running");
+    let mut family = page.family(
+        Kind::Gauge,
+        Metric { name: "kubelet_running_containers", help: "[BETA] Number of containers currently running" },
+    );
     for (name, state) in [
         ("created", State::Created),
         ("exited", State::Exited),
@@ -304,23 +330,30 @@ pub(crate) async fn own(node: &Node, pods: &Pods, version: &str) -> String {
         ("unknown", State::Unknown),
     ] {
         let n = all.iter().flat_map(|(_, s)| &s.observed.containers).filter(|c| c.state == state).count();
-        page.value("kubelet_running_containers", &[("container_state", name)], n);
+        family.sample(&[("container_state", name)], n);
     }
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok());
-    page.one("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", kib.unwrap_or(0) * 1024);
+    page.single(
+        Kind::Gauge,
+        Metric { name: "process_resident_memory_bytes", help: "Resident memory size in bytes." },
+        kib.unwrap_or(0) * 1024,
+    );
     let fds = std::fs::read_dir("/proc/self/fd").map_or(0, |d| d.count());
-    page.one("process_open_fds", "gauge", "Number of open file descriptors.", fds);
-    page.one(
-        "machine_boot_time_seconds",
-        "gauge",
-        "Start of the machine since unix epoch in seconds.",
+    page.single(Kind::Gauge, Metric { name: "process_open_fds", help: "Number of open file descriptors." }, fds);
+    page.single(
+        Kind::Gauge,
+        Metric { name: "machine_boot_time_seconds", help: "Start of the machine since unix epoch in seconds." },
         boot_time().map_or(0, Timestamp::as_second),
     );
-    page.one("machine_memory_free_bytes", "gauge", "Free memory of the machine.", meminfo("MemFree:"));
+    page.single(
+        Kind::Gauge,
+        Metric { name: "machine_memory_free_bytes", help: "Free memory of the machine." },
+        meminfo("MemFree:"),
+    );
     claims(node, &mut page, &all).await;
-    page.0.push_str(&base::metrics::render_those("kubelet_"));
-    page.0
+    page.append(&base::metrics::render_those("kubelet_"));
+    page.into_text()
 }
 
 /// One measure of a claim's file system: name, help and where it is found.
@@ -355,9 +388,9 @@ async fn claims(node: &Node, page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
         }
     }
     for (name, help, of) in CLAIM_MEASURES {
-        page.head(name, "gauge", help);
+        let mut family = page.family(Kind::Gauge, Metric { name, help });
         for ((ns, claim), disk) in &disks {
-            page.value(name, &[("namespace", ns), ("persistentvolumeclaim", claim)], of(disk));
+            family.sample(&[("namespace", ns), ("persistentvolumeclaim", claim)], of(disk));
         }
     }
 }
@@ -365,10 +398,12 @@ async fn claims(node: &Node, page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
 /// `/metrics/probes`.
 pub(crate) fn probes(stats: &Counters) -> String {
     let mut page = Page::default();
-    page.head(
-        "prober_probe_total",
-        "counter",
-        "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.",
+    let mut family = page.family(
+        Kind::Counter,
+        Metric {
+            name: "prober_probe_total",
+            help: "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.",
+        },
     );
     for (key, n) in stats.probes.0.lock().iter() {
         let [ns, pod, uid, container, kind, result] = key;
@@ -380,9 +415,9 @@ pub(crate) fn probes(stats: &Counters) -> String {
             ("probe_type", kind),
             ("result", result),
         ];
-        page.value("prober_probe_total", &labels.map(|(k, v)| (k, v.as_str())), n);
+        family.sample(&labels.map(|(k, v)| (k, v.as_str())), n);
     }
-    page.0
+    page.into_text()
 }
 
 #[cfg(test)]
@@ -401,10 +436,69 @@ mod tests {
     }
 
     #[test]
-    fn values_of_labels_are_quoted() {
+    fn the_pages_are_the_same_to_the_letter() {
+        let stats = Counters::default();
+        stats.probes.count(["default", "web", "u", "app", "Liveness", "successful"].map(str::to_owned));
+        let labels = "container=\"app\",namespace=\"default\",pod=\"web\",pod_uid=\"u\",probe_type=\"Liveness\"";
+        let expected = [
+            "# HELP prober_probe_total [BETA] Cumulative number of a liveness, readiness or startup probe for a \
+             container by result.",
+            "# TYPE prober_probe_total counter",
+            &format!("prober_probe_total{{{labels},result=\"successful\"}} 1"),
+        ];
+        assert_eq!(probes(&stats).lines().collect::<Vec<_>>(), expected);
+
         let mut page = Page::default();
-        page.value("m", &[("a", "x\"y\n")], 1);
-        assert_eq!(page.0, "m{a=\"x\\\"y\\n\"} 1\n");
+        page.single(Kind::Gauge, Metric { name: "machine_cpu_cores", help: "Number of logical CPU cores." }, 4);
+        pod_measures(&mut page, &[one_pod()]);
+        let pod = "namespace=\"default\",pod=\"web\"";
+        let network = format!("container=\"\",interface=\"eth0\",{pod}");
+        let expected = [
+            "# HELP machine_cpu_cores Number of logical CPU cores.",
+            "# TYPE machine_cpu_cores gauge",
+            "machine_cpu_cores 4",
+            "# HELP container_network_receive_bytes_total Cumulative count of bytes received",
+            "# TYPE container_network_receive_bytes_total counter",
+            &format!("container_network_receive_bytes_total{{{network}}} 1"),
+            "# HELP container_network_receive_errors_total Cumulative count of errors encountered while receiving",
+            "# TYPE container_network_receive_errors_total counter",
+            &format!("container_network_receive_errors_total{{{network}}} 2"),
+            "# HELP container_network_transmit_bytes_total Cumulative count of bytes transmitted",
+            "# TYPE container_network_transmit_bytes_total counter",
+            &format!("container_network_transmit_bytes_total{{{network}}} 3"),
+            "# HELP container_network_transmit_errors_total Cumulative count of errors encountered while transmitting",
+            "# TYPE container_network_transmit_errors_total counter",
+            &format!("container_network_transmit_errors_total{{{network}}} 4"),
+            "# HELP container_processes Number of processes running inside the container.",
+            "# TYPE container_processes gauge",
+            &format!("container_processes{{container=\"\",{pod}}} 5"),
+            "# HELP container_cpu_cfs_periods_total Number of elapsed enforcement period intervals.",
+            "# TYPE container_cpu_cfs_periods_total counter",
+            "# HELP container_cpu_cfs_throttled_periods_total Number of throttled period intervals.",
+            "# TYPE container_cpu_cfs_throttled_periods_total counter",
+        ];
+        assert_eq!(page.into_text().lines().collect::<Vec<_>>(), expected);
+    }
+
+    /// A pod of which the network and the number of processes are known.
+    fn one_pod() -> PodUse {
+        let mut pod = Pod::default();
+        pod.metadata.namespace = Some("default".to_owned());
+        pod.metadata.name = Some("web".to_owned());
+        let eth0 =
+            super::super::Interface { name: "eth0".to_owned(), rx_bytes: 1, rx_errors: 2, tx_bytes: 3, tx_errors: 4 };
+        PodUse {
+            pod: Arc::new(pod),
+            snapshot: Snapshot::default(),
+            usage: super::super::Usage { pids: Some(5), ..Default::default() },
+            interfaces: vec![eth0],
+            containers: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn seconds_have_nine_digits_behind_the_point() {
         assert_eq!(secs(1_500_000_000), "1.500000000");
+        assert_eq!((secs(0), secs(7)), ("0.000000000".to_owned(), "0.000000007".to_owned()));
     }
 }

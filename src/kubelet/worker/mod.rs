@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
-use base::metrics::Metric;
+use base::exposition::Metric;
 use base::sync::Mutex;
 use base::time::Stopwatch;
 use jiff::{SignedDuration, Timestamp};

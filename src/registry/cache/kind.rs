@@ -7,6 +7,7 @@ use std::sync::Arc;
 use base::chain::Chain;
 use base::limits;
 use base::sync::{Mutex, MutexGuard};
+use model::reference::NamespacedName;
 use store::{Event, EventKind, KeyValue};
 use tokio::sync::{mpsc, watch};
 use tracing::error;
@@ -56,7 +57,7 @@ enum Phase {
 struct Sink {
     filter: Arc<Filter>,
     events: mpsc::Sender<Delivery>,
-    /// What the changes cost that may still wait in the channel, oldest first, and all of them together.
+    /// The cost of the changes that may still wait in the channel, oldest first, and all of them together.
     costs: VecDeque<usize>,
     cost: usize,
 }
@@ -287,7 +288,7 @@ impl Kind {
         Some((state.ring.range(start..).cloned().collect(), state.newest))
     }
 
-    /// What has changed in a namespace after `rv`, or all its objects if that is too long ago; the objects of some
+    /// The changes in a namespace after `rv`, or all its objects if that is too long ago; the objects of some
     /// names; the revision of all that. `None`: the cache has to be filled first.
     pub fn since(
         &self,
@@ -299,7 +300,10 @@ impl Kind {
         if !matches!(state.phase, Phase::Ready) {
             return None;
         }
-        let named = names.iter().map(|name| state.items.get(keys::local(namespace, name).as_str()).cloned()).collect();
+        let named = names
+            .iter()
+            .map(|name| state.items.get(keys::local(NamespacedName { namespace, name }).as_str()).cloned())
+            .collect();
         let news = match rv.filter(|rv| (state.floor..=state.newest).contains(rv)) {
             Some(rv) => {
                 let start = state.ring.partition_point(|change| change.rv <= rv);

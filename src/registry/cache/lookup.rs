@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::chain::Chain;
+use model::reference::{GroupResource, NamespacedName};
 use serde_json::Value;
 use tokio::sync::watch;
 use tracing::warn;
@@ -15,51 +16,52 @@ use crate::status::Status;
 
 #[async_trait]
 impl Lookup for Cache {
-    async fn load(&self, group: &str, resource: &str) {
-        if let Err(err) = self.ready(group, resource).await {
+    async fn load(&self, of: GroupResource<'_>) {
+        if let Err(err) = self.ready(of).await {
+            let GroupResource { group, resource } = of;
             warn!(group, resource, err = %Chain(&err), "cannot fill the cache");
         }
     }
 
-    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        self.kind(group, resource).get(&keys::local(namespace, name)).map(|e| Arc::new(e.value()))
+    fn get(&self, of: GroupResource<'_>, named: NamespacedName<'_>) -> Option<Arc<Value>> {
+        self.kind(of).get(&keys::local(named)).map(|e| Arc::new(e.value()))
     }
 
-    async fn sure(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        self.load(group, resource).await;
-        if let Some(found) = self.get(group, resource, namespace, name) {
+    async fn sure(&self, of: GroupResource<'_>, named: NamespacedName<'_>) -> Option<Arc<Value>> {
+        self.load(of).await;
+        if let Some(found) = self.get(of, named) {
             return Some(found);
         }
         if let Err(err) = self.wait_for_now().await {
+            let GroupResource { group, resource } = of;
             warn!(group, resource, err = %Chain(&err), "cannot bring the cache up to date");
         }
-        self.get(group, resource, namespace, name)
+        self.get(of, named)
     }
 
-    fn list(&self, group: &str, resource: &str, namespace: Option<&str>) -> Vec<Arc<Value>> {
-        self.kind(group, resource).snapshot(namespace).items.iter().map(|e| Arc::new(e.value())).collect()
+    fn list(&self, of: GroupResource<'_>, namespace: Option<&str>) -> Vec<Arc<Value>> {
+        self.kind(of).snapshot(namespace).items.iter().map(|e| Arc::new(e.value())).collect()
     }
 
     fn since(
         &self,
-        group: &str,
-        resource: &str,
+        of: GroupResource<'_>,
         namespace: &str,
         mark: Option<&Mark>,
         names: &[&str],
     ) -> Result<Since, Status> {
-        let kind = self.kind(group, resource);
+        let kind = self.kind(of);
         let revision = mark.filter(|mark| std::ptr::eq(mark.kind.as_ptr(), &*kind)).map(|mark| mark.revision);
         let (news, named, newest) = kind.since(namespace, revision, names).ok_or(store::error::Error::TimedOut)?;
         Ok(Since { mark: Some(Mark { kind: Arc::downgrade(&kind), revision: newest }), news, named })
     }
 
-    fn count(&self, group: &str, resource: &str) -> usize {
-        self.known(group, resource).map_or(0, |kind| kind.len())
+    fn count(&self, of: GroupResource<'_>) -> usize {
+        self.known(of).map_or(0, |kind| kind.len())
     }
 
-    fn changed(&self, group: &str, resource: &str) -> watch::Receiver<u64> {
-        self.kind(group, resource).changed()
+    fn changed(&self, of: GroupResource<'_>) -> watch::Receiver<u64> {
+        self.kind(of).changed()
     }
 }
 
@@ -86,16 +88,31 @@ mod tests {
         };
         let storage: Arc<dyn store::Storage> = store::store::Store::open(config, &group).await.unwrap();
         let cache = Cache::start(Arc::clone(&storage), Arc::new(Catalogs::default()), &group);
-        cache.load("", "serviceaccounts").await;
+        cache.load(GroupResource::core("serviceaccounts")).await;
         for n in 0..100 {
             let name = format!("sa{n}");
-            assert!(cache.sure("", "serviceaccounts", "a", &name).await.is_none());
+            assert!(
+                cache
+                    .sure(GroupResource::core("serviceaccounts"), NamespacedName { namespace: "a", name: &name })
+                    .await
+                    .is_none()
+            );
             // As another server would write it: nothing tells this one's cache but the store.
-            let value = serde_json::json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, "namespace": "a"}});
-            let key = Bytes::from(keys::object("", "serviceaccounts", "a", &name));
+            let metadata = serde_json::json!({"name": name, "namespace": "a"});
+            let value = serde_json::json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata});
+            let key = Bytes::from(keys::object(
+                GroupResource::core("serviceaccounts"),
+                NamespacedName { namespace: "a", name: &name },
+            ));
             let put = Op::Put { key, value: value.to_string().into(), lease: 0, prev_kv: false };
             storage.txn(Txn { success: vec![put], ..Txn::default() }).await.unwrap();
-            assert!(cache.sure("", "serviceaccounts", "a", &name).await.is_some(), "{name}");
+            assert!(
+                cache
+                    .sure(GroupResource::core("serviceaccounts"), NamespacedName { namespace: "a", name: &name })
+                    .await
+                    .is_some(),
+                "{name}"
+            );
         }
         group.shutdown().await;
     }

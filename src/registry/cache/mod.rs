@@ -18,6 +18,7 @@ use base::chain::Chain;
 use base::limits;
 use base::sync::RwLock;
 use base::task::Group;
+use model::reference::GroupResource;
 use store::{Event, RangeReply, RangeRequest, Revision, Storage, WatchRequest};
 use tokio::sync::watch;
 use tracing::warn;
@@ -34,6 +35,10 @@ const REOPEN_PAUSE: Duration = Duration::from_millis(200);
 
 /// Group and plural name.
 type ResourceKey = (String, String);
+
+fn key_of(of: GroupResource<'_>) -> ResourceKey {
+    (of.group.to_owned(), of.resource.to_owned())
+}
 
 /// All resources' caches.
 pub struct Cache {
@@ -107,8 +112,9 @@ impl Cache {
     /// Fills again what was filled before the watch of the store ended; tries until it is.
     async fn fill_again(&self, kinds: &BTreeSet<ResourceKey>) {
         for (group, plural) in kinds {
-            while self.known(group, plural).is_some() {
-                match self.ready(group, plural).await {
+            let of = GroupResource { group, resource: plural };
+            while self.known(of).is_some() {
+                match self.ready(of).await {
                     Ok(_) => break,
                     Err(err) => warn!(group, plural, err = %Chain(&err), "cannot fill the cache again"),
                 }
@@ -121,8 +127,8 @@ impl Cache {
         let mut by_kind: Vec<(Arc<Kind>, Vec<&Event>)> = Vec::new();
         for event in events {
             let Ok(key) = std::str::from_utf8(&event.kv.key) else { continue };
-            let Some((group, plural, _)) = keys::parse(key) else { continue };
-            let Some(kind) = self.known(group, plural) else { continue };
+            let Some((group, resource, _)) = keys::parse(key) else { continue };
+            let Some(kind) = self.known(GroupResource { group, resource }) else { continue };
             match by_kind.iter_mut().find(|(k, _)| Arc::ptr_eq(k, &kind)) {
                 Some((_, list)) => list.push(event),
                 None => by_kind.push((kind, vec![event])),
@@ -133,25 +139,24 @@ impl Cache {
         }
     }
 
-    fn known(&self, group: &str, plural: &str) -> Option<Arc<Kind>> {
-        let kinds = self.kinds.read();
-        kinds.get(&(group.to_owned(), plural.to_owned())).cloned()
+    fn known(&self, of: GroupResource<'_>) -> Option<Arc<Kind>> {
+        self.kinds.read().get(&key_of(of)).cloned()
     }
 
     /// The cache of a resource, cold or not.
-    pub fn kind(&self, group: &str, plural: &str) -> Arc<Kind> {
-        if let Some(kind) = self.known(group, plural) {
+    pub fn kind(&self, of: GroupResource<'_>) -> Arc<Kind> {
+        if let Some(kind) = self.known(of) {
             return kind;
         }
         let mut kinds = self.kinds.write();
-        let new = || Arc::new(Kind::new(keys::prefix(group, plural), self.catalogs.form(group, plural)));
-        Arc::clone(kinds.entry((group.to_owned(), plural.to_owned())).or_insert_with(new))
+        let new = || Arc::new(Kind::new(keys::prefix(of), self.catalogs.form(of)));
+        Arc::clone(kinds.entry(key_of(of)).or_insert_with(new))
     }
 
     /// Forgets a resource whose definition has changed: who watches it ends and lists again, in the new form.
-    pub fn forget(&self, group: &str, plural: &str) {
+    pub fn forget(&self, of: GroupResource<'_>) {
         let mut kinds = self.kinds.write();
-        if let Some(kind) = kinds.remove(&(group.to_owned(), plural.to_owned())) {
+        if let Some(kind) = kinds.remove(&key_of(of)) {
             kind.reset();
         }
     }
@@ -159,8 +164,8 @@ impl Cache {
     /// The cache of a resource, filled.
     ///
     /// Errors: the store cannot be read. Cancel safety: a filling that is dropped starts anew for the next caller.
-    pub async fn ready(&self, group: &str, plural: &str) -> Result<Arc<Kind>, store::error::Error> {
-        let kind = self.kind(group, plural);
+    pub async fn ready(&self, of: GroupResource<'_>) -> Result<Arc<Kind>, store::error::Error> {
+        let kind = self.kind(of);
         if kind.is_ready() {
             return Ok(kind);
         }
@@ -245,7 +250,7 @@ impl Cache {
         let mut counts: Vec<(String, usize)> = kinds
             .iter()
             .filter(|(_, kind)| kind.is_ready())
-            .map(|((group, plural), kind)| (crate::status::qualified(group, plural), kind.len()))
+            .map(|((group, resource), kind)| (GroupResource { group, resource }.to_string(), kind.len()))
             .collect();
         counts.sort();
         counts

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use model::reference::{GroupResource, NamespacedName};
 use store::bounds::Bounds;
 use store::error::Error;
 use store::store::Store;
@@ -81,7 +82,10 @@ impl Storage for Breaking {
 fn put(name: &str) -> Txn {
     let value =
         serde_json::json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name, "namespace": "a"}});
-    let key = Bytes::from(crate::keys::object("", "resourcequotas", "a", name));
+    let key = Bytes::from(crate::keys::object(
+        GroupResource::core("resourcequotas"),
+        NamespacedName { namespace: "a", name },
+    ));
     Txn { success: vec![Op::Put { key, value: value.to_string().into(), lease: 0, prev_kv: false }], ..Txn::default() }
 }
 
@@ -102,11 +106,11 @@ async fn what_admission_goes_by_does_not_vanish_with_the_watch_of_the_store_and_
         Arc::new(Breaking { store: Arc::clone(&store), group: group.clone(), cut: watch::Sender::new(false) });
     let cache = Cache::start(Arc::clone(&breaking) as Arc<dyn Storage>, Arc::default(), &group);
     store.txn(put("first")).await.unwrap();
-    cache.load("", "resourcequotas").await;
-    let kind = cache.kind("", "resourcequotas");
+    cache.load(GroupResource::core("resourcequotas")).await;
+    let kind = cache.kind(GroupResource::core("resourcequotas"));
     breaking.cut.send_replace(true);
     let named = || -> Vec<String> {
-        let list = cache.list("", "resourcequotas", Some("a"));
+        let list = cache.list(GroupResource::core("resourcequotas"), Some("a"));
         list.iter().map(|object| model::meta::name(object).to_owned()).collect()
     };
     let limit = Duration::from_secs(30);

@@ -73,8 +73,8 @@ impl Allocator {
 }
 
 impl Turn<'_> {
-    /// Makes the transaction that stores a service fail if another server gave out addresses since, and tells the others
-    /// that this one did.
+    /// Makes the transaction that stores a service fail if another server gave out addresses since, and tells the
+    /// others that this one did.
     pub fn join(&self, txn: &mut Txn) {
         txn.compare.push(self.still_ours());
         txn.success.push(Turn::taken());

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use model::meta;
+use model::reference::{GroupKind, GroupResource, NamespacedName};
 use schema::validate::error::FieldError;
 use serde_json::{Value, json};
 
@@ -24,9 +25,9 @@ const STATIC_BAND_MAX: u128 = 256;
 /// Errors: 422 when an address asked for is taken or outside its range, or none is left.
 pub(super) fn complete(allocator: &Allocator, service: &mut Value, old: Option<&Value>) -> Result<(), Status> {
     let (namespace, name) = (meta::namespace(service).to_owned(), meta::name(service).to_owned());
-    let local = keys::local(&namespace, &name);
+    let local = keys::local(NamespacedName { namespace: &namespace, name: &name });
     let mut ledger = allocator.ledger.lock();
-    ledger.refresh(&allocator.objects.cache.kind("", "services"));
+    ledger.refresh(&allocator.objects.cache.kind(GroupResource::core("services")));
     let taken = ledger.of_others(&local);
     let kind = service["spec"]["type"].as_str().unwrap_or("ClusterIP").to_owned();
     let mut errors = Vec::new();
@@ -46,10 +47,10 @@ pub(super) fn complete(allocator: &Allocator, service: &mut Value, old: Option<&
         // What may not change is judged once the families are known, too.
         let wrong = schema::validate::service_addresses(service, None);
         if !wrong.is_empty() {
-            return Err(crate::status::invalid("", "Service", &name, wrong));
+            return Err(crate::status::invalid(GroupKind { group: "", kind: "Service" }, &name, wrong));
         }
         families::complete(service, old, &allocator.service_cidrs.iter().map(cidr_family).collect::<Vec<_>>())
-            .map_err(|wrong| crate::status::invalid("", "Service", &name, wrong))?;
+            .map_err(|wrong| crate::status::invalid(GroupKind { group: "", kind: "Service" }, &name, wrong))?;
         give_ips(allocator, service, old, taken, &mut errors);
     }
     if matches!(kind.as_str(), "NodePort" | "LoadBalancer")
@@ -61,7 +62,11 @@ pub(super) fn complete(allocator: &Allocator, service: &mut Value, old: Option<&
         clear_ports(service, old);
     }
     health_port(allocator, service, old, taken, &mut errors);
-    if errors.is_empty() { Ok(()) } else { Err(crate::status::invalid("", "Service", &name, errors)) }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(crate::status::invalid(GroupKind { group: "", kind: "Service" }, &name, errors))
+    }
 }
 
 /// The port at which outside load balancers ask a node for endpoints: only services that prefer local ones have it.
@@ -129,7 +134,7 @@ fn drop_field(value: &mut Value, field: &str) {
     }
 }
 
-/// Who knows one address only gives that one: the list says the same. Who takes it away gets it back.
+/// A client that knows one address only gives that one: the list says the same. Who takes it away gets it back.
 fn list_of_one(service: &mut Value, old: Option<&Value>) {
     let single = service["spec"]["clusterIP"].as_str().unwrap_or_default().to_owned();
     let kept = old.is_some_and(|old| old["spec"]["clusterIPs"] == service["spec"]["clusterIPs"]);
@@ -213,16 +218,26 @@ fn set_ips(service: &mut Value, ips: &[String]) {
     spec["clusterIPs"] = json!(ips);
 }
 
-fn fixed_ip(text: &str, ranges: &[IpNet], taken: Taken<'_>) -> Result<IpAddr, String> {
-    let ip: IpAddr = text.parse().map_err(|_| "not a valid IP address".to_owned())?;
+/// Why a service does not get the address that it asks for.
+#[derive(Debug, thiserror::Error)]
+enum NotGiven {
+    #[error("not a valid IP address")]
+    NoAddress,
+    #[error(
+        "the provided IP ({ip}) is not in the valid range. The range of valid IPs is {}",
+        ranges.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    Outside { ip: IpAddr, ranges: Vec<IpNet> },
+    #[error("provided IP is already allocated")]
+    Allocated,
+}
+
+fn fixed_ip(text: &str, ranges: &[IpNet], taken: Taken<'_>) -> Result<IpAddr, NotGiven> {
+    let ip: IpAddr = text.parse().map_err(|_| NotGiven::NoAddress)?;
     if !ranges.iter().any(|range| range.contains(&ip)) {
-        let valid: Vec<String> = ranges.iter().map(IpNet::to_string).collect();
-        return Err(format!(
-            "the provided IP ({ip}) is not in the valid range. The range of valid IPs is {}",
-            valid.join(", ")
-        ));
+        return Err(NotGiven::Outside { ip, ranges: ranges.to_vec() });
     }
-    if taken.ip(&ip) { Err("provided IP is already allocated".to_owned()) } else { Ok(ip) }
+    if taken.ip(&ip) { Err(NotGiven::Allocated) } else { Ok(ip) }
 }
 
 /// A free address: a random place above the static band, then round; the static band only when the rest is full.

@@ -197,7 +197,8 @@ mod tests {
         for (spec, says) in [
             (
                 json!({"ipFamilyPolicy": "RequireDualStack"}),
-                "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": this cluster is not configured for dual-stack services",
+                "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": this cluster is not configured for \
+                 dual-stack services",
             ),
             (
                 json!({"ipFamilies": ["IPv6"]}),
@@ -210,7 +211,8 @@ mod tests {
         ] {
             assert_eq!(said(spec, None, &["IPv4"]), says);
         }
-        let two = "spec.ipFamilyPolicy: Invalid value: \"SingleStack\": must be RequireDualStack or PreferDualStack when multiple";
+        let two = "spec.ipFamilyPolicy: Invalid value: \"SingleStack\": must be RequireDualStack or PreferDualStack \
+            when multiple";
         assert_eq!(
             said(json!({"ipFamilies": ["IPv4", "IPv6"]}), None, BOTH),
             format!("{two} ipFamilies are specified")
@@ -234,7 +236,8 @@ mod tests {
     #[test]
     fn a_service_goes_up_and_down_by_its_policy() {
         let one = json!({"ipFamilyPolicy": "SingleStack", "ipFamilies": ["IPv4"], "clusterIPs": ["10.43.0.9"]});
-        let both = json!({"ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv4", "IPv6"], "clusterIPs": ["10.43.0.9", "fd43::9"]});
+        let both = json!({"ipFamilyPolicy": "RequireDualStack", "ipFamilies": ["IPv4", "IPv6"],
+            "clusterIPs": ["10.43.0.9", "fd43::9"]});
         let with = |base: &Value, field: &str, value: Value| {
             let mut spec = base.clone();
             spec[field] = value;
@@ -246,7 +249,8 @@ mod tests {
         assert_eq!(said(down, Some(both.clone()), BOTH), "SingleStack IPv4 10.43.0.9");
         let less = with(&both, "clusterIPs", json!(["10.43.0.9"]));
         assert!(said(less, Some(both), BOTH).starts_with(
-            "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": must be 'SingleStack' to release the secondary cluster IP"
+            "spec.ipFamilyPolicy: Invalid value: \"RequireDualStack\": must be 'SingleStack' to release the secondary \
+             cluster IP"
         ));
         // Somebody else's change is no reason to give it a second address.
         assert_eq!(said(up.clone(), Some(up), BOTH), "PreferDualStack IPv4 10.43.0.9");

@@ -89,7 +89,7 @@ impl Ledger {
         }
     }
 
-    /// What other services hold than that of this local key.
+    /// Everything that services hold but the one of this local key.
     pub fn of_others<'l>(&'l self, but: &'l str) -> Taken<'l> {
         Taken { ledger: self, but }
     }

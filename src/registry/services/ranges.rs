@@ -1,6 +1,7 @@
 //! The ranges that services get addresses from: the cluster's own, and those that ServiceCIDR objects add (KEP-1880).
 
 use ipnet::IpNet;
+use model::reference::GroupResource;
 use schema::read;
 use serde_json::Value;
 
@@ -9,7 +10,12 @@ use super::allocator::Allocator;
 
 /// The ranges of one family, the cluster's own first, then by the objects' names.
 pub(super) fn of_family(allocator: &Allocator, family: &str) -> Vec<IpNet> {
-    let objects = allocator.objects.cache.kind("networking.k8s.io", "servicecidrs").snapshot(None).items;
+    let objects = allocator
+        .objects
+        .cache
+        .kind(GroupResource { group: "networking.k8s.io", resource: "servicecidrs" })
+        .snapshot(None)
+        .items;
     let values: Vec<Value> = objects.iter().map(|entry| entry.value()).collect();
     usable(&allocator.service_cidrs, &values, family)
 }

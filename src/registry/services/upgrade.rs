@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base::task::Group;
 use model::meta;
+use model::reference::{GroupResource, NamespacedName};
 use serde_json::{Value, json};
 use store::Txn;
 use tracing::{info, warn};
@@ -19,18 +20,39 @@ use crate::status::Status;
 /// After a failure, before the next try.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// Why the families of a cluster's services are not those that a server is to give.
+#[derive(Debug, thiserror::Error)]
+pub enum FamilyError {
+    /// The catalog has no ServiceCIDR.
+    #[error("there is no such kind")]
+    NoKind,
+    /// The store does not say which families there were.
+    #[error(transparent)]
+    Unread(#[from] Status),
+    /// One that was there is not given any more.
+    #[error(
+        "this cluster began with services of {before} ({ranges}) and --service-cidr is {now}: a family can be added \
+         behind the first, and none be taken away"
+    )]
+    TakenAway {
+        /// Families from which the cluster's services have addresses.
+        before: String,
+        /// Their ranges.
+        ranges: String,
+        /// Families that this server gives.
+        now: String,
+    },
+}
+
 /// Refuses to take a family away that the cluster's services may have addresses of: a family can come, and stays.
 ///
 /// Errors: the store fails, or a family is missing.
-pub async fn check(allocator: &Allocator) -> Result<(), String> {
+pub async fn check(allocator: &Allocator) -> Result<(), FamilyError> {
     let catalog = allocator.objects.catalogs.now();
     let row =
         catalog.by_api_version("networking.k8s.io/v1", "ServiceCIDR").map(|row| Arc::clone(catalog.storage_of(row)));
-    let row = row.ok_or("there is no such kind")?;
-    let Some(have) = allocator.objects.read(&row, "", "kubernetes").await.map_err(|status| status.message.clone())?
-    else {
-        return Ok(());
-    };
+    let row = row.ok_or(FamilyError::NoKind)?;
+    let Some(have) = allocator.objects.read(&row, NamespacedName::cluster("kubernetes")).await? else { return Ok(()) };
     let value = have.value();
     let ranges = schema::read::texts(&value, "spec.cidrs");
     let before: Vec<&str> = ranges.iter().map(|range| if range.contains(':') { "IPv6" } else { "IPv4" }).collect();
@@ -38,12 +60,7 @@ pub async fn check(allocator: &Allocator) -> Result<(), String> {
     if now.starts_with(&before) {
         return Ok(());
     }
-    Err(format!(
-        "this cluster began with services of {} ({}) and --service-cidr is {}: a family can be added behind the first, and none be taken away",
-        before.join(" and "),
-        ranges.join(","),
-        now.join(" and "),
-    ))
+    Err(FamilyError::TakenAway { before: before.join(" and "), ranges: ranges.join(","), now: now.join(" and ") })
 }
 
 /// Gives the second address to those that wait for it, as long as the group lives or until all have it.
@@ -56,7 +73,7 @@ pub fn start(allocator: &Arc<Allocator>, group: &Group) {
         loop {
             let (mut given, mut failed) = (0, None);
             for (namespace, name) in waiting(&allocator) {
-                match give(&allocator, &namespace, &name).await {
+                match give(&allocator, NamespacedName { namespace: &namespace, name: &name }).await {
                     Ok(true) => given += 1,
                     // Somebody was faster: the next look tells.
                     Ok(false) => failed = failed.or(Some("it was changed meanwhile".to_owned())),
@@ -75,7 +92,7 @@ pub fn start(allocator: &Arc<Allocator>, group: &Group) {
 
 /// Services that prefer two families and have one.
 fn waiting(allocator: &Allocator) -> Vec<(String, String)> {
-    let all = allocator.objects.cache.kind("", "services").snapshot(None).items;
+    let all = allocator.objects.cache.kind(GroupResource::core("services")).snapshot(None).items;
     let name = |service: Value| (meta::namespace(&service).to_owned(), meta::name(&service).to_owned());
     all.iter().map(|entry| entry.value()).filter(waits).map(name).collect()
 }
@@ -86,12 +103,12 @@ fn waits(service: &Value) -> bool {
 }
 
 /// False if the service was changed meanwhile.
-async fn give(allocator: &Allocator, namespace: &str, name: &str) -> Result<bool, Status> {
+async fn give(allocator: &Allocator, named: NamespacedName<'_>) -> Result<bool, Status> {
     let catalog = allocator.objects.catalogs.now();
     let row = catalog.by_api_version("v1", "Service").map(|row| Arc::clone(catalog.storage_of(row)));
     let row = row.ok_or_else(Status::no_such_resource)?;
     let turn = allocator.turn().await?;
-    let Some(have) = allocator.objects.read(&row, namespace, name).await?.filter(|have| waits(&have.value())) else {
+    let Some(have) = allocator.objects.read(&row, named).await?.filter(|have| waits(&have.value())) else {
         return Ok(true);
     };
     let old = have.value();
@@ -103,5 +120,5 @@ async fn give(allocator: &Allocator, namespace: &str, name: &str) -> Result<bool
     allocator.on_update(&mut new, &old)?;
     let mut txn = Txn::default();
     turn.join(&mut txn);
-    Ok(allocator.objects.put_within(txn, &row, namespace, name, &mut new, have.rv).await?.is_some())
+    Ok(allocator.objects.put_within(txn, &row, named, &mut new, have.rv).await?.is_some())
 }

@@ -1,8 +1,39 @@
 //! Where a webhook is and how it is trusted: a `clientConfig` of the API, read.
 
-use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use base64::{DecodeError, Engine as _};
 use serde_json::Value;
+
+/// Why an address of a webhook cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// Neither a URL nor a service.
+    #[error("one of url or service is required")]
+    NoPlace,
+    /// No URL at all.
+    #[error("parse {url:?}")]
+    Malformed {
+        /// The text.
+        url: String,
+        /// Reason.
+        source: http::uri::InvalidUri,
+    },
+    /// A URL without a host.
+    #[error("parse {url:?}: no host")]
+    NoHost {
+        /// The text.
+        url: String,
+    },
+    /// Neither `https` nor `http`; empty: none.
+    #[error("unsupported protocol scheme {0:?}")]
+    Scheme(String),
+    /// A bundle that is no base64.
+    #[error("caBundle")]
+    Bundle(#[source] DecodeError),
+    /// A bundle that is no text.
+    #[error("unable to load root certificates: unable to parse bytes as PEM block")]
+    BundleIsNoText,
+}
 
 /// Where to knock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,15 +72,15 @@ pub struct Endpoint {
 impl Endpoint {
     /// Reads `clientConfig` (admission, conversion): `url` or `service`, and `caBundle`.
     ///
-    /// Errors: a text for people.
-    pub fn from_client_config(config: &Value) -> Result<Endpoint, String> {
+    /// Errors: it names no place, or one that cannot be read.
+    pub fn from_client_config(config: &Value) -> Result<Endpoint, EndpointError> {
         let ca_pem = ca_bundle(&config["caBundle"])?;
         if let Some(url) = config["url"].as_str() {
             return Ok(Endpoint { ca_pem, ..Endpoint::from_url(url)? });
         }
         let service = &config["service"];
         if !service.is_object() {
-            return Err("one of url or service is required".to_owned());
+            return Err(EndpointError::NoPlace);
         }
         let text = |key: &str| service[key].as_str().unwrap_or_default().to_owned();
         let path = text("path");
@@ -62,16 +93,18 @@ impl Endpoint {
     }
 
     /// Reads `https://host:port/path?query`.
-    pub fn from_url(url: &str) -> Result<Endpoint, String> {
-        let uri: http::Uri = url.parse().map_err(|err| format!("parse {url:?}: {err}"))?;
+    ///
+    /// Errors: it is another kind of URL, or none.
+    pub fn from_url(url: &str) -> Result<Endpoint, EndpointError> {
+        let uri: http::Uri = url.parse().map_err(|source| EndpointError::Malformed { url: url.to_owned(), source })?;
         let tls = match uri.scheme_str() {
             Some("https") => true,
             Some("http") => false,
-            other => return Err(format!("unsupported protocol scheme {:?}", other.unwrap_or_default())),
+            other => return Err(EndpointError::Scheme(other.unwrap_or_default().to_owned())),
         };
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned();
         if host.is_empty() {
-            return Err(format!("parse {url:?}: no host"));
+            return Err(EndpointError::NoHost { url: url.to_owned() });
         }
         let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
         let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
@@ -106,17 +139,17 @@ impl Endpoint {
 
 /// The PEM text in a `caBundle`; empty without one.
 ///
-/// Errors: a text for people.
-pub fn ca_bundle(value: &Value) -> Result<String, String> {
+/// Errors: it is no base64 of a text.
+pub fn ca_bundle(value: &Value) -> Result<String, EndpointError> {
     let Some(text) = value.as_str().filter(|t| !t.is_empty()) else { return Ok(String::new()) };
-    let bytes = STANDARD.decode(text).map_err(|err| format!("caBundle: {err}"))?;
-    String::from_utf8(bytes)
-        .map_err(|_| "unable to load root certificates: unable to parse bytes as PEM block".to_owned())
+    let bytes = STANDARD.decode(text).map_err(EndpointError::Bundle)?;
+    String::from_utf8(bytes).map_err(|_| EndpointError::BundleIsNoText)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base::chain::Chain;
     use serde_json::json;
 
     #[test]
@@ -133,6 +166,37 @@ mod tests {
         let endpoint = Endpoint::from_client_config(&json!({ "url": "https://10.0.0.1:8443/x?y=z" })).unwrap();
         assert_eq!(endpoint.url(), "https://10.0.0.1:8443/x?y=z");
         assert_eq!(endpoint.place, Place::Host { tls: true, host: "10.0.0.1".into(), port: 8443 });
-        assert!(Endpoint::from_url("ftp://x/").unwrap_err().contains("ftp"));
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_used_says_why() {
+        for (config, expected) in [
+            (json!({}), "one of url or service is required"),
+            (json!({ "service": "hook" }), "one of url or service is required"),
+            (json!({ "url": "ftp://x/" }), "unsupported protocol scheme \"ftp\""),
+            (json!({ "url": "/x" }), "unsupported protocol scheme \"\""),
+            (json!({ "url": "https://a b/" }), "parse \"https://a b/\": invalid uri character"),
+            (json!({ "url": "https://a/", "caBundle": "*" }), "caBundle: Invalid symbol 42, offset 0."),
+            (
+                json!({ "url": "https://a/", "caBundle": "/w==" }),
+                "unable to load root certificates: unable to parse bytes as PEM block",
+            ),
+        ] {
+            let err = Endpoint::from_client_config(&config).unwrap_err();
+            assert_eq!(Chain(&err).to_string(), expected, "{config}");
+        }
+    }
+
+    #[test]
+    fn ports_of_the_scheme_go_without_saying() {
+        for (url, authority, shown) in [
+            ("https://h:443/x", "h", "https://h/x"),
+            ("http://h:80", "h", "http://h/"),
+            ("http://h:443/", "h:443", "http://h:443/"),
+            ("https://[fd00::1]:8443/x", "[fd00::1]:8443", "https://[fd00::1]:8443/x"),
+        ] {
+            let endpoint = Endpoint::from_url(url).unwrap();
+            assert_eq!((endpoint.authority().as_str(), endpoint.url().as_str()), (authority, shown), "{url}");
+        }
     }
 }

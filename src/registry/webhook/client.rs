@@ -14,6 +14,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, Request, Response};
+use model::reference::{GroupResource, NamespacedName};
 use pki::bundle::Bundle;
 use pki::certstore::CertStore;
 use pki::tls;
@@ -55,6 +56,34 @@ pub enum CallError {
         /// As client-go words it.
         text: String,
     },
+}
+
+/// Why a backend was not reached.
+#[derive(Debug, thiserror::Error)]
+pub enum ReachError {
+    /// There is no such service.
+    #[error("service {name:?} not found")]
+    NoService {
+        /// Name of the service.
+        name: String,
+    },
+    /// The service has other ports.
+    #[error("no service port {port} found for service {name:?}")]
+    NoPort {
+        /// Name of the service.
+        name: String,
+        /// The port that was asked for.
+        port: u16,
+    },
+    /// Nothing stands behind the service.
+    #[error("no endpoints available for service {name:?}")]
+    NoEndpoints {
+        /// Name of the service.
+        name: String,
+    },
+    /// It was not dialled, or broke off. Told in Go's words, down to the innermost reason.
+    #[error("{}", why(.0))]
+    Exchange(ExchangeError),
 }
 
 /// Our identity to a webhook, beyond trusting it.
@@ -153,7 +182,7 @@ impl Webhooks {
             headers.insert(AUTHORIZATION, value);
         }
         match tokio::time::timeout(timeout, self.exchange(to, as_who, &request)).await {
-            Ok(answer) => answer.map_err(unreached),
+            Ok(answer) => answer.map_err(|err| unreached(err.to_string())),
             Err(_) => Err(CallError::TimedOut { url: url.clone() }),
         }
     }
@@ -163,22 +192,22 @@ impl Webhooks {
         to: &Endpoint,
         as_who: &Identity,
         request: &Request<Bytes>,
-    ) -> Result<Response<Bytes>, String> {
+    ) -> Result<Response<Bytes>, ReachError> {
         let backend = self.resolve(&to.place).await?;
         // Connections are shared by those who go to the same place with the same trust.
         let shown = as_who.certificate.as_ref().map_or(0, |c| Arc::as_ptr(c).addr());
         let key =
             format!("{} {}:{} {shown} {} {}", to.authority(), backend.host, backend.port, as_who.insecure, to.ca_pem);
         let open: BoxFuture<'_, Result<Box<dyn Stream>, DialError>> = Box::pin(self.reach(to, as_who, &backend));
-        self.kept.exchange(&key, open, request, ANSWER_BYTES_MAX).await.map_err(|err| why(&err))
+        self.kept.exchange(&key, open, request, ANSWER_BYTES_MAX).await.map_err(ReachError::Exchange)
     }
 
     /// A connection of one's own, TLS done, for what is more than a question and an answer.
     ///
-    /// Errors: a text for people.
-    pub async fn open(&self, to: &Endpoint, as_who: &Identity) -> Result<Box<dyn Stream>, String> {
+    /// Errors: there is no backend, or it was not reached.
+    pub async fn open(&self, to: &Endpoint, as_who: &Identity) -> Result<Box<dyn Stream>, ReachError> {
         let backend = self.resolve(&to.place).await?;
-        self.reach(to, as_who, &backend).await.map_err(|err| why(&err.into()))
+        self.reach(to, as_who, &backend).await.map_err(|err| ReachError::Exchange(err.into()))
     }
 
     /// Where connections live.
@@ -218,14 +247,16 @@ impl Webhooks {
     }
 
     /// The address to dial. Several endpoints take turns.
-    async fn resolve(&self, place: &Place) -> Result<Backend, String> {
+    async fn resolve(&self, place: &Place) -> Result<Backend, ReachError> {
         let (namespace, name, port) = match place {
             Place::Host { host, port, .. } => return Ok(Backend { host: host.clone(), port: *port, node: None }),
             Place::Service { namespace, name, port } => (namespace, name, *port),
         };
-        self.lookup.load("discovery.k8s.io", "endpointslices").await;
-        let service =
-            self.lookup.get("", "services", namespace, name).ok_or_else(|| format!("service {name:?} not found"))?;
+        self.lookup.load(GroupResource { group: "discovery.k8s.io", resource: "endpointslices" }).await;
+        let service = self
+            .lookup
+            .get(GroupResource::core("services"), NamespacedName { namespace, name })
+            .ok_or_else(|| ReachError::NoService { name: name.clone() })?;
         if service["spec"]["type"] == "ExternalName" {
             return Ok(Backend {
                 host: service["spec"]["externalName"].as_str().unwrap_or_default().to_owned(),
@@ -235,15 +266,20 @@ impl Webhooks {
         }
         let ports = service["spec"]["ports"].as_array().into_iter().flatten();
         let wanted = ports.into_iter().find(|p| p["port"].as_u64() == Some(u64::from(port)));
-        let wanted = wanted.ok_or_else(|| format!("no service port {port} found for service {name:?}"))?;
-        let slices = self.lookup.list("discovery.k8s.io", "endpointslices", Some(namespace));
+        let wanted = wanted.ok_or_else(|| ReachError::NoPort { name: name.clone(), port })?;
+        let slices =
+            self.lookup.list(GroupResource { group: "discovery.k8s.io", resource: "endpointslices" }, Some(namespace));
         let mine = slices.iter().filter(|s| s["metadata"]["labels"]["kubernetes.io/service-name"] == name.as_str());
         let ready: Vec<_> = mine.flat_map(|slice| ready(slice, wanted["name"].as_str().unwrap_or_default())).collect();
         if ready.is_empty() {
-            return Err(format!("no endpoints available for service {name:?}"));
+            return Err(ReachError::NoEndpoints { name: name.clone() });
         }
         let (host, port, node) = ready[self.turn.fetch_add(1, Ordering::Relaxed) % ready.len()].clone();
-        Ok(Backend { host, port, node: node.and_then(|node| self.lookup.get("", "nodes", "", &node)) })
+        Ok(Backend {
+            host,
+            port,
+            node: node.and_then(|node| self.lookup.get(GroupResource::core("nodes"), NamespacedName::cluster(&node))),
+        })
     }
 }
 
@@ -316,32 +352,59 @@ mod tests {
     #[tokio::test]
     async fn a_service_is_its_ready_endpoints_by_the_name_of_the_port() {
         let mut objects = Objects::default();
-        let service = json!({ "metadata": { "name": "hook", "namespace": "n" }, "spec": { "ports": [{ "name": "a", "port": 443 }] } });
-        objects.put("", "services", service);
+        let service = json!({ "metadata": { "name": "hook", "namespace": "n" }, "spec": { "ports": [{ "name": "a",
+            "port": 443 }] } });
+        objects.put(GroupResource::core("services"), service);
         let place = Place::Service { namespace: "n".into(), name: "hook".into(), port: 443 };
         assert_eq!(
-            webhooks(objects).resolve(&place).await.err().unwrap(),
+            webhooks(objects).resolve(&place).await.err().unwrap().to_string(),
             r#"no endpoints available for service "hook""#
         );
-        let service = json!({ "metadata": { "name": "hook", "namespace": "n" }, "spec": { "ports": [{ "name": "a", "port": 443 }] } });
+        let service = json!({ "metadata": { "name": "hook", "namespace": "n" }, "spec": { "ports": [{ "name": "a",
+            "port": 443 }] } });
         let slice = json!({
             "metadata": { "name": "s", "namespace": "n", "labels": { "kubernetes.io/service-name": "hook" } },
             "ports": [{ "name": "b", "port": 1 }, { "name": "a", "port": 8443 }],
-            "endpoints": [{ "addresses": ["10.0.0.1"], "conditions": { "ready": false } }, { "addresses": ["10.0.0.2"] }],
+            "endpoints": [{ "addresses": ["10.0.0.1"], "conditions": { "ready": false } },
+                { "addresses": ["10.0.0.2"] }],
         });
         let hooks = webhooks(Objects::of([("", "services", service), ("discovery.k8s.io", "endpointslices", slice)]));
         let backend = hooks.resolve(&place).await.ok().unwrap();
         assert_eq!((backend.host.as_str(), backend.port), ("10.0.0.2", 8443));
         let other = Place::Service { namespace: "n".into(), name: "hook".into(), port: 80 };
-        assert!(hooks.resolve(&other).await.err().unwrap().contains("no service port 80"));
+        let refused = |err: Option<ReachError>| err.unwrap().to_string();
+        assert_eq!(refused(hooks.resolve(&other).await.err()), r#"no service port 80 found for service "hook""#);
+        let missing = Place::Service { namespace: "other".into(), name: "hook".into(), port: 443 };
+        assert_eq!(refused(hooks.resolve(&missing).await.err()), r#"service "hook" not found"#);
+    }
+
+    #[tokio::test]
+    async fn an_external_name_is_dialled_as_it_is() {
+        let service = json!({
+            "metadata": { "name": "hook", "namespace": "n" },
+            "spec": { "type": "ExternalName", "externalName": "hook.example.org" },
+        });
+        let place = Place::Service { namespace: "n".into(), name: "hook".into(), port: 8443 };
+        let backend = webhooks(Objects::of([("", "services", service)])).resolve(&place).await.ok().unwrap();
+        assert_eq!((backend.host.as_str(), backend.port), ("hook.example.org", 8443));
     }
 
     #[test]
     fn a_refusal_speaks_as_client_go() {
-        assert_eq!(
-            refusal(500, b"boom\n"),
-            r#"an error on the server ("boom") has prevented the request from succeeding"#
-        );
-        assert_eq!(refusal(404, b""), "the server could not find the requested resource");
+        for (code, body, expected) in [
+            (500, "boom\n", r#"an error on the server ("boom") has prevented the request from succeeding"#),
+            (503, "", r#"an error on the server ("") has prevented the request from succeeding"#),
+            (404, "", "the server could not find the requested resource"),
+            (400, "x", "the server rejected our request for an unknown reason"),
+            (401, "", "the server has asked for the client to provide credentials"),
+            (403, "no\n", "forbidden: no"),
+            (405, "", "the server does not allow this method on the requested resource"),
+            (429, "", "the server has received too many requests and has asked us to try again later"),
+            (418, "", "unknown"),
+            (403, r#"{"kind": "Status", "message": "as it says"}"#, "as it says"),
+            (403, r#"{"kind": "Other", "message": "x"}"#, r#"forbidden: {"kind": "Other", "message": "x"}"#),
+        ] {
+            assert_eq!(refusal(code, body.as_bytes()), expected, "{code} {body}");
+        }
     }
 }

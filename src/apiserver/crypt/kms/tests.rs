@@ -116,6 +116,31 @@ async fn another_key_of_the_plugin_means_another_seed_and_a_sick_one_is_said_to_
     envelope.refresh().await.unwrap();
     assert_eq!(key_of(envelope.seal(b"/a", b"x").unwrap()), "key-1");
     plugin.sick.store(1, Ordering::SeqCst);
-    assert_eq!(envelope.refresh().await.unwrap_err(), "got unexpected healthz status: sick");
+    assert_eq!(envelope.refresh().await.unwrap_err().to_string(), "got unexpected healthz status: sick");
     assert!(envelope.is_ready(), "for three minutes the seed that is there still seals");
+}
+
+#[test]
+fn a_key_has_a_name_of_bounded_length() {
+    let told = |n: usize| check_key_id(&"k".repeat(n)).map_err(|err| err.to_string());
+    assert_eq!(told(0), Err("keyID is empty".to_owned()));
+    assert_eq!((told(1), told(1024)), (Ok(()), Ok(())));
+    assert_eq!(told(1025), Err("keyID is 1025 bytes, which exceeds the max size of 1024".to_owned()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stored_value_that_is_not_whole_or_was_sealed_in_another_way_does_not_open() {
+    let (_plugin, settings, group, _dir) = world().await;
+    let envelope = Envelope::start(settings, Rng::from_seed(1), &group).await.unwrap();
+    let sealed = envelope.seal(b"/a", b"x").unwrap();
+    let whole = &sealed[envelope.prefix().len()..];
+    let told = |text: &[u8]| envelope.open(b"/a", text).map_err(|err| err.to_string());
+    assert_eq!(told(whole), Ok(b"x".to_vec()));
+    let mut object = proto::kms::EncryptedObject::decode(whole).unwrap();
+    object.encrypted_dek_source_type = 7;
+    assert_eq!(told(&object.encode_to_vec()), Err("unknown encryptedDEKSourceType: 7".to_owned()));
+    object.encrypted_dek_source_type = OF_SEED;
+    object.encrypted_data[0] ^= 1;
+    assert_eq!(told(&object.encode_to_vec()), Err("the value does not open with its key".to_owned()));
+    assert!(told(&whole[..whole.len() - 1]).is_err());
 }
