@@ -25,7 +25,7 @@ impl Conditions {
     pub fn with(conditions: &Value, names: &[(String, Ty)]) -> Conditions {
         let text = |c: &Value, field: &str| c[field].as_str().unwrap_or_default().to_owned();
         let program = |c: &Value| {
-            Program::compile(&text(c, "expression"), names).and_then(|p| {
+            Program::compile(&text(c, "expression"), names).map_err(|err| err.to_string()).and_then(|p| {
                 if p.result == BOOL || p.result == Ty::Dyn { Ok(p) } else { Err("must evaluate to bool".to_owned()) }
             })
         };

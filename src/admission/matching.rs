@@ -9,7 +9,7 @@ use model::meta;
 use registry::attributes::Attributes;
 use registry::status::Status;
 use schema::catalog::Catalog;
-use schema::table::Gvk;
+use schema::table::{GroupVersion, Gvk};
 use serde_json::Value;
 
 use super::{Operation, Review};
@@ -242,7 +242,7 @@ pub fn as_requested(review: &Review<'_>) -> Matched {
 
 /// The kind of what is sent to a resource, or to its subresource.
 fn kind_of(catalog: &Catalog, a: &Attributes, group: &str, version: &str) -> Option<Gvk> {
-    let row = catalog.resource(group, version, &a.resource)?;
+    let row = catalog.resource(GroupVersion { group, version }, &a.resource)?;
     match a.subresource.as_str() {
         "" => Some(row.gvk()),
         sub => row.subresource(sub).map(|s| if s.kind.kind == row.kind { row.gvk() } else { s.kind.clone() }),
@@ -251,7 +251,9 @@ fn kind_of(catalog: &Catalog, a: &Attributes, group: &str, version: &str) -> Opt
 
 /// Other groups and versions of the same stored objects.
 fn equivalents<'a>(catalog: &'a Catalog, a: &'a Attributes) -> impl Iterator<Item = Matched> + 'a {
-    let stored = catalog.resource(&a.group, &a.version, &a.resource).map(|r| r.storage_group.clone());
+    let stored = catalog
+        .resource(GroupVersion { group: &a.group, version: &a.version }, &a.resource)
+        .map(|r| r.storage_group.clone());
     let same = move |r: &&std::sync::Arc<schema::table::Resource>| {
         Some(&r.storage_group) == stored.as_ref()
             && r.plural == a.resource

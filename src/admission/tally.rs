@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use base::sync::Mutex;
 use jiff::Timestamp;
+use model::reference::GroupResource;
 use registry::cache::entry::Entry;
 use registry::lookup::{Lookup, Mark, News};
 use registry::status::Status;
@@ -35,7 +36,11 @@ impl Counted<'_> {
     /// Usage of an object, if the quota looks at it.
     pub fn usage_of(&self, object: &Value, now: Timestamp) -> Usage {
         let counts = quota::in_scope(self.quota, self.resource, object);
-        if counts { quota::usage_of(self.group, self.resource, object, now) } else { Usage::new() }
+        if counts { quota::usage_of(self.kind(), object, now) } else { Usage::new() }
+    }
+
+    fn kind(&self) -> GroupResource<'_> {
+        GroupResource { group: self.group, resource: self.resource }
     }
 
     fn key(&self) -> String {
@@ -68,7 +73,7 @@ impl Tally {
 
     fn put(&mut self, counted: &Counted<'_>, entry: &Entry) {
         let object = self.read(entry);
-        match quota::paid_until(counted.group, counted.resource, &object) {
+        match quota::paid_until(counted.kind(), &object) {
             None => self.sums.add(&counted.usage_of(&object, Timestamp::MIN)),
             Some(last) => {
                 let [before, after] = [Timestamp::MIN, Timestamp::MAX].map(|at| counted.usage_of(&object, at));

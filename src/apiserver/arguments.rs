@@ -197,7 +197,7 @@ impl Arguments {
             "min-request-timeout" => self.min_request_timeout = Duration::from_secs(number(value)?),
             "default-not-ready-toleration-seconds" => self.tolerations_secs.0 = number(value)?,
             "default-unreachable-toleration-seconds" => self.tolerations_secs.1 = number(value)?,
-            "feature-gates" => schema::gates::check(value)?,
+            "feature-gates" => schema::gates::check(value).map_err(|err| err.to_string())?,
             "runtime-config" => runtime_config(value)?,
             "tls-min-version" => self.tls.set_min_version(value)?,
             "tls-cipher-suites" => self.tls.set_suites(&list(value))?,
@@ -385,7 +385,9 @@ fn runtime_config(value: &str) -> Result<(), String> {
     for pair in list(value) {
         let (what, wanted) = pair.split_once('=').unwrap_or((&pair, "true"));
         let groups = schema::catalog::Catalog::builtin().groups();
-        let served = groups.iter().any(|g| g.versions.iter().any(|v| schema::table::api_version(&g.name, v) == what));
+        let served = groups.iter().any(|g| {
+            g.versions.iter().any(|v| schema::table::GroupVersion { group: &g.name, version: v }.to_string() == what)
+        });
         if !served && !matches!(what, "api/all" | "api/ga" | "api/beta" | "api/alpha" | "api/legacy") {
             return Err(format!("unknown api groups {what}"));
         }

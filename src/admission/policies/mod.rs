@@ -23,6 +23,7 @@ use model::labels::Selector;
 use model::meta;
 use registry::lookup::Lookup;
 use schema::read;
+use schema::table::GroupVersion;
 use serde_json::Value;
 
 use super::Review;
@@ -56,7 +57,7 @@ impl Policy {
         for variable in read::list(spec, "variables") {
             let name = read::text(variable, "name").to_owned();
             let known = admission::with_variables(names.clone(), &types);
-            let program = Program::compile(read::text(variable, "expression"), &known);
+            let program = Program::compile(read::text(variable, "expression"), &known).map_err(|err| err.to_string());
             types.insert(name.clone(), program.as_ref().map_or(Ty::Dyn, |p| p.result.clone()));
             variables.push((name, program));
         }
@@ -73,7 +74,7 @@ impl Policy {
     }
 
     fn compile(&self, dialect: Dialect, text: &str) -> Compiled {
-        Program::compile_in(dialect, text.trim(), &self.names)
+        Program::compile_in(dialect, text.trim(), &self.names).map_err(|err| err.to_string())
     }
 
     /// Runs `with` where the policy's variables are made when they are asked for.
@@ -178,7 +179,7 @@ async fn parameters(policy: &Policy, binding: &Binding, review: &Review<'_>) -> 
     if !param_ref.is_object() {
         return none();
     }
-    let Some(row) = review.catalog.by_api_version(api_version, kind) else {
+    let Some(row) = review.catalog.by_kind(GroupVersion::parse(api_version), kind) else {
         return Err(format!("failed to find resource referenced by paramKind: '{}'", shown_kind(api_version, kind)));
     };
     let stored = review.catalog.storage_of(row);

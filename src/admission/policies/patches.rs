@@ -128,7 +128,9 @@ pub fn patched(object: &Value, made: &Val) -> Result<Value, String> {
         }
         operations.push(Value::Object(operation));
     }
-    schema::patch::operations(object, Value::Array(operations)).map(|out| out.unwrap_or_else(|| object.clone()))
+    schema::patch::operations(object, Value::Array(operations))
+        .map(|out| out.unwrap_or_else(|| object.clone()))
+        .map_err(|err| err.to_string())
 }
 
 #[cfg(test)]
@@ -151,7 +153,7 @@ mod tests {
     }
 
     fn configure(text: &str) -> Result<Value, String> {
-        let of = Catalog::builtin().resource("", "v1", "pods").unwrap().type_def();
+        let of = Catalog::builtin().resource(schema::table::GroupVersion::CORE, "pods").unwrap().type_def();
         configured(of, &pod(), &made(text))
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use base::task::Group;
 use model::meta;
+use schema::table::GroupVersion;
 use serde_json::{Value, json};
 use store::Txn;
 use tracing::{info, warn};
@@ -24,8 +25,9 @@ const RETRY: Duration = Duration::from_secs(5);
 /// Errors: the store fails, or a family is missing.
 pub async fn check(allocator: &Allocator) -> Result<(), String> {
     let catalog = allocator.objects.catalogs.now();
-    let row =
-        catalog.by_api_version("networking.k8s.io/v1", "ServiceCIDR").map(|row| Arc::clone(catalog.storage_of(row)));
+    let row = catalog
+        .by_kind(GroupVersion::parse("networking.k8s.io/v1"), "ServiceCIDR")
+        .map(|row| Arc::clone(catalog.storage_of(row)));
     let row = row.ok_or("there is no such kind")?;
     let Some(have) = allocator.objects.read(&row, "", "kubernetes").await.map_err(|status| status.message.clone())?
     else {
@@ -88,7 +90,7 @@ fn waits(service: &Value) -> bool {
 /// False if the service was changed meanwhile.
 async fn give(allocator: &Allocator, namespace: &str, name: &str) -> Result<bool, Status> {
     let catalog = allocator.objects.catalogs.now();
-    let row = catalog.by_api_version("v1", "Service").map(|row| Arc::clone(catalog.storage_of(row)));
+    let row = catalog.by_kind(GroupVersion::CORE, "Service").map(|row| Arc::clone(catalog.storage_of(row)));
     let row = row.ok_or_else(Status::no_such_resource)?;
     let turn = allocator.turn().await?;
     let Some(have) = allocator.objects.read(&row, namespace, name).await?.filter(|have| waits(&have.value())) else {
