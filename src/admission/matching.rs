@@ -12,7 +12,7 @@ use model::reference::{GroupResource, NamespacedName};
 use registry::attributes::Attributes;
 use registry::status::Status;
 use schema::catalog::Catalog;
-use schema::table::{Gvk, Resource};
+use schema::table::{GroupVersion, Gvk, Resource};
 use serde_json::Value;
 
 use super::{Operation, Review};
@@ -254,7 +254,8 @@ fn kind_of(row: &Resource, subresource: &str) -> Option<Gvk> {
 
 /// Other groups and versions of the same stored objects.
 fn equivalents<'a>(catalog: &'a Catalog, a: &'a Attributes) -> impl Iterator<Item = Matched> + 'a {
-    let stored = catalog.resource(&a.group, &a.version, &a.resource).map(|r| r.storage_group.clone());
+    let group_version = GroupVersion { group: &a.group, version: &a.version };
+    let stored = catalog.resource(group_version, &a.resource).map(|r| r.storage_group.clone());
     let same = move |r: &&Arc<Resource>| {
         Some(&r.storage_group) == stored.as_ref()
             && r.plural == a.resource

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use authz::{Authorizer, Decision};
 use registry::attributes::Attributes;
 use registry::status::Status;
-use schema::table::Resource;
+use schema::table::{GroupVersion, Resource};
 use serde_json::Value;
 
 use super::{Operation, Plugin, Review};
@@ -87,7 +87,7 @@ impl OwnerReferencesPermissionEnforcement {
     fn resource_of<'r>(&self, review: &'r Review<'_>, owner: &Value) -> Result<&'r Resource, Status> {
         let text = |field: &str| owner[field].as_str().unwrap_or_default();
         let (version, kind) = (text("apiVersion"), text("kind"));
-        review.catalog.by_api_version(version, kind).map(Arc::as_ref).ok_or_else(|| {
+        review.catalog.by_kind(GroupVersion::parse(version), kind).map(Arc::as_ref).ok_or_else(|| {
             review.forbidden(&format!(
                 "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion {version} \
                  Kind {kind}: no matches for kind {kind:?} in version {version:?}"

@@ -103,9 +103,10 @@ struct Excess<'a> {
 /// Usage that the request asks for beyond that of its stored object.
 fn asked(review: &Review<'_>, quota: &Value, now: Timestamp) -> Usage {
     let a = review.attributes;
-    let mut asked = quota::usage_of(&a.group, &a.resource, review.object, now);
+    let resource = GroupResource { group: &a.group, resource: &a.resource };
+    let mut asked = quota::usage_of(resource, review.object, now);
     if let Some(old) = review.old.filter(|old| quota::in_scope(quota, &a.resource, old)) {
-        let had = quota::usage_of(&a.group, &a.resource, old, now);
+        let had = quota::usage_of(resource, old, now);
         asked = asked
             .into_iter()
             .filter_map(|(name, amount)| {

@@ -36,7 +36,11 @@ impl Counted<'_> {
     /// Usage of an object, if the quota looks at it.
     pub fn usage_of(&self, object: &Value, now: Timestamp) -> Usage {
         let counts = quota::in_scope(self.quota, self.resource, object);
-        if counts { quota::usage_of(self.group, self.resource, object, now) } else { Usage::new() }
+        if counts { quota::usage_of(self.kind(), object, now) } else { Usage::new() }
+    }
+
+    fn kind(&self) -> GroupResource<'_> {
+        GroupResource { group: self.group, resource: self.resource }
     }
 
     fn key(&self) -> String {
@@ -69,7 +73,7 @@ impl Tally {
 
     fn put(&mut self, counted: &Counted<'_>, entry: &Entry) {
         let object = self.read(entry);
-        match quota::paid_until(counted.group, counted.resource, &object) {
+        match quota::paid_until(counted.kind(), &object) {
             None => self.sums.add(&counted.usage_of(&object, Timestamp::MIN)),
             Some(last) => {
                 let [before, after] = [Timestamp::MIN, Timestamp::MAX].map(|at| counted.usage_of(&object, at));

@@ -8,7 +8,7 @@ use registry::attributes::Attributes;
 use registry::negotiate;
 use registry::status::Status;
 use schema::behaviour::ServerPart;
-use schema::table::{Resource, Subresource};
+use schema::table::{GroupVersion, Resource, Subresource};
 use wire::Body;
 
 use crate::component_status::components;
@@ -22,7 +22,9 @@ use crate::verbs::{Call, computed, create, delete, delete_collection, get, list,
 pub(crate) async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
     let a = &x.attributes;
     let catalog = Arc::clone(&x.catalog);
-    let found = catalog.resource(&a.group, &a.version, &a.resource).filter(|r| !r.custom || !r.verbs.is_empty());
+    let found = catalog
+        .resource(GroupVersion { group: &a.group, version: &a.version }, &a.resource)
+        .filter(|r| !r.custom || !r.verbs.is_empty());
     let Some(resource) = found else {
         // A group that is served answers itself for what it lacks.
         return if catalog.groups().iter().any(|g| g.name == a.group) {

@@ -13,6 +13,7 @@ use registry::status::Status;
 use registry::version::GIT_VERSION;
 use schema::discovery::{self, Aggregated, order::InOrder};
 use schema::openapi;
+use schema::table::GroupVersion;
 use serde_json::Value;
 use wire::Body;
 
@@ -66,11 +67,15 @@ pub(crate) async fn v3_index(x: &Exchange<'_>) -> Result<Response<Body>, Status>
 
 /// `/openapi/v3/apis/GROUP/VERSION`. An address with the hash of another time leads to the present one.
 pub(crate) async fn v3(x: &Exchange<'_>, group: &str, version: &str) -> Result<Response<Body>, Status> {
-    let hash = openapi::v3_hash(&x.catalog, group, version, GIT_VERSION);
+    let hash = openapi::v3_hash(&x.catalog, GroupVersion { group, version }, GIT_VERSION);
     let asked = x.query.text("hash");
     if !asked.is_empty() && asked != hash {
         let mut response = respond::text(StatusCode::MOVED_PERMANENTLY, "");
-        put(&mut response, LOCATION, &format!("/openapi/v3/{}?hash={hash}", openapi::path_of(group, version)));
+        put(
+            &mut response,
+            LOCATION,
+            &format!("/openapi/v3/{}?hash={hash}", openapi::path_of(GroupVersion { group, version })),
+        );
         return Ok(response);
     }
     let tag = format!("\"{hash}\"");
@@ -78,11 +83,13 @@ pub(crate) async fn v3(x: &Exchange<'_>, group: &str, version: &str) -> Result<R
         not_modified()
     } else {
         // Asked for by a name that nobody has, as many times as somebody likes: nobody else waits for it.
-        if x.catalog.of_version(group, version).next().is_none() {
+        if x.catalog.of_version(GroupVersion { group, version }).next().is_none() {
             return Ok(page_not_found());
         }
         let format = negotiate::output(&x.parts.headers)?.format;
-        let make = async { Ok(openapi::v3(&x.catalog, group, version).map(|document| text(&document, format))) };
+        let make = async {
+            Ok(openapi::v3(&x.catalog, GroupVersion { group, version }).map(|document| text(&document, format)))
+        };
         let page = page(x, Name::V3(format, group.to_owned(), version.to_owned()), make.boxed()).await?;
         let Some(page) = page else { return Ok(page_not_found()) };
         page.answer(&x.parts.headers)

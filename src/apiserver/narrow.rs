@@ -106,7 +106,7 @@ mod tests {
         });
         let user = |name: &str| UserInfo::new(name, &[]);
         let catalog = Catalog::builtin();
-        let pods = catalog.resource("", "v1", "pods").unwrap();
+        let pods = catalog.resource(schema::table::GroupVersion::CORE, "pods").unwrap();
         let view = of(&user("system:kube-proxy"), pods).unwrap();
         let expected = json!({
             "kind": "Pod", "apiVersion": "v1",
@@ -122,6 +122,9 @@ mod tests {
         });
         assert_eq!(view(whole), expected);
         assert!(of(&user("system:kube-scheduler"), pods).is_none());
-        assert!(of(&user("system:kube-proxy"), catalog.resource("", "v1", "services").unwrap()).is_none());
+        assert!(
+            of(&user("system:kube-proxy"), catalog.resource(schema::table::GroupVersion::CORE, "services").unwrap())
+                .is_none()
+        );
     }
 }

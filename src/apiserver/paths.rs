@@ -5,6 +5,7 @@ use registry::negotiate::{self, Output};
 use registry::status::Status;
 use registry::version::version;
 use schema::discovery;
+use schema::table::GroupVersion;
 use serde_json::{Value, json};
 use wire::Body;
 
@@ -52,8 +53,8 @@ pub async fn serve(x: &mut Exchange<'_>) -> Result<Response<Body>, Status> {
         ["apis", group] => {
             found(x, merge::group(discovery::group(catalog, group), &x.server.aggregation.registry.now(), group))
         }
-        ["api", version] => found(x, discovery::resources(catalog, "", version)),
-        ["apis", group, version] => found(x, discovery::resources(catalog, group, version)),
+        ["api", version] => found(x, discovery::resources(catalog, GroupVersion { group: "", version })),
+        ["apis", group, version] => found(x, discovery::resources(catalog, GroupVersion { group, version })),
         ["openapi", "v2"] => documents::v2(x).await,
         ["openapi", "v3"] => documents::v3_index(x).await,
         ["openapi", "v3", "api", version] => documents::v3(x, "", version).await,

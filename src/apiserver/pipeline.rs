@@ -19,6 +19,7 @@ use registry::attributes::Attributes;
 use registry::metrics::Verdict;
 use registry::status::Status;
 use registry::user::UserInfo;
+use schema::table::GroupVersion;
 use tracing::{debug, error};
 use wire::{Body, ConnInfo};
 
@@ -265,7 +266,7 @@ fn is_read(is_foreign: bool, bytes: Option<u64>) -> bool {
 fn object_of(bytes: &[u8]) -> Option<serde_json::Value> {
     serde_json::from_slice(bytes).ok().or_else(|| {
         let envelope = schema::protobuf::open(bytes).ok()?;
-        let of = schema::protobuf::type_of(&envelope.api_version, &envelope.kind)?;
+        let of = schema::protobuf::type_of(GroupVersion::parse(&envelope.api_version), &envelope.kind)?;
         schema::protobuf::decode(bytes, of).ok()
     })
 }
@@ -348,7 +349,10 @@ fn finish(x: &Exchange<'_>, response: &mut Response<Body>, watch: &Stopwatch) {
     debug!(verb = %a.verb, path = %a.path, user = %a.user.name, code, took_ms = took.as_millis(), "request");
     // Names a client makes up must not become series, or a stranger fills the memory: only what was served, or what we
     // know, is counted by name.
-    let known = || a.subresource.is_empty() && x.catalog.resource(&a.group, &a.version, &a.resource).is_some();
+    let known = || {
+        a.subresource.is_empty()
+            && x.catalog.resource(GroupVersion { group: &a.group, version: &a.version }, &a.resource).is_some()
+    };
     x.server.metrics.answered(x.series(code < 400 || known()), code, took, wire::body::len(response.body()));
 }
 

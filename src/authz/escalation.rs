@@ -142,6 +142,10 @@ impl fmt::Display for Attempt {
     }
 }
 
+fn of_rbac(resource: &str) -> GroupResource<'_> {
+    GroupResource { group: GROUP, resource }
+}
+
 /// Whether a write changes nothing but what the garbage collector needs to: labels decide which roles gather a role's
 /// rules.
 ///

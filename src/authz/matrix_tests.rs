@@ -13,6 +13,7 @@ use registry::attributes::Attributes;
 use registry::memory::Objects;
 use registry::user::UserInfo;
 use schema::catalog::Catalog;
+use schema::table::GroupVersion;
 use serde_json::Value;
 
 use super::node::Node;
@@ -42,7 +43,7 @@ fn objects() -> Objects {
     }
     for object in serde_json::from_str::<Vec<Value>>(OBJECTS).unwrap() {
         let (api_version, kind) = (object["apiVersion"].as_str().unwrap(), object["kind"].as_str().unwrap());
-        let row = Catalog::builtin().by_api_version(api_version, kind).unwrap();
+        let row = Catalog::builtin().by_kind(GroupVersion::parse(api_version), kind).unwrap();
         objects.put(row.group_resource(), object);
     }
     objects

@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::types::{BOOL, Object, TEXT, Ty};
 
-/// What may be asked for beyond `object`, `oldObject`, `request` and `namespaceObject`.
+/// The names that may be asked for beyond `object`, `oldObject`, `request` and `namespaceObject`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extras {
     /// `params`: the policy names a kind of parameters.
@@ -118,7 +118,7 @@ mod tests {
     fn compile(text: &str) -> Result<Ty, String> {
         let names = names(Extras { params: false, authorizer: true });
         let names = with_variables(names, &BTreeMap::from([("n".to_owned(), Ty::Named("int"))]));
-        Program::compile(text, &names).map(|p| p.result)
+        Program::compile(text, &names).map(|p| p.result).map_err(|err| err.to_string())
     }
 
     #[test]

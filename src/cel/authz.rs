@@ -26,7 +26,7 @@ pub struct Authz {
     pub answer: Option<(bool, String)>,
 }
 
-/// Who answers.
+/// The authorizer that answers.
 pub trait Host {
     /// Whether the question's user may `verb`, and why.
     fn authorize(&self, question: &Authz, verb: &str) -> (bool, String);

@@ -50,11 +50,11 @@ struct Checker {
     dialect: Dialect,
     /// Calls of `format` that are around: what they are given may be of several types.
     n_formats: usize,
-    /// What has to be of one type: items of a list, keys of a map, values of a map.
+    /// Expressions that have to be of one type: items of a list, keys of a map, values of a map.
     literals: Vec<Vec<Typed>>,
     templates: Vec<Template>,
     issues: Vec<Issue>,
-    /// What matters only if types are right.
+    /// Mistakes that matter only if types are right.
     late: Vec<Issue>,
 }
 
@@ -111,7 +111,7 @@ impl Checker {
         for (colon, field, value, _) in fields {
             let ty = self.of(value);
             if name == "JSONPatch"
-                && let Err(text) = patch_field(field, &self.vars.closed(&ty))
+                && let Some(text) = patch_field_issue(field, &self.vars.closed(&ty))
             {
                 self.wrong(*colon, text);
             }
@@ -194,8 +194,8 @@ impl Checker {
     fn filled(&mut self) {
         for template in &self.templates {
             let values: Vec<Typed> = template.values.iter().map(|(at, ty)| (*at, self.vars.closed(ty))).collect();
-            if let Err((at, text)) = templates::check(&template.text, &values) {
-                self.late.push(Issue { at: at.unwrap_or(template.at), text });
+            if let Err(err) = templates::check(&template.text, &values) {
+                self.late.push(Issue { at: err.place().unwrap_or(template.at), text: err.to_string() });
             }
         }
     }
@@ -361,13 +361,13 @@ impl Checker {
         self.overload(at, "_?_:_", None, &[of(predicate), of(made), of(made)]);
     }
 
-    /// What `optFlatMap` makes.
+    /// The type that `optFlatMap` makes.
     fn flat(&mut self, at: usize, last: Ty) -> Ty {
         let none = Ty::Optional(Box::new(self.vars.fresh()));
         self.overload(at, "_?_:_", None, &[(at, BOOL), (at, last), (at, none)])
     }
 
-    /// What a function makes of arguments of these types.
+    /// The result of a function for arguments of these types.
     fn overload(&mut self, at: usize, name: &str, target: Option<&Ty>, args: &[Typed]) -> Ty {
         if matches!(name, "_&&_" | "_||_") {
             let are_fit = args.iter().fold(true, |fit, (at, arg)| self.is_bool(*at, arg) && fit);
@@ -415,15 +415,15 @@ fn unreadable(name: &str, args: &[Expr]) -> Option<Issue> {
     (!is_readable).then(|| Issue { at: *at, text: format!("invalid {name} argument") })
 }
 
-/// The fields of a JSONPatch.
-fn patch_field(field: &str, ty: &Ty) -> Result<(), String> {
+/// The text about a field that a JSONPatch does not have, or not of this type.
+fn patch_field_issue(field: &str, ty: &Ty) -> Option<String> {
     match field {
-        "value" => Ok(()),
-        "op" | "path" | "from" if *ty == TEXT || *ty == Ty::Dyn => Ok(()),
+        "value" => None,
+        "op" | "path" | "from" if *ty == TEXT || *ty == Ty::Dyn => None,
         "op" | "path" | "from" => {
-            Err(format!("expected type of field '{field}' is 'string' but provided type is '{ty}'"))
+            Some(format!("expected type of field '{field}' is 'string' but provided type is '{ty}'"))
         }
-        _ => Err(format!("undefined field '{field}'")),
+        _ => Some(format!("undefined field '{field}'")),
     }
 }
 

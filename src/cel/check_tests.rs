@@ -1,4 +1,4 @@
-//! What a genuine checker says of expressions: their types, or what is wrong with them.
+//! Answers of a genuine checker about expressions: their types, or what is wrong with them.
 
 use super::Program;
 use super::types::{BOOL, INT, TEXT, Ty};
@@ -249,7 +249,8 @@ semver('x') => kubernetes.Semver
 o.transformMapEntry(k, v, {v: k}) => map(dyn, dyn)
 m.transformMapEntry(k, v, {v: k}) => map(int, string)
 m.transformMap(k, v, v > 1, v) => map(string, int)
-m.transformMap(k, v, s, v) => found no matching overload for '_?_:_' applied to '(string, map(string, int), map(string, int))'
+m.transformMap(k, v, s, v) => found no matching overload for '_?_:_' applied to '(string, map(string, int), \
+    map(string, int))'
 l.transformList(a, c, s, c) => found no matching overload for '_?_:_' applied to '(string, list(int), list(int))'
 l.filter(x, s) => found no matching overload for '_?_:_' applied to '(string, list(int), list(int))'
 l.all(a, c, s) => expected type 'bool' but found 'string'
@@ -287,7 +288,7 @@ fn expressions_have_the_types_that_a_genuine_checker_finds() {
         let said = match Program::compile(text, &names) {
             Ok(program) => program.result.to_string(),
             // Where it is wrong is not compared: calls begin at their parenthesis there.
-            Err(why) => why.lines().next().unwrap().splitn(3, ' ').nth(2).unwrap().to_owned(),
+            Err(err) => err.to_string().lines().next().unwrap().splitn(3, ' ').nth(2).unwrap().to_owned(),
         };
         if said != answer {
             wrong.push(format!("{text}: {said}, upstream {answer}"));
@@ -296,7 +297,7 @@ fn expressions_have_the_types_that_a_genuine_checker_finds() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Who wrote an expression may make its types grow with every step: they are known up to a bound, and this ends.
+/// The author of an expression may make its types grow with every step: they are known up to a bound, and this ends.
 #[test]
 fn types_that_double_with_every_step_are_bounded() {
     let names = [("o".to_owned(), Ty::Dyn)];

@@ -69,7 +69,11 @@ fn is_date_time(text: &str) -> bool {
 /// Go's durations, and `3 days` as go-openapi allows.
 fn is_duration(text: &str) -> bool {
     static WORDS: OnceLock<Option<Regex>> = OnceLock::new();
-    let words = WORDS.get_or_init(|| Regex::new(r"^([+-]?(\d+(\.\d*)?|\.\d+)\s*(ns|us|µs|μs|ms|s|m|h|d|w|nano|micro|milli|sec|second|min|minute|hr|hour|day|wk|week|nanosecond|microsecond|millisecond)s?\s*)+$|^0$").ok());
+    let words = WORDS.get_or_init(|| {
+        let units = "ns|us|µs|μs|ms|s|m|h|d|w|nano|micro|milli|sec|second|min|minute|hr|hour|day|wk|week|nanosecond|\
+                     microsecond|millisecond";
+        Regex::new(&format!(r"^([+-]?(\d+(\.\d*)?|\.\d+)\s*({units})s?\s*)+$|^0$")).ok()
+    });
     words.as_ref().is_some_and(|r| r.is_match(text))
 }
 

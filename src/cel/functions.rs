@@ -5,7 +5,7 @@ use std::sync::Arc;
 use model::quantity::Quantity;
 
 use super::authz::{Authz, Host};
-use super::moment::{self, Moment};
+use super::moment::{self, Moment, Zone};
 use super::operators::weight;
 use super::run::{Fault, Outcome, Run, error};
 use super::semver::Semver;
@@ -22,12 +22,9 @@ pub(super) fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
         ("dyn", [of]) => Ok(of.clone()),
         ("int" | "uint" | "double" | "string" | "bytes" | "bool" | "timestamp" | "duration", [of]) => convert(name, of),
         ("matches", [Val::Text(text), Val::Text(pattern)]) => strings::matches(run, text, pattern),
-        ("quantity", [Val::Text(text)]) => match text.parse::<Quantity>() {
-            Ok(q) => Ok(Val::Quantity(q.into())),
-            Err(_) => {
-                error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")
-            }
-        },
+        ("quantity", [Val::Text(text)]) => {
+            text.parse::<Quantity>().map(|q| Val::Quantity(q.into())).or_else(|err| error(err.to_string()))
+        }
         ("isQuantity", [Val::Text(text)]) => Ok(Val::Bool(text.parse::<Quantity>().is_ok())),
         ("ip", [Val::Text(text)]) => network::read_ip(text).map(Val::Ip).ok_or_else(|| network::no_ip(text)),
         ("isIP", [Val::Text(text)]) => Ok(Val::Bool(network::read_ip(text).is_some())),
@@ -45,11 +42,12 @@ pub(super) fn global(run: &Run<'_>, name: &str, args: &[Val]) -> Outcome {
         },
         ("isURL", [Val::Text(text)]) => Ok(Val::Bool(Url::read(text).is_some())),
         ("semver" | "isSemver", [Val::Text(text), rest @ ..]) => {
-            let read = Semver::read(text, matches!(rest, [Val::Bool(true)]));
-            match (name, read) {
-                ("isSemver", read) => Ok(Val::Bool(read.is_some())),
-                (_, Some(version)) => Ok(Val::Semver(version.into())),
-                (_, None) => error(format!("semver parse error on {text:?}")),
+            let is_loose = matches!(rest, [Val::Bool(true)]);
+            let read = if is_loose { Semver::read_loosely(text) } else { Semver::read(text) };
+            match read {
+                read if name == "isSemver" => Ok(Val::Bool(read.is_ok())),
+                Ok(version) => Ok(Val::Semver(version.into())),
+                Err(err) => error(err.to_string()),
             }
         }
         ("optional.of", [of]) => Ok(Val::Optional(Some(Arc::new(of.clone())))),
@@ -84,8 +82,8 @@ pub(super) fn method(run: &Run<'_>, name: &str, target: &Val, args: &[Val]) -> O
         (Val::Optional(inner), "value", []) => {
             inner.as_ref().map(|v| (**v).clone()).ok_or_else(|| Fault::Error("optional.none() dereference".into()))
         }
-        (Val::Time(at), _, []) => field(*at, "", name),
-        (Val::Time(at), _, [Val::Text(zone)]) => field(*at, zone, name),
+        (Val::Time(at), _, []) => field(*at, name, Zone("")),
+        (Val::Time(at), _, [Val::Text(zone)]) => field(*at, name, Zone(zone)),
         (Val::Duration(nanos), _, []) => match name {
             "getHours" => Ok(Val::Int(nanos / 3_600_000_000_000)),
             "getMinutes" => Ok(Val::Int(nanos / 60_000_000_000)),
@@ -137,11 +135,11 @@ pub(super) fn method(run: &Run<'_>, name: &str, target: &Val, args: &[Val]) -> O
     }
 }
 
-fn field(at: Moment, zone: &str, name: &str) -> Outcome {
-    match at.field(zone, name) {
+fn field(at: Moment, name: &str, zone: Zone<'_>) -> Outcome {
+    match at.field(name, zone) {
         Ok(Some(number)) => Ok(Val::Int(number)),
         Ok(None) => error("no such overload"),
-        Err(why) => error(why),
+        Err(err) => error(err.to_string()),
     }
 }
 
@@ -228,6 +226,13 @@ fn convert(to: &str, of: &Val) -> Outcome {
     }
 }
 
+const NANOS: i128 = 1_000_000_000;
+
+/// A quantity that is a whole number of 64 bits.
+fn integer(q: &Quantity) -> Option<i64> {
+    if q.is_whole() { i64::try_from(q.nanos() / NANOS).ok() } else { None }
+}
+
 fn quantity(q: &Arc<Quantity>, name: &str, args: &[Val]) -> Outcome {
     let other = match args {
         [] => None,
@@ -236,12 +241,12 @@ fn quantity(q: &Arc<Quantity>, name: &str, args: &[Val]) -> Outcome {
         _ => return error("no such overload"),
     };
     match (name, other) {
-        ("isInteger", None) => Ok(Val::Bool(q.is_whole())),
-        ("asInteger", None) if q.is_whole() => Ok(Val::Int(q.value())),
-        ("asInteger", None) => error("cannot convert value to integer"),
-        ("asApproximateFloat", None) => {
-            Ok(Val::Double(if q.is_whole() { q.value() as f64 } else { q.milli_value() as f64 / 1000.0 }))
-        }
+        ("isInteger", None) => Ok(Val::Bool(integer(q).is_some())),
+        ("asInteger", None) => match integer(q) {
+            Some(n) => Ok(Val::Int(n)),
+            None => error("cannot convert value to integer"),
+        },
+        ("asApproximateFloat", None) => Ok(Val::Double(q.nanos() as f64 / NANOS as f64)),
         ("add", Some(other)) => Ok(Val::Quantity((**q).add(other).into())),
         ("sub", Some(other)) => Ok(Val::Quantity((**q).sub(other).into())),
         ("isLessThan", Some(other)) => Ok(Val::Bool(**q < other)),

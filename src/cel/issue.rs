@@ -1,9 +1,9 @@
-//! What is wrong with an expression, in the form in which cel-go prints it.
+//! Issues of an expression, in the form in which cel-go prints them.
 
 /// Issues of one expression that are shown, as cel-go's default.
 const ISSUES_MAX: usize = 100;
 
-/// What is wrong with a text, and where.
+/// One thing that is wrong with a text, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Issue {
     /// Place, in characters.
@@ -13,7 +13,8 @@ pub struct Issue {
 }
 
 /// Issues as cel-go prints them, by their places.
-pub(super) fn show_all(mut issues: Vec<Issue>, text: &str) -> String {
+pub(super) fn show_all(issues: &[Issue], text: &str) -> String {
+    let mut issues: Vec<&Issue> = issues.iter().collect();
     issues.sort_by_key(|issue| issue.at);
     let mut lines: Vec<String> = issues.iter().take(ISSUES_MAX).map(|issue| show(issue, text)).collect();
     if issues.len() > ISSUES_MAX {
@@ -23,7 +24,7 @@ pub(super) fn show_all(mut issues: Vec<Issue>, text: &str) -> String {
 }
 
 /// The place where a message stands, as cel-go prints an issue.
-pub(super) fn show(issue: &Issue, text: &str) -> String {
+fn show(issue: &Issue, text: &str) -> String {
     let before: String = text.chars().take(issue.at).collect();
     let line = before.matches('\n').count();
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count();

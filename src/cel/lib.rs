@@ -1,8 +1,10 @@
-//! CEL with Kubernetes's libraries: parsed and type checked once, run within a budget. In: a text, the types of the names
-//! that it may use, their values. Out: a [`Program`], then a value or a fault. It never knows objects, schemas or requests.
+//! CEL with Kubernetes's libraries: parsed and type checked once, run within a budget. In: a text, the types of the
+//! names that it may use, their values. Out: a [`Program`], then a value or a fault. It never knows objects, schemas or
+//! requests.
 //!
 //! Why not a crate: none checks types or meters cost, and both are what an API server promises about its expressions.
 
+mod addresses;
 pub mod admission;
 pub mod authz;
 pub mod check;
@@ -15,6 +17,8 @@ mod functions;
 mod fuzz_tests;
 mod issue;
 mod lexer;
+#[cfg(test)]
+mod library_tests;
 mod lists;
 pub mod moment;
 mod network;
@@ -38,15 +42,15 @@ pub mod value;
 
 use std::cell::Cell;
 
-use issue::{show, show_all};
+use issue::{Issue, show_all};
 use run::{Fault, Lazy, Outcome, Run, error};
 use syntax::{Dialect, Expr, Kind};
 use types::Ty;
 use value::Val;
 
-/// What one expression may spend, as upstream's `PerCallLimit`.
+/// The cost that one expression may have, as upstream's `PerCallLimit`.
 pub const CALL_BUDGET: i64 = 1_000_000;
-/// What all expressions about one object may spend, as upstream's `RuntimeCELCostBudget`.
+/// The cost that all expressions about one object may have, as upstream's `RuntimeCELCostBudget`.
 pub const OBJECT_BUDGET: i64 = 10_000_000;
 
 /// A compiled expression.
@@ -55,11 +59,11 @@ pub struct Program {
     /// As it was written.
     pub text: String,
     expr: Expr,
-    /// What it makes.
+    /// The type that it makes.
     pub result: Ty,
 }
 
-/// What an expression sees while it runs.
+/// Everything that an expression sees while it runs.
 #[derive(Default)]
 pub struct Surroundings<'a> {
     /// Names and values.
@@ -70,20 +74,29 @@ pub struct Surroundings<'a> {
     pub host: Option<&'a dyn authz::Host>,
 }
 
+/// An expression that is none, or uses what there is not. Printed as cel-go prints it, with the places shown.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", show_all(.issues, .text))]
+pub struct CompileError {
+    text: String,
+    issues: Vec<Issue>,
+}
+
 impl Program {
     /// Compiles an expression that may use these names.
     ///
-    /// Errors: cel-go's text, with the places shown.
-    pub fn compile(text: &str, names: &[(String, Ty)]) -> Result<Program, String> {
+    /// Errors: see [`CompileError`].
+    pub fn compile(text: &str, names: &[(String, Ty)]) -> Result<Program, CompileError> {
         Program::compile_in(Dialect::Common, text, names)
     }
 
     /// The same for those that may use a little more.
     ///
-    /// Errors: cel-go's text, with the places shown.
-    pub fn compile_in(dialect: Dialect, text: &str, names: &[(String, Ty)]) -> Result<Program, String> {
-        let expr = syntax::parse(text, dialect).map_err(|issue| show(&issue, text))?;
-        let result = check::check(&expr, names, dialect).map_err(|issues| show_all(issues, text))?;
+    /// Errors: see [`CompileError`].
+    pub fn compile_in(dialect: Dialect, text: &str, names: &[(String, Ty)]) -> Result<Program, CompileError> {
+        let wrong = |issues| CompileError { text: text.to_owned(), issues };
+        let expr = syntax::parse(text, dialect).map_err(|issue| wrong(vec![issue]))?;
+        let result = check::check(&expr, names, dialect).map_err(wrong)?;
         Ok(Program { text: text.to_owned(), expr, result })
     }
 

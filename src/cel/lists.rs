@@ -84,7 +84,7 @@ pub(super) fn sorted(mut pairs: Vec<(Val, Val)>) -> Outcome {
     Ok(Val::list(pairs.into_iter().map(|(_, item)| item).collect()))
 }
 
-/// What is in a list of optional values.
+/// The values that a list of optional ones has.
 pub(super) fn unwrap(list: &[Val]) -> Outcome {
     let mut out = Vec::with_capacity(list.len());
     for item in list {

@@ -1,5 +1,5 @@
 //! Moments in time as Go counts and writes them: all of the years 1 to 9999, with the offset they were written with.
-//! What jiff knows ends two days before them.
+//! jiff's years end two days before them.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -17,6 +17,34 @@ pub const BEYOND: &str = "timestamp overflow";
 const NO_TIME: &str = "type conversion error from 'string' to 'google.protobuf.Timestamp'";
 const DAY: i64 = 86_400;
 const BILLION: i64 = 1_000_000_000;
+
+/// A zone of time that there is not.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ZoneError {
+    /// `1x:00`
+    #[error(transparent)]
+    Number(#[from] NumberError),
+    /// A name that is a path.
+    #[error("time: invalid location name")]
+    Path,
+    /// A name that no zone has.
+    #[error("unknown time zone {0}")]
+    Unknown(String),
+}
+
+/// A text that is no number, in the words of Go's `strconv`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("strconv.Atoi: parsing {text:?}: {}", if *.is_large { "value out of range" } else { "invalid syntax" })]
+pub struct NumberError {
+    /// As it was given.
+    pub text: String,
+    /// It is a number, but a larger one than an `int64` holds.
+    pub is_large: bool,
+}
+
+/// The name of a zone, as an expression gives it: `UTC`, `Europe/Berlin`, `-08:00`, `Local`.
+#[derive(Clone, Copy, Debug)]
+pub struct Zone<'a>(pub &'a str);
 
 /// A moment; two are equal that are at the same time, whatever their offsets.
 #[derive(Clone, Copy, Debug)]
@@ -91,10 +119,10 @@ impl Moment {
         (self.seconds, self.nanos) == (SECONDS_MIN, 0)
     }
 
-    /// `getHours` and its like, in a zone (`UTC`, `Europe/Berlin`, `-08:00`, `Local`); `None` for another name.
+    /// `getHours` and its like, in a zone; `None` for another name.
     ///
-    /// Errors: Go's text; there is no such zone.
-    pub fn field(self, zone: &str, name: &str) -> Result<Option<i64>, String> {
+    /// Errors: there is no such zone.
+    pub fn field(self, name: &str, zone: Zone<'_>) -> Result<Option<i64>, ZoneError> {
         let at = self.seconds + self.offset_in(zone)?;
         let (days, second) = (at.div_euclid(DAY), at.rem_euclid(DAY));
         let (year, month, day) = date(days);
@@ -114,7 +142,7 @@ impl Moment {
         }))
     }
 
-    fn offset_in(self, zone: &str) -> Result<i64, String> {
+    fn offset_in(self, Zone(zone): Zone<'_>) -> Result<i64, ZoneError> {
         if let Some((hours, minutes)) = zone.split_once(':') {
             let (hours, minutes) = (go_number(hours)?, go_number(minutes)?);
             let minutes = if zone.starts_with('-') { minutes.wrapping_neg() } else { minutes };
@@ -125,16 +153,16 @@ impl Moment {
             "" | "UTC" => return Ok(0),
             "Local" => TimeZone::system(),
             name if name.contains("..") || name.starts_with(['/', '\\']) => {
-                return Err("time: invalid location name".to_owned());
+                return Err(ZoneError::Path);
             }
             // jiff does not mind upper and lower case.
             name => TimeZone::get(name)
                 .ok()
                 .filter(|zone| zone.iana_name() == Some(name))
-                .ok_or_else(|| format!("unknown time zone {name}"))?,
+                .ok_or_else(|| ZoneError::Unknown(name.to_owned()))?,
         };
         let seconds = self.seconds.clamp(Timestamp::MIN.as_second(), Timestamp::MAX.as_second());
-        let at = Timestamp::from_second(seconds).map_err(|err| err.to_string())?;
+        let at = Timestamp::from_second(seconds).expect("within jiff's own bounds");
         Ok(i64::from(zone.to_offset(at).seconds()))
     }
 
@@ -219,11 +247,11 @@ fn two(tens: u8, ones: u8, max: i64) -> Option<i64> {
     (number <= max).then_some(number)
 }
 
-/// A number as Go's `strconv.Atoi` reads it, and its text if it is none.
-fn go_number(text: &str) -> Result<i64, String> {
+/// A number as Go's `strconv.Atoi` reads it.
+pub(super) fn go_number(text: &str) -> Result<i64, NumberError> {
     text.parse().map_err(|err: std::num::ParseIntError| {
         let is_large = matches!(err.kind(), IntErrorKind::PosOverflow | IntErrorKind::NegOverflow);
-        format!("strconv.Atoi: parsing {text:?}: {}", if is_large { "value out of range" } else { "invalid syntax" })
+        NumberError { text: text.to_owned(), is_large }
     })
 }
 

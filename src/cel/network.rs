@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::addresses::{check_address, check_network};
 use super::run::{Fault, Outcome, error};
 use super::value::Val;
 
@@ -26,24 +27,19 @@ pub(super) fn read_cidr(text: &str) -> Option<IpNet> {
 
 /// Why a text is no address.
 pub(super) fn no_ip(text: &str) -> Fault {
-    Fault::Error(match text.parse::<IpAddr>() {
-        Ok(_) => format!("IPv4-mapped IPv6 address {text:?} is not allowed"),
-        Err(_) if text.split_once('%').is_some_and(|(ip, _)| ip.parse::<IpAddr>().is_ok()) => {
-            format!("IP address {text:?} with zone value is not allowed")
-        }
-        Err(_) => format!(
-            "IP Address {text:?} parse error during conversion from string: ParseAddr({text:?}): unable to parse IP"
-        ),
+    Fault::Error(match check_address(text) {
+        Err(err) => format!("IP Address {text:?} parse error during conversion from string: {err}"),
+        Ok(()) if text.contains('%') => format!("IP address {text:?} with zone value is not allowed"),
+        Ok(()) => format!("IPv4-mapped IPv6 address {text:?} is not allowed"),
     })
 }
 
 /// Why a text is no network.
 pub(super) fn no_cidr(text: &str) -> Fault {
     let at = "network address parse error during conversion from string";
-    Fault::Error(match text.parse::<IpNet>() {
-        Ok(_) => format!("{at}: IPv4-mapped IPv6 address {text:?} is not allowed"),
-        Err(_) if !text.contains('/') => format!("{at}: {at}: netip.ParsePrefix({text:?}): no '/'"),
-        Err(_) => format!("{at}: {at}: netip.ParsePrefix({text:?}): prefix length out of range"),
+    Fault::Error(match check_network(text) {
+        Err(err) => format!("{at}: {at}: {err}"),
+        Ok(()) => format!("{at}: IPv4-mapped IPv6 address {text:?} is not allowed"),
     })
 }
 

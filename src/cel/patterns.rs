@@ -9,16 +9,44 @@ use regex::{Regex, RegexBuilder};
 /// As `maxRepeat` of Go's `regexp/syntax`.
 const COUNT_MAX: u32 = 1_000;
 
-/// What may be kept of a lazy automaton, as the crate's default.
+/// Bytes that may be kept of a lazy automaton, as the crate's default.
 const DFA_BYTES_MAX: usize = 2 << 20;
+
+/// A pattern that has no program.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum PatternError {
+    /// A backslash that nothing follows.
+    #[error("trailing backslash at end of expression")]
+    TrailingBackslash,
+    /// `\q`
+    #[error("invalid escape sequence: `\\{0}`")]
+    Escape(char),
+    /// `{1001}`, by what stands between the braces.
+    #[error("invalid repeat count: `{{{0}}}`")]
+    Count(String),
+    /// `**`, by its second operator.
+    #[error("invalid nested repetition operator: `{0}`")]
+    NestedRepetition(char),
+    /// `(?x`, by the first flag; none at the end of the pattern.
+    #[error("invalid or unsupported Perl syntax: `(?{0}`")]
+    Flag(String),
+    /// The crate finds no pattern in it, or its program is too large.
+    #[error("{}", last_line(.0))]
+    Program(regex::Error),
+}
+
+/// The crate's reason, without the pattern that it shows before.
+fn last_line(err: &regex::Error) -> String {
+    err.to_string().lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned()
+}
 
 /// The program of a pattern, of `bytes_max` at most.
 ///
-/// Errors: it is no pattern, or its program is too large; the text says why, in our own words.
-pub fn compile(pattern: &str, bytes_max: usize) -> Result<Regex, String> {
+/// Errors: it is no pattern, or its program is too large.
+pub fn compile(pattern: &str, bytes_max: usize) -> Result<Regex, PatternError> {
     let text = translated(pattern)?;
     let made = RegexBuilder::new(&text).size_limit(bytes_max).dfa_size_limit(bytes_max.min(DFA_BYTES_MAX)).build();
-    made.map_err(|why| why.to_string().lines().last().unwrap_or_default().trim_start_matches("error: ").to_owned())
+    made.map_err(PatternError::Program)
 }
 
 /// Whether a text is a pattern at all, however large its program may be.
@@ -28,23 +56,32 @@ pub fn is_pattern(pattern: &str) -> bool {
     !matches!(RegexBuilder::new(&text).size_limit(1).build(), Err(regex::Error::Syntax(_)))
 }
 
+/// The place of a character: brackets give most of them another meaning.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Within {
+    Pattern,
+    Class,
+}
+
 /// The pattern in the crate's words.
-fn translated(pattern: &str) -> Result<String, String> {
+fn translated(pattern: &str) -> Result<String, PatternError> {
     let (mut rest, mut out) = (pattern, String::with_capacity(pattern.len() + 8));
-    let mut in_class = false;
+    let mut within = Within::Pattern;
     // Whether the piece before was an operator of repetition.
     let mut repeats = false;
     while let Some(c) = rest.chars().next() {
         let after = &rest[c.len_utf8()..];
         let was_repeat = std::mem::take(&mut repeats);
         rest = match c {
-            '\\' => escape(after, in_class, &mut out)?,
-            _ if in_class => {
-                in_class = c != ']';
+            '\\' => escape(after, within, &mut out)?,
+            _ if within == Within::Class => {
+                if c == ']' {
+                    within = Within::Pattern;
+                }
                 class_member(c, after, &mut out)
             }
             '[' => {
-                in_class = true;
+                within = Within::Class;
                 out.push('[');
                 let (negation, after) = after.strip_prefix('^').map_or(("", after), |after| ("^", after));
                 out.push_str(negation);
@@ -65,7 +102,7 @@ fn translated(pattern: &str) -> Result<String, String> {
                     continue;
                 };
                 if was_repeat {
-                    return Err(format!("invalid nested repetition operator: `{}`", &rest[..1]));
+                    return Err(PatternError::NestedRepetition(c));
                 }
                 repeats = true;
                 let lazy = usize::from(rest[len..].starts_with('?'));
@@ -82,7 +119,7 @@ fn translated(pattern: &str) -> Result<String, String> {
 }
 
 /// How long an operator of repetition is that begins with `c`; `None` if it is a brace that counts nothing.
-fn repetition(c: char, after: &str) -> Result<Option<usize>, String> {
+fn repetition(c: char, after: &str) -> Result<Option<usize>, PatternError> {
     if c != '{' {
         return Ok(Some(1));
     }
@@ -94,22 +131,19 @@ fn repetition(c: char, after: &str) -> Result<Option<usize>, String> {
     }
     let fits = |text: &str| text.is_empty() || text.parse::<u32>().is_ok_and(|n| n <= COUNT_MAX);
     if !fits(least) || !fits(most) {
-        return Err(format!("invalid repeat count: `{{{inside}}}`"));
+        return Err(PatternError::Count(inside.to_owned()));
     }
     Ok(Some(inside.len() + 2))
 }
 
-/// What follows an opening parenthesis: flags that Go has.
-fn group<'p>(after: &'p str, out: &mut String) -> Result<&'p str, String> {
+/// Translates the flags behind an opening parenthesis, if Go has them.
+fn group<'p>(after: &'p str, out: &mut String) -> Result<&'p str, PatternError> {
     out.push('(');
     let Some(flags) = after.strip_prefix('?') else { return Ok(after) };
     if !flags.starts_with(['P', '<']) {
         let end = flags.find([')', ':']).unwrap_or(flags.len());
         if !flags[..end].chars().all(|flag| "imsU-".contains(flag)) {
-            return Err(format!(
-                "invalid or unsupported Perl syntax: `(?{}`",
-                flags.chars().next().unwrap_or_default()
-            ));
+            return Err(PatternError::Flag(flags.chars().take(1).collect()));
         }
     }
     Ok(after)
@@ -135,9 +169,10 @@ fn class_member<'p>(c: char, after: &'p str, out: &mut String) -> &'p str {
     after
 }
 
-/// What follows a backslash.
-fn escape<'p>(after: &'p str, in_class: bool, out: &mut String) -> Result<&'p str, String> {
-    let Some(c) = after.chars().next() else { return Err("trailing backslash at end of expression".to_owned()) };
+/// Translates an escape, from behind its backslash.
+fn escape<'p>(after: &'p str, within: Within, out: &mut String) -> Result<&'p str, PatternError> {
+    let in_class = within == Within::Class;
+    let Some(c) = after.chars().next() else { return Err(PatternError::TrailingBackslash) };
     let next = &after[c.len_utf8()..];
     match c {
         'd' => out.push_str("[0-9]"),
@@ -154,7 +189,7 @@ fn escape<'p>(after: &'p str, in_class: bool, out: &mut String) -> Result<&'p st
         }
         '0' => {
             let n_more = next.bytes().take(2).take_while(|b| (b'0'..=b'7').contains(b)).count();
-            let code = u32::from_str_radix(&after[..=n_more], 8).map_err(|why| why.to_string())?;
+            let code = u32::from_str_radix(&after[..=n_more], 8).expect("three octal digits at most");
             out.push_str(&format!("\\x{{{code:x}}}"));
             return Ok(&next[n_more..]);
         }
@@ -176,7 +211,7 @@ fn escape<'p>(after: &'p str, in_class: bool, out: &mut String) -> Result<&'p st
         } else {
             regex::escape(c.encode_utf8(&mut [0; 4]))
         }),
-        c => return Err(format!("invalid escape sequence: `\\{c}`")),
+        c => return Err(PatternError::Escape(c)),
     }
     Ok(next)
 }

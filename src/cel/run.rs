@@ -1,4 +1,4 @@
-//! What every step of a run shares: the names in scope, the budget, and why a step fails.
+//! State that every step of a run shares: the names in scope, the budget, and why a step fails.
 
 use std::cell::Cell;
 
@@ -38,7 +38,7 @@ pub type Lazy<'a> = dyn Fn(&str) -> Option<Outcome> + 'a;
 pub struct Run<'a> {
     /// Names and values, inner ones last.
     pub scope: Vec<(String, Val)>,
-    /// What is left to spend.
+    /// The cost that is left to spend.
     pub budget: &'a Cell<i64>,
     /// Answers `variables.NAME`.
     pub lazy: Option<&'a Lazy<'a>>,

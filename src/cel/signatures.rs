@@ -32,19 +32,24 @@ _&&_: (bool,bool)->bool
 _||_: (bool,bool)->bool
 _?_:_: (bool,A,A)->A
 _[_]: (list<A>,int)->A; (map<A,B>,A)->B; (optional<list<A>>,int)->optional<A>; (optional<map<A,B>>,A)->optional<B>
-_[?_]: (list<A>,int)->optional<A>; (map<A,B>,A)->optional<B>; (optional<list<A>>,int)->optional<A>; (optional<map<A,B>>,A)->optional<B>
-_+_: (int,int)->int; (uint,uint)->uint; (double,double)->double; (string,string)->string; (bytes,bytes)->bytes; (list<A>,list<A>)->list<A>; (time,duration)->time; (duration,time)->time; (duration,duration)->duration
-_-_: (int,int)->int; (uint,uint)->uint; (double,double)->double; (time,time)->duration; (time,duration)->time; (duration,duration)->duration
+_[?_]: (list<A>,int)->optional<A>; (map<A,B>,A)->optional<B>; (optional<list<A>>,int)->optional<A>; \
+    (optional<map<A,B>>,A)->optional<B>
+_+_: (int,int)->int; (uint,uint)->uint; (double,double)->double; (string,string)->string; (bytes,bytes)->bytes; \
+    (list<A>,list<A>)->list<A>; (time,duration)->time; (duration,time)->time; (duration,duration)->duration
+_-_: (int,int)->int; (uint,uint)->uint; (double,double)->double; (time,time)->duration; (time,duration)->time; \
+    (duration,duration)->duration
 _*_: (int,int)->int; (uint,uint)->uint; (double,double)->double
 _/_: (int,int)->int; (uint,uint)->uint; (double,double)->double
 _%_: (int,int)->int; (uint,uint)->uint
-size: (string)->int; (bytes)->int; (list<A>)->int; (map<A,B>)->int; string.()->int; bytes.()->int; list<A>.()->int; map<A,B>.()->int
+size: (string)->int; (bytes)->int; (list<A>)->int; (map<A,B>)->int; string.()->int; bytes.()->int; list<A>.()->int; \
+    map<A,B>.()->int
 type: (A)->type
 dyn: (A)->dyn
 int: (int)->int; (uint)->int; (double)->int; (string)->int; (time)->int; (duration)->int
 uint: (uint)->uint; (int)->uint; (double)->uint; (string)->uint
 double: (double)->double; (int)->double; (uint)->double; (string)->double
-string: (string)->string; (bool)->string; (int)->string; (uint)->string; (double)->string; (bytes)->string; (time)->string; (duration)->string; (ip)->string; (cidr)->string
+string: (string)->string; (bool)->string; (int)->string; (uint)->string; (double)->string; (bytes)->string; \
+    (time)->string; (duration)->string; (ip)->string; (cidr)->string
 bytes: (bytes)->bytes; (string)->bytes
 bool: (bool)->bool; (string)->bool
 timestamp: (time)->time; (string)->time; (int)->time
@@ -156,11 +161,11 @@ error: decision.()->string
 jsonpatch.escapeKey: (string)->string
 ";
 
-/// What lists can be sorted by.
+/// Types that lists can be sorted by.
 const COMPARABLE: [&str; 8] = ["int", "uint", "double", "bool", "duration", "time", "string", "bytes"];
-/// What the macro `sortBy` stands for.
+/// The function that the macro `sortBy` stands for.
 pub const SORT_BY: &str = "@sortByAssociatedKeys";
-/// What the macro `transformMapEntry` stands for.
+/// The function that the macro `transformMapEntry` stands for.
 pub const MAP_INSERT: &str = "cel.@mapInsert";
 
 /// The formats of `format.NAME()`.

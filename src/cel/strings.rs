@@ -67,8 +67,8 @@ pub(super) fn method(run: &Run<'_>, text: &Arc<str>, name: &str, args: &[Val]) -
     }
 }
 
-/// What compiling a pattern costs of a run's budget: a short one may be a large program, `((x{100}){100})`, and nobody
-/// knows before.
+/// The cost of compiling a pattern, of a run's budget: a short one may be a large program, `((x{100}){100})`, and
+/// nobody knows before.
 const COMPILE_COST: usize = 20_000;
 /// The largest program of a pattern. One of this size takes about a millisecond to make.
 const PROGRAM_BYTES_MAX: usize = 512 * 1024;
@@ -85,7 +85,7 @@ fn compile(run: &Run<'_>, pattern: &str) -> Result<Regex, Fault> {
     }
     run.pay(COMPILE_COST)?;
     let made = patterns::compile(pattern, PROGRAM_BYTES_MAX)
-        .map_err(|why| Fault::Error(format!("error parsing regexp: {why}")))?;
+        .map_err(|err| Fault::Error(format!("error parsing regexp: {err}")))?;
     if programs.len() >= PROGRAMS_MAX {
         programs.clear();
     }
@@ -169,7 +169,7 @@ pub(super) fn join(list: &[Val], rest: &[Val]) -> Outcome {
     texts.map(|t| Val::text(&t.join(separator))).ok_or_else(|| Fault::Error("no such overload".into()))
 }
 
-/// What `string()` makes of a value.
+/// The text that `string()` makes of a value.
 pub(super) fn show(of: &Val) -> Option<String> {
     Some(match of {
         Val::Bool(b) => b.to_string(),
@@ -209,7 +209,7 @@ pub(super) fn known_format(name: &str) -> bool {
     super::signatures::FORMATS.contains(&name)
 }
 
-/// What is wrong with a text of a named format.
+/// Problems of a text that should have a named format.
 pub(super) fn format_problems(format: &str, text: &str) -> Vec<String> {
     match format {
         "dns1123Label" => names::dns_label_errors(text),

@@ -65,7 +65,7 @@ pub enum Access {
 pub struct Macro {
     /// Such as `all` or `map`.
     pub name: &'static str,
-    /// What is walked, or the optional, or the bound value.
+    /// The collection that is walked, or the optional, or the bound value.
     pub range: Expr,
     /// One or two names.
     pub vars: Vec<String>,
@@ -415,7 +415,8 @@ impl Parser {
             _ => {
                 self.next -= 1;
                 return Err(self.unexpected(
-                    "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}",
+                    "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, \
+                    BYTES, IDENTIFIER}",
                 ));
             }
         };

@@ -3,6 +3,7 @@
 //! Spec: `ext/formatting.go` of cel-go v0.26 (strings of version 2), with the locale `en_US`: `%f` groups thousands,
 //! and `%e` writes the power as digits above the line and takes its precision for a width.
 
+use super::moment::{NumberError, go_number};
 use super::operators::weight;
 use super::run::{Fault, Outcome, Run, error};
 use super::strings::show;
@@ -13,17 +14,49 @@ use super::value::{Key, Val};
 const DIGITS_MAX: usize = 1_000;
 const DIGITS: usize = 6;
 
-/// What a template consists of.
+/// A part of a template.
 enum Piece<'t> {
     Text(&'t str),
     /// `%.2f`: the verb, and how many digits are wanted.
     Clause(char, usize),
 }
 
+/// A template that cannot be read, or that does not fit its values.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TemplateError {
+    #[error("unexpected end of string")]
+    End,
+    #[error("could not parse formatting clause: unrecognized formatting clause \"{0}\"")]
+    Verb(String),
+    #[error(
+        "could not parse formatting clause: error while parsing precision: could not find end of precision specifier"
+    )]
+    OpenPrecision,
+    #[error(
+        "could not parse formatting clause: error while parsing precision: error while converting precision to \
+         integer: {0}"
+    )]
+    Precision(NumberError),
+    #[error("index {n_values} out of range")]
+    TooFew { n_values: usize },
+    #[error("too many arguments supplied to string.format (expected {n_used}, got {n_values})")]
+    TooMany { n_used: usize, n_values: usize },
+    /// The value at this place does not fit its verb.
+    #[error("{text}")]
+    Misfit { at: usize, text: String },
+}
+
+impl TemplateError {
+    /// The place of the value that does not fit; the template is wrong itself otherwise.
+    pub(super) fn place(&self) -> Option<usize> {
+        if let TemplateError::Misfit { at, .. } = self { Some(*at) } else { None }
+    }
+}
+
 /// Takes the first piece of a template off.
 ///
-/// Errors: what is wrong with a clause.
-fn next<'t>(rest: &mut &'t str) -> Result<Piece<'t>, String> {
+/// Errors: the clause is none.
+fn next<'t>(rest: &mut &'t str) -> Result<Piece<'t>, TemplateError> {
     let Some(clause) = rest.strip_prefix('%') else {
         let (text, after) = rest.split_at(rest.find('%').unwrap_or(rest.len()));
         *rest = after;
@@ -34,37 +67,29 @@ fn next<'t>(rest: &mut &'t str) -> Result<Piece<'t>, String> {
         return Ok(Piece::Text("%"));
     }
     if clause.is_empty() {
-        return Err("unexpected end of string".to_owned());
+        return Err(TemplateError::End);
     }
-    let bad = |why: String| format!("could not parse formatting clause: {why}");
     let (mut digits, mut clause) = (DIGITS, clause);
     if let Some(after) = clause.strip_prefix('.') {
         let end = after.find(|c: char| !c.is_ascii_digit());
-        let end = end.ok_or_else(|| {
-            bad("error while parsing precision: could not find end of precision specifier".to_owned())
-        })?;
-        let why = if end == 0 { "invalid syntax" } else { "value out of range" };
-        let number = after[..end].parse::<i64>().map_err(|_| {
-            bad(format!(
-                "error while parsing precision: error while converting precision to integer: strconv.Atoi: parsing {:?}: {why}",
-                &after[..end]
-            ))
-        })?;
+        let end = end.ok_or(TemplateError::OpenPrecision)?;
+        let number = go_number(&after[..end]).map_err(TemplateError::Precision)?;
         digits = usize::try_from(number).unwrap_or(DIGITS_MAX).min(DIGITS_MAX);
         clause = &after[end..];
     }
     let Some(verb) = clause.chars().next().filter(|verb| "sdfebxXo".contains(*verb)) else {
-        return Err(bad(format!("unrecognized formatting clause \"{}\"", clause.chars().next().unwrap_or_default())));
+        return Err(TemplateError::Verb(clause.chars().take(1).collect()));
     };
     *rest = &clause[1..];
     Ok(Piece::Clause(verb, digits))
 }
 
-/// What is said of a value that does not fit its verb.
+/// The error about a value that does not fit its verb.
 fn misfit(verb: char, ty: &str) -> String {
     let what = match verb {
         's' => {
-            "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, and timestamps"
+            "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, durations, \
+            and timestamps"
         }
         'd' => "decimal clause can only be used on integers",
         'f' => "fixed-point clause can only be used on doubles",
@@ -78,27 +103,24 @@ fn misfit(verb: char, ty: &str) -> String {
 
 /// Whether a constant template fits values of these types, each with its place.
 ///
-/// Errors: what is wrong, with the place of the value that does not fit.
-pub(super) fn check(template: &str, values: &[(usize, Ty)]) -> Result<(), (Option<usize>, String)> {
+/// Errors: the template cannot be read, or values do not fit it.
+pub(super) fn check(template: &str, values: &[(usize, Ty)]) -> Result<(), TemplateError> {
     let (mut rest, mut n_used) = (template, 0);
     while !rest.is_empty() {
         let starts_clause = rest.starts_with('%') && !rest.starts_with("%%");
         if starts_clause && n_used >= values.len() {
-            return Err((None, format!("index {n_used} out of range")));
+            return Err(TemplateError::TooFew { n_values: n_used });
         }
-        if let Piece::Clause(verb, _) = next(&mut rest).map_err(|why| (None, why))? {
+        if let Piece::Clause(verb, _) = next(&mut rest)? {
             let (at, ty) = &values[n_used];
             n_used += 1;
             if !takes(verb, ty) {
-                return Err((Some(*at), misfit(verb, type_name(ty))));
+                return Err(TemplateError::Misfit { at: *at, text: misfit(verb, type_name(ty)) });
             }
         }
     }
     if values.len() > n_used {
-        return Err((
-            None,
-            format!("too many arguments supplied to string.format (expected {n_used}, got {})", values.len()),
-        ));
+        return Err(TemplateError::TooMany { n_used, n_values: values.len() });
     }
     Ok(())
 }
@@ -141,9 +163,9 @@ pub(super) fn fill(run: &Run<'_>, template: &str, values: &[Val]) -> Outcome {
     while !rest.is_empty() {
         let starts_clause = rest.starts_with('%') && !rest.starts_with("%%");
         if starts_clause && n_used >= values.len() {
-            return error(format!("index {n_used} out of range"));
+            return error(TemplateError::TooFew { n_values: n_used }.to_string());
         }
-        match next(&mut rest).map_err(Fault::Error)? {
+        match next(&mut rest).map_err(|err| Fault::Error(err.to_string()))? {
             Piece::Text(text) => out.push_str(text),
             Piece::Clause(verb, digits) => {
                 let value = &values[n_used];
@@ -244,7 +266,7 @@ fn scientific(n: f64, width: usize) -> String {
     format!("{text:>width$}")
 }
 
-/// What `%s` makes of a value; `None` if it has no such form.
+/// The text that `%s` makes of a value; `None` if it has no such form.
 fn plain(run: &Run<'_>, value: &Val) -> Result<Option<String>, Fault> {
     Ok(match value {
         Val::Null => Some("null".to_owned()),

@@ -1,4 +1,4 @@
-//! What expressions make, and how they fail.
+//! Results of expressions, and how they fail.
 
 use std::cell::Cell;
 
@@ -9,12 +9,13 @@ use super::types::Ty;
 use super::value::Val;
 use super::{OBJECT_BUDGET, Program, Surroundings};
 
-fn eval(text: &str) -> String {
+/// The value as JSON, or why there is none.
+pub(super) fn eval(text: &str) -> String {
     let object = json!({"a": 1, "l": [1, 2, 3], "m": {"k": "v"}, "s": "hello world", "q": "1500m"});
     let names = [("self".to_owned(), Ty::Dyn)];
     let program = match Program::compile(text, &names) {
         Ok(program) => program,
-        Err(text) => return format!("compile: {}", text.lines().next().unwrap_or_default()),
+        Err(err) => return format!("compile: {}", err.to_string().lines().next().unwrap_or_default()),
     };
     let surroundings =
         Surroundings { values: vec![("self".into(), Val::from_json(&object))], ..Surroundings::default() };
@@ -75,7 +76,8 @@ fn faults_have_cel_gos_words() {
         ("'a'.nope()", "compile: ERROR: <input>:1:9: undeclared reference to 'nope' (in container '')"),
         (
             "1 +",
-            "compile: ERROR: <input>:1:4: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}",
+            "compile: ERROR: <input>:1:4: Syntax error: mismatched input '<EOF>' expecting {'[', '{', '(', '.', '-', \
+            '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}",
         ),
     ] {
         assert_eq!(eval(text), want, "{text}");

@@ -22,7 +22,7 @@ pub enum Ty {
     Object(Arc<Object>),
     /// optional_type
     Optional(Box<Ty>),
-    /// What `Object{…}`, `Object.spec{…}` and `JSONPatch{…}` make, by that name.
+    /// The type that `Object{…}`, `Object.spec{…}` and `JSONPatch{…}` make, by that name.
     Made(Arc<str>),
     /// Stands for one type in a signature.
     Param(char),

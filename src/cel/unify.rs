@@ -14,11 +14,11 @@ const PARTS_MAX: usize = 256;
 /// Whether types fit is asked for no longer than this.
 const LOOKS_MAX: usize = 10_000;
 
-/// What the variables of one expression stand for.
+/// The types that the variables of one expression stand for.
 #[derive(Default)]
 pub(super) struct Vars {
     known: BTreeMap<u32, Ty>,
-    /// What was there before each change, so that a try that fails leaves nothing behind.
+    /// The state before each change, so that a try that fails leaves nothing behind.
     undo: Vec<(u32, Option<Ty>)>,
     n_vars: u32,
     /// Looks that the present question may still take: types share their parts, and who wrote the expression chose how.
@@ -173,7 +173,7 @@ fn is_as_general(a: &Ty, b: &Ty) -> bool {
     }
 }
 
-/// What may be null: all but scalars, lists and maps.
+/// Whether a type has null: all but scalars, lists and maps.
 fn is_nullable(ty: &Ty) -> bool {
     match ty {
         Ty::Object(_) | Ty::Optional(_) | Ty::Made(_) => true,

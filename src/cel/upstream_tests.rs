@@ -1,4 +1,4 @@
-//! What a genuine server says of expressions: all that is wrong with them, or their type and value.
+//! Answers of a genuine server about expressions: all that is wrong with them, or their type and value.
 
 use std::cell::Cell;
 
@@ -65,7 +65,8 @@ fn names() -> Vec<(String, Ty)> {
 fn said(text: &str) -> String {
     let program = match Program::compile(text, &names()) {
         Ok(program) => program,
-        Err(why) => {
+        Err(err) => {
+            let why = err.to_string();
             let lines = why.lines().filter_map(|line| line.strip_prefix("ERROR: <input>:1:"));
             return format!(
                 "refused {}",

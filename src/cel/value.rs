@@ -230,8 +230,8 @@ impl Val {
         })
     }
 
-    /// What a map has for this key. A whole number is also found under the same of another sort, but not under a
-    /// double.
+    /// The value that a map has for this key. A whole number is also found under the same of another sort, but not
+    /// under a double.
     pub fn entry<'m>(&self, map: &'m BTreeMap<Key, Val>) -> Option<&'m Val> {
         let int = |n: u64| i64::try_from(n).ok().map(Key::Int);
         let uint = |n: i64| u64::try_from(n).ok().map(Key::Uint);

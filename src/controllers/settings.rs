@@ -274,7 +274,7 @@ impl Settings {
                 }
                 self.signing_life = Some(life);
             }
-            "feature-gates" => return schema::gates::check(value),
+            "feature-gates" => return schema::gates::check(value).map_err(|err| err.to_string()),
             _ if FIXED.iter().any(|(n, v)| *n == name && v.eq_ignore_ascii_case(value)) => {}
             _ if NOT_HERE.contains(&name) || FIXED.iter().any(|(n, _)| *n == name) => {
                 return Err("kube-controller-manager knows this flag, kedge has no such setting; remove it".to_owned());

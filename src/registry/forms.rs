@@ -6,7 +6,7 @@ use bytes::Bytes;
 use model::reference::{GroupKind, GroupResource};
 use schema::catalog::Catalog;
 use schema::decode::FieldValidation;
-use schema::table::Resource;
+use schema::table::{GroupVersion, GroupVersionKind, Resource};
 use schema::validate::error::FieldError;
 use serde_json::Value;
 
@@ -40,9 +40,8 @@ pub fn decode_body(
             warnings,
         );
     }
-    let refused = |err: schema::decode::DecodeError| {
-        Status::bad_request(err.message_about(&resource.kind, &resource.version, bytes))
-    };
+    let refused =
+        |err: schema::decode::DecodeError| Status::bad_request(err.message_about(resource.group_version_kind(), bytes));
     let format = match format {
         Format::Json => schema::decode::Format::Json,
         Format::Yaml => schema::decode::Format::Yaml,
@@ -51,7 +50,7 @@ pub fn decode_body(
     let decoded =
         schema::decode::decode_resource(bytes, format, resource, strictness_of(strictness)?).map_err(refused)?;
     let mut value = decoded.value;
-    schema::decode::check_kind(&mut value, &resource.api_version(), &resource.kind).map_err(refused)?;
+    schema::decode::check_resource(&mut value, resource).map_err(refused)?;
     warnings.extend(decoded.warnings);
     Ok(value)
 }
@@ -66,8 +65,8 @@ pub fn decode_as(
     warnings: &mut Vec<String>,
 ) -> Result<Value, Status> {
     let strictness = strictness_of(strictness)?;
-    let version = api_version.rsplit('/').next().unwrap_or_default();
-    let refused = |err: schema::decode::DecodeError| Status::bad_request(err.message_about(kind, version, bytes));
+    let kind = GroupVersionKind { group_version: GroupVersion::parse(api_version), kind };
+    let refused = |err: schema::decode::DecodeError| Status::bad_request(err.message_about(kind, bytes));
     let decoded = match format {
         Format::Json => schema::decode::decode(bytes, schema::decode::Format::Json, of, strictness),
         Format::Yaml => schema::decode::decode(bytes, schema::decode::Format::Yaml, of, strictness),
@@ -75,7 +74,7 @@ pub fn decode_as(
     }
     .map_err(refused)?;
     let mut value = decoded.value;
-    schema::decode::check_kind(&mut value, api_version, kind).map_err(refused)?;
+    schema::decode::check_kind(&mut value, kind).map_err(refused)?;
     warnings.extend(decoded.warnings);
     Ok(value)
 }
@@ -109,7 +108,7 @@ pub fn decode_patched(
     };
     let decoded = schema::decode::conform_resource(patched, resource, strictness).map_err(&refused)?;
     let mut value = decoded.value;
-    schema::decode::check_kind(&mut value, &resource.api_version(), &resource.kind).map_err(&refused)?;
+    schema::decode::check_resource(&mut value, resource).map_err(&refused)?;
     warnings.extend(decoded.warnings);
     Ok(value)
 }

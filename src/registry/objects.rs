@@ -10,7 +10,7 @@ use base::time::{Clock, Stopwatch};
 use bytes::Bytes;
 use model::meta;
 use model::reference::NamespacedName;
-use schema::table::Resource;
+use schema::table::{GroupVersion, Resource};
 use serde_json::Value;
 use store::{Compare, Op, RangeRequest, Revision, Txn};
 
@@ -47,7 +47,7 @@ impl Objects {
     /// Errors: 404, there is no such kind.
     pub fn row_of(&self, object: &Value) -> Result<Arc<Resource>, Status> {
         let catalog = self.catalogs.now();
-        let row = catalog.by_api_version(meta::api_version(object), meta::kind(object));
+        let row = catalog.by_kind(GroupVersion::parse(meta::api_version(object)), meta::kind(object));
         row.map(|r| Arc::clone(catalog.storage_of(r))).ok_or_else(Status::no_such_resource)
     }
 

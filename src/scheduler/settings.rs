@@ -37,7 +37,7 @@ pub fn check(args: &[String]) -> Result<(), String> {
         let arg = arg.trim_start_matches('-');
         let (name, value) = arg.split_once('=').unwrap_or((arg, "true"));
         let verdict = match name {
-            "feature-gates" => schema::gates::check(value),
+            "feature-gates" => schema::gates::check(value).map_err(|err| err.to_string()),
             _ if FIXED.iter().any(|(n, v)| *n == name && v.eq_ignore_ascii_case(value)) => Ok(()),
             _ if NOT_HERE.contains(&name) || FIXED.iter().any(|(n, _)| *n == name) => {
                 Err("kube-scheduler knows this flag, kedge has no such setting; remove it".to_owned())

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
+use model::reference::GroupResource;
+
 use crate::rows::{self, types};
-use crate::table::{Gvk, Resource, TypeDef, TypeRef};
+use crate::table::{GroupVersion, Gvk, Resource, TypeDef, TypeRef};
 use crate::versions::version_order;
 
 /// One group with its versions in upstream's order of preference.
@@ -16,6 +18,13 @@ pub struct Group {
     pub versions: Vec<String>,
 }
 
+/// Group, version, and a plural name or kind.
+type Key = (String, String, String);
+
+fn key(of: GroupVersion<'_>, name: &str) -> Key {
+    (of.group.to_owned(), of.version.to_owned(), name.to_owned())
+}
+
 /// Types and resources with fast look-ups.
 #[derive(Default)]
 pub struct Catalog {
@@ -23,8 +32,8 @@ pub struct Catalog {
     resources: Vec<Arc<Resource>>,
     /// Kinds that are not found here are looked for there.
     base: Option<&'static Catalog>,
-    by_plural: BTreeMap<(String, String, String), usize>,
-    by_kind: BTreeMap<(String, String, String), usize>,
+    by_plural: BTreeMap<Key, usize>,
+    by_kind: BTreeMap<Key, usize>,
     groups: Vec<Group>,
 }
 
@@ -49,7 +58,10 @@ impl Catalog {
         custom.sort_by(|a, b| {
             (&a.group, &a.plural).cmp(&(&b.group, &b.plural)).then_with(|| version_order(&a.version, &b.version))
         });
-        for row in custom.into_iter().filter(|row| base.is_free(&row.group, &row.plural, &row.kind)) {
+        for row in custom
+            .into_iter()
+            .filter(|row| base.is_free(GroupResource { group: &row.group, resource: &row.plural }, &row.kind))
+        {
             catalog.add(row);
         }
         for group in &mut catalog.groups {
@@ -62,17 +74,17 @@ impl Catalog {
 
     /// Whether no row of this catalog has the plural name or the kind in the group, in any version: only then a
     /// definition may have them, for objects of all versions are stored in one place.
-    pub fn is_free(&self, group: &str, plural: &str, kind: &str) -> bool {
-        !self.resources.iter().any(|row| row.group == group && (row.plural == plural || row.kind == kind))
+    fn is_free(&self, wanted: GroupResource<'_>, kind: &str) -> bool {
+        let is_taken = |row: &Resource| row.plural == wanted.resource || row.kind == kind;
+        !self.resources.iter().any(|row| row.group == wanted.group && is_taken(row))
     }
 
     /// Adds a resource; its group and version are appended to the order if new.
     fn add(&mut self, r: Arc<Resource>) {
-        let key = |last: &str| (r.group.to_string(), r.version.to_string(), last.to_owned());
         let at = self.resources.len();
-        self.by_plural.insert(key(&r.plural), at);
+        self.by_plural.insert(key(r.group_version(), &r.plural), at);
         // A kind that two rows share (Event in two groups does not) keeps its first row.
-        self.by_kind.entry(key(&r.kind)).or_insert(at);
+        self.by_kind.entry(key(r.group_version(), &r.kind)).or_insert(at);
         if r.custom && r.verbs.is_empty() {
             // Only stored: nobody can ask for this version.
             self.resources.push(r);
@@ -90,29 +102,23 @@ impl Catalog {
     }
 
     /// The row of this group, version and plural name.
-    pub fn resource(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<Resource>> {
-        self.by_plural.get(&(group.to_owned(), version.to_owned(), plural.to_owned())).map(|i| &self.resources[*i])
+    pub fn resource(&self, of: GroupVersion<'_>, plural: &str) -> Option<&Arc<Resource>> {
+        self.by_plural.get(&key(of, plural)).map(|at| &self.resources[*at])
     }
 
     /// The row of this group, version and kind.
-    pub fn by_kind(&self, group: &str, version: &str, kind: &str) -> Option<&Arc<Resource>> {
-        self.by_kind.get(&(group.to_owned(), version.to_owned(), kind.to_owned())).map(|i| &self.resources[*i])
-    }
-
-    /// The row for an object's apiVersion and kind.
-    pub fn by_api_version(&self, api_version: &str, kind: &str) -> Option<&Arc<Resource>> {
-        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        self.by_kind(group, version, kind)
+    pub fn by_kind(&self, of: GroupVersion<'_>, kind: &str) -> Option<&Arc<Resource>> {
+        self.by_kind.get(&key(of, kind)).map(|at| &self.resources[*at])
     }
 
     /// The row of another version of the same resource, if it is served.
     pub fn at_version(&self, r: &Resource, version: &str) -> Option<&Arc<Resource>> {
-        self.resource(&r.group, version, &r.plural)
+        self.resource(GroupVersion { group: &r.group, version }, &r.plural)
     }
 
     /// The row in which objects of `r` are stored (itself for most).
     pub fn storage_of<'a>(&'a self, r: &'a Arc<Resource>) -> &'a Arc<Resource> {
-        self.resource(&r.storage_group, &r.storage_version, &r.plural).unwrap_or(r)
+        self.resource(GroupVersion { group: &r.storage_group, version: &r.storage_version }, &r.plural).unwrap_or(r)
     }
 
     /// All rows in upstream's group and version order.
@@ -121,8 +127,8 @@ impl Catalog {
     }
 
     /// Rows of one group and version.
-    pub fn of_version<'a>(&'a self, group: &'a str, version: &'a str) -> impl Iterator<Item = &'a Resource> + 'a {
-        self.resources.iter().map(AsRef::as_ref).filter(move |r| r.group == group && r.version == version)
+    pub fn of_version<'a>(&'a self, of: GroupVersion<'a>) -> impl Iterator<Item = &'a Resource> + 'a {
+        self.resources.iter().map(AsRef::as_ref).filter(move |row| row.group_version() == of)
     }
 
     /// Groups in upstream's order, the core group first.
@@ -141,9 +147,9 @@ impl Catalog {
     }
 
     /// The type of a body of this kind, for kinds without a resource too.
-    pub fn type_of_kind(&self, group: &str, version: &str, kind: &str) -> Option<&TypeDef> {
-        let gvk =
-            Gvk { group: group.to_owned().into(), version: version.to_owned().into(), kind: kind.to_owned().into() };
+    pub fn type_of_kind(&self, of: GroupVersion<'_>, kind: &str) -> Option<&TypeDef> {
+        let (group, version) = (of.group.to_owned().into(), of.version.to_owned().into());
+        let gvk = Gvk { group, version, kind: kind.to_owned().into() };
         self.gvks.get(&gvk).or_else(|| self.base?.gvks.get(&gvk)).map(TypeRef::get)
     }
 

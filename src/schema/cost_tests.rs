@@ -1,4 +1,4 @@
-//! What a client's lists cost: four times as many items cost about four times as much, on every road that lists go.
+//! The cost of a client's lists: four times as many items cost about four times as much, on every road that lists go.
 //!
 //! Measured is the time that this thread had a processor, so other tests do not disturb. Linear work is four times as
 //! long, work that looks for each item in the whole list sixteen times.
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::apply::versions::Only;
 use crate::apply::{self, Request};
 use crate::catalog::Catalog;
-use crate::table::Resource;
+use crate::table::{GroupVersion, Resource};
 use crate::{custom, patch, strategy, validate};
 
 const ITEMS: usize = 2000;
@@ -48,7 +48,7 @@ fn check(road: &str, prepare: &dyn Fn(usize) -> Box<dyn Fn()>) {
 }
 
 fn resource(api_version: &str, kind: &str) -> &'static Resource {
-    Catalog::builtin().by_api_version(api_version, kind).unwrap()
+    Catalog::builtin().by_kind(GroupVersion::parse(api_version), kind).unwrap()
 }
 
 fn list(n_items: usize, item: impl Fn(usize) -> Value) -> Value {
@@ -159,7 +159,10 @@ fn request(manager: &str) -> Request<'_> {
 
 #[test]
 fn applying_and_tracking_long_lists_costs_what_the_lists_are_long() {
-    let config = |items: Value| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "a", "ownerReferences": items}});
+    let config = |items: Value| {
+        json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": "c", "namespace": "a", "ownerReferences": items}})
+    };
     check("an apply that replaces what was applied", &|n| {
         let live = apply::apply(&request("m"), &mut Only, Some(&config_map(json!({}))), &config(list(n, owner)), false)
             .unwrap();
@@ -170,7 +173,8 @@ fn applying_and_tracking_long_lists_costs_what_the_lists_are_long() {
         let mut live = config_map(json!({"ownerReferences": list(n, owner)}));
         let entry = |idx: usize| {
             let fields = json!({"f:metadata": {"f:ownerReferences": {format!("k:{{\"uid\":\"u{idx}\"}}"): {}}}});
-            json!({"manager": format!("m{idx}"), "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1", "fieldsV1": fields})
+            json!({"manager": format!("m{idx}"), "operation": "Apply", "apiVersion": "v1", "fieldsType": "FieldsV1",
+                "fieldsV1": fields})
         };
         let entries = (0..n).map(entry).collect();
         meta::set_managed_fields(&mut live, entries);
@@ -209,7 +213,8 @@ fn pod(spec: Value) -> Value {
             spec[field] = value.clone();
         }
     }
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "a", "uid": "u", "resourceVersion": "1"}, "spec": spec})
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "a", "uid": "u", "resourceVersion": "1"}, "spec": spec})
 }
 
 #[test]
@@ -222,7 +227,10 @@ fn judging_pods_with_long_lists_costs_what_the_lists_are_long() {
         let (old, new) = (pod(old), pod(new));
         Box::new(move || drop(validate::update(resource("v1", "Pod"), &new, &old)))
     };
-    let spread = |idx| json!({"maxSkew": 1, "topologyKey": format!("k{idx}"), "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {}});
+    let spread = |idx| {
+        json!({"maxSkew": 1, "topologyKey": format!("k{idx}"), "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {}})
+    };
     check("topology spread constraints", &|n| created(json!({"topologySpreadConstraints": list(n, spread)})));
     let toleration = |idx| json!({"key": format!("k{idx}"), "operator": "Exists"});
     check("tolerations", &|n| {
@@ -243,9 +251,8 @@ fn judging_pods_with_long_lists_costs_what_the_lists_are_long() {
     check("claims that are not there", &|n| {
         let claims = list(n, |idx| json!({"name": format!("x{idx}")}));
         let known = list(n, |idx| json!({"name": format!("c{idx}"), "resourceClaimName": "c"}));
-        created(
-            json!({"resourceClaims": known, "containers": [{"name": "c", "image": "x", "resources": {"claims": claims}}]}),
-        )
+        created(json!({"resourceClaims": known,
+                "containers": [{"name": "c", "image": "x", "resources": {"claims": claims}}]}))
     });
     check("variables from files", &|n| {
         let volumes = list(n, |idx| json!({"name": format!("v{idx}"), "emptyDir": {}}));
@@ -266,7 +273,10 @@ fn judging_pods_with_long_lists_costs_what_the_lists_are_long() {
         Box::new(move || drop(validate::update_part(resource("v1", "Pod"), "ephemeralcontainers", &new, &old)))
     });
     check("a status of many conditions", &|n| {
-        let conditions = |n: usize| json!({"conditions": list(n, |idx| json!({"type": format!("t{}", n - idx - 1), "status": "True", "observedGeneration": 1}))});
+        let conditions = |n: usize| {
+            json!({"conditions": list(n,
+            |idx| json!({"type": format!("t{}", n - idx - 1), "status": "True", "observedGeneration": 1}))})
+        };
         let (mut old, mut new) = (pod(json!({})), pod(json!({})));
         (old["status"], new["status"]) = (conditions(n), conditions(n));
         Box::new(move || {
@@ -299,13 +309,15 @@ fn judging_other_kinds_with_long_lists_costs_what_the_lists_are_long() {
     });
     check("tolerations of a runtime class", &|n| {
         let tolerations = list(n, |idx| json!({"key": format!("k{idx}"), "operator": "Exists"}));
-        let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "r"}, "handler": "h",
+        let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "r"},
+            "handler": "h",
             "scheduling": {"tolerations": tolerations}});
         Box::new(move || drop(validate::create(resource("node.k8s.io/v1", "RuntimeClass"), &class)))
     });
     check("topologies of a storage class", &|n| {
         let topology = |idx: usize| json!({"matchLabelExpressions": [{"key": format!("k{idx}"), "values": ["v"]}]});
-        let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "s"}, "provisioner": "x/y",
+        let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "s"},
+            "provisioner": "x/y",
             "reclaimPolicy": "Delete", "volumeBindingMode": "Immediate", "allowedTopologies": list(n, topology)});
         Box::new(move || drop(validate::create(resource("storage.k8s.io/v1", "StorageClass"), &class)))
     });
@@ -319,7 +331,10 @@ fn judging_other_kinds_with_long_lists_costs_what_the_lists_are_long() {
                 port
             })
         };
-        let service = |ports: Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"type": "NodePort", "ports": ports}});
+        let service = |ports: Value| {
+            json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
+            "spec": {"type": "NodePort", "ports": ports}})
+        };
         let (old, new) = (service(ports(true)), service(ports(false)));
         Box::new(move || strategy::prepare_for_update(resource("v1", "Service"), &mut new.clone(), &old))
     });
@@ -327,8 +342,10 @@ fn judging_other_kinds_with_long_lists_costs_what_the_lists_are_long() {
 
 #[test]
 fn judging_custom_objects_with_long_lists_costs_what_the_lists_are_long() {
-    let item = json!({"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}, "n": {"type": "integer"}}});
-    let keyed = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"], "items": item});
+    let item = json!({"type": "object", "required": ["name"],
+        "properties": {"name": {"type": "string"}, "n": {"type": "integer"}}});
+    let keyed = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"],
+        "items": item});
     let ruled = {
         let mut ruled = keyed.clone();
         ruled["items"]["x-kubernetes-validations"] = json!([{"rule": "self.n >= 0"}]);
@@ -337,12 +354,17 @@ fn judging_custom_objects_with_long_lists_costs_what_the_lists_are_long() {
     };
     let unique = json!({"type": "array", "uniqueItems": true, "items": {"type": "string"}});
     let properties = json!({"keyed": keyed, "ruled": ruled, "unique": unique});
-    let definition = json!({"metadata": {"name": "widgets.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+    let definition = json!({"metadata": {"name": "widgets.example.com"},
+        "spec": {"group": "example.com", "scope": "Namespaced",
         "names": {"kind": "Widget", "listKind": "WidgetList", "plural": "widgets", "singular": "widget"},
-        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object", "properties": {
+        "versions": [{"name": "v1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {
             "spec": {"type": "object", "properties": properties}}}}}]}});
     let widget = custom::resources(&definition).remove(0);
-    let object = |spec: Value| json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w", "namespace": "a", "uid": "u", "resourceVersion": "1"}, "spec": spec});
+    let object = |spec: Value| {
+        json!({"apiVersion": "example.com/v1", "kind": "Widget",
+        "metadata": {"name": "w", "namespace": "a", "uid": "u", "resourceVersion": "1"}, "spec": spec})
+    };
     let items = |n: usize, more: usize| list(n, move |idx| json!({"name": format!("i{}", n - idx), "n": idx + more}));
     for field in ["keyed", "ruled"] {
         check(field, &|n| {

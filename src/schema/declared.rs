@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::catalog::Catalog;
 use crate::custom::rules::{escaped, type_of};
 use crate::read;
-use crate::table::{Resource, Shape, TypeDef};
+use crate::table::{GroupVersion, Resource, Shape, TypeDef};
 
 /// Types that one rule of a policy is checked against, as upstream.
 const TYPES_MAX: usize = 10;
@@ -56,7 +56,7 @@ pub fn warnings(policy: &Value, catalog: &Catalog) -> Vec<Value> {
     let spec = &policy["spec"];
     let params = read::at(spec, "paramKind");
     let params = params.map(|kind| {
-        let found = catalog.by_api_version(read::text(kind, "apiVersion"), read::text(kind, "kind"));
+        let found = catalog.by_kind(GroupVersion::parse(read::text(kind, "apiVersion")), read::text(kind, "kind"));
         found.map_or(Ty::Dyn, |resource| of(resource))
     });
     let scopes: Vec<(String, Vec<(String, Ty)>)> = matched(spec, catalog)
@@ -99,7 +99,7 @@ fn matched<'c>(spec: &Value, catalog: &'c Catalog) -> Vec<&'c Resource> {
         let mut n = 0;
         for (group, version) in groups.iter().flat_map(|g| versions.iter().map(move |v| (g, v))) {
             for plural in resources.iter().filter(|r| !r.contains(['*', '/'])) {
-                let Some(found) = catalog.resource(group, version, plural) else { continue };
+                let Some(found) = catalog.resource(GroupVersion { group, version }, plural) else { continue };
                 out.insert((found.group.to_string(), found.version.to_string(), found.kind.to_string()), found);
                 n += 1;
                 if n == TYPES_MAX {
@@ -111,7 +111,7 @@ fn matched<'c>(spec: &Value, catalog: &'c Catalog) -> Vec<&'c Resource> {
     out.into_values().collect()
 }
 
-/// What the policy's expressions may use, where `object` is of this resource.
+/// The names that a policy's expressions may use, where `object` is of this resource.
 fn names(spec: &Value, resource: &Resource, params: Option<&Ty>) -> Vec<(String, Ty)> {
     let ty = of(resource);
     let mut names = admission::names(Extras { params: params.is_some(), authorizer: true });
@@ -173,7 +173,8 @@ mod tests {
     fn wildcards_are_not_checked_and_types_that_hold_themselves_end() {
         let all = json!({"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]});
         assert!(warnings(&policy("object.nothing", all), Catalog::builtin()).is_empty());
-        let definitions = json!({"apiGroups": ["apiextensions.k8s.io"], "apiVersions": ["v1"], "resources": ["customresourcedefinitions"]});
+        let definitions = json!({"apiGroups": ["apiextensions.k8s.io"], "apiVersions": ["v1"],
+            "resources": ["customresourcedefinitions"]});
         assert!(warnings(&policy("object.spec.group == 'a'", definitions), Catalog::builtin()).is_empty());
     }
 }

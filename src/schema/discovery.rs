@@ -5,7 +5,7 @@ pub mod order;
 use serde_json::{Map, Value, json};
 
 use crate::catalog::Catalog;
-use crate::table::{Gvk, Name, Resource, Subresource, api_version};
+use crate::table::{GroupVersion, Gvk, Name, Resource, Subresource};
 
 /// Version of the aggregated discovery document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,7 +31,10 @@ pub fn groups(catalog: &Catalog) -> Value {
 
 /// One entry of `/apis`, also for groups that a CRD or an APIService adds.
 pub fn group_entry(name: &str, versions: &[String]) -> Value {
-    let version = |v: &String| json!({"groupVersion": api_version(name, v), "version": v});
+    let version = |v: &String| {
+        json!({"groupVersion": GroupVersion { group: name, version: v }.to_string(),
+        "version": v})
+    };
     let all: Vec<Value> = versions.iter().map(version).collect();
     let preferred = all.first().cloned().unwrap_or(Value::Null);
     json!({"name": name, "versions": all, "preferredVersion": preferred})
@@ -47,19 +50,18 @@ pub fn group(catalog: &Catalog, name: &str) -> Option<Value> {
 }
 
 /// `/api/v1` and `/apis/GROUP/VERSION`, or nothing if it is not served.
-pub fn resources(catalog: &Catalog, group: &str, version: &str) -> Option<Value> {
-    let rows: Vec<&Resource> =
-        catalog.of_version(group, version).filter(|r| !r.custom || !r.verbs.is_empty()).collect();
-    if rows.is_empty() { None } else { Some(resource_list(group, version, &rows)) }
+pub fn resources(catalog: &Catalog, of: GroupVersion<'_>) -> Option<Value> {
+    let rows: Vec<&Resource> = catalog.of_version(of).filter(|r| !r.custom || !r.verbs.is_empty()).collect();
+    if rows.is_empty() { None } else { Some(resource_list(of, &rows)) }
 }
 
 /// An APIResourceList of these rows.
-pub fn resource_list(group: &str, version: &str, rows: &[&Resource]) -> Value {
+fn resource_list(of: GroupVersion<'_>, rows: &[&Resource]) -> Value {
     let mut all: Vec<Value> = rows.iter().flat_map(|r| legacy_entries(r)).collect();
     all.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
-    let mut list = json!({"kind": "APIResourceList", "groupVersion": api_version(group, version), "resources": all});
+    let mut list = json!({"kind": "APIResourceList", "groupVersion": of.to_string(), "resources": all});
     // Upstream leaves apiVersion out for the core group only.
-    if !group.is_empty() {
+    if !of.group.is_empty() {
         list["apiVersion"] = "v1".into();
     }
     list
@@ -82,7 +84,8 @@ fn legacy_entries(r: &Resource) -> Vec<Value> {
 
 fn legacy_subresource(r: &Resource, s: &Subresource) -> Value {
     let name = format!("{}/{}", r.plural, s.name);
-    let mut out = json!({"name": name, "singularName": "", "namespaced": r.namespaced, "kind": s.kind.kind, "verbs": texts(&s.verbs)});
+    let mut out = json!({"name": name, "singularName": "", "namespaced": r.namespaced, "kind": s.kind.kind,
+        "verbs": texts(&s.verbs)});
     if foreign(r, &s.kind) {
         out["group"] = s.kind.group.as_ref().into();
         out["version"] = s.kind.version.as_ref().into();
@@ -123,9 +126,10 @@ pub fn aggregated_list(items: Vec<Value>, form: Aggregated) -> Value {
 /// One group of the aggregated document.
 pub fn aggregated_group(catalog: &Catalog, name: &str, versions: &[String]) -> Value {
     let version = |v: &String| {
-        let mut rows: Vec<&Resource> = catalog.of_version(name, v).collect();
+        let mut rows: Vec<&Resource> = catalog.of_version(GroupVersion { group: name, version: v }).collect();
         rows.sort_by(|a, b| a.plural.cmp(&b.plural));
-        json!({"version": v, "freshness": "Current", "resources": rows.into_iter().map(aggregated_resource).collect::<Vec<_>>()})
+        json!({"version": v, "freshness": "Current",
+            "resources": rows.into_iter().map(aggregated_resource).collect::<Vec<_>>()})
     };
     let metadata = if name.is_empty() { json!({}) } else { json!({"name": name}) };
     json!({"metadata": metadata, "versions": versions.iter().map(version).collect::<Vec<_>>()})
@@ -140,7 +144,10 @@ fn aggregated_resource(r: &Resource) -> Value {
     out.insert("verbs".into(), texts(&r.verbs));
     put_texts(&mut out, "shortNames", &r.short_names);
     put_texts(&mut out, "categories", &r.categories);
-    let sub = |s: &Subresource| json!({"subresource": s.name, "responseKind": response_kind(r, &s.kind), "verbs": texts(&s.verbs)});
+    let sub = |s: &Subresource| {
+        json!({"subresource": s.name, "responseKind": response_kind(r, &s.kind),
+        "verbs": texts(&s.verbs)})
+    };
     if !r.subresources.is_empty() {
         out.insert("subresources".into(), r.subresources.iter().map(sub).collect());
     }
@@ -177,7 +184,11 @@ mod tests {
                 let file =
                     if g.name.is_empty() { "api__v1.json".to_owned() } else { format!("apis__{}__{v}.json", g.name) };
                 let Some(want) = upstream(&file) else { return };
-                assert_eq!(resources(Catalog::builtin(), &g.name, v), Some(want), "{file}");
+                assert_eq!(
+                    resources(Catalog::builtin(), GroupVersion { group: &g.name, version: v }),
+                    Some(want),
+                    "{file}"
+                );
             }
         }
     }

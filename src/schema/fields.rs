@@ -9,7 +9,7 @@ use serde_json::Value;
 pub struct Term {
     /// Dotted path, as the client wrote it.
     pub field: String,
-    /// What the field's text is compared with.
+    /// The text that the field's is compared with.
     pub value: String,
     /// `!=` rather than `=`.
     pub negated: bool,

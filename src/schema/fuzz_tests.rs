@@ -12,7 +12,7 @@ use crate::apply::versions::Only;
 use crate::catalog::Catalog;
 use crate::decode::{FieldValidation, Format, decode, untyped};
 use crate::fields::FieldSelector;
-use crate::table::TypeDef;
+use crate::table::{GroupVersion, TypeDef};
 use crate::{apply, defaults, patch, protobuf, validate};
 
 const ROUNDS: u64 = 400;
@@ -72,8 +72,10 @@ fn disturbed(rng: &Rng, object: &Value) -> Value {
 }
 
 fn pod() -> Value {
-    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "n", "labels": {"a": "b"}, "finalizers": ["x/y"]},
-        "spec": {"restartPolicy": "Always", "volumes": [{"name": "v", "configMap": {"name": "c", "items": [{"key": "k", "path": "p"}]}}],
+    json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "n", "labels": {"a": "b"}, "finalizers": ["x/y"]},
+        "spec": {"restartPolicy": "Always",
+            "volumes": [{"name": "v", "configMap": {"name": "c", "items": [{"key": "k", "path": "p"}]}}],
             "containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80, "protocol": "TCP"}],
                 "env": [{"name": "E", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
                 "resources": {"limits": {"cpu": "1"}}, "volumeMounts": [{"name": "v", "mountPath": "/m"}],
@@ -113,7 +115,7 @@ fn filled(rng: &Rng, t: &TypeDef, depth: u32) -> Value {
 #[test]
 fn bodies_in_every_encoding_are_read_or_refused() {
     let rng = fuzz::rng(1);
-    let of = Catalog::builtin().resource("", "v1", "pods").unwrap().type_def();
+    let of = Catalog::builtin().resource(GroupVersion::CORE, "pods").unwrap().type_def();
     let good_json = serde_json::to_vec(&pod()).unwrap();
     let good_yaml =
         b"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers:\n  - &a {name: c, image: i}\n  - *a\n"
@@ -154,20 +156,25 @@ fn objects_of_every_kind_are_defaulted_and_judged_whatever_they_hold() {
 #[test]
 fn patches_are_laid_on_or_refused() {
     let rng = fuzz::rng(3);
-    let of = Catalog::builtin().resource("", "v1", "pods").unwrap().type_def();
+    let of = Catalog::builtin().resource(GroupVersion::CORE, "pods").unwrap().type_def();
     let ops = ["add", "remove", "replace", "move", "copy", "test", "odd"];
     for _ in rounds(ROUNDS) {
         let object = pod();
         let wish = disturbed(&rng, &object);
         let _any = patch::merge(&object, &wish);
         let _any = patch::strategic(of, &object, &wish);
-        let marked = json!({"spec": {"$patch": any_value(&rng, 1), "containers": [{"$patch": "delete", "name": any_value(&rng, 1)}, any_value(&rng, 2)],
-            "$setElementOrder/containers": any_value(&rng, 2), "$deleteFromPrimitiveList/x": any_value(&rng, 2), "$retainKeys": any_value(&rng, 2)}});
+        let marked = json!({"spec": {"$patch": any_value(&rng, 1),
+            "containers": [{"$patch": "delete", "name": any_value(&rng, 1)}, any_value(&rng, 2)],
+            "$setElementOrder/containers": any_value(&rng, 2), "$deleteFromPrimitiveList/x": any_value(&rng, 2),
+                "$retainKeys": any_value(&rng, 2)}});
         let _any = patch::strategic(of, &object, &marked);
         let mut all = Vec::new();
         places(&object, "", &mut all);
         let list: Vec<Value> = (0..rng.below(5))
-            .map(|_| json!({"op": pick(&rng, &ops), "path": pick(&rng, &all), "from": pick(&rng, &all), "value": any_value(&rng, 2)}))
+            .map(|_| {
+                json!({"op": pick(&rng, &ops), "path": pick(&rng, &all), "from": pick(&rng, &all),
+                "value": any_value(&rng, 2)})
+            })
             .collect();
         let _any = patch::json(&object, &mutated(&rng, json!(list).to_string().as_bytes()));
         let _any = patch::json(&object, json!(list).to_string().as_bytes());
@@ -219,25 +226,37 @@ fn selectors_and_quantities_are_read_or_refused() {
 
 fn crd() -> Value {
     let schema = json!({"type": "object", "required": ["spec"], "properties": {
-        "spec": {"type": "object", "x-kubernetes-validations": [{"rule": "self.n > 0 || !has(self.l)", "messageExpression": "'no'"}], "properties": {
-            "n": {"type": "integer", "minimum": 0, "default": 1, "format": "int32"}, "s": {"type": "string", "pattern": "^a+(b|c)*$", "maxLength": 9},
-            "l": {"type": "array", "maxItems": 5, "items": {"type": "object", "properties": {"k": {"type": "string"}}, "required": ["k"]},
+        "spec": {"type": "object", "x-kubernetes-validations": [{"rule": "self.n > 0 || !has(self.l)",
+            "messageExpression": "'no'"}], "properties": {
+            "n": {"type": "integer", "minimum": 0, "default": 1, "format": "int32"},
+                "s": {"type": "string", "pattern": "^a+(b|c)*$", "maxLength": 9},
+            "l": {"type": "array", "maxItems": 5,
+                "items": {"type": "object", "properties": {"k": {"type": "string"}}, "required": ["k"]},
                 "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"]},
             "m": {"type": "object", "additionalProperties": {"x-kubernetes-int-or-string": true}},
-            "any": {"x-kubernetes-preserve-unknown-fields": true}, "o": {"type": "object", "nullable": true, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}}}}});
-    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "foos.x.org"},
-        "spec": {"group": "x.org", "scope": "Namespaced", "names": {"plural": "foos", "singular": "foo", "kind": "Foo", "listKind": "FooList"},
-            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}, "selectableFields": [{"jsonPath": ".spec.s"}],
-                "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.n", "statusReplicasPath": ".status.n"}},
-                "additionalPrinterColumns": [{"name": "c", "type": "string", "jsonPath": ".spec.l[?(@.k==\"a\")].k"}]}]}})
+            "any": {"x-kubernetes-preserve-unknown-fields": true},
+                "o": {"type": "object", "nullable": true, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}}}}});
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "foos.x.org"},
+        "spec": {"group": "x.org", "scope": "Namespaced",
+            "names": {"plural": "foos", "singular": "foo", "kind": "Foo", "listKind": "FooList"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+                "selectableFields": [{"jsonPath": ".spec.s"}],
+                "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.n",
+                    "statusReplicasPath": ".status.n"}},
+                "additionalPrinterColumns": [{"name": "c", "type": "string",
+                    "jsonPath": ".spec.l[?(@.k==\"a\")].k"}]}]}})
 }
 
 /// A definition is code of strangers: schema, patterns, rules, paths.
 #[test]
 fn definitions_are_refused_or_objects_are_judged_by_them() {
     let rng = fuzz::rng(6);
-    let row = Catalog::builtin().resource("apiextensions.k8s.io", "v1", "customresourcedefinitions").unwrap();
-    let foo = json!({"apiVersion": "x.org/v1", "kind": "Foo", "metadata": {"name": "f", "namespace": "n"}, "spec": {"n": 3, "s": "aab", "l": [{"k": "a"}],
+    let row = Catalog::builtin()
+        .resource(GroupVersion::parse("apiextensions.k8s.io/v1"), "customresourcedefinitions")
+        .unwrap();
+    let foo = json!({"apiVersion": "x.org/v1", "kind": "Foo", "metadata": {"name": "f", "namespace": "n"},
+        "spec": {"n": 3, "s": "aab", "l": [{"k": "a"}],
         "m": {"x": 1, "y": "2"}, "any": {"z": [1]}, "o": {"a": 1}}});
     let words = [
         "object",

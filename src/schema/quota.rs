@@ -1,12 +1,14 @@
-//! What one object uses of a ResourceQuota: one count for the admission that refuses and for the controller that tells.
+//! The use that one object makes of a ResourceQuota: one count for the admission that refuses and for the controller
+//! that tells.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use model::meta;
 use model::quantity::{Notation, Quantity};
+use model::reference::GroupResource;
+use model::{meta, qos};
 
 /// Amounts by quota name, e.g. `requests.cpu`, `count/secrets`.
 pub type Usage = BTreeMap<String, Quantity>;
@@ -16,32 +18,34 @@ const PLAIN: [&str; 6] =
     ["services", "secrets", "configmaps", "replicationcontrollers", "resourcequotas", "persistentvolumeclaims"];
 /// Resources of nodes that a quota may name without `requests.`.
 const BARE: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
+const PODS: GroupResource<'static> = GroupResource::core("pods");
 const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
 const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
-/// What a request for all devices counts: as many as one claim may be given.
+/// Devices that a request for all of them counts: as many as one claim may be given.
 const DEVICES_MAX: i64 = 32;
 
 /// Group and plural of the objects that use what a quota calls `name`; `None` for a name that nothing uses.
-pub fn source_of(name: &str) -> Option<(&str, &str)> {
+pub fn source_of(name: &str) -> Option<GroupResource<'_>> {
     if let Some(counted) = name.strip_prefix("count/") {
-        return Some(counted.split_once('.').map_or(("", counted), |(plural, group)| (group, plural)));
+        let (resource, group) = counted.split_once('.').unwrap_or((counted, ""));
+        return Some(GroupResource { group, resource });
     }
     if name.starts_with("services.") {
-        return Some(("", "services"));
+        return Some(GroupResource::core("services"));
     }
     if name == "requests.storage" || name.contains(OF_CLASS) {
-        return Some(("", "persistentvolumeclaims"));
+        return Some(GroupResource::core("persistentvolumeclaims"));
     }
     if name.ends_with(DEVICES) {
-        return Some(("resource.k8s.io", "resourceclaims"));
+        return Some(GroupResource { group: "resource.k8s.io", resource: "resourceclaims" });
     }
     if let Some(plain) = PLAIN.into_iter().find(|plain| *plain == name) {
-        return Some(("", plain));
+        return Some(GroupResource::core(plain));
     }
     let of_pods = name == "pods"
         || BARE.contains(&name)
         || ["requests.", "limits.", "hugepages-"].iter().any(|start| name.starts_with(start));
-    of_pods.then_some(("", "pods"))
+    of_pods.then_some(PODS)
 }
 
 /// Adds one usage to another.
@@ -89,7 +93,7 @@ impl Sums {
         }
     }
 
-    /// What is left of one name.
+    /// The amount that is left of one name.
     pub fn get(&self, name: &str) -> Option<Quantity> {
         self.0.get(name).map(|sum| Quantity::from_nanos(sum.nanos, sum.notation))
     }
@@ -104,16 +108,14 @@ fn units(n: usize) -> Quantity {
     Quantity::from_units(i64::try_from(n).unwrap_or(i64::MAX), Notation::DecimalSi)
 }
 
-/// What one object uses at `now`.
-pub fn usage_of(group: &str, resource: &str, object: &Value, now: Timestamp) -> Usage {
+/// The use of one object at `now`.
+pub fn usage_of(resource: GroupResource<'_>, object: &Value, now: Timestamp) -> Usage {
     let one = units(1);
-    let mut usage = Usage::new();
-    let counted = if group.is_empty() { format!("count/{resource}") } else { format!("count/{resource}.{group}") };
-    usage.insert(counted, one);
-    if group.is_empty() && PLAIN.contains(&resource) {
-        usage.insert(resource.to_owned(), one);
+    let mut usage = Usage::from([(format!("count/{resource}"), one)]);
+    if resource.group.is_empty() && PLAIN.contains(&resource.resource) {
+        usage.insert(resource.resource.to_owned(), one);
     }
-    match (group, resource) {
+    match (resource.group, resource.resource) {
         ("", "pods") if !finished(object) && !overdue(object, now) => pod_usage(object, &mut usage),
         ("", "services") => service_usage(object, &mut usage),
         ("", "persistentvolumeclaims") => {
@@ -190,12 +192,12 @@ fn finished(pod: &Value) -> bool {
 ///
 /// Spec: upstream v1.36 `QuotaV1Pod`, which counts the grace once more from the end that the deletion was given.
 fn overdue(pod: &Value, now: Timestamp) -> bool {
-    paid_until("", "pods", pod).is_some_and(|last| now > last)
+    paid_until(PODS, pod).is_some_and(|last| now > last)
 }
 
 /// The moment after which an object uses less without having changed, if there is one.
-pub fn paid_until(group: &str, resource: &str, object: &Value) -> Option<Timestamp> {
-    if (group, resource) != ("", "pods") {
+pub fn paid_until(resource: GroupResource<'_>, object: &Value) -> Option<Timestamp> {
+    if resource != PODS {
         return None;
     }
     let end = meta::deletion_timestamp(object)?.parse::<Timestamp>().ok()?;
@@ -229,12 +231,15 @@ fn most(total: &mut Usage, other: Usage) {
 
 /// `requests` or `limits` of a pod: containers and sidecars together, or the greatest moment of the init containers;
 /// what the pod itself asks for; plus overhead.
+///
+/// Spec: upstream v1.36 `PodRequests`, `PodLimits` (component-helpers/resource).
 pub fn pod_amounts(pod: &Value, field: &str) -> Usage {
     sums(pod, field, |container| amounts(&container["resources"], field))
 }
 
-/// What a container holds of its quota: the most of what it asks for, of what its node granted and of what is in force.
-/// A wish for less is no less until the node has carried it out; one that the node cannot fulfil is no more.
+/// The amounts that a container holds of its quota: the most of what it asks for, of what its node granted and of what
+/// is in force. A wish for less is no less until the node has carried it out; one that the node cannot fulfil is no
+/// more.
 ///
 /// Spec: upstream v1.36 `determineEffectiveRequests`, `determineEffectiveLimits` (component-helpers/resource), as
 /// pkg/quota calls them.
@@ -282,11 +287,12 @@ fn sums(pod: &Value, field: &str, of: impl Fn(&Value) -> Usage) -> Usage {
     add(&mut total, sidecars);
     most(&mut total, init);
     total.extend(amounts(&pod["spec"]["resources"], field));
-    for (name, value) in pod["spec"]["overhead"].as_object().into_iter().flatten() {
-        if let (Ok(amount), Some(have)) = (Quantity::from_value(value), total.get(name).copied()) {
-            total.insert(name.clone(), have.add(amount));
-        }
+    let mut overhead = amounts(&pod["spec"], "overhead");
+    if field == "limits" {
+        // A resource without a limit stays without one.
+        overhead.retain(|name, _| total.get(name).is_some_and(|limit| limit.sign() != 0));
     }
+    add(&mut total, overhead);
     total
 }
 
@@ -329,18 +335,7 @@ pub fn in_scope(quota: &Value, resource: &str, object: &Value) -> bool {
 }
 
 fn has(object: &Value, scope: &str) -> bool {
-    let best_effort = || {
-        let lists = ["initContainers", "containers"]
-            .into_iter()
-            .flat_map(|list| object["spec"][list].as_array().into_iter().flatten());
-        let all = lists.map(|container| &container["resources"]).chain([&object["spec"]["resources"]]);
-        let asks = |resources: &Value| {
-            ["requests", "limits"]
-                .iter()
-                .any(|field| ["cpu", "memory"].iter().any(|name| !resources[field][name].is_null()))
-        };
-        !all.into_iter().any(asks)
-    };
+    let best_effort = || qos::qos_class(object) == "BestEffort";
     let terminating = || object["spec"]["activeDeadlineSeconds"].is_i64();
     match scope {
         "Terminating" => terminating(),
@@ -407,16 +402,50 @@ mod tests {
     fn a_pod_uses_the_most_it_ever_needs_at_once() {
         let cpu = |n: &str| json!({"requests": {"cpu": n}});
         let pod = json!({"spec": {
-            "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": cpu("1")}, {"name": "i", "resources": cpu("3")}],
+            "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": cpu("1")},
+                {"name": "i", "resources": cpu("3")}],
             "containers": [{"name": "a", "resources": cpu("1")}, {"name": "b", "resources": cpu("500m")}],
             "overhead": {"cpu": "100m"}}});
-        let usage = usage_of("", "pods", &pod, Timestamp::UNIX_EPOCH);
+        let usage = usage_of(PODS, &pod, Timestamp::UNIX_EPOCH);
         assert_eq!(
             (of(&usage, "requests.cpu"), of(&usage, "cpu"), of(&usage, "pods")),
             ("4100m".into(), "4100m".into(), "1".into())
         );
-        let ended = usage_of("", "pods", &json!({"status": {"phase": "Succeeded"}}), Timestamp::UNIX_EPOCH);
+        let ended = usage_of(PODS, &json!({"status": {"phase": "Succeeded"}}), Timestamp::UNIX_EPOCH);
         assert_eq!((of(&ended, "count/pods"), of(&ended, "pods")), ("1".into(), "-".into()));
+    }
+
+    /// Spec: upstream v1.36 `PodRequests` adds overhead to requests that are there and to those that are not,
+    /// `PodLimits` only to limits that are not zero.
+    #[test]
+    fn overhead_is_a_request_of_its_own_and_no_limit() {
+        let resources = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2", "memory": "0"}});
+        let pod = json!({"spec": {
+            "containers": [{"name": "a", "resources": resources}],
+            "overhead": {"cpu": "250m", "memory": "100Mi"}}});
+        let usage = usage_of(PODS, &pod, Timestamp::UNIX_EPOCH);
+        for (name, amount) in [
+            ("requests.cpu", "1250m"),
+            ("cpu", "1250m"),
+            ("requests.memory", "100Mi"),
+            ("memory", "100Mi"),
+            ("limits.cpu", "2250m"),
+            ("limits.memory", "0"),
+        ] {
+            assert_eq!(of(&usage, name), amount, "{name}");
+        }
+        let bare = usage_of(PODS, &json!({"spec": {"overhead": {"cpu": "1"}}}), Timestamp::UNIX_EPOCH);
+        assert_eq!((of(&bare, "requests.cpu"), of(&bare, "limits.cpu")), ("1".into(), "-".into()));
+    }
+
+    #[test]
+    fn a_pods_own_wish_stands_for_those_of_its_containers() {
+        let pod = json!({"spec": {
+            "resources": {"requests": {"cpu": "3"}},
+            "containers": [{"name": "a", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}],
+            "overhead": {"cpu": "1"}}});
+        let usage = usage_of(PODS, &pod, Timestamp::UNIX_EPOCH);
+        assert_eq!((of(&usage, "requests.cpu"), of(&usage, "requests.memory")), ("4".into(), "1Gi".into()));
     }
 
     // A pod that asks for less and is refused would free its quota and keep its memory.
@@ -426,10 +455,11 @@ mod tests {
         let pod = |reason: &str| {
             json!({"spec": {"containers": [{"name": "a", "resources": memory("1Mi", "9Gi")}]}, "status": {
                 "conditions": [{"type": "PodResizePending", "reason": reason}],
-                "containerStatuses": [{"name": "a", "resources": memory("2Gi", "4Gi"), "allocatedResources": {"memory": "3Gi"}}]}})
+                "containerStatuses": [{"name": "a", "resources": memory("2Gi", "4Gi"),
+                    "allocatedResources": {"memory": "3Gi"}}]}})
         };
         let used = |pod: &Value| {
-            let usage = usage_of("", "pods", pod, Timestamp::UNIX_EPOCH);
+            let usage = usage_of(PODS, pod, Timestamp::UNIX_EPOCH);
             (of(&usage, "requests.memory"), of(&usage, "limits.memory"))
         };
         assert_eq!(used(&pod("Deferred")), ("3Gi".into(), "9Gi".into()));
@@ -443,8 +473,7 @@ mod tests {
     fn services_use_node_ports_and_claims_their_class() {
         let ports = json!([{"port": 1}, {"port": 2, "nodePort": 30000}]);
         let balancer = usage_of(
-            "",
-            "services",
+            GroupResource::core("services"),
             &json!({"spec": {"type": "LoadBalancer", "ports": ports, "allocateLoadBalancerNodePorts": false}}),
             Timestamp::UNIX_EPOCH,
         );
@@ -453,8 +482,7 @@ mod tests {
             ("1".into(), "1".into(), "1".into())
         );
         let claim = usage_of(
-            "",
-            "persistentvolumeclaims",
+            GroupResource::core("persistentvolumeclaims"),
             &json!({"spec": {"storageClassName": "gold", "resources": {"requests": {"storage": "1Gi"}}}}),
             Timestamp::UNIX_EPOCH,
         );
@@ -463,8 +491,9 @@ mod tests {
 
     #[test]
     fn a_pod_that_should_be_gone_is_nobodys_to_pay() {
-        let pod = json!({"metadata": {"deletionTimestamp": "1970-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}, "spec": {}});
-        let at = |second: i64| usage_of("", "pods", &pod, Timestamp::from_second(second).unwrap());
+        let pod = json!({"metadata": {"deletionTimestamp": "1970-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30},
+            "spec": {}});
+        let at = |second: i64| usage_of(PODS, &pod, Timestamp::from_second(second).unwrap());
         assert_eq!(
             (of(&at(60), "pods"), of(&at(61), "pods"), of(&at(61), "count/pods")),
             ("1".into(), "-".into(), "1".into())
@@ -478,19 +507,22 @@ mod tests {
         let claim = json!({"spec": {"devices": {"requests": [
             {"name": "a", "exactly": {"deviceClassName": "gold"}},
             {"name": "b", "exactly": exactly("gold", 3)},
-            {"name": "c", "firstAvailable": [exactly("tin", 2), exactly("tin", 5), {"deviceClassName": "lead", "allocationMode": "All"}]},
+            {"name": "c", "firstAvailable": [exactly("tin", 2), exactly("tin", 5),
+                {"deviceClassName": "lead", "allocationMode": "All"}]},
         ]}}});
-        let usage = usage_of("resource.k8s.io", "resourceclaims", &claim, Timestamp::UNIX_EPOCH);
+        let claims = GroupResource { group: "resource.k8s.io", resource: "resourceclaims" };
+        let usage = usage_of(claims, &claim, Timestamp::UNIX_EPOCH);
         let devices = |class: &str| of(&usage, &format!("{class}{DEVICES}"));
         assert_eq!((devices("gold"), devices("tin"), devices("lead")), ("4".into(), "5".into(), "32".into()));
         assert_eq!(of(&usage, "count/resourceclaims.resource.k8s.io"), "1");
-        assert_eq!(source_of("gold.deviceclass.resource.k8s.io/devices"), Some(("resource.k8s.io", "resourceclaims")));
+        assert_eq!(source_of("gold.deviceclass.resource.k8s.io/devices"), Some(claims));
     }
 
     /// Spec: upstream v1.36 `pvcMatchesSelector`.
     #[test]
     fn a_claim_between_two_classes_is_in_the_scope_of_both() {
-        let claim = json!({"spec": {"volumeAttributesClassName": "gold"}, "status": {"currentVolumeAttributesClassName": "silver"}});
+        let claim = json!({"spec": {"volumeAttributesClassName": "gold"},
+            "status": {"currentVolumeAttributesClassName": "silver"}});
         let of = |operator: &str, values: &[&str]| {
             let expression = json!({"scopeName": "VolumeAttributesClass", "operator": operator, "values": values});
             in_scope(
@@ -505,15 +537,78 @@ mod tests {
 
     #[test]
     fn every_name_of_a_quota_knows_whose_it_is() {
-        assert_eq!(source_of("count/deployments.apps"), Some(("apps", "deployments")));
-        assert_eq!(source_of("count/secrets"), Some(("", "secrets")));
-        assert_eq!(source_of("requests.nvidia.com/gpu"), Some(("", "pods")));
-        assert_eq!(
-            source_of("gold.storageclass.storage.k8s.io/persistentvolumeclaims"),
-            Some(("", "persistentvolumeclaims"))
-        );
-        assert_eq!(source_of("services.nodeports"), Some(("", "services")));
+        for (name, source) in [
+            ("count/deployments.apps", "deployments.apps"),
+            ("count/secrets", "secrets"),
+            ("count/widgets.a.example.com", "widgets.a.example.com"),
+            ("requests.nvidia.com/gpu", "pods"),
+            ("hugepages-2Mi", "pods"),
+            ("memory", "pods"),
+            ("limits.ephemeral-storage", "pods"),
+            ("requests.storage", "persistentvolumeclaims"),
+            ("gold.storageclass.storage.k8s.io/persistentvolumeclaims", "persistentvolumeclaims"),
+            ("services.nodeports", "services"),
+            ("resourcequotas", "resourcequotas"),
+        ] {
+            assert_eq!(source_of(name).map(|source| source.to_string()).as_deref(), Some(source), "{name}");
+        }
         assert_eq!(source_of("bananas"), None);
+    }
+
+    /// Spec: upstream v1.36 `isBestEffort`, which asks `GetPodQOS`: an amount of zero is none.
+    #[test]
+    fn a_pod_that_asks_for_zero_is_of_best_effort() {
+        let scope = |scope: &str, pod: &Value| in_scope(&json!({"spec": {"scopes": [scope]}}), "pods", pod);
+        let asks = |list: &str, amount: &str| {
+            let container = json!({"name": "c", "resources": {list: {"cpu": amount}}});
+            json!({"spec": {"containers": [container]}})
+        };
+        for (pod, is_best_effort) in [
+            (asks("requests", "0"), true),
+            (asks("limits", "0"), true),
+            (asks("requests", "1m"), false),
+            (asks("limits", "1"), false),
+            (json!({"spec": {"containers": [{"name": "c"}], "resources": {"requests": {"memory": "1Gi"}}}}), false),
+            (json!({"spec": {"containers": [], "initContainers": [{"resources": {"limits": {"cpu": 1}}}]}}), false),
+        ] {
+            assert_eq!(scope("BestEffort", &pod), is_best_effort, "{pod}");
+            assert_eq!(scope("NotBestEffort", &pod), !is_best_effort, "{pod}");
+        }
+    }
+
+    /// Spec: upstream v1.36 `usesCrossNamespacePodAffinity`.
+    #[test]
+    fn affinity_to_other_namespaces_is_a_scope() {
+        let quota = json!({"spec": {"scopes": ["CrossNamespacePodAffinity"]}});
+        let required = |kind: &str, term: Value| {
+            let terms = json!({"requiredDuringSchedulingIgnoredDuringExecution": [term]});
+            json!({"spec": {"affinity": {kind: terms}}})
+        };
+        let preferred = json!({"spec": {"affinity": {"podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"podAffinityTerm": {"namespaces": ["b"]}}]}}}});
+        for (pod, crosses) in [
+            (required("podAffinity", json!({"namespaces": ["b"]})), true),
+            (required("podAntiAffinity", json!({"namespaceSelector": {}})), true),
+            (preferred, true),
+            (required("podAffinity", json!({"namespaces": [], "topologyKey": "zone"})), false),
+            (json!({"spec": {}}), false),
+        ] {
+            assert_eq!(in_scope(&quota, "pods", &pod), crosses, "{pod}");
+        }
+    }
+
+    #[test]
+    fn a_quota_on_compute_wants_every_container_to_say_its_part() {
+        let names = ["requests.cpu", "memory", "limits.cpu", "pods", "requests.storage"].map(str::to_owned);
+        let watched: Vec<&String> = names.iter().collect();
+        let pod = json!({"spec": {
+            "initContainers": [{"name": "i", "resources": {"requests": {"memory": "1"}}}],
+            "containers": [{"name": "a", "resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "1"}}}]}});
+        let lacking = unspecified(&pod, &watched);
+        assert_eq!(lacking, ["requests.cpu for: i", "memory for: a", "limits.cpu for: i"]);
+        let whole = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "1"}});
+        let told = json!({"spec": {"resources": whole, "containers": [{"name": "a"}]}});
+        assert!(unspecified(&told, &watched).is_empty());
     }
 
     #[test]
@@ -523,7 +618,8 @@ mod tests {
             json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"ephemeral-storage": "1Gi"}}}]}});
         assert!(in_scope(&quota(json!({"scopes": ["BestEffort", "NotTerminating"]})), "pods", &best_effort));
         assert!(!in_scope(&quota(json!({"scopes": ["BestEffort"]})), "services", &best_effort));
-        let high = json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}]}});
+        let high = json!({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In",
+            "values": ["high"]}]}});
         assert!(!in_scope(&quota(high.clone()), "pods", &best_effort));
         assert!(in_scope(&quota(high), "pods", &json!({"spec": {"priorityClassName": "high"}})));
     }

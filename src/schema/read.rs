@@ -47,12 +47,17 @@ pub fn texts<'a>(value: &'a Value, path: &str) -> Vec<&'a str> {
     list(value, path).iter().filter_map(Value::as_str).collect()
 }
 
-/// The item of `list` whose `field` is `wanted`: a condition by type, a container by name.
-pub fn find<'a>(list: &'a [Value], field: &str, wanted: &str) -> Option<&'a Value> {
-    list.iter().find(|item| item.get(field).and_then(Value::as_str) == Some(wanted))
+/// The item of `list` with this `type`: a condition, an address.
+pub fn typed<'a>(list: &'a [Value], kind: &str) -> Option<&'a Value> {
+    list.iter().find(|item| item.get("type").and_then(Value::as_str) == Some(kind))
+}
+
+/// The item of `list` with this `name`: a container, a driver.
+pub fn named<'a>(list: &'a [Value], name: &str) -> Option<&'a Value> {
+    list.iter().find(|item| item.get("name").and_then(Value::as_str) == Some(name))
 }
 
 /// Whether `status.conditions` has this type with status `True`.
 pub fn condition_is_true(object: &Value, kind: &str) -> bool {
-    find(list(object, "status.conditions"), "type", kind).is_some_and(|c| text(c, "status") == "True")
+    typed(list(object, "status.conditions"), kind).is_some_and(|c| text(c, "status") == "True")
 }

@@ -128,15 +128,59 @@ pub struct Gvk {
 }
 
 impl Gvk {
+    /// Group and version.
+    pub fn group_version(&self) -> GroupVersion<'_> {
+        GroupVersion { group: &self.group, version: &self.version }
+    }
+
+    /// The same, borrowed.
+    pub fn borrowed(&self) -> GroupVersionKind<'_> {
+        GroupVersionKind { group_version: self.group_version(), kind: &self.kind }
+    }
+
     /// `v1` or `apps/v1`.
     pub fn api_version(&self) -> String {
-        api_version(&self.group, &self.version)
+        self.group_version().to_string()
+    }
+}
+
+/// A group and a version of the API, borrowed, as upstream's `schema.GroupVersion`. It prints as an `apiVersion`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupVersion<'a> {
+    /// Empty for the core group.
+    pub group: &'a str,
+    /// Such as `v1`.
+    pub version: &'a str,
+}
+
+impl<'a> GroupVersion<'a> {
+    /// `v1` of the core group.
+    pub const CORE: GroupVersion<'static> = GroupVersion { group: "", version: "v1" };
+
+    /// Reads an `apiVersion`.
+    pub fn parse(api_version: &'a str) -> GroupVersion<'a> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        GroupVersion { group, version }
     }
 }
 
 /// `v1` or `apps/v1`.
-pub fn api_version(group: &str, version: &str) -> String {
-    if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
+impl std::fmt::Display for GroupVersion<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.group {
+            "" => f.write_str(self.version),
+            group => write!(f, "{group}/{}", self.version),
+        }
+    }
+}
+
+/// A kind of a group and version, borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupVersionKind<'a> {
+    /// Where the kind is.
+    pub group_version: GroupVersion<'a>,
+    /// Such as `Pod`.
+    pub kind: &'a str,
 }
 
 /// A struct of the API.
@@ -188,7 +232,7 @@ pub struct Union {
     pub members: Vec<(Name, Name)>,
 }
 
-/// What a Go server writes for a zero or absent value; objects are normalised to that on the way in.
+/// The value that a Go server writes for a zero or absent one; objects are normalised to that on the way in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Empty {
     /// A pointer with omitempty: written whenever given, even if zero.
@@ -232,13 +276,13 @@ pub struct Field {
     pub tag: u32,
     /// Tags of the messages around it: a struct that Go embeds is part of the JSON object, but a message of its own.
     pub within: Vec<u32>,
-    /// What it holds.
+    /// The values that it holds.
     pub shape: Shape,
     /// Named in the schema's `required`.
     pub required: bool,
     /// null is a value (CRDs only).
     pub nullable: bool,
-    /// What becomes of a zero or absent value.
+    /// The fate of a zero or absent value.
     pub empty: Empty,
     /// Declarative default.
     pub default: Option<Value>,
@@ -334,7 +378,7 @@ pub struct Resource {
     pub custom: bool,
     /// The row of its kind.
     pub behaviour: &'static Behaviour,
-    /// What the CRD says beyond this row.
+    /// Facts of the CRD beyond this row.
     pub definition: Option<Arc<crate::custom::definition::Definition>>,
 }
 
@@ -346,7 +390,17 @@ impl Resource {
 
     /// `v1` or `apps/v1`.
     pub fn api_version(&self) -> String {
-        api_version(&self.group, &self.version)
+        self.group_version().to_string()
+    }
+
+    /// Group and version.
+    pub fn group_version(&self) -> GroupVersion<'_> {
+        GroupVersion { group: &self.group, version: &self.version }
+    }
+
+    /// The kind of its objects.
+    pub fn group_version_kind(&self) -> GroupVersionKind<'_> {
+        GroupVersionKind { group_version: self.group_version(), kind: &self.kind }
     }
 
     /// Group and plural.

@@ -27,6 +27,7 @@ use model::reference::{GroupResource, NamespacedName};
 use registry::lookup::Lookup;
 use registry::status::Status;
 use schema::read;
+use schema::table::GroupVersion;
 use serde_json::Value;
 
 use super::Review;
@@ -228,7 +229,8 @@ async fn parameters(
     if !param_ref.is_object() {
         return none();
     }
-    let Some(row) = review.catalog.by_api_version(&param_kind.api_version, &param_kind.kind) else {
+    let group_version = GroupVersion::parse(&param_kind.api_version);
+    let Some(row) = review.catalog.by_kind(group_version, &param_kind.kind) else {
         return Err(ParametersError::NoSuchKind(param_kind.clone()));
     };
     let stored = review.catalog.storage_of(row);

@@ -12,6 +12,7 @@ use registry::attributes::Attributes;
 use registry::status::{Cause, Status};
 use schema::decode::FieldValidation;
 use schema::read;
+use schema::table::GroupVersion;
 use serde_json::Value;
 
 use super::patches::{self, PatchError};
@@ -147,11 +148,11 @@ impl MutatingAdmissionPolicies {
         let shown = question::versioned(review, review.object, matched).await?;
         let row = review
             .catalog
-            .resource(&matched.group, &matched.version, &matched.resource)
+            .resource(GroupVersion { group: &matched.group, version: &matched.version }, &matched.resource)
             .filter(|r| r.kind == matched.kind.kind);
         let of = match row {
             Some(row) => Some(row.type_def()),
-            None => review.catalog.type_of_kind(&matched.kind.group, &matched.kind.version, &matched.kind.kind),
+            None => review.catalog.type_of_kind(matched.kind.group_version(), &matched.kind.kind),
         };
         let Some(of) = of else {
             let kind = format!("{}, Kind={}", matched.kind.api_version(), matched.kind.kind);
@@ -174,8 +175,7 @@ impl MutatingAdmissionPolicies {
             Some(row) => schema::decode::conform_resource(changed, row, strictness),
             None => schema::decode::conform(changed, of, strictness),
         };
-        let decoded =
-            decoded.map_err(|err| Status::internal(err.message(&matched.kind.kind, &matched.kind.version)))?;
+        let decoded = decoded.map_err(|err| Status::internal(err.message(matched.kind.borrowed())))?;
         *review.object = question::stored(review, decoded.value, matched).await?;
         mutating::complete(review);
         Ok(Ok(true))

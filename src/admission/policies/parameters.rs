@@ -10,6 +10,7 @@ use registry::attributes::Attributes;
 use registry::status::Status;
 use registry::user::GROUP_MASTERS;
 use schema::read;
+use schema::table::GroupVersion;
 use schema::validate::error::FieldError;
 use serde_json::Value;
 
@@ -98,7 +99,7 @@ impl PolicyParameters {
         };
         let resource = review
             .catalog
-            .by_api_version(api_version, kind)
+            .by_kind(GroupVersion::parse(api_version), kind)
             .map_or_else(|| "*".to_owned(), |row| row.plural.to_string());
         Attributes {
             user: Arc::clone(&review.attributes.user),

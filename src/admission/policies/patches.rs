@@ -179,7 +179,7 @@ mod tests {
     }
 
     fn configure(text: &str) -> Result<Value, String> {
-        let of = Catalog::builtin().resource("", "v1", "pods").unwrap().type_def();
+        let of = Catalog::builtin().resource(schema::table::GroupVersion::CORE, "pods").unwrap().type_def();
         configured(of, &pod(), &made(text)).map_err(|err| err.to_string())
     }
 

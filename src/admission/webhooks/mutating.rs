@@ -3,6 +3,7 @@
 use async_trait::async_trait;
 use registry::attributes::Attributes;
 use registry::status::Status;
+use schema::table::GroupVersion;
 use serde_json::{Value, json};
 
 use super::hook::{Hook, Hooks};
@@ -74,18 +75,19 @@ impl Mutating {
 
 /// The patched object in the form of its kind: what the kind does not know is dropped, as upstream's decoder does.
 fn conform(review: &Review<'_>, patched: Value, matched: &Matched) -> Result<Value, Status> {
-    let row = review.catalog.resource(&matched.group, &matched.version, &matched.resource);
+    let row =
+        review.catalog.resource(GroupVersion { group: &matched.group, version: &matched.version }, &matched.resource);
     let Some(row) = row.filter(|row| row.kind == matched.kind.kind && row.kind == review.kind) else {
         return Ok(patched);
     };
     let decoded = schema::decode::conform(patched, row.type_def(), schema::decode::FieldValidation::Ignore);
-    decoded.map(|decoded| decoded.value).map_err(|err| Status::internal(err.message(&row.kind, &row.version)))
+    decoded.map(|decoded| decoded.value).map_err(|err| Status::internal(err.message(row.group_version_kind())))
 }
 
 /// Defaults of what a webhook or policy added.
 pub fn complete(review: &mut Review<'_>) {
     let a = review.attributes;
-    if let Some(row) = review.catalog.resource(&a.group, &a.version, &a.resource) {
+    if let Some(row) = review.catalog.resource(GroupVersion { group: &a.group, version: &a.version }, &a.resource) {
         let stored = review.catalog.storage_of(row);
         if stored.kind == review.kind {
             schema::defaults::apply(stored, review.object);

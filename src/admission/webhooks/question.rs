@@ -7,7 +7,7 @@ use bytes::Bytes;
 use registry::status::Status;
 use registry::trail::Trail;
 use registry::webhook::client::Identity;
-use schema::table::Gvk;
+use schema::table::{GroupVersion, Gvk};
 use serde_json::{Value, json};
 
 use super::hook::Hook;
@@ -47,7 +47,8 @@ impl Failure {
 
 /// The object in the version that the webhook wants, or as it is where a version means nothing (options, Scale).
 pub async fn versioned(review: &Review<'_>, object: &Value, matched: &Matched) -> Result<Value, Status> {
-    let row = review.catalog.resource(&matched.group, &matched.version, &matched.resource);
+    let row =
+        review.catalog.resource(GroupVersion { group: &matched.group, version: &matched.version }, &matched.resource);
     let Some(row) = row.filter(|row| row.kind == matched.kind.kind && row.kind == review.kind && !object.is_null())
     else {
         return Ok(object.clone());
@@ -57,7 +58,8 @@ pub async fn versioned(review: &Review<'_>, object: &Value, matched: &Matched) -
 
 /// The other way: what a mutating webhook left becomes the stored version again.
 pub async fn stored(review: &Review<'_>, object: Value, matched: &Matched) -> Result<Value, Status> {
-    let row = review.catalog.resource(&matched.group, &matched.version, &matched.resource);
+    let row =
+        review.catalog.resource(GroupVersion { group: &matched.group, version: &matched.version }, &matched.resource);
     let Some(row) = row.filter(|row| row.kind == matched.kind.kind && row.kind == review.kind) else {
         return Ok(object);
     };

@@ -79,7 +79,7 @@ fn judged(schema: &Value, found: bool, now: &str) -> Option<Value> {
         true => ("False", "Found", format!("{about} and it exists")),
         false => ("True", "NotFound", format!("{about} but there is no such object")),
     };
-    let have = read::find(read::list(schema, "status.conditions"), "type", "Dangling");
+    let have = read::typed(read::list(schema, "status.conditions"), "Dangling");
     let same = |c: &Value| c["status"] == status && c["reason"] == reason && c["message"] == message.as_str();
     if have.is_some_and(same) {
         return None;

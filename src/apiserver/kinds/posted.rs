@@ -16,7 +16,7 @@ pub(super) async fn posted(call: &mut Call<'_, '_>) -> Result<Value, Status> {
     let bytes = call.body().await?;
     let catalog = Arc::clone(&call.x.catalog);
     let of = catalog
-        .type_of_kind(&sub.kind.group, &sub.kind.version, &sub.kind.kind)
+        .type_of_kind(sub.kind.group_version(), &sub.kind.kind)
         .ok_or_else(|| Status::internal("the table lacks this kind"))?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
     let mut object = forms::decode_as(

@@ -57,7 +57,7 @@ pub async fn run(call: &mut Call<'_, '_>, part: Part) -> Result<Response<Body>, 
         let conformed = schema::decode::conform_resource(merged, &resource, FieldValidation::Ignore);
         conformed
             .map(|decoded| decoded.value)
-            .map_err(|err| Status::bad_request(err.message(&resource.kind, &resource.version)))
+            .map_err(|err| Status::bad_request(err.message(resource.group_version_kind())))
     };
     let written = write::update(call, &name, part, part == Part::Main, None, Maker::Applied(&mut make)).await?;
     answer(call, written).await

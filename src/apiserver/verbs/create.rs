@@ -7,6 +7,7 @@ use model::meta;
 use model::reference::{GroupResource, NamespacedName};
 use registry::status::{Cause, Status};
 use registry::{forms, negotiate};
+use schema::table::GroupVersion;
 use serde_json::Value;
 use wire::Body;
 
@@ -49,7 +50,7 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
             .objects
             .catalogs
             .now()
-            .resource(&call.stored.group, &call.resource.version, &call.stored.plural)
+            .resource(GroupVersion { group: &call.stored.group, version: &call.resource.version }, &call.stored.plural)
             .and_then(|r| r.definition.clone())
             .is_some_and(|d| d.terminating)
     {

@@ -9,7 +9,7 @@ use model::{grace, meta};
 use registry::negotiate::{self, Format};
 use registry::status::Status;
 use schema::behaviour::{DeleteAnswer, Deletion, Dependents, Grace, Holds};
-use schema::table::Resource;
+use schema::table::{GroupVersion, Resource};
 use schema::validate::error::FieldError;
 use serde_json::{Value, json};
 use wire::Body;
@@ -98,7 +98,7 @@ pub async fn options(call: &mut Call<'_, '_>) -> Result<Options, Status> {
             Format::Json => read(schema::decode::Format::Json)?,
             Format::Yaml => read(schema::decode::Format::Yaml)?,
             Format::Protobuf => {
-                let of = call.x.catalog.type_of_kind("", "v1", "DeleteOptions");
+                let of = call.x.catalog.type_of_kind(GroupVersion::CORE, "DeleteOptions");
                 registry::forms::from_protobuf(
                     &bytes,
                     of.ok_or_else(|| Status::internal("the table has no DeleteOptions"))?,

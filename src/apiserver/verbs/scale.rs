@@ -8,6 +8,7 @@ use model::reference::{GroupKind, NamespacedName};
 use registry::status::Status;
 use registry::{forms, negotiate};
 use schema::apply::versions::Versions;
+use schema::table::GroupVersion;
 use serde_json::{Value, json};
 use wire::Body;
 
@@ -86,7 +87,7 @@ async fn apply(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
     let of_scale = call
         .x
         .catalog
-        .type_of_kind("autoscaling", "v1", "Scale")
+        .type_of_kind(GroupVersion::parse("autoscaling/v1"), "Scale")
         .ok_or_else(|| Status::internal("the table has no Scale"))?;
     schema::apply::fits(of_scale, API_VERSION, &sent).map_err(apply::refused)?;
     check_address(call, &mut sent, &name)?;
@@ -154,7 +155,7 @@ async fn wish(call: &mut Call<'_, '_>) -> Result<Wish, Status> {
     let of = call
         .x
         .catalog
-        .type_of_kind("autoscaling", "v1", "Scale")
+        .type_of_kind(GroupVersion::parse("autoscaling/v1"), "Scale")
         .ok_or_else(|| Status::internal("the table has no Scale"))?;
     let strictness = call.x.query.text("fieldValidation").to_owned();
     let mut scale = forms::decode_as(&bytes, format, (API_VERSION, "Scale"), of, &strictness, &mut call.x.warnings)?;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use registry::status::Status;
 use registry::{conversion, forms};
-use schema::apply::versions::Versions;
+use schema::apply::versions::{Between, Versions};
 use schema::catalog::Catalog;
-use schema::table::Resource;
+use schema::table::{GroupVersion, Resource};
 use serde_json::Value;
 
 use super::Call;
@@ -32,14 +32,13 @@ struct Wanted {
 
 impl Versions for Forms {
     fn resource(&self, api_version: &str) -> Option<Arc<Resource>> {
-        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let found = self.catalog.resource(group, version, &self.stored.plural)?;
+        let found = self.catalog.resource(GroupVersion::parse(api_version), &self.stored.plural)?;
         let kept_as = self.catalog.storage_of(found);
         let is_ours = kept_as.group == self.stored.group && kept_as.version == self.stored.version;
         is_ours.then(|| Arc::clone(found))
     }
 
-    fn convert(&mut self, object: &Value, from: &str, to: &str) -> Option<Value> {
+    fn convert(&mut self, object: &Value, Between { from, to }: Between<'_>) -> Option<Value> {
         let (row, target) = (self.resource(from)?, self.resource(to)?);
         if conversion::by_webhook(&target).is_none() {
             return forms::convert(object.clone(), &row, &target).ok();

@@ -17,6 +17,7 @@ use kube::ResourceExt as _;
 use kube::api::{Api, ApiResource, PostParams};
 use model::pod::Pod;
 use model::quantity::{Notation, Quantity};
+use model::reference::GroupResource;
 use schema::quota::{self, Usage};
 use serde_json::{Value, json};
 
@@ -89,11 +90,11 @@ impl Reconcile for Controller {
         let Some(quota) = self.quotas.get(&key.namespace, &key.name) else { return Ok(Next::Wait) };
         let hard = quota.spec.as_ref().and_then(|s| s.hard.as_ref());
         let names: Vec<&String> = hard.into_iter().flat_map(|hard| hard.keys()).collect();
-        let sources: BTreeSet<(&str, &str)> = names.iter().filter_map(|name| quota::source_of(name)).collect();
+        let sources: BTreeSet<GroupResource<'_>> = names.iter().filter_map(|name| quota::source_of(name)).collect();
         let value = json!(*quota);
         let now = self.clock.now();
         let mut used = Usage::new();
-        for (group, resource) in sources {
+        for GroupResource { group, resource } in sources {
             let usage = match (group, resource) {
                 ("", "pods") => sum(&value, resource, &self.pods.list_in(&key.namespace), now),
                 ("", "services") => sum(&value, resource, &self.services.list_in(&key.namespace), now),
@@ -116,7 +117,7 @@ fn sum<K: serde::Serialize>(quota: &Value, resource: &str, objects: &[Arc<K>], n
     for object in objects {
         let object = json!(**object);
         if quota::in_scope(quota, resource, &object) {
-            quota::add(&mut total, quota::usage_of("", resource, &object, now));
+            quota::add(&mut total, quota::usage_of(GroupResource::core(resource), &object, now));
         }
     }
     total
@@ -136,7 +137,7 @@ impl Controller {
             return Err(Error::Object(format!("the {resource} to count have not come yet")));
         }
         let n = i64::try_from(objects.list_in(namespace).len()).unwrap_or(i64::MAX);
-        let one_each = quota::usage_of(group, resource, &Value::Null, self.clock.now());
+        let one_each = quota::usage_of(GroupResource { group, resource }, &Value::Null, self.clock.now());
         Ok(one_each.into_keys().map(|name| (name, Quantity::from_units(n, Notation::DecimalSi))).collect())
     }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use base::task::Group;
 use model::meta;
 use model::reference::{GroupResource, NamespacedName};
+use schema::table::GroupVersion;
 use serde_json::{Value, json};
 use store::Txn;
 use tracing::{info, warn};
@@ -49,8 +50,9 @@ pub enum FamilyError {
 /// Errors: the store fails, or a family is missing.
 pub async fn check(allocator: &Allocator) -> Result<(), FamilyError> {
     let catalog = allocator.objects.catalogs.now();
-    let row =
-        catalog.by_api_version("networking.k8s.io/v1", "ServiceCIDR").map(|row| Arc::clone(catalog.storage_of(row)));
+    let row = catalog
+        .by_kind(GroupVersion::parse("networking.k8s.io/v1"), "ServiceCIDR")
+        .map(|row| Arc::clone(catalog.storage_of(row)));
     let row = row.ok_or(FamilyError::NoKind)?;
     let Some(have) = allocator.objects.read(&row, NamespacedName::cluster("kubernetes")).await? else { return Ok(()) };
     let value = have.value();
@@ -105,7 +107,7 @@ fn waits(service: &Value) -> bool {
 /// False if the service was changed meanwhile.
 async fn give(allocator: &Allocator, named: NamespacedName<'_>) -> Result<bool, Status> {
     let catalog = allocator.objects.catalogs.now();
-    let row = catalog.by_api_version("v1", "Service").map(|row| Arc::clone(catalog.storage_of(row)));
+    let row = catalog.by_kind(GroupVersion::CORE, "Service").map(|row| Arc::clone(catalog.storage_of(row)));
     let row = row.ok_or_else(Status::no_such_resource)?;
     let turn = allocator.turn().await?;
     let Some(have) = allocator.objects.read(&row, named).await?.filter(|have| waits(&have.value())) else {

@@ -37,7 +37,7 @@ impl Operation {
     }
 }
 
-/// What one manager owns.
+/// The fields that one manager owns.
 #[derive(Clone, Debug)]
 pub struct Owned {
     /// Version in which the paths are written.

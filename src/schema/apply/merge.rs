@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::apply::set::{Set, Step};
 use crate::apply::typing::{Node, Part, View, parts};
 
-/// What changed between two objects.
+/// The fields that changed between two objects.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
     /// Only in the new one.
@@ -23,7 +23,7 @@ impl Comparison {
         self.removed.put(step.clone(), child.removed);
     }
 
-    /// What `keep` leaves of each set.
+    /// The rest of each set that `keep` leaves.
     #[must_use]
     pub fn map(&self, keep: impl Fn(&Set) -> Set) -> Comparison {
         Comparison { added: keep(&self.added), modified: keep(&self.modified), removed: keep(&self.removed) }
@@ -91,7 +91,7 @@ fn index<'a, 'v>(parts: Vec<Part<'a, 'v>>) -> Index<'a, 'v> {
     index
 }
 
-/// What `new` says on top of what `old` has.
+/// The fields that `new` adds to `old` or changes in it.
 pub fn merge(view: View<'_>, old: Option<&Value>, new: Option<&Value>) -> Value {
     let (Some(old), Some(new)) = (old, new) else { return old.or(new).cloned().unwrap_or(Value::Null) };
     match shared_node(view, Some(old), Some(new)) {

@@ -1,4 +1,4 @@
-//! Who owns which field: server-side apply, and the tracking of every other write in `metadata.managedFields`.
+//! The owners of fields: server-side apply, and the tracking of every other write in `metadata.managedFields`.
 
 pub mod managers;
 pub mod merge;
@@ -21,7 +21,7 @@ use crate::apply::typing::{View, check, field_set};
 use crate::apply::versions::{Changes, Forms, Versions};
 use crate::table::{Empty, Shape, TypeDef};
 
-/// What every entry point needs to know of the request.
+/// Facts of the request that every entry point needs.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// Type of the object in the version of the request.
@@ -41,7 +41,7 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// What of a set this road writes at all.
+    /// The part of a set that this road writes at all.
     fn written(&self, set: &Set) -> Set {
         let set = set.without_subtrees(&Set::of_fields(self.reset));
         if self.only.is_empty() { set } else { set.only(self.only) }
@@ -319,7 +319,7 @@ fn strip(set: &Set) -> Set {
     ]))
 }
 
-/// What an apply to a missing object starts from.
+/// The object that an apply to a missing one starts from.
 fn new_object(of: &Value) -> Value {
     let mut object =
         json!({"apiVersion": meta::api_version(of), "kind": meta::kind(of), "metadata": {"name": meta::name(of)}});

@@ -188,7 +188,7 @@ impl Set {
         out
     }
 
-    /// What is at or below one of these paths; `*` is any step.
+    /// The part that is at or below one of these paths; `*` is any step.
     #[must_use]
     pub fn only(&self, paths: &[&[&str]]) -> Set {
         if paths.iter().any(|path| path.is_empty()) {

@@ -59,7 +59,8 @@ fn fields(object: &Value, manager: &str) -> Value {
 fn apply_owns_what_it_names_with_default_keys() {
     let t = type_def();
     let config = object(json!({"metadata": {"labels": {"a": "b"}},
-        "spec": {"selector": {"x": "y"}, "containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80}]}]}}));
+        "spec": {"selector": {"x": "y"},
+            "containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80}]}]}}));
     let live = apply(&request(&t, "me"), &mut versions::Only, None, &config, false).unwrap();
     assert_eq!(
         fields(&live, "me"),
@@ -90,9 +91,8 @@ fn another_owner_is_a_conflict_and_force_takes_the_field() {
 #[test]
 fn what_is_no_longer_applied_goes_unless_another_owns_it() {
     let t = type_def();
-    let a = object(
-        json!({"metadata": {"labels": {"x": "1", "y": "1"}}, "spec": {"containers": [{"name": "c", "image": "i"}, {"name": "d", "image": "i"}]}}),
-    );
+    let a = object(json!({"metadata": {"labels": {"x": "1", "y": "1"}},
+            "spec": {"containers": [{"name": "c", "image": "i"}, {"name": "d", "image": "i"}]}}));
     let live = apply(&request(&t, "a"), &mut versions::Only, None, &a, false).unwrap();
     let b = object(json!({"metadata": {"labels": {"y": "1"}}}));
     let live = apply(&request(&t, "b"), &mut versions::Only, Some(&live), &b, false).unwrap();
@@ -136,7 +136,8 @@ fn an_item_goes_with_its_owner_and_items_of_others_stay() {
     track_update(&request(&t, "b"), &mut versions::Only, Some(&live), &mut new);
     assert_eq!(
         fields(&new, "b"),
-        json!({"f:spec": {"f:containers": {"k:{\"name\":\"a\"}": {"f:image": {}}, "k:{\"name\":\"b\"}": {".": {}, "f:name": {}}}}})
+        json!({"f:spec": {"f:containers": {"k:{\"name\":\"a\"}": {"f:image": {}},
+            "k:{\"name\":\"b\"}": {".": {}, "f:name": {}}}}})
     );
     let live =
         apply(&request(&t, "a"), &mut versions::Only, Some(&new), &object(json!({"spec": {"replicas": 1}})), false)

@@ -1,4 +1,4 @@
-//! What apply needs to know of a value's type: is it one leaf, or owned by its parts?
+//! The type of a value as apply needs it: is it one leaf, or owned by its parts?
 
 use std::collections::BTreeMap;
 
@@ -161,7 +161,7 @@ pub fn with_named_fields(view: View<'_>, value: Option<&Value>, set: &Set) -> Se
     out
 }
 
-/// What a place holds, as far as it is declared.
+/// The type of a place, as far as it is declared.
 fn shape_of(view: View<'_>) -> Option<&Shape> {
     match view {
         View::Field(f) => Some(&f.shape),
@@ -255,7 +255,8 @@ pub fn check(view: View<'_>, value: &Value, path: &str, errors: &mut Vec<String>
             if item_step(keys, item_view, item).is_none() {
                 let key = keys.iter().find(|k| !has(k)).map_or("", |k| k.as_ref());
                 errors.push(format!(
-                    "{path}: element {idx}: associative list with keys has an element that omits key field {key:?} (and doesn't have default value)"
+                    "{path}: element {idx}: associative list with keys has an element that omits key field {key:?} \
+                    (and doesn't have default value)"
                 ));
             }
         }

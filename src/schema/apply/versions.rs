@@ -15,13 +15,22 @@ use crate::apply::typing::{View, field_set, with_named_fields};
 use crate::apply::{Request, skeleton_of};
 use crate::table::{Resource, TypeDef};
 
+/// The two `apiVersion`s of a conversion.
+#[derive(Clone, Copy, Debug)]
+pub struct Between<'a> {
+    /// The version in which the object is.
+    pub from: &'a str,
+    /// The version in which it is wanted.
+    pub to: &'a str,
+}
+
 /// The versions of the resource that a request is about.
 pub trait Versions {
     /// The row of this `apiVersion`; `None` if the resource has no such version (any more).
     fn resource(&self, api_version: &str) -> Option<Arc<Resource>>;
 
     /// An object of one `apiVersion` in another; `None` if it has no form there.
-    fn convert(&mut self, object: &Value, from: &str, to: &str) -> Option<Value>;
+    fn convert(&mut self, object: &Value, between: Between<'_>) -> Option<Value>;
 }
 
 /// A resource with no version but the request's.
@@ -32,7 +41,7 @@ impl Versions for Only {
         None
     }
 
-    fn convert(&mut self, _: &Value, _: &str, _: &str) -> Option<Value> {
+    fn convert(&mut self, _: &Value, _: Between<'_>) -> Option<Value> {
         None
     }
 }
@@ -74,12 +83,12 @@ impl<'r> Forms<'r> {
         self.versions.resource(api_version).map(Type::Other)
     }
 
-    fn convert(&mut self, object: &Value, from: &str, to: &str) -> Option<Value> {
-        if from == to { Some(object.clone()) } else { self.versions.convert(object, from, to) }
+    fn convert(&mut self, object: &Value, between: Between<'_>) -> Option<Value> {
+        if between.from == between.to { Some(object.clone()) } else { self.versions.convert(object, between) }
     }
 }
 
-/// What a request changed, in the words of one version.
+/// The changes of a request, in the words of one version.
 pub(super) struct Change {
     /// Added or modified.
     pub(super) touched: Set,
@@ -90,7 +99,7 @@ pub(super) struct Change {
 /// The same by version. A version that is missing here is none.
 pub(super) type Changes = BTreeMap<String, Change>;
 
-/// What changed between `live` (`None`: the object is new) and `new`, in every version that a manager wrote in; `own`
+/// The changes between `live` (`None`: the object is new) and `new`, in every version that a manager wrote in; `own`
 /// is what changed in the request's.
 pub(super) fn changes(
     forms: &mut Forms<'_>,
@@ -121,7 +130,10 @@ fn compared(forms: &mut Forms<'_>, version: &str, live: Option<&Value>, new: &Va
     let own = forms.request.api_version;
     let of = forms.type_of(version)?;
     // Both are asked for, whichever is missing: who has to ask others for them does it at once.
-    let (new, live) = (forms.convert(new, own, version), live.map(|live| forms.convert(live, own, version)));
+    let (new, live) = (
+        forms.convert(new, Between { from: own, to: version }),
+        live.map(|live| forms.convert(live, Between { from: own, to: version })),
+    );
     let new = new?;
     let live = match live {
         Some(live) => live?,
@@ -137,7 +149,7 @@ pub(super) fn prune(forms: &mut Forms<'_>, merged: Value, managers: &Managers, l
         return merged;
     }
     let Some(of) = forms.type_of(home) else { return merged };
-    let Some(whole) = forms.convert(&merged, own, home) else { return merged };
+    let Some(whole) = forms.convert(&merged, Between { from: own, to: home }) else { return merged };
     // First all of a version together, then named once: a client may make up thousands of managers.
     let mut owned: BTreeMap<&str, Set> = BTreeMap::new();
     for manager in managers.values() {
@@ -158,19 +170,22 @@ pub(super) fn prune(forms: &mut Forms<'_>, merged: Value, managers: &Managers, l
         gone = all.difference(&named(&field_set(of.view(), &left)));
     }
     let left = removed(of.view(), &whole, &gone.intersection(&last));
-    forms.convert(&left, home, own).unwrap_or(merged)
+    forms.convert(&left, Between { from: home, to: own }).unwrap_or(merged)
 }
 
-/// What is left of the whole object together with what managers of another version own of it.
+/// The rest of the whole object together with what managers of another version own of it.
 fn put_back(forms: &mut Forms<'_>, (whole, left): (&Value, Value), home: &str, version: &str, owned: &Set) -> Value {
     let Some(of) = forms.type_of(version) else { return left };
-    let (Some(whole), Some(cut)) = (forms.convert(whole, home, version), forms.convert(&left, home, version)) else {
+    let (Some(whole), Some(cut)) = (
+        forms.convert(whole, Between { from: home, to: version }),
+        forms.convert(&left, Between { from: home, to: version }),
+    ) else {
         return left;
     };
     let named = |set: &Set| with_named_fields(of.view(), Some(&whole), set);
     let kept = named(&field_set(of.view(), &cut)).union(&named(owned));
     let gone = named(&field_set(of.view(), &whole)).difference(&kept);
-    forms.convert(&removed(of.view(), &whole, &gone), version, home).unwrap_or(left)
+    forms.convert(&removed(of.view(), &whole, &gone), Between { from: version, to: home }).unwrap_or(left)
 }
 
 fn removed(view: View<'_>, value: &Value, gone: &Set) -> Value {
@@ -195,11 +210,13 @@ mod tests {
 
     impl Versions for Autoscalers {
         fn resource(&self, api_version: &str) -> Option<Arc<Resource>> {
-            Catalog::builtin().by_api_version(api_version, "HorizontalPodAutoscaler").cloned()
+            Catalog::builtin()
+                .by_kind(crate::table::GroupVersion::parse(api_version), "HorizontalPodAutoscaler")
+                .cloned()
         }
 
-        fn convert(&mut self, object: &Value, from: &str, to: &str) -> Option<Value> {
-            let (from, to) = (self.resource(from)?, self.resource(to)?);
+        fn convert(&mut self, object: &Value, between: Between<'_>) -> Option<Value> {
+            let (from, to) = (self.resource(between.from)?, self.resource(between.to)?);
             convert::convert(object.clone(), &from, &to).ok()
         }
     }
@@ -221,12 +238,14 @@ mod tests {
     }
 
     fn autoscaler(api_version: &str, spec: Value) -> Value {
-        json!({ "apiVersion": api_version, "kind": "HorizontalPodAutoscaler", "metadata": { "name": "h", "namespace": "n" }, "spec": spec })
+        json!({ "apiVersion": api_version, "kind": "HorizontalPodAutoscaler",
+            "metadata": { "name": "h", "namespace": "n" }, "spec": spec })
     }
 
     fn of_cpu(percent: u32) -> Value {
         let target = json!({ "type": "Utilization", "averageUtilization": percent });
-        json!({ "maxReplicas": 3, "metrics": [{ "type": "Resource", "resource": { "name": "cpu", "target": target } }] })
+        json!({ "maxReplicas": 3, "metrics": [{ "type": "Resource",
+            "resource": { "name": "cpu", "target": target } }] })
     }
 
     fn owners(object: &Value) -> Vec<(String, String, String)> {
@@ -251,7 +270,7 @@ mod tests {
             owners(&live),
             [entry("old", V1, json!({ "f:maxReplicas": {}, "f:targetCPUUtilizationPercentage": {} }))]
         );
-        let live = Autoscalers.convert(&live, V1, V2).unwrap();
+        let live = Autoscalers.convert(&live, Between { from: V1, to: V2 }).unwrap();
         let mut new = live.clone();
         new["spec"]["metrics"] = of_cpu(60)["metrics"].take();
         track_update(&request(&v2, V2, "new"), &mut Autoscalers, Some(&live), &mut new);
@@ -266,7 +285,7 @@ mod tests {
         let (v1, v2) = (row(V1), row(V2));
         let applied =
             apply(&request(&v2, V2, "a"), &mut Autoscalers, None, &autoscaler(V2, of_cpu(50)), false).unwrap();
-        let live = Autoscalers.convert(&applied, V2, V1).unwrap();
+        let live = Autoscalers.convert(&applied, Between { from: V2, to: V1 }).unwrap();
         let config = autoscaler(V1, json!({ "targetCPUUtilizationPercentage": 60 }));
         let refused = apply(&request(&v1, V1, "b"), &mut Autoscalers, Some(&live), &config, false).unwrap_err();
         assert_eq!(refused.to_string(), "Apply failed with 1 conflict: conflict with \"a\": .spec.metrics");
@@ -286,7 +305,7 @@ mod tests {
                     apply(&request(&v2, V2, other), &mut Autoscalers, Some(&live), &autoscaler(V2, of_cpu(50)), false)
                         .unwrap();
             }
-            let live = Autoscalers.convert(&live, V2, V1).unwrap();
+            let live = Autoscalers.convert(&live, Between { from: V2, to: V1 }).unwrap();
             let less = autoscaler(V1, json!({ "maxReplicas": 3 }));
             apply(&request(&v1, V1, "a"), &mut Autoscalers, Some(&live), &less, false).unwrap()
         };
@@ -301,7 +320,10 @@ mod tests {
         let v2 = row(V2);
         let mut live = autoscaler(V2, of_cpu(50));
         let fields = json!({ "f:spec": { "f:maxReplicas": {} } });
-        let old = |n: usize| json!({ "manager": format!("m{n}"), "operation": "Update", "apiVersion": format!("autoscaling/v9{n}"), "fieldsType": "FieldsV1", "fieldsV1": fields });
+        let old = |n: usize| {
+            json!({ "manager": format!("m{n}"), "operation": "Update",
+            "apiVersion": format!("autoscaling/v9{n}"), "fieldsType": "FieldsV1", "fieldsV1": fields })
+        };
         meta::set_managed_fields(&mut live, (0..3).map(old).collect());
         meta::set_creation_timestamp(&mut live, "2026-11-23T00:00:00Z");
         let mut new = live.clone();

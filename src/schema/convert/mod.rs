@@ -55,7 +55,7 @@ pub fn convert(mut value: Value, from: &Resource, to: &Resource) -> Result<Value
     Ok(value)
 }
 
-/// What the field `path` of a version is called in the form in which its objects are stored.
+/// The name of a version's field `path` in the form in which its objects are stored.
 pub fn stored_field(of: &Resource, path: &str) -> String {
     (of.behaviour.stored_field)(path)
 }

@@ -4,18 +4,20 @@ use serde_json::json;
 
 use super::{ConvertError, convert};
 use crate::catalog::Catalog;
-use crate::table::Resource;
+use crate::table::{GroupVersion, Resource};
 
 fn row(group: &str, version: &str, plural: &str) -> &'static Resource {
-    Catalog::builtin().resource(group, version, plural).expect("row")
+    Catalog::builtin().resource(GroupVersion { group, version }, plural).expect("row")
 }
 
 #[test]
 fn an_autoscalers_other_metrics_survive_version_one() {
     let (v1, v2) =
         (row("autoscaling", "v1", "horizontalpodautoscalers"), row("autoscaling", "v2", "horizontalpodautoscalers"));
-    let cpu = json!({"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}});
-    let memory = json!({"type": "Resource", "resource": {"name": "memory", "target": {"type": "AverageValue", "averageValue": "1Gi"}}});
+    let cpu = json!({"type": "Resource",
+        "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}});
+    let memory = json!({"type": "Resource",
+        "resource": {"name": "memory", "target": {"type": "AverageValue", "averageValue": "1Gi"}}});
     let object = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a"},
         "spec": {"maxReplicas": 3, "metrics": [cpu, memory]}, "status": {}});
     let old = convert(object.clone(), v2, v1).expect("down");
@@ -29,7 +31,8 @@ fn an_autoscalers_other_metrics_survive_version_one() {
 #[test]
 fn an_event_keeps_everything_in_both_groups() {
     let (core, new) = (row("", "v1", "events"), row("events.k8s.io", "v1", "events"));
-    let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "involvedObject": {"kind": "Pod"}, "message": "m", "count": 2, "reportingComponent": "k", "type": "Normal"});
+    let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"},
+        "involvedObject": {"kind": "Pod"}, "message": "m", "count": 2, "reportingComponent": "k", "type": "Normal"});
     let there = convert(event.clone(), core, new).expect("there");
     assert_eq!(
         (&there["note"], &there["regarding"]["kind"], &there["reportingController"]),
@@ -48,7 +51,8 @@ fn unrelated_resources_are_refused() {
 fn device_requests_nest_and_flatten() {
     let (flat, nested) =
         (row("resource.k8s.io", "v1beta1", "resourceclaims"), row("resource.k8s.io", "v1", "resourceclaims"));
-    let claim = json!({"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceClaim", "spec": {"devices": {"requests": [{"name": "r", "deviceClassName": "c", "count": 1}]}}});
+    let claim = json!({"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceClaim",
+        "spec": {"devices": {"requests": [{"name": "r", "deviceClassName": "c", "count": 1}]}}});
     let there = convert(claim.clone(), flat, nested).expect("nests");
     assert_eq!(
         there["spec"]["devices"]["requests"][0],

@@ -1,5 +1,5 @@
-//! What the rules of a schema may cost before anything runs: collections and texts are as large as the schema lets them
-//! be.
+//! The estimated cost of a schema's rules, before anything runs: collections and texts are as large as the schema lets
+//! them be.
 //!
 //! Every part is counted at least as low as cel-go's estimator counts it, so a rule that is refused here is refused
 //! upstream too; one a little beyond the bound may pass and meets the bounds at run time.
@@ -52,8 +52,8 @@ fn excess(what: &str, cost: u64, max: u64) -> String {
         t => format!("{t:.1}x"),
     };
     format!(
-        "{what} exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, maxProperties, and maxLength where \
-         arrays, maps, and strings are declared)"
+        "{what} exceeds budget by factor of {factor} (try simplifying the rule, or adding maxItems, maxProperties, and \
+         maxLength where arrays, maps, and strings are declared)"
     )
 }
 
@@ -131,7 +131,7 @@ struct Walk<'a, 'n> {
 }
 
 impl<'n> Walk<'_, 'n> {
-    /// What an expression costs, and the schema of what it makes, if it has one.
+    /// The cost of an expression, and the schema of what it makes, if it has one.
     fn of(&mut self, expr: &Expr) -> (u64, Option<&'n Node>) {
         match &expr.kind {
             Kind::Literal(_) => (0, None),
@@ -260,7 +260,8 @@ mod tests {
     fn loops_over_unbounded_lists_cost_too_much() {
         let nested = "self.x.all(x, x.all(y, self.x.exists(z, z.exists(w, w == y))))";
         let refused = said(&schema(nested, None));
-        let start = "s.properties[spec].x-kubernetes-validations[0].rule: Forbidden: estimated rule cost exceeds budget by factor of more than 100x (try";
+        let start = "s.properties[spec].x-kubernetes-validations[0].rule: Forbidden: estimated rule cost exceeds \
+            budget by factor of more than 100x (try";
         assert!(refused[0].starts_with(start), "{refused:?}");
         assert!(
             refused

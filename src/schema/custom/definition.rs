@@ -1,4 +1,4 @@
-//! What a version of a CRD says of its objects: data, which the row of the resource carries.
+//! A version of a CRD and what it says of its objects: data, which the row of the resource carries.
 
 use serde_json::Value;
 
@@ -7,7 +7,7 @@ use super::node::Node;
 /// The finalizer of a definition whose objects are still to be removed.
 pub const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// What one version of a CRD says about its objects beyond the row of the table.
+/// Facts about the objects of one version of a CRD beyond the row of the table.
 #[derive(Debug)]
 pub struct Definition {
     /// Name of the CRD.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::behaviour::{CUSTOM, CUSTOM_WITH_STATUS};
 use crate::decode::{DecodeError, Decoded, FieldValidation, go_kind};
 use crate::rows::types;
-use crate::table::{Empty, Field, Gvk, ListType, Name, Resource, Shape, Subresource, TypeDef, TypeRef};
+use crate::table::{Empty, Field, GroupVersion, Gvk, ListType, Name, Resource, Shape, Subresource, TypeDef, TypeRef};
 
 pub mod cost;
 pub mod definition;
@@ -22,6 +22,7 @@ use definition::{Definition, Scale};
 use node::Node;
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+/// The type of the metadata of all objects.
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 impl Definition {
@@ -88,7 +89,7 @@ impl Definition {
         shape::default(&self.schema, value);
     }
 
-    /// What an older definition let in becomes what this one would have let in.
+    /// Turns an object that an older definition let in into one that this would have let in.
     pub fn normalize(&self, value: &mut Value) {
         shape::prune(&self.schema, value, &mut Vec::new());
         shape::default(&self.schema, value);
@@ -136,7 +137,7 @@ fn resource(crd: &Value, version: &Value, stored: &Name) -> Resource {
     let has_status = subresources.iter().any(|s: &Subresource| s.name == "status");
     let behaviour = if has_status { &CUSTOM_WITH_STATUS } else { &CUSTOM };
     let selectable = version["selectableFields"].as_array().into_iter().flatten();
-    let hash = crate::openapi::storage_version_hash(&gvk.group, stored, &gvk.kind);
+    let hash = crate::openapi::storage_version_hash(GroupVersion { group: &gvk.group, version: stored }, &gvk.kind);
     Resource {
         group: gvk.group.clone(),
         version: gvk.version.clone(),
@@ -258,17 +259,20 @@ mod tests {
 
     fn widgets() -> Value {
         json!({"metadata": {"name": "widgets.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
-            "names": {"kind": "Widget", "listKind": "WidgetList", "plural": "widgets", "singular": "widget", "shortNames": ["w"]},
+            "names": {"kind": "Widget", "listKind": "WidgetList", "plural": "widgets", "singular": "widget",
+                "shortNames": ["w"]},
             "versions": [{"name": "v1", "served": true, "storage": true, "subresources": {"status": {}},
                 "schema": {"openAPIV3Schema": {"type": "object", "properties": {
-                    "spec": {"type": "object", "properties": {"size": {"type": "integer", "default": 3}, "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}}}}}]}})
+                    "spec": {"type": "object", "properties": {"size": {"type": "integer", "default": 3},
+                        "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}}}}}]}})
     }
 
     #[test]
     fn a_custom_object_is_pruned_and_defaulted_by_its_schema() {
         let r = resources(&widgets()).remove(0);
         assert!(r.custom && r.namespaced && r.has_status() && r.short_names == ["w"]);
-        let object = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "spec": {"odd": 1, "free": {"x": 1}}});
+        let object = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"},
+            "spec": {"odd": 1, "free": {"x": 1}}});
         let mut got = conform(object, r.type_def(), FieldValidation::Warn).expect("conforms");
         assert_eq!(got.warnings, ["unknown field \"spec.odd\""]);
         crate::defaults::apply(&r, &mut got.value);

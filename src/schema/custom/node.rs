@@ -107,7 +107,7 @@ pub struct Node {
     pub preserve: bool,
     /// `x-kubernetes-embedded-resource`
     pub embedded: bool,
-    /// What an absent value becomes.
+    /// The value that an absent one becomes.
     pub default: Option<Value>,
     /// By name.
     pub properties: BTreeMap<String, Node>,

@@ -259,7 +259,7 @@ fn attach_at(node: &mut Node, schema: &Value, root: bool) {
     }
 }
 
-/// What is wrong with the rules of a schema.
+/// Problems of the rules of a schema.
 pub fn problems(schema: &Value, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     problems_at(schema, path, true, true, &mut errors);
@@ -410,7 +410,7 @@ fn ask(node: &Node, new: &Value, old: Option<&Value>, path: &str, budget: &Cell<
     }
 }
 
-/// What a messageExpression says, if it says something that can be shown.
+/// The text of a messageExpression, if it says something that can be shown.
 fn said(program: &Program, surroundings: &Surroundings<'_>, budget: &Cell<i64>) -> Option<String> {
     match program.run(surroundings, budget) {
         Ok(Val::Text(text)) if !text.trim().is_empty() && !text.contains('\n') && text.len() <= MESSAGE_BYTES_MAX => {
@@ -437,7 +437,8 @@ mod tests {
     fn rules_refuse_with_their_own_words_and_transitions_need_a_before() {
         let schema = json!({"type": "object", "properties": {"spec": {"type": "object",
             "x-kubernetes-validations": [
-                {"rule": "self.min <= self.max", "messageExpression": "'min ' + string(self.min) + ' is above max'", "fieldPath": ".min"},
+                {"rule": "self.min <= self.max", "messageExpression": "'min ' + string(self.min) + ' is above max'",
+                    "fieldPath": ".min"},
                 {"rule": "self.min == oldSelf.min", "message": "min is fixed", "reason": "FieldValueForbidden"}],
             "properties": {"min": {"type": "integer"}, "max": {"type": "integer"}}}}});
         assert_eq!(
@@ -456,7 +457,9 @@ mod tests {
 
     #[test]
     fn rules_that_do_not_fit_the_schema_are_refused_when_they_are_written() {
-        let schema = json!({"type": "object", "x-kubernetes-validations": [{"rule": "self.nope > 1"}, {"rule": "self.n"}], "properties": {"n": {"type": "integer"}}});
+        let schema = json!({"type": "object",
+            "x-kubernetes-validations": [{"rule": "self.nope > 1"}, {"rule": "self.n"}],
+                "properties": {"n": {"type": "integer"}}});
         let texts: Vec<String> = problems(&schema, "s").iter().map(ToString::to_string).collect();
         assert!(
             texts[0].contains("s.x-kubernetes-validations[0].rule: Invalid value")

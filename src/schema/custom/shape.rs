@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value};
 
+use super::META;
 use super::node::{Additional, Node};
 use crate::decode::{DecodeError, FieldValidation, conform};
 use crate::rows::types;
 use crate::table::{TypeDef, TypeRef};
-
-const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+use crate::validate::path::Path;
 
 /// Drops what the schema does not know; each dropped field's path (`spec.a[0].b`) is pushed to `unknown`.
 pub fn prune(root: &Node, object: &mut Value, unknown: &mut Vec<String>) {
@@ -46,7 +46,7 @@ fn is_vague(node: &Node) -> bool {
 }
 
 fn drop_all(map: &mut Map<String, Value>, path: &str, unknown: &mut Vec<String>) {
-    unknown.extend(map.keys().map(|key| join(path, key)));
+    unknown.extend(map.keys().map(|key| Path(path).child(key)));
     map.clear();
 }
 
@@ -62,7 +62,7 @@ fn prune_object(
         return;
     }
     map.retain(|key, value| {
-        let at = join(path, key);
+        let at = Path(path).child(key);
         // Every resource has these, named in its schema or not; metadata is brought into form elsewhere.
         if is_resource && matches!(key.as_str(), "apiVersion" | "kind" | "metadata") {
             return true;
@@ -77,10 +77,6 @@ fn prune_object(
         }
         true
     });
-}
-
-fn join(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
 /// Fills in defaults, and drops a null where null is no value but there is a default.
@@ -138,7 +134,7 @@ fn metadata_in(
                     map.retain(|_, v| !v.is_null());
                 }
                 let named = |text: &String| {
-                    text.replacen("unknown field \"", &format!("unknown field \"{}", join(path, "metadata.")), 1)
+                    text.replacen("unknown field \"", &format!("unknown field \"{}", Path(path).child("metadata.")), 1)
                 };
                 unknown.extend(
                     decoded
@@ -149,7 +145,7 @@ fn metadata_in(
             }
             for (key, value) in map.iter_mut().filter(|(_, v)| v.is_object() || v.is_array()) {
                 if let Some(child) = node.child(key) {
-                    metadata_in(of, child, value, child.embedded, &join(path, key), unknown)?;
+                    metadata_in(of, child, value, child.embedded, &Path(path).child(key), unknown)?;
                 }
             }
         }
@@ -174,11 +170,14 @@ mod tests {
     fn pruning_keeps_what_is_preserved_and_names_what_goes() {
         let root = Node::compile(&json!({"type": "object", "properties": {
             "spec": {"type": "object", "properties": {
-                "open": {"type": "object", "x-kubernetes-preserve-unknown-fields": true, "properties": {"shut": {"type": "object"}}},
+                "open": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                    "properties": {"shut": {"type": "object"}}},
                 "list": {"type": "array", "items": {"type": "object", "properties": {"a": {"type": "string"}}}},
-                "map": {"type": "object", "additionalProperties": {"type": "object", "properties": {"x": {"type": "integer"}}}}}}}}));
+                "map": {"type": "object", "additionalProperties": {"type": "object",
+                    "properties": {"x": {"type": "integer"}}}}}}}}));
         let mut object = json!({"apiVersion": "a/v1", "kind": "K", "metadata": {}, "extra": 1, "spec": {
-            "open": {"any": {"thing": 1}, "shut": {"gone": 1}}, "list": [{"a": "1", "b": 2}], "map": {"k": {"x": 1, "y": 2}}}});
+            "open": {"any": {"thing": 1}, "shut": {"gone": 1}}, "list": [{"a": "1", "b": 2}],
+                "map": {"k": {"x": 1, "y": 2}}}});
         let mut unknown = Vec::new();
         prune(&root, &mut object, &mut unknown);
         assert_eq!(unknown, ["extra", "spec.list[0].b", "spec.map.k.y", "spec.open.shut.gone"]);
@@ -192,7 +191,8 @@ mod tests {
     fn defaults_reach_into_lists_and_replace_a_null_that_is_no_value() {
         let root = Node::compile(&json!({"type": "object", "properties": {
             "a": {"type": "integer", "default": 1}, "n": {"type": "integer", "default": 2, "nullable": true},
-            "l": {"type": "array", "items": {"type": "object", "properties": {"p": {"type": "string", "default": "TCP"}}}}}}));
+            "l": {"type": "array", "items": {"type": "object",
+                "properties": {"p": {"type": "string", "default": "TCP"}}}}}}));
         let mut object = json!({"a": null, "n": null, "l": [{}, {"p": "UDP"}]});
         default(&root, &mut object);
         assert_eq!(object, json!({"a": 1, "n": null, "l": [{"p": "TCP"}, {"p": "UDP"}]}));

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::node::{Node, PATTERN_BYTES_MAX};
 use super::{shape, values};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 /// Where in a schema a level stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -137,7 +138,7 @@ fn types(map: &Map<String, Value>, path: &str, place: Place, errors: &mut Vec<Fi
     }
 }
 
-/// What may only be said where something is declared.
+/// Fields that may only stand where something is declared.
 fn nested(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
     if map.get("type").is_some_and(|t| !is_empty(t)) {
         errors.push(FieldError::forbidden(format!("{path}.type"), "must be empty to be structural"));
@@ -177,7 +178,8 @@ fn extensions(map: &Map<String, Value>, path: &str, place: Place, errors: &mut V
             ));
         }
         if map.get("properties").is_none_or(is_empty) && !is(map, "x-kubernetes-preserve-unknown-fields") {
-            let why = "must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields";
+            let why = "must not be empty if x-kubernetes-embedded-resource is true without \
+                x-kubernetes-preserve-unknown-fields";
             errors.push(FieldError::required(format!("{path}.properties"), why));
         }
     }
@@ -193,7 +195,7 @@ fn extensions(map: &Map<String, Value>, path: &str, place: Place, errors: &mut V
             errors.push(FieldError::forbidden(format!("{path}.properties[metadata]"), why));
         }
     }
-    lists(map, kind, path, errors);
+    lists(map, kind, Path(path), errors);
     if let Some(said) = map.get("x-kubernetes-map-type").and_then(Value::as_str) {
         if !matches!(said, "granular" | "atomic") {
             errors.push(FieldError::not_supported(
@@ -217,7 +219,7 @@ fn extensions(map: &Map<String, Value>, path: &str, place: Place, errors: &mut V
     }
 }
 
-fn lists(map: &Map<String, Value>, kind: &str, path: &str, errors: &mut Vec<FieldError>) {
+fn lists(map: &Map<String, Value>, kind: &str, path: Path<'_>, errors: &mut Vec<FieldError>) {
     let keys: Vec<&str> = map
         .get("x-kubernetes-list-map-keys")
         .and_then(Value::as_array)
@@ -257,7 +259,7 @@ fn lists(map: &Map<String, Value>, kind: &str, path: &str, errors: &mut Vec<Fiel
 }
 
 /// The keys of a list whose type is map.
-fn list_keys(map: &Map<String, Value>, keys: &[&str], path: &str, errors: &mut Vec<FieldError>) {
+fn list_keys(map: &Map<String, Value>, keys: &[&str], path: Path<'_>, errors: &mut Vec<FieldError>) {
     let at = format!("{path}.x-kubernetes-list-map-keys");
     if keys.is_empty() {
         errors.push(FieldError::required(&at, "must not be empty if x-kubernetes-list-type is map"));
@@ -349,7 +351,7 @@ fn default_fits(schema: &Value, given: &Value, path: &str, errors: &mut Vec<Fiel
     values::check(&node, given, None, path, errors);
 }
 
-/// What anyOf and its like narrow must be declared beside them.
+/// The fields that anyOf and its like narrow must be declared beside them.
 fn junctors_are_declared(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
     let outer = Value::Object(map.clone());
     let inner = ["allOf", "anyOf", "oneOf"].into_iter().flat_map(|j| {
@@ -361,27 +363,23 @@ fn junctors_are_declared(map: &Map<String, Value>, path: &str, errors: &mut Vec<
             .map(move |(i, v)| (format!("{j}[{i}]"), v))
     });
     for (name, nested) in inner.chain(map.get("not").map(|v| ("not".to_owned(), v))) {
-        declared(nested, &outer, &format!("{path}.{name}"), path, errors);
+        declared((nested, &format!("{path}.{name}")), (&outer, path), errors);
     }
 }
 
-fn declared(nested: &Value, outer: &Value, nested_path: &str, path: &str, errors: &mut Vec<FieldError>) {
+/// Both schemas come with their paths.
+fn declared((nested, nested_path): (&Value, &str), (outer, path): (&Value, &str), errors: &mut Vec<FieldError>) {
     for (key, child) in nested["properties"].as_object().into_iter().flatten() {
         let (here, there) = (format!("{path}.properties[{key}]"), format!("{nested_path}.properties[{key}]"));
         match outer["properties"].get(key) {
-            Some(field) => declared(child, field, &there, &here, errors),
+            Some(field) => declared((child, &there), (field, &here), errors),
             None => errors.push(FieldError::required(here, format!("because it is defined in {there}"))),
         }
     }
     if nested["items"].is_object() {
         if outer["items"].is_object() {
-            declared(
-                &nested["items"],
-                &outer["items"],
-                &format!("{nested_path}.items"),
-                &format!("{path}.items"),
-                errors,
-            );
+            let (here, there) = (format!("{path}.items"), format!("{nested_path}.items"));
+            declared((&nested["items"], &there), (&outer["items"], &here), errors);
         } else {
             errors.push(FieldError::required(
                 format!("{path}.items"),
@@ -398,7 +396,9 @@ mod tests {
 
     #[test]
     fn schemas_that_are_not_structural_are_refused_with_upstreams_words() {
-        let schema = json!({"properties": {"a": {}, "l": {"type": "array"}, "o": {"type": "object", "properties": {"x": {"type": "string"}}, "additionalProperties": {"type": "string"}},
+        let schema = json!({"properties": {"a": {}, "l": {"type": "array"},
+            "o": {"type": "object", "properties": {"x": {"type": "string"}},
+                "additionalProperties": {"type": "string"}},
             "d": {"type": "integer", "default": "x"}}, "anyOf": [{"properties": {"z": {"type": "string"}}}]});
         let texts: Vec<String> = check(&schema, "s").iter().map(ToString::to_string).collect();
         assert_eq!(
@@ -406,9 +406,11 @@ mod tests {
             [
                 "s.type: Required value: must not be empty at the root",
                 "s.properties[a].type: Required value: must not be empty for specified object fields",
-                "s.properties[d].default: Invalid value: \"string\": s.properties[d].default in body must be of type integer: \"string\"",
+                "s.properties[d].default: Invalid value: \"string\": s.properties[d].default in body must be of type \
+                integer: \"string\"",
                 "s.properties[l].items: Required value: must be specified",
-                "s.properties[o].additionalProperties: Forbidden: additionalProperties and properties are mutual exclusive",
+                "s.properties[o].additionalProperties: Forbidden: additionalProperties and properties are mutual \
+                exclusive",
                 "s.properties[z]: Required value: because it is defined in s.anyOf[0].properties[z]",
                 "s.anyOf[0].properties[z].type: Forbidden: must be empty to be structural",
             ]

@@ -7,10 +7,11 @@ use serde_json::Value;
 
 use super::node::{List, Node, Type};
 use crate::validate::error::{FieldError, Kind};
+use crate::validate::path::Path;
 
 /// Everything in `value` that the schema does not allow. `path` is empty for a whole object.
 ///
-/// What is as it was in `old` is not judged again: a schema may grow stricter than the objects it finds.
+/// A value that is as it was in `old` is not judged again: a schema may grow stricter than the objects it finds.
 pub fn check(node: &Node, value: &Value, old: Option<&Value>, path: &str, errors: &mut Vec<FieldError>) {
     if old == Some(value) || !type_fits(node, value, path, errors) {
         return;
@@ -27,14 +28,14 @@ pub fn check(node: &Node, value: &Value, old: Option<&Value>, path: &str, errors
     match value {
         Value::Object(map) => {
             for name in node.required.iter().filter(|name| !map.contains_key(*name)) {
-                errors.push(FieldError::required(join(path, name), ""));
+                errors.push(FieldError::required(Path(path).child(name), ""));
             }
             if node.embedded && !path.is_empty() {
                 resource(value, path, errors);
             }
             for (key, value) in map {
                 if let Some(child) = node.child(key) {
-                    check(child, value, old.and_then(|o| o.get(key)), &join(path, key), errors);
+                    check(child, value, old.and_then(|o| o.get(key)), &Path(path).child(key), errors);
                 }
             }
         }
@@ -57,7 +58,7 @@ pub struct Partners<'a> {
 }
 
 impl<'a> Partners<'a> {
-    /// What `old` holds; none where there is no old list, or its items have no keys.
+    /// The values that `old` holds; none where there is no old list, or its items have no keys.
     pub fn of(node: &'a Node, old: Option<&'a Value>) -> Partners<'a> {
         let items = old.and_then(Value::as_array).filter(|_| matches!(node.list, List::Map(_)));
         let mut by_key = HashMap::new();
@@ -88,7 +89,7 @@ pub fn repeats(node: &Node, value: &Value, path: &str, errors: &mut Vec<FieldErr
         Value::Object(map) => {
             for (key, value) in map {
                 if let Some(child) = node.child(key) {
-                    repeats(child, value, &join(path, key), errors);
+                    repeats(child, value, &Path(path).child(key), errors);
                 }
             }
         }
@@ -130,17 +131,13 @@ fn repeated_items(node: &Node, items: &[Value], path: &str, errors: &mut Vec<Fie
     }
 }
 
-/// What an embedded object must have.
+/// The fields that an embedded object must have.
 fn resource(value: &Value, path: &str, errors: &mut Vec<FieldError>) {
     for field in ["apiVersion", "kind"] {
         if value[field].as_str().unwrap_or_default().is_empty() {
-            errors.push(FieldError::required(join(path, field), "must not be empty"));
+            errors.push(FieldError::required(Path(path).child(field), "must not be empty"));
         }
     }
-}
-
-fn join(path: &str, key: &str) -> String {
-    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
 }
 
 /// Go prints a path that is not there like this.
@@ -340,10 +337,13 @@ mod tests {
 
     #[test]
     fn refusals_have_upstreams_words() {
-        let schema = json!({"type": "object", "required": ["spec"], "properties": {"spec": {"type": "object", "required": ["need"], "properties": {
-            "n": {"type": "integer", "minimum": 1, "maximum": 5}, "s": {"type": "string", "maxLength": 3, "pattern": "^a"},
+        let schema = json!({"type": "object", "required": ["spec"],
+            "properties": {"spec": {"type": "object", "required": ["need"], "properties": {
+            "n": {"type": "integer", "minimum": 1, "maximum": 5},
+                "s": {"type": "string", "maxLength": 3, "pattern": "^a"},
             "e": {"type": "string", "enum": ["A", "B"]}, "d": {"type": "string", "format": "date-time"},
-            "l": {"type": "array", "maxItems": 1, "items": {"type": "string"}}, "p": {"x-kubernetes-int-or-string": true},
+            "l": {"type": "array", "maxItems": 1, "items": {"type": "string"}},
+                "p": {"x-kubernetes-int-or-string": true},
             "set": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}}}}}});
         let value =
             json!({"spec": {"n": 9, "s": "bbbb", "e": "C", "d": "x", "l": ["a", 1], "p": true, "set": ["q", "q"]}});
@@ -367,9 +367,8 @@ mod tests {
                 json!({"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}),
                 json!({"a": 1, "b": 2})
             ),
-            [
-                "<nil>: Invalid value: \"\": \"\" must validate one and only one schema (oneOf). Found 2 valid alternatives"
-            ]
+            ["<nil>: Invalid value: \"\": \"\" must validate one and only one schema (oneOf). Found 2 valid \
+                alternatives"]
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What a body costs once it is a tree: three bytes of an empty struct become a thousand. Paid while the tree grows,
+//! The bytes of a body once it is a tree: three bytes of an empty struct become a thousand. Paid while the tree grows,
 //! not after.
 
 use std::cell::Cell;
@@ -16,7 +16,7 @@ const VALUE_BYTES: usize = 64;
 /// Why a body is refused that would become more.
 pub(crate) const TOO_LARGE: &str = "the object is too large once it is decoded";
 
-/// What is left for one tree.
+/// The bytes that are left for one tree.
 pub(crate) struct Purse(Cell<usize>);
 
 impl Purse {

@@ -126,7 +126,7 @@ impl Walk {
         }
     }
 
-    /// What a null in a list or map stands for.
+    /// The value that a null in a list or map stands for.
     fn zero(&self, shape: &Shape) -> Result<Value, DecodeError> {
         let value = zero(shape);
         self.purse.tree(&value).map_err(too_large)?;
@@ -247,7 +247,7 @@ fn micro_time(text: &str) -> Result<Option<Value>, Option<String>> {
     Ok(Some(instant(text)?.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string().into()))
 }
 
-/// What Go would write for this field, given its decoded value.
+/// The value that Go would write for this field, given its decoded value.
 fn written(value: Option<Value>, field: &Field) -> Option<Value> {
     match (value, field.empty) {
         (Some(Value::Null), _) if !field.nullable => None,

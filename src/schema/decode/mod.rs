@@ -3,16 +3,16 @@
 
 use serde_json::{Map, Value};
 
-use crate::table::{Resource, TypeDef};
+use crate::table::{GroupVersionKind, Resource, TypeDef};
 
 pub(crate) mod bounds;
 mod conform;
 mod parse;
-mod syntax;
+pub(crate) mod syntax;
 #[cfg(test)]
 mod tests;
 
-/// What to do about unknown and repeated fields.
+/// The way to treat unknown and repeated fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FieldValidation {
     /// Drop them silently.
@@ -73,7 +73,8 @@ pub enum DecodeError {
 
 impl DecodeError {
     /// The whole sentence of a Status: `Pod in version "v1" cannot be handled as a Pod: …`.
-    pub fn message(&self, kind: &str, version: &str) -> String {
+    pub fn message(&self, of: GroupVersionKind<'_>) -> String {
+        let (version, kind) = (of.group_version.version, of.kind);
         match self {
             DecodeError::Type(_) | DecodeError::Strict(_) => {
                 format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {self}")
@@ -83,12 +84,12 @@ impl DecodeError {
     }
 
     /// The same about a body as it was sent, whose beginning is shown if it cannot be read at all.
-    pub fn message_about(&self, kind: &str, version: &str, body: &[u8]) -> String {
+    pub fn message_about(&self, of: GroupVersionKind<'_>, body: &[u8]) -> String {
         match self {
             DecodeError::Syntax(_) => {
-                format!("the object provided is unrecognized (must be of type {kind}): {self} ({})", summary(body))
+                format!("the object provided is unrecognized (must be of type {}): {self} ({})", of.kind, summary(body))
             }
-            _ => self.message(kind, version),
+            _ => self.message(of),
         }
     }
 }
@@ -154,7 +155,8 @@ pub fn untyped(bytes: &[u8], format: Format) -> Result<Value, DecodeError> {
 }
 
 /// Fills in apiVersion and kind where the body has none and refuses a body of another kind.
-pub fn check_kind(value: &mut Value, api_version: &str, kind: &str) -> Result<(), DecodeError> {
+pub fn check_kind(value: &mut Value, of: GroupVersionKind<'_>) -> Result<(), DecodeError> {
+    let (api_version, kind) = (of.group_version.to_string(), of.kind);
     let Value::Object(map) = value else {
         return Err(DecodeError::Type(format!(
             "json: cannot unmarshal {} into Go value of type {kind}",
@@ -170,7 +172,7 @@ pub fn check_kind(value: &mut Value, api_version: &str, kind: &str) -> Result<()
         )));
     }
     if !said_kind.is_empty() && said_kind != kind {
-        let version = api_version.rsplit('/').next().unwrap_or_default();
+        let version = of.group_version.version;
         return Err(DecodeError::Kind(format!(
             "{said_kind} in version \"{version}\" cannot be handled as a {kind}: kinds differ"
         )));
@@ -182,10 +184,10 @@ pub fn check_kind(value: &mut Value, api_version: &str, kind: &str) -> Result<()
 
 /// [`check_kind`] for a resource's own kind.
 pub fn check_resource(value: &mut Value, r: &Resource) -> Result<(), DecodeError> {
-    check_kind(value, &r.api_version(), &r.kind)
+    check_kind(value, r.group_version_kind())
 }
 
-/// What Go's decoder calls a JSON value.
+/// The name that Go's decoder has for a JSON value.
 pub fn go_kind(v: &Value) -> &'static str {
     match v {
         Value::Null => "null",

@@ -55,8 +55,7 @@ fn not_json(bytes: &[u8], err: &serde_json::Error) -> DecodeError {
     if err.to_string().starts_with(TOO_LARGE) {
         return DecodeError::Syntax(TOO_LARGE.to_owned());
     }
-    let mistake = syntax::mistake(bytes);
-    let mistake = if mistake.is_empty() { err.to_string() } else { mistake };
+    let mistake = syntax::check(bytes).map_or_else(|mistake| mistake.to_string(), |()| err.to_string());
     DecodeError::Syntax(format!("couldn't get version/kind; json parse error: {mistake}"))
 }
 

@@ -1,13 +1,60 @@
-//! What is wrong with JSON that cannot be read, in the words of Go's scanner.
+//! Faults of JSON that cannot be read, in the words of Go's scanner.
 
-/// The first mistake in `bytes`; empty text if there is none.
-pub(super) fn mistake(bytes: &[u8]) -> String {
+use std::fmt;
+
+/// The first mistake in a text that is no JSON.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Mistake {
+    #[error("unexpected end of JSON input")]
+    End,
+    #[error("exceeded max depth")]
+    Depth,
+    #[error("invalid character {} {place}", shown(*.byte))]
+    Character { byte: u8, place: Place },
+}
+
+/// The place where a character is not expected.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// In Go's words.
+    At(&'static str),
+    /// In `null`, `true` or `false`, and the letter that is expected there.
+    In(&'static str, u8),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::At(words) => f.write_str(words),
+            Place::In(word, wanted) => write!(f, "in literal {word} (expecting '{}')", char::from(*wanted)),
+        }
+    }
+}
+
+/// A byte as Go quotes it.
+fn shown(byte: u8) -> String {
+    match byte {
+        b'\'' => r"'\''".to_owned(),
+        b'"' => "'\"'".to_owned(),
+        b'\\' => r"'\\'".to_owned(),
+        b'\n' => r"'\n'".to_owned(),
+        b'\t' => r"'\t'".to_owned(),
+        b'\r' => r"'\r'".to_owned(),
+        0..0x20 | 0x7f => format!("'\\x{byte:02x}'"),
+        _ => format!("'{}'", char::from(byte)),
+    }
+}
+
+/// Reads `bytes` as Go's scanner does.
+///
+/// Errors: the first mistake.
+pub(crate) fn check(bytes: &[u8]) -> Result<(), Mistake> {
     let mut scan = Scan { bytes, at: 0 };
-    let end = scan.value(0).and_then(|()| match scan.skip() {
+    scan.value(0)?;
+    match scan.skip() {
         None => Ok(()),
         Some(_) => Err(scan.here("after top-level value")),
-    });
-    end.err().unwrap_or_default()
+    }
 }
 
 /// The sentence about a YAML reader's complaint: `error: line 1 column 5: why` is Go's `yaml: line 1: why`.
@@ -49,24 +96,17 @@ impl Scan<'_> {
     }
 
     /// The mistake at the byte where we stand.
-    fn here(&self, context: &str) -> String {
-        let Some(byte) = self.bytes.get(self.at) else { return "unexpected end of JSON input".to_owned() };
-        let shown = match byte {
-            b'\'' => r"'\''".to_owned(),
-            b'"' => "'\"'".to_owned(),
-            b'\\' => r"'\\'".to_owned(),
-            b'\n' => r"'\n'".to_owned(),
-            b'\t' => r"'\t'".to_owned(),
-            b'\r' => r"'\r'".to_owned(),
-            0..0x20 | 0x7f => format!("'\\x{byte:02x}'"),
-            _ => format!("'{}'", char::from(*byte)),
-        };
-        format!("invalid character {shown} {context}")
+    fn here(&self, words: &'static str) -> Mistake {
+        self.unexpected(Place::At(words))
     }
 
-    fn value(&mut self, depth: usize) -> Result<(), String> {
+    fn unexpected(&self, place: Place) -> Mistake {
+        self.bytes.get(self.at).map_or(Mistake::End, |byte| Mistake::Character { byte: *byte, place })
+    }
+
+    fn value(&mut self, depth: usize) -> Result<(), Mistake> {
         if depth > base::limits::NESTING_DEPTH_MAX {
-            return Err("exceeded max depth".to_owned());
+            return Err(Mistake::Depth);
         }
         match self.skip() {
             Some(b'{') => self.object(depth),
@@ -80,7 +120,7 @@ impl Scan<'_> {
         }
     }
 
-    fn object(&mut self, depth: usize) -> Result<(), String> {
+    fn object(&mut self, depth: usize) -> Result<(), Mistake> {
         self.at += 1;
         if self.skip() == Some(b'}') {
             self.at += 1;
@@ -107,7 +147,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn array(&mut self, depth: usize) -> Result<(), String> {
+    fn array(&mut self, depth: usize) -> Result<(), Mistake> {
         self.at += 1;
         if self.skip() == Some(b']') {
             self.at += 1;
@@ -126,7 +166,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn string(&mut self) -> Result<(), String> {
+    fn string(&mut self) -> Result<(), Mistake> {
         self.at += 1;
         loop {
             match self.bytes.get(self.at) {
@@ -143,7 +183,7 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn escape(&mut self) -> Result<(), String> {
+    fn escape(&mut self) -> Result<(), Mistake> {
         match self.bytes.get(self.at) {
             Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => self.at += 1,
             Some(b'u') => {
@@ -160,10 +200,10 @@ impl Scan<'_> {
         Ok(())
     }
 
-    fn literal(&mut self, word: &str) -> Result<(), String> {
+    fn literal(&mut self, word: &'static str) -> Result<(), Mistake> {
         for wanted in word.bytes() {
             if self.bytes.get(self.at) != Some(&wanted) {
-                return Err(self.here(&format!("in literal {word} (expecting '{}')", char::from(wanted))));
+                return Err(self.unexpected(Place::In(word, wanted)));
             }
             self.at += 1;
         }
@@ -178,7 +218,7 @@ impl Scan<'_> {
         self.at - start
     }
 
-    fn number(&mut self) -> Result<(), String> {
+    fn number(&mut self) -> Result<(), Mistake> {
         if self.bytes.get(self.at) == Some(&b'-') {
             self.at += 1;
         }
@@ -224,9 +264,22 @@ mod tests {
             ("{} x", "invalid character 'x' after top-level value"),
             ("\"a\\x\"", "invalid character 'x' in string escape code"),
             ("-a", "invalid character 'a' in numeric literal"),
-            ("{\"a\":[1.5e3,null,true,\"\\u00e9\"]}", ""),
+            ("{\"a\":1,}", "invalid character '}' looking for beginning of object key string"),
+            ("\"a\\u00g0\"", "invalid character 'g' in \\u hexadecimal character escape"),
+            ("\"a\u{1}\"", "invalid character '\\x01' in string literal"),
+            ("\"a\n\"", "invalid character '\\n' in string literal"),
+            ("\"a", "unexpected end of JSON input"),
+            ("fals'", "invalid character '\\'' in literal false (expecting 'e')"),
+            ("1.", "unexpected end of JSON input"),
+            ("1.x", "invalid character 'x' after decimal point in numeric literal"),
+            ("1e+]", "invalid character ']' in exponent of numeric literal"),
+            ("01", "invalid character '1' after top-level value"),
         ] {
-            assert_eq!(mistake(text.as_bytes()), why, "{text}");
+            assert_eq!(check(text.as_bytes()).unwrap_err().to_string(), why, "{text}");
+        }
+        assert_eq!(check("[".repeat(base::limits::NESTING_DEPTH_MAX + 2).as_bytes()), Err(Mistake::Depth));
+        for text in ["{\"a\":[1.5e3,null,true,\"\\u00e9\"]}", " [ ] ", "{ }", "-0", "1E-7", "\"\\\\\""] {
+            assert_eq!(check(text.as_bytes()), Ok(()), "{text}");
         }
     }
 }

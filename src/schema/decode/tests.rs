@@ -4,9 +4,10 @@ use serde_json::json;
 
 use super::{DecodeError, FieldValidation, Format, decode};
 use crate::catalog::Catalog;
+use crate::table::{GroupVersion, GroupVersionKind};
 
 fn deployment(text: &str, validation: FieldValidation) -> Result<super::Decoded, DecodeError> {
-    let r = Catalog::builtin().resource("apps", "v1", "deployments").expect("row");
+    let r = Catalog::builtin().resource(GroupVersion::parse("apps/v1"), "deployments").expect("row");
     decode(text.as_bytes(), Format::Json, r.type_def(), validation)
 }
 
@@ -17,7 +18,8 @@ fn unknown_and_repeated_fields_are_named_as_upstream_names_them() {
     let err = deployment(text, FieldValidation::Strict).expect_err("strict");
     assert_eq!(
         err.to_string(),
-        r#"strict decoding error: duplicate field "spec.replicas", unknown field "spec.foo", unknown field "spec.template.spec.containers[0].bar""#
+        "strict decoding error: duplicate field \"spec.replicas\", unknown field \"spec.foo\", unknown field \
+         \"spec.template.spec.containers[0].bar\""
     );
     let ok = deployment(text, FieldValidation::Warn).expect("warn");
     assert_eq!((ok.warnings.len(), &ok.value["spec"]["replicas"]), (3, &json!(2)));
@@ -28,14 +30,17 @@ fn unknown_and_repeated_fields_are_named_as_upstream_names_them() {
 fn a_wrong_type_is_refused_with_gos_text() {
     let err = deployment(r#"{"spec":{"replicas":"3"}}"#, FieldValidation::Ignore).expect_err("type");
     assert_eq!(
-        err.message("Deployment", "v1"),
-        "Deployment in version \"v1\" cannot be handled as a Deployment: json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32"
+        err.message(GroupVersionKind { group_version: GroupVersion::parse("apps/v1"), kind: "Deployment" }),
+        "Deployment in version \"v1\" cannot be handled as a Deployment: json: cannot unmarshal string into Go struct \
+        field DeploymentSpec.spec.replicas of type int32"
     );
 }
 
 #[test]
 fn zero_values_are_written_as_a_go_server_writes_them() {
-    let text = r#"{"metadata":{"creationTimestamp":null,"labels":{}},"spec":{"replicas":0,"minReadySeconds":0,"selector":{},"template":{"spec":{"containers":[{"name":"a","resources":{"limits":{"cpu":"1000m"}}}]}}}}"#;
+    let text = r#"{"metadata":{"creationTimestamp":null,"labels":{}},
+        "spec":{"replicas":0,"minReadySeconds":0,"selector":{},
+            "template":{"spec":{"containers":[{"name":"a","resources":{"limits":{"cpu":"1000m"}}}]}}}}"#;
     let value = deployment(text, FieldValidation::Strict).expect("decodes").value;
     assert_eq!(
         value,
@@ -46,7 +51,7 @@ fn zero_values_are_written_as_a_go_server_writes_them() {
 /// Spec: go-yaml's strict decoding, which upstream's FieldValidation conformance tests look for.
 #[test]
 fn a_repeated_yaml_key_is_told_with_its_line() {
-    let r = Catalog::builtin().resource("", "v1", "configmaps").expect("row");
+    let r = Catalog::builtin().resource(GroupVersion::CORE, "configmaps").expect("row");
     let text = b"\nmetadata:\n  name: x\ndata:\n  foo: a\n  foo: b\n";
     let Err(DecodeError::Strict(why)) = decode(text, Format::Yaml, r.type_def(), FieldValidation::Strict) else {
         panic!("taken")
@@ -56,7 +61,7 @@ fn a_repeated_yaml_key_is_told_with_its_line() {
 
 #[test]
 fn yaml_decodes_like_json() {
-    let r = Catalog::builtin().resource("", "v1", "configmaps").expect("row");
+    let r = Catalog::builtin().resource(GroupVersion::CORE, "configmaps").expect("row");
     let ok = decode(b"data:\n  a: \"1\"\n  b: x\n", Format::Yaml, r.type_def(), FieldValidation::Strict).expect("yaml");
     assert_eq!(ok.value, json!({"metadata":{},"data":{"a":"1","b":"x"}}));
 }
@@ -99,7 +104,7 @@ fn diff(want: &serde_json::Value, got: &serde_json::Value, path: String) -> Vec<
 
 #[test]
 fn a_body_of_empty_structs_is_refused_before_it_is_a_thousand_times_as_large() {
-    let pods = crate::catalog::Catalog::builtin().resource("", "v1", "pods").unwrap();
+    let pods = crate::catalog::Catalog::builtin().resource(GroupVersion::CORE, "pods").unwrap();
     let refused =
         |body: String| super::decode_resource(body.as_bytes(), Format::Json, pods, FieldValidation::Warn).unwrap_err();
     let of = |item: &str, n: usize| format!("{{\"spec\":{{\"containers\":[{}]}}}}", vec![item; n].join(","));
@@ -120,7 +125,7 @@ fn long_names_are_not_repeated_for_each_unknown_field_below_them() {
         inner.join(","),
         inner.join(",")
     );
-    let pods = crate::catalog::Catalog::builtin().resource("", "v1", "pods").unwrap();
+    let pods = crate::catalog::Catalog::builtin().resource(GroupVersion::CORE, "pods").unwrap();
     let decoded = decode(body.as_bytes(), Format::Json, pods.type_def(), FieldValidation::Warn).unwrap();
     assert_eq!(decoded.warnings.len(), 100);
     assert!(decoded.warnings.iter().map(String::len).sum::<usize>() < 300_000);

@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::catalog::Catalog;
+use crate::table::GroupVersion;
 
 fn defaulted(group: &str, plural: &str, mut value: Value) -> Value {
     let catalog = Catalog::builtin();
-    let r = catalog.resource(group, "v1", plural).expect("row");
+    let r = catalog.resource(GroupVersion { group, version: "v1" }, plural).expect("row");
     super::apply(r, &mut value);
     value
 }
@@ -25,7 +26,8 @@ fn a_pods_container_gets_upstreams_defaults() {
     assert_eq!(c["resources"]["requests"]["cpu"], "1");
     assert_eq!(
         c["livenessProbe"],
-        json!({"httpGet": {"port": 80, "path": "/", "scheme": "HTTP"}, "timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3})
+        json!({"httpGet": {"port": 80, "path": "/", "scheme": "HTTP"}, "timeoutSeconds": 1, "periodSeconds": 10,
+            "successThreshold": 1, "failureThreshold": 3})
     );
     assert_eq!(pod["spec"]["enableServiceLinks"], true);
 }
@@ -49,7 +51,8 @@ fn a_template_is_not_given_service_links_nor_requests() {
     let d = defaulted(
         "apps",
         "deployments",
-        json!({"spec": {"template": {"spec": {"containers": [{"image": "a", "resources": {"limits": {"cpu": "1"}}}]}}}}),
+        json!({"spec": {"template": {"spec": {"containers": [{"image": "a",
+            "resources": {"limits": {"cpu": "1"}}}]}}}}),
     );
     let pod = &d["spec"]["template"]["spec"];
     assert!(pod.get("enableServiceLinks").is_none() && pod["containers"][0]["resources"].get("requests").is_none());

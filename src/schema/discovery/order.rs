@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_resource_is_found_as_text_as_upstreams_scripts_look_for_it() {
         // test/cmd/discovery.sh of upstream 1.36.2 greps for these.
-        let core = text(&discovery::resources(Catalog::builtin(), "", "v1").unwrap());
+        let core = text(&discovery::resources(Catalog::builtin(), crate::table::GroupVersion::CORE).unwrap());
         assert!(core.starts_with(
             r#"{"kind":"APIResourceList","groupVersion":"v1","resources":[{"name":"bindings","singularName":"binding","namespaced":true,"#
         ));
@@ -112,7 +112,12 @@ mod tests {
     #[test]
     fn groups_and_the_aggregated_form_have_upstreams_order_too() {
         let apps = text(&discovery::group(Catalog::builtin(), "apps").unwrap());
-        let want = r#"{"kind":"APIGroup","apiVersion":"v1","name":"apps","versions":[{"groupVersion":"apps/v1","version":"v1"}],"preferredVersion":{"groupVersion":"apps/v1","version":"v1"}}"#;
+        let want = [
+            r#"{"kind":"APIGroup","apiVersion":"v1","name":"apps","#,
+            r#""versions":[{"groupVersion":"apps/v1","version":"v1"}],"#,
+            r#""preferredVersion":{"groupVersion":"apps/v1","version":"v1"}}"#,
+        ]
+        .concat();
         assert_eq!(apps, want);
         let all = text(&discovery::aggregated(Catalog::builtin(), true, discovery::Aggregated::V2));
         assert!(all.starts_with(r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":[{"metadata":{},"versions":[{"version":"v1","resources":[{"resource":"bindings","responseKind":{"group":"","version":"","kind":"Binding"},"scope":"Namespaced""#));

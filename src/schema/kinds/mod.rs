@@ -99,7 +99,7 @@ static KINDS: &[&Behaviour] = &[
 /// Kinds that are sent and answered but never stored: reviews and bindings.
 static UNSTORED: Behaviour = kind("", "");
 
-/// The row of a kind of this group; it is asked once, when the table of resources is read.
-pub(crate) fn of(group: &str, kind: &str) -> &'static Behaviour {
-    KINDS.iter().copied().find(|row| row.kind == (group, kind)).unwrap_or(&UNSTORED)
+/// The row of a kind, by group and name as the row has them; it is asked once, when the table of resources is read.
+pub(crate) fn of(kind: (&str, &str)) -> &'static Behaviour {
+    KINDS.iter().copied().find(|row| row.kind == kind).unwrap_or(&UNSTORED)
 }

@@ -7,10 +7,16 @@ use crate::custom::definition::Definition;
 use crate::table::Resource;
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
-const API_VERSION: &str = "APIVersion defines the versioned schema of this representation of an object. Servers should convert recognized schemas to the latest internal value, and may reject unrecognized values. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources";
-const KIND: &str = "Kind is a string value representing the REST resource this object represents. Servers may infer this from the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
-const METADATA: &str = "Standard object's metadata. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
-const LIST_METADATA: &str = "Standard list metadata. More info: https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
+const API_VERSION: &str = "APIVersion defines the versioned schema of this representation of an object. Servers should \
+    convert recognized schemas to the latest internal value, and may reject unrecognized values. More info: \
+        https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#resources";
+const KIND: &str = "Kind is a string value representing the REST resource this object represents. Servers may infer \
+    this from the endpoint the client submits requests to. Cannot be updated. In CamelCase. More info: \
+        https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
+const METADATA: &str = "Standard object's metadata. More info: \
+    https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
+const LIST_METADATA: &str = "Standard list metadata. More info: \
+    https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#types-kinds";
 
 /// The schema of this name, if it is the object or the list of one of the rows.
 pub(super) fn schema(rows: &[&Resource], name: &str, dialect: Dialect, needs: &mut Vec<String>) -> Option<Value> {
@@ -77,14 +83,15 @@ fn list(r: &Resource, dialect: Dialect) -> Value {
     json!({
         "type": "object", "description": format!("{} is a list of {}", r.list_kind, r.kind), "required": ["items"],
         "properties": {
-            "apiVersion": text(API_VERSION), "kind": text(KIND), "metadata": reference(dialect, &format!("{META}.ListMeta"), LIST_METADATA),
+            "apiVersion": text(API_VERSION), "kind": text(KIND),
+                "metadata": reference(dialect, &format!("{META}.ListMeta"), LIST_METADATA),
             "items": {"type": "array", "description": about, "items": item},
         },
         "x-kubernetes-group-version-kind": [{"group": r.group, "version": r.version, "kind": r.list_kind}],
     })
 }
 
-/// What v2 cannot say is left out, as upstream leaves it out.
+/// Fields that v2 cannot say are left out, as upstream leaves them out.
 fn simplify(schema: &mut Value) {
     let Some(map) = schema.as_object_mut() else { return };
     for key in ["allOf", "anyOf", "oneOf", "not", "x-kubernetes-validations"] {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::catalog::Catalog;
-use crate::table::{Resource, api_version};
+use crate::table::{GroupVersion, Resource};
 
 mod custom;
 mod descriptions;
@@ -34,9 +34,9 @@ impl Dialect {
 }
 
 /// `api/v1` or `apis/apps/v1`: the part of the path behind `/openapi/v3/`.
-pub fn path_of(group: &str, version: &str) -> String {
-    let root = if group.is_empty() { "api" } else { "apis" };
-    format!("{root}/{}", api_version(group, version))
+pub fn path_of(of: GroupVersion<'_>) -> String {
+    let root = if of.group.is_empty() { "api" } else { "apis" };
+    format!("{root}/{of}")
 }
 
 /// `/openapi/v3`: where each group version's document is, with a hash that changes when it changes.
@@ -46,8 +46,9 @@ pub fn v3_index(catalog: &Catalog, build: &str) -> Value {
     let mut paths = Map::new();
     for group in catalog.groups() {
         for version in &group.versions {
-            let path = path_of(&group.name, version);
-            let url = format!("/openapi/v3/{path}?hash={}", v3_hash(catalog, &group.name, version, build));
+            let of = GroupVersion { group: &group.name, version };
+            let path = path_of(of);
+            let url = format!("/openapi/v3/{path}?hash={}", v3_hash(catalog, of, build));
             paths.insert(path, json!({"serverRelativeURL": url}));
         }
     }
@@ -55,10 +56,9 @@ pub fn v3_index(catalog: &Catalog, build: &str) -> Value {
 }
 
 /// The hash of one group version's document.
-pub fn v3_hash(catalog: &Catalog, group: &str, version: &str, build: &str) -> String {
-    let path = path_of(group, version);
-    let custom =
-        catalog.of_version(group, version).filter(served).filter_map(|r| Some(r.definition.as_ref()?.stamp.as_str()));
+pub fn v3_hash(catalog: &Catalog, of: GroupVersion<'_>, build: &str) -> String {
+    let path = path_of(of);
+    let custom = catalog.of_version(of).filter(served).filter_map(|r| Some(r.definition.as_ref()?.stamp.as_str()));
     let parts: Vec<&str> = [build, path.as_str()].into_iter().chain(custom).collect();
     hash(&parts)
 }
@@ -84,22 +84,23 @@ fn served(r: &&Resource) -> bool {
 }
 
 /// The hash that discovery gives for the version in which a resource is stored.
-pub fn storage_version_hash(group: &str, version: &str, kind: &str) -> String {
-    let sum = Sha256::digest(format!("{group}/{version}/{kind}").as_bytes());
+pub fn storage_version_hash(of: GroupVersion<'_>, kind: &str) -> String {
+    let sum = Sha256::digest(format!("{}/{}/{kind}", of.group, of.version).as_bytes());
     base64::engine::general_purpose::STANDARD.encode(&sum[..8])
 }
 
 /// The v3 document of one group version, or nothing if it is not served.
-pub fn v3(catalog: &Catalog, group: &str, version: &str) -> Option<Value> {
-    let rows: Vec<_> = catalog.of_version(group, version).filter(served).collect();
+pub fn v3(catalog: &Catalog, of: GroupVersion<'_>) -> Option<Value> {
+    let rows: Vec<_> = catalog.of_version(of).filter(served).collect();
     if rows.is_empty() {
         return None;
     }
-    let scheme = json!({"BearerToken": {"type": "apiKey", "in": "header", "name": "authorization", "description": "Bearer Token authentication"}});
+    let scheme = json!({"BearerToken": {"type": "apiKey", "in": "header", "name": "authorization",
+        "description": "Bearer Token authentication"}});
     Some(json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": "unversioned"},
-        "paths": paths::of_version(Dialect::V3, group, version, &rows),
+        "paths": paths::of_version(Dialect::V3, of, &rows),
         "components": {"schemas": schemas::closure(catalog, Dialect::V3, &rows), "securitySchemes": scheme},
     }))
 }
@@ -109,12 +110,14 @@ pub fn v2(catalog: &Catalog, version: &str) -> Value {
     let mut all = Map::new();
     for group in catalog.groups() {
         for v in &group.versions {
-            let rows: Vec<_> = catalog.of_version(&group.name, v).filter(served).collect();
-            all.extend(paths::of_version(Dialect::V2, &group.name, v, &rows));
+            let of = GroupVersion { group: &group.name, version: v };
+            let rows: Vec<_> = catalog.of_version(of).filter(served).collect();
+            all.extend(paths::of_version(Dialect::V2, of, &rows));
         }
     }
     let rows: Vec<_> = catalog.resources().iter().map(AsRef::as_ref).filter(served).collect();
-    let scheme = json!({"BearerToken": {"type": "apiKey", "in": "header", "name": "authorization", "description": "Bearer Token authentication"}});
+    let scheme = json!({"BearerToken": {"type": "apiKey", "in": "header", "name": "authorization",
+        "description": "Bearer Token authentication"}});
     json!({
         "swagger": "2.0",
         "info": {"title": "Kubernetes", "version": version},

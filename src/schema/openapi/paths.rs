@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{Dialect, sentences};
-use crate::table::{Gvk, Resource, Subresource};
+use crate::table::{GroupVersion, Gvk, Resource, Subresource};
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 const PLAIN: [&str; 4] =
@@ -42,13 +42,8 @@ const DELETE: [(&str, &str); 5] = [
 type Parameters = Vec<(&'static str, &'static str)>;
 
 /// All paths of one group version.
-pub(super) fn of_version(dialect: Dialect, group: &str, version: &str, rows: &[&Resource]) -> Map<String, Value> {
-    let writer = Writer {
-        dialect,
-        root: format!("/{}", super::path_of(group, version)),
-        tag: tag(group, version),
-        camel: camel(group, version),
-    };
+pub(super) fn of_version(dialect: Dialect, of: GroupVersion<'_>, rows: &[&Resource]) -> Map<String, Value> {
+    let writer = Writer { dialect, root: format!("/{}", super::path_of(of)), tag: tag(of), camel: camel(of) };
     let mut out = Map::new();
     let operation = Operation {
         id: format!("get{}APIResources", writer.camel),
@@ -66,15 +61,15 @@ pub(super) fn of_version(dialect: Dialect, group: &str, version: &str, rows: &[&
 }
 
 /// `apps_v1`; a group's dots end its tag: `rbacAuthorization_v1`.
-fn tag(group: &str, version: &str) -> String {
+fn tag(GroupVersion { group, version }: GroupVersion<'_>) -> String {
     let name = if group.is_empty() { "core".to_owned() } else { group.trim_end_matches(".k8s.io").to_owned() };
     let mut parts = name.split('.');
     let first = parts.next().unwrap_or_default().to_owned();
     format!("{}_{version}", parts.fold(first, |all, part| all + &upper(part)))
 }
 
-fn camel(group: &str, version: &str) -> String {
-    let tag = tag(group, version);
+fn camel(of: GroupVersion<'_>) -> String {
+    let tag = tag(of);
     tag.split('_').map(upper).collect()
 }
 
@@ -325,7 +320,7 @@ fn type_name(r: &Resource, kind: &Gvk) -> String {
     if kind.kind == r.kind {
         return r.type_ref.name().to_owned();
     }
-    let t = crate::catalog::Catalog::builtin().type_of_kind(&kind.group, &kind.version, &kind.kind);
+    let t = crate::catalog::Catalog::builtin().type_of_kind(kind.group_version(), &kind.kind);
     t.map_or_else(|| r.type_ref.name().to_owned(), |t| t.name.to_string())
 }
 

@@ -29,8 +29,7 @@ pub(super) fn closure(catalog: &Catalog, dialect: Dialect, rows: &[&Resource]) -
     for r in rows {
         queue.push(r.type_ref.name().to_owned());
         queue.push(format!("{}List", r.type_ref.name()));
-        let kinds =
-            r.subresources.iter().filter_map(|s| catalog.type_of_kind(&s.kind.group, &s.kind.version, &s.kind.kind));
+        let kinds = r.subresources.iter().filter_map(|s| catalog.type_of_kind(s.kind.group_version(), &s.kind.kind));
         queue.extend(kinds.map(|t| t.name.to_string()));
     }
     let descriptions = Descriptions::read();
@@ -99,7 +98,7 @@ fn describe(schema: &mut Value, sentence: Option<String>) {
 struct Writer<'a> {
     dialect: Dialect,
     descriptions: &'a Descriptions,
-    /// What it is a list of, where it is one.
+    /// The type of its items, where it is a list.
     list_of: Option<&'a Resource>,
     needs: &'a mut Vec<String>,
 }

@@ -1,6 +1,6 @@
 //! Sentences for what the k8s-openapi crate has none: the parameters of requests, and lists.
 
-/// What a parameter of the query does; nothing for one that is not known.
+/// The sentence about a parameter of the query; nothing for one that is not known.
 pub(super) fn of_parameter(name: &str) -> Option<&'static str> {
     Some(match name {
         "allowWatchBookmarks" => "Send BOOKMARK events with a fresh resource version while watching.",
@@ -31,7 +31,8 @@ pub(super) fn of_parameter(name: &str) -> Option<&'static str> {
         "orphanDependents" => "Deprecated: use propagationPolicy. Whether what the object owns stays.",
         "pretty" => "If true, the answer is indented.",
         "propagationPolicy" => {
-            "What becomes of what the object owns: Orphan lets it stay, Background removes it later, Foreground before the object."
+            "What becomes of what the object owns: Orphan lets it stay, Background removes it later, Foreground before \
+            the object."
         }
         "resourceVersion" => "The state of the cluster that the answer is about. Empty: the newest.",
         "resourceVersionMatch" => "How resourceVersion is meant in a list: NotOlderThan or Exact.",
@@ -46,7 +47,7 @@ pub(super) fn of_parameter(name: &str) -> Option<&'static str> {
     })
 }
 
-/// What a list of this kind, with this plural, is (an empty field), or what one of its fields has.
+/// The sentence about a list of this kind, with this plural (an empty field), or about one of its fields.
 pub(super) fn of_list(kind: &str, plural: &str, field: &str) -> Option<String> {
     Some(match field {
         "" => format!("{kind}List is a list of {plural}."),
@@ -71,7 +72,7 @@ mod tests {
         let list = v2(catalog, "v1")["definitions"]["io.k8s.api.core.v1.ServiceList"].clone();
         assert_eq!(list["properties"]["items"]["description"], "List of services.");
         assert_eq!(list["description"], "ServiceList is a list of services.");
-        for document in [v2(catalog, "v1"), v3(catalog, "apps", "v1").unwrap()] {
+        for document in [v2(catalog, "v1"), v3(catalog, crate::table::GroupVersion::parse("apps/v1")).unwrap()] {
             let paths = document["paths"].as_object().unwrap();
             let operations = paths.values().flat_map(|path| path.as_object().unwrap().iter());
             let parameters = operations.flat_map(|(name, operation)| {

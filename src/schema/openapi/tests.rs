@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{Dialect, v2, v3, v3_index};
 use crate::catalog::Catalog;
+use crate::table::GroupVersion;
 
 fn upstream(file: &str) -> Option<Value> {
     let path =
@@ -89,7 +90,7 @@ fn v3_schemas_state_upstreams_facts() {
                 format!("v3/apis__{}__{v}_openapi.json", g.name)
             };
             let Some(want) = upstream(&file) else { return };
-            let got = v3(Catalog::builtin(), &g.name, v).expect("served");
+            let got = v3(Catalog::builtin(), GroupVersion { group: &g.name, version: v }).expect("served");
             compare(&want["components"]["schemas"], &got["components"]["schemas"], Dialect::V3, &mut differing);
             for (path, methods) in want["paths"]
                 .as_object()
@@ -131,7 +132,7 @@ fn v2_definitions_state_upstreams_facts() {
 
 #[test]
 fn explain_has_sentences_and_the_index_names_every_group_version() {
-    let doc = v3(Catalog::builtin(), "apps", "v1").expect("served");
+    let doc = v3(Catalog::builtin(), GroupVersion::parse("apps/v1")).expect("served");
     let schemas = &doc["components"]["schemas"];
     let replicas = &schemas["io.k8s.api.apps.v1.DeploymentSpec"]["properties"]["replicas"]["description"];
     assert!(replicas.as_str().is_some_and(|s| s.starts_with("Number of desired pods")), "{replicas}");

@@ -21,15 +21,15 @@ pub enum PatchError {
     /// 413
     #[error("The allowed maximum operations in a JSON patch is {max}, got {got}")]
     TooManyOperations {
-        /// What the patch had.
+        /// The count that the patch had.
         got: usize,
-        /// What is allowed.
+        /// The count that is allowed.
         max: usize,
     },
 }
 
 const OPERATIONS_MAX: usize = 10_000;
-/// What the `copy` operations of a JSON patch may copy altogether, as upstream.
+/// Bytes that the `copy` operations of a JSON patch may copy altogether, as upstream.
 const COPIED_BYTES_MAX: usize = 3 << 20;
 
 /// The items of lists that the operations of a JSON patch may push aside altogether: one at the front of a list moves
@@ -88,19 +88,33 @@ pub fn json(object: &Value, patch: &[u8]) -> Result<Value, PatchError> {
     Ok(out)
 }
 
+/// Operations of a policy that do not apply.
+#[derive(Debug, thiserror::Error)]
+pub enum OperationsError {
+    /// They are no JSON Patch.
+    #[error("JSON Patch: {0}")]
+    Unreadable(serde_json::Error),
+    /// There are too many.
+    #[error("JSON Patch: more than {OPERATIONS_MAX} operations")]
+    TooMany,
+    /// One of them fails. The crate's error shows its cause itself, so it is no source here.
+    #[error("JSON Patch: {0}")]
+    Failed(Box<dyn std::error::Error + Send + Sync>),
+}
+
 /// RFC 6902 operations that a policy made; `None` if a `test` among them failed.
 ///
-/// Errors: why they do not apply.
-pub fn operations(object: &Value, operations: Value) -> Result<Option<Value>, String> {
-    let operations: json_patch::Patch = serde_json::from_value(operations).map_err(|e| format!("JSON Patch: {e}"))?;
+/// Errors: they do not apply.
+pub fn operations(object: &Value, operations: Value) -> Result<Option<Value>, OperationsError> {
+    let operations: json_patch::Patch = serde_json::from_value(operations).map_err(OperationsError::Unreadable)?;
     if operations.0.len() > OPERATIONS_MAX {
-        return Err(format!("JSON Patch: more than {OPERATIONS_MAX} operations"));
+        return Err(OperationsError::TooMany);
     }
     let mut out = object.clone();
     match lay_on(&mut out, &operations) {
         Ok(()) => Ok(Some(out)),
         Err(Unlaid::Operation(err)) if matches!(err.kind, json_patch::PatchErrorKind::TestFailed) => Ok(None),
-        Err(err) => Err(format!("JSON Patch: {err}")),
+        Err(err) => Err(OperationsError::Failed(err.into())),
     }
 }
 
@@ -110,7 +124,8 @@ enum Unlaid {
     #[error(transparent)]
     Operation(#[from] json_patch::PatchError),
     #[error(
-        "Unable to copy, the accumulated size increase of JSON patch copy operations is {got}, exceeding the limit {max}"
+        "Unable to copy, the accumulated size increase of JSON patch copy operations is {got}, exceeding the limit \
+        {max}"
     )]
     Copied { got: usize, max: usize },
     #[error("The operations of a JSON patch move more than {max} items of lists")]
@@ -207,7 +222,8 @@ mod tests {
     #[test]
     fn json_patch_is_all_or_nothing_and_refuses_with_upstreams_text() {
         let object = json!({"a": {"b": 1}});
-        let ok = br#"[{"op":"test","path":"/a/b","value":1},{"op":"replace","path":"/a/b","value":2},{"op":"add","path":"/c","value":[]}]"#;
+        let ok = br#"[{"op":"test","path":"/a/b","value":1},{"op":"replace","path":"/a/b","value":2},
+            {"op":"add","path":"/c","value":[]}]"#;
         assert_eq!(json(&object, ok).unwrap(), json!({"a": {"b": 2}, "c": []}));
         let failing = br#"[{"op":"test","path":"/a/b","value":7}]"#;
         let error = json(&object, failing).unwrap_err();

@@ -207,12 +207,12 @@ fn order_only(
     Ok(())
 }
 
-/// What an item is told apart by: its value at the merge key, or, without one, itself.
+/// The identity of an item: its value at the merge key, or, without one, itself.
 fn id<'v>(item: &'v Value, key: Option<&str>) -> Option<&'v Value> {
     key.map_or(Some(item), |key| item.get(key))
 }
 
-/// What the items of a list are told apart by; items without a key have none.
+/// The identities of a list's items; items without a key have none.
 fn ids(list: &[Value], key: Option<&str>) -> Vec<Value> {
     list.iter().filter_map(|item| id(item, key)).cloned().collect()
 }
@@ -367,8 +367,8 @@ fn in_order(merged: Vec<Value>, before: &[Value], order: &[Value], key: Option<&
     out
 }
 
-/// What merging lists may cost altogether. Each list of an object is merged once, unless a patch names an item again
-/// and again: then the lists in that item are merged each time, and the cost is the square of the patch.
+/// The steps that merging lists may take altogether. Each list of an object is merged once, unless a patch names an
+/// item again and again: then the lists in that item are merged each time, and the cost is the square of the patch.
 pub(super) struct Purse {
     left: Cell<usize>,
 }
@@ -442,9 +442,12 @@ mod tests {
     #[test]
     fn keyed_lists_merge_and_plain_lists_are_replaced() {
         check(
-            json!({"containers": [{"name": "a", "image": "1", "env": [{"name": "x", "value": "1"}]}, {"name": "b"}], "args": ["1"]}),
+            json!({"containers": [{"name": "a", "image": "1", "env": [{"name": "x", "value": "1"}]}, {"name": "b"}],
+                "args": ["1"]}),
             json!({"containers": [{"name": "a", "env": [{"name": "y", "value": "2"}]}, {"name": "c"}], "args": ["2"]}),
-            json!({"containers": [{"name": "a", "image": "1", "env": [{"name": "y", "value": "2"}, {"name": "x", "value": "1"}]}, {"name": "c"}, {"name": "b"}], "args": ["2"]}),
+            json!({"containers": [{"name": "a", "image": "1",
+                "env": [{"name": "y", "value": "2"}, {"name": "x", "value": "1"}]}, {"name": "c"}, {"name": "b"}],
+                    "args": ["2"]}),
         );
     }
 
@@ -486,7 +489,8 @@ mod tests {
     fn the_wanted_order_is_kept_and_server_items_stay() {
         check(
             json!({"containers": [{"name": "a"}, {"name": "s"}, {"name": "b"}]}),
-            json!({"$setElementOrder/containers": [{"name": "b"}, {"name": "n"}, {"name": "a"}], "containers": [{"name": "n"}]}),
+            json!({"$setElementOrder/containers": [{"name": "b"}, {"name": "n"}, {"name": "a"}],
+                "containers": [{"name": "n"}]}),
             json!({"containers": [{"name": "s"}, {"name": "b"}, {"name": "n"}, {"name": "a"}]}),
         );
     }

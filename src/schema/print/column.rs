@@ -18,7 +18,8 @@ pub struct Column {
 impl Column {
     /// The wire form of `metav1.TableColumnDefinition`.
     pub fn to_value(&self) -> Value {
-        json!({"name": self.name, "type": self.kind, "format": self.format, "description": "", "priority": self.priority})
+        json!({"name": self.name, "type": self.kind, "format": self.format, "description": "",
+            "priority": self.priority})
     }
 }
 

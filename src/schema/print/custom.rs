@@ -63,7 +63,7 @@ fn cell(kind: &str, found: &[&Value], now: Timestamp) -> Value {
     }
 }
 
-/// What a simple JSON path finds: `.a.b`, `['a.b']`, `[0]`, `[*]`, `[?(@.type=="Ready")]`, `\\.` in names.
+/// The values that a simple JSON path finds: `.a.b`, `['a.b']`, `[0]`, `[*]`, `[?(@.type=="Ready")]`, `\\.` in names.
 pub fn find<'a>(object: &'a Value, path: &str) -> Vec<&'a Value> {
     let mut found = vec![object];
     let mut rest = path.trim().trim_start_matches('{').trim_end_matches('}').trim_start_matches('$');
@@ -185,7 +185,8 @@ mod tests {
 
     #[test]
     fn simple_paths_find_what_definitions_ask_for() {
-        let object = json!({"metadata": {"name": "x", "labels": {"a.b/c": "v"}}, "spec": {"n": 3, "l": [{"t": "A", "s": 1}, {"t": "B", "s": 2}]}});
+        let object = json!({"metadata": {"name": "x", "labels": {"a.b/c": "v"}},
+            "spec": {"n": 3, "l": [{"t": "A", "s": 1}, {"t": "B", "s": 2}]}});
         let text = |path: &str| find(&object, path).iter().map(|v| v.to_string()).collect::<Vec<_>>().join(" ");
         assert_eq!(text(".spec.n"), "3");
         assert_eq!(text(".spec.l[?(@.t==\"B\")].s"), "2");

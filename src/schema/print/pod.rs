@@ -55,7 +55,7 @@ impl Story {
             total: read::list(pod, "spec.containers").len() + sidecars,
             ..Story::default()
         };
-        let scheduled = read::find(read::list(pod, "status.conditions"), "type", "PodScheduled");
+        let scheduled = read::typed(read::list(pod, "status.conditions"), "PodScheduled");
         if scheduled.is_some_and(|c| read::text(c, "reason") == "SchedulingGated") {
             story.reason = "SchedulingGated".to_owned();
         }
@@ -87,7 +87,7 @@ impl Story {
     fn read_inits(&mut self, pod: &Value, inits: &[Value], of_sidecars: &mut Story) -> bool {
         for (idx, status) in read::list(pod, "status.initContainerStatuses").iter().enumerate() {
             self.count_restarts(status);
-            let sidecar = read::find(inits, "name", read::text(status, "name")).is_some_and(is_sidecar);
+            let sidecar = read::named(inits, read::text(status, "name")).is_some_and(is_sidecar);
             if sidecar {
                 of_sidecars.count_restarts(status);
             }

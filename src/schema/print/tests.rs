@@ -26,7 +26,7 @@ fn resource(group: &'static str, kind: &'static str) -> Resource {
         selectable: Vec::new(),
         type_ref: TypeRef::of(TypeDef::default()),
         custom: false,
-        behaviour: crate::kinds::of(group, kind),
+        behaviour: crate::kinds::of((group, kind)),
         definition: None,
     }
 }
@@ -50,7 +50,8 @@ fn pod_cells(status: Value) -> String {
     let mut status = status;
     status["phase"] = status.get("phase").cloned().unwrap_or(json!("Running"));
     let object = json!({"metadata": {"name": "p", "creationTimestamp": "2026-11-21T05:00:00Z"},
-        "spec": {"containers": [{"name": "a"}], "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}], "nodeName": "n"},
+        "spec": {"containers": [{"name": "a"}],
+            "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}], "nodeName": "n"},
         "status": status});
     cells("", "Pod", object).split(" | ").skip(1).take(4).collect::<Vec<_>>().join(" ")
 }
@@ -63,23 +64,21 @@ fn the_status_of_a_pod_tells_where_it_stands() {
         "0/2 Init:0/2 0 10m"
     );
     assert_eq!(
-        pod_cells(
-            json!({"initContainerStatuses": [{"name": "i", "restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]})
-        ),
+        pod_cells(json!({"initContainerStatuses": [{"name": "i", "restartCount": 2,
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]})),
         "0/2 Init:CrashLoopBackOff 2 10m"
     );
-    let inits = json!([{"name": "i", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}, {"name": "s", "started": true, "ready": true, "state": {"running": {}}}]);
+    let inits = json!([{"name": "i", "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
+        {"name": "s", "started": true, "ready": true, "state": {"running": {}}}]);
     assert_eq!(
-        pod_cells(
-            json!({"initContainerStatuses": inits, "containerStatuses": [{"name": "a", "ready": true, "state": {"running": {}}, "restartCount": 3,
-            "lastState": {"terminated": {"finishedAt": "2026-11-21T05:05:00Z"}}}]})
-        ),
+        pod_cells(json!({"initContainerStatuses": inits,
+                "containerStatuses": [{"name": "a", "ready": true, "state": {"running": {}}, "restartCount": 3,
+            "lastState": {"terminated": {"finishedAt": "2026-11-21T05:05:00Z"}}}]})),
         "2/2 Running 3 (5m ago) 10m"
     );
     assert_eq!(
-        pod_cells(
-            json!({"phase": "Failed", "initContainerStatuses": inits, "containerStatuses": [{"name": "a", "state": {"terminated": {"exitCode": 137, "signal": 9}}}]})
-        ),
+        pod_cells(json!({"phase": "Failed", "initContainerStatuses": inits,
+                "containerStatuses": [{"name": "a", "state": {"terminated": {"exitCode": 137, "signal": 9}}}]})),
         "1/2 Signal:9 0 10m"
     );
 }
@@ -94,8 +93,10 @@ fn a_pod_being_deleted_is_terminating_unless_it_ended() {
 
 #[test]
 fn services_show_ports_and_pending_balancers() {
-    let object = json!({"metadata": {"name": "s"}, "spec": {"type": "LoadBalancer", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"],
-        "ports": [{"port": 80, "nodePort": 30080, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}], "selector": {"a": "b"}}});
+    let object = json!({"metadata": {"name": "s"},
+        "spec": {"type": "LoadBalancer", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"],
+        "ports": [{"port": 80, "nodePort": 30080, "protocol": "TCP"}, {"port": 53, "protocol": "UDP"}],
+            "selector": {"a": "b"}}});
     assert_eq!(
         cells("", "Service", object),
         "s | LoadBalancer | 10.0.0.1 | <pending> | 80:30080/TCP,53/UDP | <unknown> | a=b"
@@ -104,8 +105,11 @@ fn services_show_ports_and_pending_balancers() {
 
 #[test]
 fn nodes_show_roles_and_cordons() {
-    let object = json!({"metadata": {"name": "n", "labels": {"node-role.kubernetes.io/control-plane": "", "kubernetes.io/role": "x"}},
-        "spec": {"unschedulable": true}, "status": {"conditions": [{"type": "Ready", "status": "True"}], "nodeInfo": {"kubeletVersion": "v1.36.2"}}});
+    let object = json!({"metadata": {"name": "n",
+        "labels": {"node-role.kubernetes.io/control-plane": "", "kubernetes.io/role": "x"}},
+        "spec": {"unschedulable": true},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}],
+                "nodeInfo": {"kubeletVersion": "v1.36.2"}}});
     assert!(
         cells("", "Node", object)
             .starts_with("n | Ready,SchedulingDisabled | control-plane,x | <unknown> | v1.36.2 | <none>")
@@ -114,6 +118,7 @@ fn nodes_show_roles_and_cordons() {
 
 #[test]
 fn jobs_show_progress_and_duration() {
-    let object = json!({"metadata": {"name": "j"}, "spec": {"completions": 3}, "status": {"succeeded": 1, "startTime": "2026-11-21T05:08:00Z"}});
+    let object = json!({"metadata": {"name": "j"}, "spec": {"completions": 3},
+        "status": {"succeeded": 1, "startTime": "2026-11-21T05:08:00Z"}});
     assert!(cells("batch", "Job", object).starts_with("j | Running | 1/3 | 2m"));
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Number, Value};
 use super::wire::{Reader, Wire, signed, text};
 use super::{ProtobufError, schemas};
 use crate::decode::bounds::Purse;
-use crate::table::{Field, Shape, TypeDef};
+use crate::table::{Field, GroupVersion, Shape, TypeDef};
 
 /// Fields, items and entries that one body may hold: two bytes of an empty message become a whole struct of JSON.
 const VALUES_MAX: usize = 400_000;
@@ -178,8 +178,8 @@ impl Walk {
                 .map_err(|err| ProtobufError::Field { field: String::new(), why: err.to_string() });
         }
         let inner = super::open(bytes)?;
-        let of =
-            super::type_of(&inner.api_version, &inner.kind).ok_or_else(|| ProtobufError::NoTags(inner.kind.clone()))?;
+        let of = super::type_of(GroupVersion::parse(&inner.api_version), &inner.kind)
+            .ok_or_else(|| ProtobufError::NoTags(inner.kind.clone()))?;
         let mut object = self.message(inner.raw, of)?;
         object.insert("apiVersion".to_owned(), inner.api_version.into());
         object.insert("kind".to_owned(), inner.kind.into());

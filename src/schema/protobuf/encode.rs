@@ -152,8 +152,8 @@ fn time(out: &mut Vec<u8>, tag: u32, text: &str, keep: impl Fn(i32) -> i32) -> O
     Some(())
 }
 
-/// What Go writes for a field without a pointer that holds nothing. Lists, maps and bytes are nil then, and not
-/// written.
+/// The value that Go writes for a field without a pointer that holds nothing. Lists, maps and bytes are nil then, and
+/// not written.
 fn zero(out: &mut Vec<u8>, tag: u32, shape: &Shape) -> Result<(), ProtobufError> {
     match shape {
         Shape::Bool | Shape::Int32 | Shape::Int64 => varint(out, tag, 0),

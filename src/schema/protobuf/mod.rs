@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use serde_json::{Map, Value};
 
 use crate::catalog::Catalog;
-use crate::table::{Empty, Field, Shape, TypeDef};
+use crate::table::{Empty, Field, GroupVersion, Shape, TypeDef};
 
 mod decode;
 mod encode;
@@ -26,7 +26,7 @@ pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 /// The media type of a watch.
 pub const WATCH_MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
-/// What every protobuf body of Kubernetes starts with.
+/// The bytes that every protobuf body of Kubernetes starts with.
 const MAGIC: &[u8] = b"k8s\0";
 
 /// Why bytes are no object, or an object cannot be bytes.
@@ -43,7 +43,7 @@ pub enum ProtobufError {
     Field {
         /// JSON name.
         field: String,
-        /// What is wrong.
+        /// The fault, in words.
         why: String,
     },
     /// More messages inside each other, or more values in all, than are read.
@@ -51,7 +51,8 @@ pub enum ProtobufError {
     TooLarge,
     /// Kinds without tags are JSON only.
     #[error(
-        "object of kind {0:?} does not implement the protobuf marshalling interface and cannot be encoded to a protobuf message"
+        "object of kind {0:?} does not implement the protobuf marshalling interface and cannot be encoded to a \
+        protobuf message"
     )]
     NoTags(String),
 }
@@ -73,14 +74,13 @@ pub fn speaks(t: &TypeDef) -> bool {
 }
 
 /// The type of a kind that can be protobuf.
-pub fn type_of(api_version: &str, kind: &str) -> Option<&'static TypeDef> {
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    match (group, kind) {
+pub fn type_of(of: GroupVersion<'_>, kind: &str) -> Option<&'static TypeDef> {
+    match (of.group, kind) {
         ("meta.k8s.io", "PartialObjectMetadata") => Some(&partial()[0]),
         ("meta.k8s.io", "PartialObjectMetadataList") => Some(&partial()[1]),
         // Discovery's oldest kind has no apiVersion.
-        ("", "APIVersions") => Catalog::builtin().type_of_kind("", "v1", kind),
-        _ => Catalog::builtin().type_of_kind(group, version, kind).filter(|t| speaks(t)),
+        ("", "APIVersions") => Catalog::builtin().type_of_kind(GroupVersion::CORE, kind),
+        _ => Catalog::builtin().type_of_kind(of, kind).filter(|t| speaks(t)),
     }
 }
 
@@ -166,7 +166,8 @@ pub fn decode(body: &[u8], of: &TypeDef) -> Result<Value, ProtobufError> {
 /// its type.
 pub fn encode(object: &Value) -> Result<Vec<u8>, ProtobufError> {
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
-    let of = type_of(text("apiVersion"), text("kind")).ok_or_else(|| ProtobufError::NoTags(text("kind").to_owned()))?;
+    let of = type_of(GroupVersion::parse(text("apiVersion")), text("kind"))
+        .ok_or_else(|| ProtobufError::NoTags(text("kind").to_owned()))?;
     encode_as(object, of)
 }
 
@@ -209,7 +210,8 @@ impl ListWriter {
     pub fn new(fields: Map<String, Value>) -> Result<ListWriter, ProtobufError> {
         let text = |key: &str| fields.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (api_version, kind) = (text("apiVersion"), text("kind"));
-        let of = type_of(&api_version, &kind).ok_or_else(|| ProtobufError::NoTags(kind.clone()))?;
+        let of =
+            type_of(GroupVersion::parse(&api_version), &kind).ok_or_else(|| ProtobufError::NoTags(kind.clone()))?;
         let items = of.field("items").ok_or_else(|| ProtobufError::NoTags(kind.clone()))?;
         let mut first = Vec::new();
         encode::message(&mut first, of, &fields)?;

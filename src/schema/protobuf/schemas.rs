@@ -10,7 +10,7 @@ use super::wire::{Reader, Wire, bytes, delimited, text, varint};
 use crate::decode::FieldValidation;
 use crate::table::{Field, TypeDef};
 
-/// What may stand instead of a schema.
+/// The form of a value that may stand instead of a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Union {
     /// `items`: a list of schemas.

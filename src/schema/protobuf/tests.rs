@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::decode::{FieldValidation, conform};
+use crate::table::GroupVersion;
 
 /// Upstream's pairs of `.json` and `.pb`.
 const PAIRS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/upstream-v1.36/roundtrip");
@@ -36,7 +37,11 @@ fn upstreams_objects_are_read_and_written_byte_for_byte() {
     for (name, json, bytes) in pairs() {
         let text = |key: &str| json[key].as_str().unwrap_or_default();
         let watch = name.ends_with("WatchEvent");
-        let of = if watch { type_of("v1", "WatchEvent") } else { type_of(text("apiVersion"), text("kind")) };
+        let of = if watch {
+            type_of(GroupVersion::CORE, "WatchEvent")
+        } else {
+            type_of(GroupVersion::parse(text("apiVersion")), text("kind"))
+        };
         let Some(of) = of else {
             unknown.push(name);
             continue;
@@ -81,11 +86,12 @@ fn difference(a: &Value, b: &Value, at: &str) -> String {
 #[test]
 fn an_embedded_struct_is_a_message_of_its_own() {
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p" }, "spec": {
-        "containers": [{ "name": "c", "livenessProbe": { "httpGet": { "port": "web" } }, "resources": { "limits": { "cpu": "500m" } } }],
+        "containers": [{ "name": "c", "livenessProbe": { "httpGet": { "port": "web" } },
+            "resources": { "limits": { "cpu": "500m" } } }],
         "volumes": [{ "name": "v", "configMap": { "name": "m", "optional": false } }],
         "terminationGracePeriodSeconds": -1,
     } });
-    let of = type_of("v1", "Pod").unwrap();
+    let of = type_of(GroupVersion::CORE, "Pod").unwrap();
     let back = decoded(&encode(&pod).unwrap(), of);
     assert_eq!(back["spec"]["volumes"], json!([{ "name": "v", "configMap": { "name": "m", "optional": false } }]));
     assert_eq!(back["spec"]["containers"][0]["livenessProbe"]["httpGet"]["port"], "web");
@@ -101,11 +107,12 @@ fn schemas_of_a_definition_keep_their_either_or() {
         "b": { "additionalItems": false, "items": [{ "type": "string" }, {}] },
         "c": { "dependencies": { "x": ["y"], "z": { "type": "object" } }, "enum": ["k", 7, null] },
     } });
-    let crd = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": { "name": "x.y" }, "spec": {
+    let crd = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "x.y" }, "spec": {
         "group": "y", "scope": "Cluster", "names": { "plural": "x", "kind": "X" },
         "versions": [{ "name": "v1", "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
     } });
-    let of = type_of("apiextensions.k8s.io/v1", "CustomResourceDefinition").unwrap();
+    let of = type_of(GroupVersion::parse("apiextensions.k8s.io/v1"), "CustomResourceDefinition").unwrap();
     let back = decoded(&encode(&crd).unwrap(), of);
     assert_eq!(back["spec"]["versions"][0]["schema"]["openAPIV3Schema"], schema);
 }
@@ -121,8 +128,12 @@ fn packed_numbers_are_read_as_well() {
 #[test]
 fn metadata_alone_and_its_list_are_messages() {
     let one = json!({ "metadata": { "name": "n", "creationTimestamp": null } });
-    let list = json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": { "resourceVersion": "7" }, "items": [one] });
-    let back = decoded(&encode(&list).unwrap(), type_of("meta.k8s.io/v1", "PartialObjectMetadataList").unwrap());
+    let list = json!({ "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
+        "metadata": { "resourceVersion": "7" }, "items": [one] });
+    let back = decoded(
+        &encode(&list).unwrap(),
+        type_of(GroupVersion::parse("meta.k8s.io/v1"), "PartialObjectMetadataList").unwrap(),
+    );
     assert_eq!(
         (&back["items"][0]["metadata"]["name"], &back["metadata"]["resourceVersion"]),
         (&json!("n"), &json!("7"))
@@ -161,12 +172,14 @@ fn garbage_is_an_error_or_an_object_but_never_a_panic() {
         state ^= state << 17;
         usize::try_from(state % below as u64).unwrap()
     };
-    let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p", "creationTimestamp": "2020-01-01T00:00:00Z" }, "spec": {
-        "containers": [{ "name": "c", "ports": [{ "containerPort": 80 }], "resources": { "requests": { "memory": "1Gi" } } }],
+    let pod = json!({ "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "p", "creationTimestamp": "2020-01-01T00:00:00Z" }, "spec": {
+        "containers": [{ "name": "c", "ports": [{ "containerPort": 80 }],
+            "resources": { "requests": { "memory": "1Gi" } } }],
         "nodeSelector": { "a": "b" }, "volumes": [{ "name": "v", "emptyDir": {} }],
     } });
     let good = encode(&pod).unwrap();
-    let of = type_of("v1", "Pod").unwrap();
+    let of = type_of(GroupVersion::CORE, "Pod").unwrap();
     for _ in 0..5_000 {
         let mut bytes = good.clone();
         for _ in 0..=draw(4) {
@@ -188,8 +201,11 @@ fn everything_that_is_listed_has_a_list_that_can_be_written() {
     for r in Catalog::builtin().resources() {
         assert!(speaks(r.type_def()), "{}", r.kind);
         if !r.list_kind.is_empty() {
-            let list = json!({ "apiVersion": r.api_version(), "kind": r.list_kind, "metadata": { "resourceVersion": "1" }, "items": [{ "metadata": { "name": "n" } }] });
-            let back = decode(&encode(&list).unwrap(), type_of(&r.api_version(), &r.list_kind).unwrap()).unwrap();
+            let list = json!({ "apiVersion": r.api_version(), "kind": r.list_kind,
+                "metadata": { "resourceVersion": "1" }, "items": [{ "metadata": { "name": "n" } }] });
+            let back =
+                decode(&encode(&list).unwrap(), type_of(GroupVersion::parse(&r.api_version()), &r.list_kind).unwrap())
+                    .unwrap();
             assert_eq!(back["items"][0]["metadata"]["name"], "n", "{}", r.list_kind);
         }
     }
@@ -205,7 +221,7 @@ fn verbs_of_discovery_are_a_message_of_their_own() {
     let verbs = b"\x22\x0b\x0a\x03get\x0a\x04list";
     assert!(bytes.windows(verbs.len()).any(|w| w == verbs));
     assert_eq!(
-        decoded(&bytes, type_of("v1", "APIResourceList").unwrap())["resources"][0]["verbs"],
+        decoded(&bytes, type_of(GroupVersion::CORE, "APIResourceList").unwrap())["resources"][0]["verbs"],
         json!(["get", "list"])
     );
 }

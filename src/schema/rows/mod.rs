@@ -1,7 +1,8 @@
 //! Reads the generated table: lines of a type and its fields ([`types`]), lines of a resource. `gen/` tells how it is
 //! made.
 //!
-//! `R group version kind plural singular short categories scope verbs hash type subresources…`; cells are parted by tabs.
+//! `R group version kind plural singular short categories scope verbs hash type subresources…`; cells are parted by
+//! tabs.
 
 pub mod types;
 
@@ -20,7 +21,7 @@ fn resource(line: &'static str) -> Option<Resource> {
     let (group, version, kind, plural, singular) = (cell(), cell(), cell(), cell(), cell());
     let (short, categories, scope, verbs, hash, type_name) = (cell(), cell(), cell(), cell(), cell(), cell());
     let type_ref = types::type_ref(type_name)?.clone();
-    let behaviour = kinds::of(group, kind);
+    let behaviour = kinds::of((group, kind));
     let (storage_group, storage_version) = behaviour.stored.unwrap_or((group, version));
     let verbs = names(verbs);
     let list_kind =

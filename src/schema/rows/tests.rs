@@ -1,7 +1,7 @@
 //! Claims about the table that is built in.
 
 use crate::catalog::Catalog;
-use crate::table::{Empty, ListType, Shape};
+use crate::table::{Empty, GroupVersion, ListType, Shape};
 
 #[test]
 fn every_type_parses_and_its_fields_are_sorted() {
@@ -15,7 +15,7 @@ fn every_type_parses_and_its_fields_are_sorted() {
 #[test]
 fn a_deployment_leads_to_its_container_ports() {
     let catalog = Catalog::builtin();
-    let r = catalog.resource("apps", "v1", "deployments").expect("row");
+    let r = catalog.resource(GroupVersion::parse("apps/v1"), "deployments").expect("row");
     assert_eq!((r.kind.as_ref(), r.namespaced, r.short_names[0].as_ref()), ("Deployment", true, "deploy"));
     assert!(
         r.has_status()

@@ -1,7 +1,7 @@
 //! The types of the generated table: indexed at first use, each parsed when somebody looks at it.
 //!
-//! `T name flags gvks unions`, then a field a line: `name tag shape marks…` (tag `2/1`: inside message 2). Shapes: b i l f
-//! s B t u D Q I * scalars, `[x` list, `{x` map, `#name` struct.
+//! `T name flags gvks unions`, then a field a line: `name tag shape marks…` (tag `2/1`: inside message 2). Shapes: b i
+//! l f s B t u D Q I * scalars, `[x` list, `{x` map, `#name` struct.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! What a server does to an object between defaulting and validation: who owns status, when generation moves,
+//! The work of a server on an object between defaulting and validation: who owns status, when generation moves,
 //! what a kind fills in by itself. Name, uid and creationTimestamp are set by the caller before.
 
 use model::meta;

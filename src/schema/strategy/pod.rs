@@ -1,5 +1,5 @@
-//! What a new Pod gets: its status, the condition of a gated one, and selectors narrowed to the labels that it carries
-//! itself.
+//! The fields that a new Pod gets: its status, the condition of a gated one, and selectors narrowed to the labels that
+//! it carries itself.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -21,7 +21,7 @@ pub(crate) fn create(new: &mut Value) {
     lift_grace(new);
 }
 
-/// What a status leaves open stays: the class of service, and of which generation it and its conditions speak.
+/// Fields that a status leaves open stay: the class of service, and of which generation it and its conditions speak.
 ///
 /// Spec: upstream v1.36 `podStatusStrategy.PrepareForUpdate`, `preserveOldObservedGeneration`.
 pub(crate) fn status(new: &mut Value, old: &Value) {

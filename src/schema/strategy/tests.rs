@@ -5,10 +5,10 @@ use serde_json::json;
 use super::{prepare_for_create, prepare_for_status_update, prepare_for_update, qos_class};
 use crate::behaviour::Path;
 use crate::catalog::Catalog;
-use crate::table::Resource;
+use crate::table::{GroupVersion, Resource};
 
 fn row(group: &str, plural: &str) -> &'static Resource {
-    Catalog::builtin().resource(group, "v1", plural).expect("row")
+    Catalog::builtin().resource(GroupVersion { group, version: "v1" }, plural).expect("row")
 }
 
 #[test]
@@ -21,7 +21,8 @@ fn create_drops_status_and_starts_generation_at_one() {
 #[test]
 fn a_main_write_keeps_status_and_moves_generation_only_if_the_spec_changed() {
     let old = json!({"metadata": {"generation": 2}, "spec": {"replicas": 1}, "status": {"replicas": 1}});
-    let mut same = json!({"metadata": {"generation": 9, "labels": {"a": "b"}}, "spec": {"replicas": 1}, "status": {"replicas": 5}});
+    let mut same = json!({"metadata": {"generation": 9, "labels": {"a": "b"}}, "spec": {"replicas": 1},
+        "status": {"replicas": 5}});
     prepare_for_update(row("apps", "deployments"), &mut same, &old);
     assert_eq!((&same["metadata"]["generation"], &same["status"]["replicas"]), (&json!(2), &json!(1)));
     let mut scaled = json!({"metadata": {}, "spec": {"replicas": 2}});
@@ -43,7 +44,8 @@ fn a_namespace_is_born_with_its_finalizer_and_label() {
     prepare_for_create(row("", "namespaces"), &mut ns);
     assert_eq!(
         ns,
-        json!({"metadata": {"name": "x", "labels": {"kubernetes.io/metadata.name": "x"}}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}})
+        json!({"metadata": {"name": "x", "labels": {"kubernetes.io/metadata.name": "x"}},
+            "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}})
     );
 }
 
@@ -59,18 +61,22 @@ fn qos_follows_requests_and_limits() {
 /// Spec: upstream v1.36 `applySchedulingGatedCondition`, `applyMatchLabelKeysAndMismatchLabelKeys`.
 #[test]
 fn a_new_pod_is_gated_and_its_selectors_are_narrowed_to_its_own_labels() {
-    let term = json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}}, "matchLabelKeys": ["rev", "none"], "mismatchLabelKeys": ["tenant"]});
-    let mut pod = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"rev": "7", "tenant": "x"}}, "spec": {
+    let term = json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"a": "b"}},
+        "matchLabelKeys": ["rev", "none"], "mismatchLabelKeys": ["tenant"]});
+    let mut pod = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z",
+        "labels": {"rev": "7", "tenant": "x"}}, "spec": {
         "schedulingGates": [{"name": "g"}],
         "topologySpreadConstraints": [{"labelSelector": {}, "matchLabelKeys": ["rev"]}, {"matchLabelKeys": ["rev"]}],
-        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]}},
+        "affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1,
+            "podAffinityTerm": term}]}},
     }});
     prepare_for_create(row("", "pods"), &mut pod);
     assert_eq!(pod["status"]["conditions"][0]["reason"], "SchedulingGated");
     let rev = json!({"key": "rev", "operator": "In", "values": ["7"]});
     assert_eq!(pod["spec"]["topologySpreadConstraints"][0]["labelSelector"]["matchExpressions"], json!([rev]));
     assert_eq!(pod["spec"]["topologySpreadConstraints"][1].get("labelSelector"), None);
-    let narrowed = &pod["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"][0]["podAffinityTerm"];
+    let preferred = &pod["spec"]["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"];
+    let narrowed = &preferred[0]["podAffinityTerm"];
     assert_eq!(
         narrowed["labelSelector"]["matchExpressions"],
         json!([rev, {"key": "tenant", "operator": "NotIn", "values": ["x"]}])
@@ -80,15 +86,17 @@ fn a_new_pod_is_gated_and_its_selectors_are_narrowed_to_its_own_labels() {
 
 #[test]
 fn a_condition_without_times_gets_them_and_keeps_its_transition() {
-    let old = json!({"status": {"conditions": [{"type": "Approved", "status": "True", "lastTransitionTime": "2025-01-01T00:00:00Z"}]}});
-    let mut new = json!({"status": {"conditions": [{"type": "Approved", "status": "True"}, {"type": "Failed", "status": "True"}]}});
+    let old = json!({"status": {"conditions": [{"type": "Approved", "status": "True",
+        "lastTransitionTime": "2025-01-01T00:00:00Z"}]}});
+    let mut new = json!({"status": {"conditions": [{"type": "Approved", "status": "True"},
+        {"type": "Failed", "status": "True"}]}});
     super::conditions::stamp(&mut new, &old, "2026-01-01T00:00:00Z");
     assert_eq!(new["status"]["conditions"][0]["lastTransitionTime"], "2025-01-01T00:00:00Z");
     assert_eq!(new["status"]["conditions"][0]["lastUpdateTime"], "2026-01-01T00:00:00Z");
     assert_eq!(new["status"]["conditions"][1]["lastTransitionTime"], "2026-01-01T00:00:00Z");
 }
 
-/// Whoever adds a kind says who writes its fields.
+/// Every kind says who writes its fields.
 #[test]
 fn every_stored_kind_declares_who_writes_which_field() {
     let mut wrong = Vec::new();
@@ -134,9 +142,11 @@ fn a_status_write_changes_the_metadata_that_is_the_writers() {
 /// strategies.
 #[test]
 fn a_subresource_write_changes_what_is_its_own() {
-    let old = json!({"metadata": {"name": "p", "labels": {"a": "1"}}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}, "status": {"phase": "Running"}});
+    let old = json!({"metadata": {"name": "p", "labels": {"a": "1"}},
+        "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}, "status": {"phase": "Running"}});
     let new = json!({"metadata": {"name": "p", "labels": {"a": "2"}, "resourceVersion": "7"}, "spec": {"nodeName": "m",
-        "containers": [{"name": "c", "image": "j", "resources": {"limits": {"cpu": "1"}}}], "ephemeralContainers": [{"name": "e"}]}});
+        "containers": [{"name": "c", "image": "j", "resources": {"limits": {"cpu": "1"}}}],
+            "ephemeralContainers": [{"name": "e"}]}});
     let write = |sub: &str| {
         let mut new = new.clone();
         assert!(super::prepare_for_subresource_update(row("", "pods"), sub, &mut new, &old, "2026-01-01T00:00:00Z"));
@@ -159,8 +169,11 @@ fn a_subresource_write_changes_what_is_its_own() {
 #[test]
 fn a_status_write_of_a_request_for_a_certificate_approves_nothing() {
     let requests = row("certificates.k8s.io", "certificatesigningrequests");
-    let old = json!({"metadata": {}, "spec": {"a": 1}, "status": {"conditions": [{"type": "Denied", "status": "True", "reason": "no"}]}});
-    let mut new = json!({"metadata": {}, "spec": {"a": 2}, "status": {"certificate": "x", "conditions": [{"type": "Approved", "status": "True"}, {"type": "Failed", "status": "True"}]}});
+    let old = json!({"metadata": {}, "spec": {"a": 1},
+        "status": {"conditions": [{"type": "Denied", "status": "True", "reason": "no"}]}});
+    let mut new = json!({"metadata": {}, "spec": {"a": 2},
+        "status": {"certificate": "x", "conditions": [{"type": "Approved", "status": "True"},
+            {"type": "Failed", "status": "True"}]}});
     prepare_for_status_update(requests, &mut new, &old, "2026-01-01T00:00:00Z");
     let kinds: Vec<_> =
         new["status"]["conditions"].as_array().unwrap().iter().map(|c| c["type"].as_str().unwrap()).collect();

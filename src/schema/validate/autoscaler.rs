@@ -7,6 +7,7 @@ use serde_json::Value;
 use crate::read;
 use crate::validate::checks::{Errors, NOT_NEGATIVE, invalid_each};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 const SOURCES: [(&str, &str); 5] = [
     ("ContainerResource", "containerResource"),
@@ -33,23 +34,23 @@ pub(crate) fn autoscaler(object: &Value, errors: &mut Errors) {
     if min.is_some_and(|min| max < min) {
         errors.push(FieldError::invalid("spec.maxReplicas", max, "must be greater than or equal to `minReplicas`"));
     }
-    reference(spec, "scaleTargetRef", "spec", errors);
+    reference(spec, "scaleTargetRef", Path("spec"), errors);
     let from_outside = |one: &Value| matches!(read::text(one, "type"), "Object" | "External");
     if min == Some(0) && !read::list(spec, "metrics").iter().any(from_outside) {
         let why = "must specify at least one Object or External metric to support scaling to zero replicas";
         errors.push(FieldError::forbidden("spec.metrics", why));
     }
     for (idx, one) in read::list(spec, "metrics").iter().enumerate() {
-        metric(one, &format!("spec.metrics[{idx}]"), errors);
+        metric(one, Path(&format!("spec.metrics[{idx}]")), errors);
     }
     for direction in ["scaleUp", "scaleDown"] {
         if let Some(rules) = read::at(spec, &format!("behavior.{direction}")) {
-            pace(rules, &format!("spec.behavior.{direction}"), errors);
+            pace(rules, Path(&format!("spec.behavior.{direction}")), errors);
         }
     }
 }
 
-/// What is scaled is named with its group; autoscalers from before that was asked stay.
+/// The target is named with its group; autoscalers from before that was asked stay.
 pub(crate) fn new_autoscaler(object: &Value, errors: &mut Errors) {
     let version = read::text(object, "spec.scaleTargetRef.apiVersion");
     // The one kind of the core group that can be scaled, as upstream has it.
@@ -63,14 +64,14 @@ pub(crate) fn new_autoscaler(object: &Value, errors: &mut Errors) {
 }
 
 /// A `CrossVersionObjectReference`.
-fn reference(of: &Value, field: &str, path: &str, errors: &mut Errors) {
+fn reference(of: &Value, field: &str, path: Path<'_>, errors: &mut Errors) {
     let target = read::at(of, field).unwrap_or(&Value::Null);
     for part in ["kind", "name"] {
         let (text, here) = (read::text(target, part), format!("{path}.{field}.{part}"));
         if text.is_empty() {
             errors.push(FieldError::required(here, ""));
         } else {
-            invalid_each(&here, text, names::path_segment_errors(text), errors);
+            invalid_each(Path(&here), text, names::path_segment_errors(text), errors);
         }
     }
     let version = read::text(target, "apiVersion");
@@ -80,7 +81,7 @@ fn reference(of: &Value, field: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-fn metric(one: &Value, path: &str, errors: &mut Errors) {
+fn metric(one: &Value, path: Path<'_>, errors: &mut Errors) {
     let kind = read::text(one, "type");
     if kind.is_empty() {
         errors.push(FieldError::required(format!("{path}.type"), "must specify a metric source type"));
@@ -95,7 +96,7 @@ fn metric(one: &Value, path: &str, errors: &mut Errors) {
         .filter(|f| read::at(one, f).is_some())
         .collect();
     if let Some((first, given)) = present.first().and_then(|f| Some((*f, read::at(one, f)?))) {
-        source(first, given, &format!("{path}.{first}"), errors);
+        source(first, given, Path(&format!("{path}.{first}")), errors);
     }
     let Some(wanted) = wanted else { return };
     if !present.contains(&wanted) {
@@ -111,7 +112,7 @@ fn metric(one: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn source(kind: &str, given: &Value, path: &str, errors: &mut Errors) {
+fn source(kind: &str, given: &Value, path: Path<'_>, errors: &mut Errors) {
     if kind == "object" {
         reference(given, "describedObject", path, errors);
     }
@@ -121,24 +122,24 @@ fn source(kind: &str, given: &Value, path: &str, errors: &mut Errors) {
                 errors.push(FieldError::required(format!("{path}.name"), "must specify a resource name"));
             } else if kind == "containerResource" {
                 let name = read::text(given, "name");
-                invalid_each(&format!("{path}.name"), name, names::qualified_name_errors(name), errors);
+                invalid_each(Path(&format!("{path}.name")), name, names::qualified_name_errors(name), errors);
             }
             let container = read::text(given, "container");
             if kind == "containerResource" && container.is_empty() {
                 errors.push(FieldError::required(format!("{path}.container"), "must specify a container"));
             } else if kind == "containerResource" {
-                invalid_each(&format!("{path}.container"), container, names::dns_label_errors(container), errors);
+                invalid_each(Path(&format!("{path}.container")), container, names::dns_label_errors(container), errors);
             }
         }
         _ => match read::text(given, "metric.name") {
             "" => errors.push(FieldError::required(format!("{path}.metric.name"), "must specify a metric name")),
-            name => invalid_each(&format!("{path}.metric.name"), name, names::path_segment_errors(name), errors),
+            name => invalid_each(Path(&format!("{path}.metric.name")), name, names::path_segment_errors(name), errors),
         },
     }
-    target(kind, given, &format!("{path}.target"), errors);
+    target(kind, given, Path(&format!("{path}.target")), errors);
 }
 
-fn target(kind: &str, source: &Value, path: &str, errors: &mut Errors) {
+fn target(kind: &str, source: &Value, path: Path<'_>, errors: &mut Errors) {
     let of = read::at(source, "target").unwrap_or(&Value::Null);
     let how = read::text(of, "type");
     if how.is_empty() {
@@ -184,7 +185,7 @@ fn target(kind: &str, source: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn pace(rules: &Value, path: &str, errors: &mut Errors) {
+fn pace(rules: &Value, path: Path<'_>, errors: &mut Errors) {
     if let Some(window) = read::integer(rules, "stabilizationWindowSeconds") {
         let field = format!("{path}.stabilizationWindowSeconds");
         if window < 0 {
@@ -237,16 +238,20 @@ mod tests {
             autoscaler(&json!({"spec": spec}), &mut errors);
             errors.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        let mut spec = json!({"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"},
-            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}]});
+        let mut spec = json!({"maxReplicas": 3,
+            "scaleTargetRef": {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"},
+            "metrics": [{"type": "Resource",
+                "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}]});
         assert!(wrong(spec.clone()).is_empty());
         spec["metrics"][0] = json!({"type": "Pods", "resource": {"name": "cpu", "target": {"type": "Odd"}}});
         spec["behavior"] = json!({"scaleUp": {"policies": []}});
         assert_eq!(
             wrong(spec),
             [
-                "spec.metrics[0].resource.target.type: Invalid value: \"Odd\": must be either Utilization, Value, or AverageValue",
-                "spec.metrics[0].resource.target.averageUtilization: Required value: must set either a target raw value or a target utilization",
+                "spec.metrics[0].resource.target.type: Invalid value: \"Odd\": must be either Utilization, Value, or \
+                AverageValue",
+                "spec.metrics[0].resource.target.averageUtilization: Required value: must set either a target raw \
+                value or a target utilization",
                 "spec.metrics[0].pods: Required value: must populate information for the given metric source",
                 "spec.behavior.scaleUp.policies: Required value: must specify at least one Policy",
             ]

@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::read;
 use crate::validate::checks::{Errors, immutable, invalid_each};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 const DOMAIN_MAX: usize = 253;
 const SIGNER_MAX: usize = 253 + 1 + 253 + 63 + 1;
@@ -42,7 +43,7 @@ const USAGES: [&str; 23] = [
     "timestamping",
 ];
 
-/// Whatever one calls a request.
+/// The name of a request is free.
 pub(crate) fn any_name(_: &str, _: NameUse) -> Vec<String> {
     Vec::new()
 }
@@ -69,7 +70,7 @@ pub(crate) fn request(object: &Value, errors: &mut Errors) {
             let why = "the legacy signerName is not allowed via this API version";
             errors.push(FieldError::invalid("spec.signerName", "kubernetes.io/legacy-unknown", why));
         }
-        name => signer_name(name, "spec.signerName", errors),
+        name => signer_name(name, Path("spec.signerName"), errors),
     }
     if let Some(secs) = read::integer(spec, "expirationSeconds").filter(|s| *s < SECS_MIN) {
         let why = "may not specify a duration less than 600 seconds (10 minutes)";
@@ -104,7 +105,7 @@ fn conditions(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// What of a judgement may still change: by `approval` its conditions, by `status` the certificate, once.
+/// The fields of a judgement that may still change: by `approval` its conditions, by `status` the certificate, once.
 pub(crate) fn request_update(new: &Value, old: &Value, subresource: &str, errors: &mut Errors) {
     let of = |object: &Value, kind: &str| -> Vec<Value> {
         read::list(object, CONDITIONS).iter().filter(|c| read::text(c, "type") == kind).cloned().collect()
@@ -143,7 +144,7 @@ pub(crate) fn request_main_update(new: &Value, old: &Value, errors: &mut Errors)
 }
 
 /// `example.com/signer-name`.
-pub(super) fn signer_name(name: &str, path: &str, errors: &mut Errors) {
+pub(super) fn signer_name(name: &str, path: Path<'_>, errors: &mut Errors) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
         return;
@@ -171,7 +172,7 @@ pub(super) fn signer_name(name: &str, path: &str, errors: &mut Errors) {
 }
 
 /// The first part between dots that is no good.
-fn first_wrong(text: &str, path: &str, check: fn(&str) -> Vec<String>, errors: &mut Errors) {
+fn first_wrong(text: &str, path: Path<'_>, check: fn(&str) -> Vec<String>, errors: &mut Errors) {
     let wrong = text.split('.').map(|label| (label, check(label))).find(|(_, whys)| !whys.is_empty());
     for (label, why) in wrong.into_iter().flat_map(|(label, whys)| whys.into_iter().map(move |why| (label, why))) {
         errors.push(FieldError::invalid(path, text, format!("validating label {label:?}: {why}")));
@@ -190,9 +191,9 @@ pub(crate) fn trust_bundle(object: &Value, errors: &mut Errors) {
         Some(rest) => names::dns_subdomain_errors(rest),
         None => vec![format!("ClusterTrustBundle for signerName {signer} must be named with prefix {needed}")],
     };
-    invalid_each("metadata.name", name, whys, errors);
+    invalid_each(Path("metadata.name"), name, whys, errors);
     if !signer.is_empty() {
-        signer_name(signer, "spec.signerName", errors);
+        signer_name(signer, Path("spec.signerName"), errors);
     }
     if read::text(object, "spec.trustBundle").len() > BUNDLE_BYTES_MAX {
         errors.push(FieldError::too_long("spec.trustBundle", BUNDLE_BYTES_MAX));
@@ -222,8 +223,10 @@ mod tests {
             texts(&errors),
             [
                 "spec.usages[1]: Duplicate value: \"client auth\"",
-                "spec.signerName: Invalid value: \"io\": should be a domain with at least two segments separated by dots",
-                "spec.expirationSeconds: Invalid value: 5: may not specify a duration less than 600 seconds (10 minutes)",
+                "spec.signerName: Invalid value: \"io\": should be a domain with at least two segments separated by \
+                dots",
+                "spec.expirationSeconds: Invalid value: 5: may not specify a duration less than 600 seconds (10 \
+                minutes)",
             ]
         );
         let mut errors = Vec::new();

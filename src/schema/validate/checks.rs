@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::read;
 use crate::validate::error::FieldError;
 use crate::validate::metadata;
+use crate::validate::path::Path;
 
 /// Where errors go.
 pub(super) use crate::behaviour::Errors;
@@ -18,28 +19,23 @@ pub(super) use crate::behaviour::Errors;
 pub(super) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 pub(super) const IMMUTABLE: &str = "field is immutable";
 
-/// `path.field`, or the field alone at the top.
-pub(super) fn join(path: &str, field: &str) -> String {
-    if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
-}
-
 /// Each message as an `Invalid` of this value.
-pub(super) fn invalid_each(path: &str, value: impl Into<Value>, messages: Vec<String>, errors: &mut Errors) {
+pub(super) fn invalid_each(path: Path<'_>, value: impl Into<Value>, messages: Vec<String>, errors: &mut Errors) {
     let value = value.into();
     errors.extend(messages.into_iter().map(|m| FieldError::invalid(path, value.clone(), m)));
 }
 
 /// The number may not be negative.
-pub(super) fn not_negative(value: &Value, path: &str, field: &str, errors: &mut Errors) {
+pub(super) fn not_negative(value: &Value, path: Path<'_>, field: &str, errors: &mut Errors) {
     if let Some(n) = read::integer(value, field).filter(|n| *n < 0) {
-        errors.push(FieldError::invalid(join(path, field), n, NOT_NEGATIVE).clone());
+        errors.push(FieldError::invalid(path.child(field), n, NOT_NEGATIVE).clone());
     }
 }
 
 /// The number must be positive when given.
-pub(super) fn positive(value: &Value, path: &str, field: &str, errors: &mut Errors) {
+pub(super) fn positive(value: &Value, path: Path<'_>, field: &str, errors: &mut Errors) {
     if let Some(n) = read::integer(value, field).filter(|n| *n <= 0) {
-        errors.push(FieldError::invalid(join(path, field), n, "must be greater than 0"));
+        errors.push(FieldError::invalid(path.child(field), n, "must be greater than 0"));
     }
 }
 
@@ -52,17 +48,17 @@ pub(super) fn immutable(new: &Value, old: &Value, field: &str, errors: &mut Erro
 }
 
 /// A number that is not negative, or a percentage.
-pub(super) fn int_or_percent(value: &Value, path: &str, field: &str, errors: &mut Errors) {
+pub(super) fn int_or_percent(value: &Value, path: Path<'_>, field: &str, errors: &mut Errors) {
     match read::at(value, field) {
         Some(Value::String(text)) => {
-            invalid_each(&join(path, field), text.as_str(), names::percent_errors(text), errors)
+            invalid_each(Path(&path.child(field)), text.as_str(), names::percent_errors(text), errors)
         }
         Some(_) => not_negative(value, path, field, errors),
         None => {}
     }
 }
 
-/// What an int-or-percent is as a number; percentages count as their number.
+/// An int-or-percent as a number; percentages count as their number.
 pub(super) fn int_or_percent_value(value: &Value, field: &str) -> i64 {
     match read::at(value, field) {
         Some(Value::String(text)) => text.trim_end_matches('%').parse().unwrap_or(0),
@@ -72,9 +68,9 @@ pub(super) fn int_or_percent_value(value: &Value, field: &str) -> i64 {
 }
 
 /// A `metav1.LabelSelector`.
-pub(super) fn label_selector(selector: &Value, path: &str, errors: &mut Errors) {
+pub(super) fn label_selector(selector: &Value, path: Path<'_>, errors: &mut Errors) {
     if let Some(map) = read::map(selector, "matchLabels") {
-        metadata::labels(map, &join(path, "matchLabels"), errors);
+        metadata::labels(map, Path(&path.child("matchLabels")), errors);
     }
     for (idx, requirement) in read::list(selector, "matchExpressions").iter().enumerate() {
         let path = format!("{path}.matchExpressions[{idx}]");
@@ -94,9 +90,9 @@ pub(super) fn label_selector(selector: &Value, path: &str, errors: &mut Errors) 
             }
         }
         let key = read::text(requirement, "key");
-        invalid_each(&format!("{path}.key"), key, names::qualified_name_errors(key), errors);
+        invalid_each(Path(&format!("{path}.key")), key, names::qualified_name_errors(key), errors);
         for (idx, value) in values.iter().enumerate() {
-            invalid_each(&format!("{path}.values[{idx}]"), *value, names::label_value_errors(value), errors);
+            invalid_each(Path(&format!("{path}.values[{idx}]")), *value, names::label_value_errors(value), errors);
         }
     }
 }
@@ -107,7 +103,7 @@ pub(super) fn workload_selector(spec: &Value, kind: &str, errors: &mut Errors) {
         errors.push(FieldError::required("spec.selector", ""));
         return mismatch(spec, errors);
     };
-    label_selector(selector, "spec.selector", errors);
+    label_selector(selector, Path("spec.selector"), errors);
     if read::map(selector, "matchLabels").is_none_or(serde_json::Map::is_empty)
         && read::list(selector, "matchExpressions").is_empty()
     {
@@ -129,7 +125,7 @@ pub(super) fn workload_selector(spec: &Value, kind: &str, errors: &mut Errors) {
 /// Whether keys and values of a selector are such that labels could have them.
 fn well_formed(selector: &Value) -> bool {
     let mut errors = Vec::new();
-    label_selector(selector, "", &mut errors);
+    label_selector(selector, Path(""), &mut errors);
     errors.is_empty()
 }
 
@@ -152,10 +148,10 @@ pub(super) fn selector_matches_template(spec: &Value, selector: &Value, errors: 
 }
 
 /// Every value of a resource list is a quantity that is not negative.
-pub(super) fn resource_list(value: &Value, path: &str, field: &str, errors: &mut Errors) {
+pub(super) fn resource_list(value: &Value, path: Path<'_>, field: &str, errors: &mut Errors) {
     for (name, amount) in read::map(value, field).into_iter().flatten() {
-        let here = format!("{}[{name}]", join(path, field));
-        invalid_each(&here, name.as_str(), names::qualified_name_errors(name), errors);
+        let here = format!("{}[{name}]", path.child(field));
+        invalid_each(Path(&here), name.as_str(), names::qualified_name_errors(name), errors);
         match Quantity::from_value(amount) {
             Ok(q) if q.sign() < 0 => errors.push(FieldError::invalid(here, q.to_string(), NOT_NEGATIVE)),
             Ok(_) => {}
@@ -178,7 +174,7 @@ fn without_leading_zeros(text: &str) -> Option<String> {
 }
 
 /// An IP address, as strictly as upstream reads it.
-pub(super) fn ip(text: &str, path: &str, errors: &mut Errors) {
+pub(super) fn ip(text: &str, path: Path<'_>, errors: &mut Errors) {
     let why = match text.parse::<IpAddr>() {
         Ok(IpAddr::V6(address)) if address.to_ipv4_mapped().is_some() => "must not be an IPv4-mapped IPv6 address",
         Ok(_) => return,
@@ -191,7 +187,7 @@ pub(super) fn ip(text: &str, path: &str, errors: &mut Errors) {
 }
 
 /// A CIDR block.
-pub(super) fn cidr(text: &str, path: &str, errors: &mut Errors) {
+pub(super) fn cidr(text: &str, path: Path<'_>, errors: &mut Errors) {
     let why = match text.parse::<IpNet>() {
         Ok(IpNet::V6(net)) if net.addr().to_ipv4_mapped().is_some() => "must not have an IPv4-mapped IPv6 address",
         Ok(net) if net.addr() != net.network() => "must not have bits set beyond the prefix length",

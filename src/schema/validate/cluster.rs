@@ -10,11 +10,12 @@ use serde_json::Value;
 use crate::read;
 use crate::validate::checks::{Errors, cidr, immutable, invalid_each, resource_list};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 pub(crate) fn namespace(object: &Value, errors: &mut Errors) {
     for finalizer in read::texts(object, "spec.finalizers") {
         let path = "spec.finalizers";
-        invalid_each(path, finalizer, names::qualified_name_errors(finalizer), errors);
+        invalid_each(Path(path), finalizer, names::qualified_name_errors(finalizer), errors);
         if !finalizer.contains('/') && finalizer != "kubernetes" {
             let message = "name is neither a standard finalizer name nor is it fully qualified";
             errors.push(FieldError::invalid(path, finalizer, message));
@@ -27,8 +28,8 @@ pub(crate) fn node(object: &Value, errors: &mut Errors) {
     for (idx, taint) in read::list(object, "spec.taints").iter().enumerate() {
         let path = format!("spec.taints[{idx}]");
         let (key, value, effect) = (read::text(taint, "key"), read::text(taint, "value"), read::text(taint, "effect"));
-        invalid_each(&format!("{path}.key"), key, names::qualified_name_errors(key), errors);
-        invalid_each(&format!("{path}.value"), value, names::label_value_errors(value), errors);
+        invalid_each(Path(&format!("{path}.key")), key, names::qualified_name_errors(key), errors);
+        invalid_each(Path(&format!("{path}.value")), value, names::label_value_errors(value), errors);
         if effect.is_empty() {
             errors.push(FieldError::required(format!("{path}.effect"), ""));
         }
@@ -40,14 +41,17 @@ pub(crate) fn node(object: &Value, errors: &mut Errors) {
         }
     }
     for (idx, range) in read::texts(object, "spec.podCIDRs").iter().enumerate() {
-        cidr(range, &format!("spec.podCIDRs[{idx}]"), errors);
+        cidr(range, Path(&format!("spec.podCIDRs[{idx}]")), errors);
     }
 }
 
 pub(crate) fn node_update(new: &Value, old: &Value, errors: &mut Errors) {
     let ranges = |object| read::texts(object, "spec.podCIDRs");
     // Beyond upstream: a node gets a range of the second family when the cluster gets that.
-    let added = |now: &[&str], before: &[&str]| matches!((before, now), ([first], [same, second]) if first == same && first.contains(':') != second.contains(':'));
+    let added = |now: &[&str], before: &[&str]| {
+        matches!((before, now),
+        ([first], [same, second]) if first == same && first.contains(':') != second.contains(':'))
+    };
     if !ranges(old).is_empty() && ranges(new) != ranges(old) && !added(&ranges(new), &ranges(old)) {
         errors.push(FieldError::forbidden(
             "spec.podCIDRs",
@@ -75,7 +79,7 @@ pub(crate) fn limit_range(object: &Value, errors: &mut Errors) {
             errors.push(FieldError::duplicate(format!("{path}.type"), kind));
         }
         for field in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
-            resource_list(limit, &path, field, errors);
+            resource_list(limit, Path(&path), field, errors);
         }
         if kind == "Pod" {
             for field in ["default", "defaultRequest"].iter().filter(|f| read::at(limit, f).is_some()) {
@@ -85,12 +89,12 @@ pub(crate) fn limit_range(object: &Value, errors: &mut Errors) {
                 ));
             }
         }
-        limit_order(limit, &path, errors);
+        limit_order(limit, Path(&path), errors);
     }
 }
 
 /// min ≤ defaultRequest ≤ default ≤ max, as far as they are given.
-fn limit_order(limit: &Value, path: &str, errors: &mut Errors) {
+fn limit_order(limit: &Value, path: Path<'_>, errors: &mut Errors) {
     let amount = |field: &str, name: &str| {
         let list = read::map(limit, field)?;
         Quantity::from_value(list.get(name)?).ok()
@@ -123,20 +127,20 @@ fn limit_order(limit: &Value, path: &str, errors: &mut Errors) {
 }
 
 pub(crate) fn ip_address(object: &Value, errors: &mut Errors) {
-    crate::validate::checks::ip(meta::name(object), "metadata.name", errors);
+    crate::validate::checks::ip(meta::name(object), Path("metadata.name"), errors);
     let path = "spec.parentRef";
     let Some(parent) = read::at(object, path) else {
         errors.push(FieldError::required(path, ""));
         return;
     };
     if let Some(group) = read::some_text(parent, "group") {
-        invalid_each(&format!("{path}.group"), group, names::dns_subdomain_errors(group), errors);
+        invalid_each(Path(&format!("{path}.group")), group, names::dns_subdomain_errors(group), errors);
     }
     for field in ["resource", "name", "namespace"] {
         match read::text(parent, field) {
             "" if field == "namespace" => {}
             "" => errors.push(FieldError::required(format!("{path}.{field}"), "")),
-            text => invalid_each(&format!("{path}.{field}"), text, names::path_segment_errors(text), errors),
+            text => invalid_each(Path(&format!("{path}.{field}")), text, names::path_segment_errors(text), errors),
         }
     }
 }
@@ -152,7 +156,8 @@ pub(crate) fn priority_class(object: &Value, errors: &mut Errors) {
     let system = [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
     if name.starts_with("system-") {
         if !system.contains(&(name, value)) {
-            let message = "priority class names with 'system-' prefix are reserved for system use only. error: this name is not a known system priority class";
+            let message = "priority class names with 'system-' prefix are reserved for system use only. error: this \
+                name is not a known system priority class";
             errors.push(FieldError::forbidden("metadata.name", message));
         }
     } else if value > USER_PRIORITY_MAX {
@@ -171,11 +176,11 @@ pub(crate) fn priority_class_update(new: &Value, old: &Value, errors: &mut Error
 pub(crate) fn runtime_class(object: &Value, errors: &mut Errors) {
     match read::text(object, "handler") {
         "" => errors.push(FieldError::required("handler", "")),
-        handler => invalid_each("handler", handler, names::dns_label_errors(handler), errors),
+        handler => invalid_each(Path("handler"), handler, names::dns_label_errors(handler), errors),
     }
-    resource_list(object, "", "overhead.podFixed", errors);
+    resource_list(object, Path(""), "overhead.podFixed", errors);
     if let Some(selector) = read::map(object, "scheduling.nodeSelector") {
-        crate::validate::metadata::labels(selector, "scheduling.nodeSelector", errors);
+        crate::validate::metadata::labels(selector, Path("scheduling.nodeSelector"), errors);
     }
     let mut seen = BTreeSet::new();
     for (idx, one) in read::list(object, "scheduling.tolerations").iter().enumerate() {

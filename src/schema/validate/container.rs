@@ -7,9 +7,11 @@ use model::quantity::Quantity;
 use serde_json::Value;
 
 use crate::read;
-use crate::validate::checks::{Errors, NOT_NEGATIVE, invalid_each, join, not_negative};
+use crate::validate::checks::{Errors, NOT_NEGATIVE, invalid_each, not_negative};
+use crate::validate::env;
 use crate::validate::error::FieldError;
-use crate::validate::{env, security};
+use crate::validate::path::Path;
+use crate::validate::security::{self, Users};
 
 /// Which list of a pod a container stands in: each allows a little less.
 /// Names of a pod's claims that an error about a missing one shows.
@@ -22,12 +24,12 @@ pub(super) enum Role {
     Ephemeral,
 }
 
-/// What containers need to know of their pod.
+/// Facts of a pod that its containers' checks need.
 pub(super) struct Pod<'a> {
     pub(super) volumes: &'a BTreeSet<&'a str>,
     pub(super) host_network: bool,
     /// Root in a container is root of the host: `hostUsers` is not false.
-    pub(super) host_users: bool,
+    pub(super) users: Users,
     /// `terminationGracePeriodSeconds`.
     pub(super) grace_secs: Option<i64>,
     /// `os.name`.
@@ -43,7 +45,7 @@ pub(super) struct Pod<'a> {
 /// One list of containers. `seen` holds the names of all containers of the pod so far.
 pub(super) fn containers<'a>(
     list: &'a [Value],
-    path: &str,
+    path: Path<'_>,
     role: Role,
     pod: &Pod<'_>,
     seen: &mut BTreeSet<&'a str>,
@@ -56,21 +58,21 @@ pub(super) fn containers<'a>(
         if name.is_empty() {
             errors.push(FieldError::required(format!("{path}.name"), ""));
         } else {
-            invalid_each(&format!("{path}.name"), name, names::dns_label_errors(name), errors);
+            invalid_each(Path(&format!("{path}.name")), name, names::dns_label_errors(name), errors);
             if !seen.insert(name) {
                 errors.push(FieldError::duplicate(format!("{path}.name"), name));
             }
         }
-        one(container, &path, role, pod, errors);
+        one(container, Path(&path), role, pod, errors);
         // Init containers run one after the other, so they may share host ports.
         if role == Role::Init {
             host_ports.clear();
         }
-        self::host_ports(container, &path, &mut host_ports, errors);
+        self::host_ports(container, Path(&path), &mut host_ports, errors);
     }
 }
 
-fn one(container: &Value, path: &str, role: Role, pod: &Pod<'_>, errors: &mut Errors) {
+fn one(container: &Value, path: Path<'_>, role: Role, pod: &Pod<'_>, errors: &mut Errors) {
     let image = read::text(container, "image");
     if image.is_empty() {
         errors.push(FieldError::required(format!("{path}.image"), ""));
@@ -117,28 +119,28 @@ fn one(container: &Value, path: &str, role: Role, pod: &Pod<'_>, errors: &mut Er
     resize(container, path, pod, errors);
     probes_and_hooks(container, path, pod, errors);
     if let Some(requirements) = read::at(container, "resources") {
-        resources(requirements, &format!("{path}.resources"), errors);
-        claims(requirements, &format!("{path}.resources"), pod, errors);
+        resources(requirements, Path(&format!("{path}.resources")), errors);
+        claims(requirements, Path(&format!("{path}.resources")), pod, errors);
     }
     if let Some(context) = read::at(container, "securityContext") {
-        security::container(context, &format!("{path}.securityContext"), pod.host_users, errors);
+        security::container(context, Path(&format!("{path}.securityContext")), pod.users, errors);
     }
 }
 
 /// Probes, the handlers of the lifecycle and its signal.
-fn probes_and_hooks(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
+fn probes_and_hooks(container: &Value, path: Path<'_>, pod: &Pod<'_>, errors: &mut Errors) {
     for (field, kind) in
         [("livenessProbe", Probe::Liveness), ("readinessProbe", Probe::Readiness), ("startupProbe", Probe::Startup)]
     {
         if let Some(probe) = read::at(container, field) {
-            self::probe(probe, &format!("{path}.{field}"), kind, pod.grace_secs, errors);
+            self::probe(probe, Path(&format!("{path}.{field}")), kind, pod.grace_secs, errors);
         }
     }
     for hook in ["postStart", "preStop"] {
         if let Some(handler) = read::at(container, &format!("lifecycle.{hook}")) {
             self::handler(
                 handler,
-                &format!("{path}.lifecycle.{hook}"),
+                Path(&format!("{path}.lifecycle.{hook}")),
                 &["exec", "httpGet", "tcpSocket", "sleep"],
                 pod.grace_secs,
                 errors,
@@ -146,11 +148,11 @@ fn probes_and_hooks(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut E
         }
     }
     if let Some(signal) = read::some_text(container, "lifecycle.stopSignal") {
-        stop_signal(signal, pod.os, &format!("{path}.lifecycle.stopSignal"), errors);
+        stop_signal(signal, pod, Path(&format!("{path}.lifecycle.stopSignal")), errors);
     }
 }
 
-fn ports(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
+fn ports(container: &Value, path: Path<'_>, pod: &Pod<'_>, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for (idx, port) in read::list(container, "ports").iter().enumerate() {
         let path = format!("{path}.ports[{idx}]");
@@ -159,20 +161,20 @@ fn ports(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
             if messages.is_empty() && !seen.insert(name) {
                 errors.push(FieldError::duplicate(format!("{path}.name"), name));
             }
-            invalid_each(&format!("{path}.name"), name, messages, errors);
+            invalid_each(Path(&format!("{path}.name")), name, messages, errors);
         }
         let (number, host) = (read::number(port, "containerPort"), read::number(port, "hostPort"));
         if number == 0 {
             errors.push(FieldError::required(format!("{path}.containerPort"), ""));
         } else {
-            invalid_each(&format!("{path}.containerPort"), number, names::port_number_errors(number), errors);
+            invalid_each(Path(&format!("{path}.containerPort")), number, names::port_number_errors(number), errors);
         }
         let protocol = read::text(port, "protocol");
         if !["", "SCTP", "TCP", "UDP"].contains(&protocol) {
             errors.push(FieldError::not_supported(format!("{path}.protocol"), protocol, &["SCTP", "TCP", "UDP"]));
         }
         if host != 0 {
-            invalid_each(&format!("{path}.hostPort"), host, names::port_number_errors(host), errors);
+            invalid_each(Path(&format!("{path}.hostPort")), host, names::port_number_errors(host), errors);
             if pod.host_network && host != number {
                 let message = "must match `containerPort` when `hostNetwork` is true";
                 errors.push(FieldError::invalid(format!("{path}.hostPort"), host, message));
@@ -181,7 +183,7 @@ fn ports(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
     }
 }
 
-fn host_ports(container: &Value, path: &str, seen: &mut BTreeSet<String>, errors: &mut Errors) {
+fn host_ports(container: &Value, path: Path<'_>, seen: &mut BTreeSet<String>, errors: &mut Errors) {
     for (idx, port) in read::list(container, "ports").iter().enumerate() {
         let host = read::number(port, "hostPort");
         let key = format!("{}/{}/{host}", read::text(port, "protocol"), read::text(port, "hostIP"));
@@ -191,54 +193,76 @@ fn host_ports(container: &Value, path: &str, seen: &mut BTreeSet<String>, errors
     }
 }
 
-fn mounts(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
+fn mounts(container: &Value, path: Path<'_>, pod: &Pod<'_>, errors: &mut Errors) {
     let mut points = BTreeSet::new();
-    let own = |device| ["name", "devicePath"].map(|field| (field, read::text(device, field)));
-    let devices: BTreeSet<(&str, &str)> = read::list(container, "volumeDevices").iter().flat_map(own).collect();
+    let devices = uses(read::list(container, "volumeDevices"), "devicePath");
     let list = format!("{path}.volumeMounts");
     for (idx, mount) in read::list(container, "volumeMounts").iter().enumerate() {
         let path = format!("{path}.volumeMounts[{idx}]");
-        let name = read::text(mount, "name");
+        let (name, point) = (read::text(mount, "name"), read::text(mount, "mountPath"));
         if name.is_empty() {
             errors.push(FieldError::required(format!("{path}.name"), ""));
-        } else if !pod.volumes.contains(name) {
+        }
+        if !pod.volumes.contains(name) {
             errors.push(FieldError::not_found(format!("{path}.name"), name));
         }
-        let point = read::text(mount, "mountPath");
         if point.is_empty() {
             errors.push(FieldError::required(format!("{path}.mountPath"), ""));
-        } else if !points.insert(point) {
+        }
+        if !points.insert(point) {
             errors.push(FieldError::invalid(format!("{path}.mountPath"), point, "must be unique"));
         }
+        overlaps(mount, ["name", "mountPath"], Path(&path), (&devices, "volumeDevices"), errors);
         let (sub, expression) = (read::text(mount, "subPath"), read::text(mount, "subPathExpr"));
         // Upstream leaves the position out of the paths of these.
         if !sub.is_empty() {
-            local_path(sub, &format!("{list}.subPath"), errors);
+            local_path(sub, Path(&format!("{list}.subPath")), errors);
         }
         if !expression.is_empty() {
             if !sub.is_empty() {
                 let message = "subPathExpr and subPath are mutually exclusive";
                 errors.push(FieldError::invalid(format!("{path}.subPathExpr"), expression, message));
             }
-            local_path(expression, &format!("{list}.subPathExpr"), errors);
+            local_path(expression, Path(&format!("{list}.subPathExpr")), errors);
         }
-        propagation(container, mount, &list, errors);
-        for (field, other) in [("name", "name"), ("mountPath", "devicePath")] {
-            let text = read::text(mount, field);
-            if !text.is_empty() && devices.contains(&(other, text)) {
-                let what = if field == "name" {
-                    "must not already exist in volumeDevices"
-                } else {
-                    "must not already exist as a path in volumeDevices"
-                };
-                errors.push(FieldError::invalid(format!("{path}.{field}"), text, what));
-            }
-        }
+        propagation(container, mount, Path(&list), errors);
+    }
+}
+
+/// A volume, or a place in the container.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Use<'v> {
+    Volume(&'v str),
+    Place(&'v str),
+}
+
+/// The volumes and places of a list of mounts or devices, whose places have this field.
+fn uses<'v>(list: &'v [Value], place: &str) -> BTreeSet<Use<'v>> {
+    let both = |one: &'v Value| [Use::Volume(read::text(one, "name")), Use::Place(read::text(one, place))];
+    list.iter().flat_map(both).collect()
+}
+
+/// A mount and a device have no volume and no place together; `others` come with the name of their list.
+fn overlaps(
+    one: &Value,
+    [name, place]: [&str; 2],
+    path: Path<'_>,
+    (others, list): (&BTreeSet<Use<'_>>, &str),
+    errors: &mut Errors,
+) {
+    let (volume, at) = (read::text(one, name), read::text(one, place));
+    if others.contains(&Use::Volume(volume)) {
+        let why = format!("must not already exist in {list}");
+        errors.push(FieldError::invalid(path.child(name), volume, why));
+    }
+    if others.contains(&Use::Place(at)) {
+        let why = format!("must not already exist as a path in {list}");
+        errors.push(FieldError::invalid(path.child(place), at, why));
     }
 }
 
 /// How mounts below a mount spread, and how far read-only goes.
-fn propagation(container: &Value, mount: &Value, path: &str, errors: &mut Errors) {
+fn propagation(container: &Value, mount: &Value, path: Path<'_>, errors: &mut Errors) {
     let how = read::some_text(mount, "mountPropagation");
     if let Some(how) = how.filter(|h| !["Bidirectional", "HostToContainer", "None"].contains(h)) {
         let supported = &["Bidirectional", "HostToContainer", "None"];
@@ -266,8 +290,9 @@ fn propagation(container: &Value, mount: &Value, path: &str, errors: &mut Errors
     }
 }
 
-fn devices(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
+fn devices(container: &Value, path: Path<'_>, pod: &Pod<'_>, errors: &mut Errors) {
     let (mut named, mut at) = (BTreeSet::new(), BTreeSet::new());
+    let mounts = uses(read::list(container, "volumeMounts"), "mountPath");
     for (idx, device) in read::list(container, "volumeDevices").iter().enumerate() {
         let path = format!("{path}.volumeDevices[{idx}]");
         let (name, point) = (read::text(device, "name"), read::text(device, "devicePath"));
@@ -285,17 +310,21 @@ fn devices(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
         }
         if point.is_empty() {
             errors.push(FieldError::required(format!("{path}.devicePath"), ""));
-        } else if !at.insert(point) {
+        }
+        if at.contains(point) {
             errors.push(wrong("devicePath", point, "must be unique"));
         }
         if point.split('/').any(|part| part == "..") {
             errors.push(wrong("devicePath", point, "can not contain backsteps ('..')"));
+        } else {
+            at.insert(point);
         }
+        overlaps(device, ["name", "devicePath"], Path(&path), (&mounts, "volumeMounts"), errors);
     }
 }
 
 /// `restartPolicy` and `restartPolicyRules` of a container.
-fn restart(container: &Value, path: &str, role: Role, errors: &mut Errors) {
+fn restart(container: &Value, path: Path<'_>, role: Role, errors: &mut Errors) {
     let policy = read::at(container, "restartPolicy").and_then(Value::as_str);
     let rules = read::list(container, "restartPolicyRules");
     if role == Role::Ephemeral {
@@ -343,7 +372,7 @@ fn restart(container: &Value, path: &str, role: Role, errors: &mut Errors) {
     }
 }
 
-fn resize(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
+fn resize(container: &Value, path: Path<'_>, pod: &Pod<'_>, errors: &mut Errors) {
     let path = format!("{path}.resizePolicy");
     let mut seen = BTreeSet::new();
     for (idx, policy) in read::list(container, "resizePolicy").iter().enumerate() {
@@ -368,8 +397,8 @@ fn resize(container: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
     }
 }
 
-fn stop_signal(signal: &str, os: &str, path: &str, errors: &mut Errors) {
-    match os {
+fn stop_signal(signal: &str, pod: &Pod<'_>, path: Path<'_>, errors: &mut Errors) {
+    match pod.os {
         "" => errors.push(FieldError::forbidden(path, "may not be set for containers with empty `spec.os.name`")),
         "windows" if !["SIGKILL", "SIGTERM"].contains(&signal) => {
             errors.push(FieldError::not_supported(path, signal, &["SIGKILL", "SIGTERM"]));
@@ -378,7 +407,7 @@ fn stop_signal(signal: &str, os: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-fn claims(requirements: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) {
+fn claims(requirements: &Value, path: Path<'_>, pod: &Pod<'_>, errors: &mut Errors) {
     let (mut seen, mut named) = (BTreeSet::new(), BTreeSet::new());
     for (idx, claim) in read::list(requirements, "claims").iter().enumerate() {
         let path = format!("{path}.claims[{idx}]");
@@ -388,7 +417,7 @@ fn claims(requirements: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) 
             continue;
         }
         if !request.is_empty() {
-            invalid_each(&format!("{path}.request"), request, names::dns_label_errors(request), errors);
+            invalid_each(Path(&format!("{path}.request")), request, names::dns_label_errors(request), errors);
         }
         let whole = seen.contains(&(name, "")) || (request.is_empty() && named.contains(name));
         named.insert(name);
@@ -409,7 +438,7 @@ fn claims(requirements: &Value, path: &str, pod: &Pod<'_>, errors: &mut Errors) 
 }
 
 /// A path that stays below where it starts.
-pub(super) fn local_path(text: &str, path: &str, errors: &mut Errors) {
+pub(super) fn local_path(text: &str, path: Path<'_>, errors: &mut Errors) {
     if text.starts_with('/') {
         errors.push(FieldError::invalid(path, text, "must be a relative path"));
     }
@@ -417,7 +446,7 @@ pub(super) fn local_path(text: &str, path: &str, errors: &mut Errors) {
 }
 
 /// A path without `..`.
-pub(super) fn no_back_steps(text: &str, path: &str, errors: &mut Errors) {
+pub(super) fn no_back_steps(text: &str, path: Path<'_>, errors: &mut Errors) {
     if text.split('/').any(|part| part == "..") {
         errors.push(FieldError::invalid(path, text, "must not contain '..'"));
     }
@@ -430,7 +459,7 @@ enum Probe {
     Startup,
 }
 
-fn probe(probe: &Value, path: &str, kind: Probe, grace_secs: Option<i64>, errors: &mut Errors) {
+fn probe(probe: &Value, path: Path<'_>, kind: Probe, grace_secs: Option<i64>, errors: &mut Errors) {
     handler(probe, path, &["exec", "httpGet", "tcpSocket", "grpc"], grace_secs, errors);
     for field in ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"] {
         not_negative(probe, path, field, errors);
@@ -449,7 +478,7 @@ fn probe(probe: &Value, path: &str, kind: Probe, grace_secs: Option<i64>, errors
     }
 }
 
-fn handler(handler: &Value, path: &str, kinds: &[&str], grace_secs: Option<i64>, errors: &mut Errors) {
+fn handler(handler: &Value, path: Path<'_>, kinds: &[&str], grace_secs: Option<i64>, errors: &mut Errors) {
     let given: Vec<&str> = kinds.iter().filter(|k| read::at(handler, k).is_some()).copied().collect();
     if given.is_empty() {
         errors.push(FieldError::required(path, "must specify a handler type"));
@@ -467,7 +496,7 @@ fn handler(handler: &Value, path: &str, kinds: &[&str], grace_secs: Option<i64>,
                 if read::text(handler, "httpGet.path").is_empty() {
                     errors.push(FieldError::required(format!("{path}.httpGet.path"), ""));
                 }
-                port(read::at(handler, "httpGet.port"), &format!("{path}.httpGet.port"), errors);
+                port(read::at(handler, "httpGet.port"), Path(&format!("{path}.httpGet.port")), errors);
                 let scheme = read::text(handler, "httpGet.scheme");
                 if !matches!(scheme, "" | "HTTP" | "HTTPS") {
                     errors.push(FieldError::not_supported(
@@ -478,11 +507,16 @@ fn handler(handler: &Value, path: &str, kinds: &[&str], grace_secs: Option<i64>,
                 }
                 for header in read::list(handler, "httpGet.httpHeaders") {
                     let name = read::text(header, "name");
-                    invalid_each(&format!("{path}.httpGet.httpHeaders"), name, names::http_header_errors(name), errors);
+                    invalid_each(
+                        Path(&format!("{path}.httpGet.httpHeaders")),
+                        name,
+                        names::http_header_errors(name),
+                        errors,
+                    );
                 }
             }
             "tcpSocket" | "grpc" => {
-                port(read::at(handler, &format!("{kind}.port")), &format!("{path}.{kind}.port"), errors);
+                port(read::at(handler, &format!("{kind}.port")), Path(&format!("{path}.{kind}.port")), errors);
             }
             "sleep" => {
                 let secs = read::number(handler, "sleep.seconds");
@@ -497,7 +531,7 @@ fn handler(handler: &Value, path: &str, kinds: &[&str], grace_secs: Option<i64>,
 }
 
 /// A port by number or name.
-pub(super) fn port(port: Option<&Value>, path: &str, errors: &mut Errors) {
+pub(super) fn port(port: Option<&Value>, path: Path<'_>, errors: &mut Errors) {
     match port {
         Some(Value::String(name)) => invalid_each(path, name.as_str(), names::port_name_errors(name), errors),
         Some(number) => {
@@ -513,11 +547,11 @@ fn is_standard(resource: &str) -> bool {
 }
 
 /// `resources` of a container: known names, limits not below requests.
-pub(super) fn resources(requirements: &Value, path: &str, errors: &mut Errors) {
+pub(super) fn resources(requirements: &Value, path: Path<'_>, errors: &mut Errors) {
     for list in ["limits", "requests"] {
         for (name, amount) in read::map(requirements, list).into_iter().flatten() {
-            let here = format!("{}.{list}", join("", path));
-            invalid_each(&here, name.as_str(), names::qualified_name_errors(name), errors);
+            let here = format!("{path}.{list}");
+            invalid_each(Path(&here), name.as_str(), names::qualified_name_errors(name), errors);
             if !name.contains('/') && !is_standard(name) {
                 errors.push(FieldError::invalid(
                     here.as_str(),

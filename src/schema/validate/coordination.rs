@@ -7,13 +7,14 @@ use serde_json::Value;
 use crate::read;
 use crate::validate::checks::{Errors, immutable, invalid_each, positive};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 const OLDEST: &str = "OldestEmulationVersion";
 
 /// Lease.
 pub(crate) fn lease(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
-    positive(spec, "spec", "leaseDurationSeconds", errors);
+    positive(spec, Path("spec"), "leaseDurationSeconds", errors);
     if let Some(n) = read::integer(spec, "leaseTransitions").filter(|n| *n < 0) {
         errors.push(FieldError::invalid("spec.leaseTransitions", n, "must be greater than or equal to 0"));
     }
@@ -29,13 +30,13 @@ pub(crate) fn lease(object: &Value, errors: &mut Errors) {
 /// One of Kubernetes's own, or a qualified name of somebody else's. The doubled name in the path is upstream's.
 fn strategy(text: &str, errors: &mut Errors) {
     if text.contains('/') {
-        invalid_each("spec.strategy.strategy", text, names::qualified_name_errors(text), errors);
+        invalid_each(Path("spec.strategy.strategy"), text, names::qualified_name_errors(text), errors);
     } else if text != OLDEST {
         errors.push(FieldError::not_supported("spec.strategy.strategy", text, &[OLDEST]));
     }
 }
 
-/// What a candidate may be called.
+/// The name of a candidate.
 pub(crate) fn candidate_name(text: &str, _: NameUse) -> Vec<String> {
     names::config_key_errors(text)
 }
@@ -49,7 +50,7 @@ pub(crate) fn candidate(object: &Value, errors: &mut Errors) {
     }
     let mut version = |field: &str| {
         let text = read::some_text(spec, field)?;
-        let version = Semver::read(text, false);
+        let version = Semver::read(text).ok();
         if version.is_none() {
             errors.push(FieldError::invalid(format!("spec.{field}"), text, "must be a valid semantic version"));
         }
@@ -104,7 +105,7 @@ pub(crate) fn migration(object: &Value, errors: &mut Errors) {
     joined("group", group, names::dns_subdomain_errors(group));
 }
 
-/// What is migrated is said once.
+/// The resource that is migrated is said once.
 pub(crate) fn migration_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "spec", errors);
 }

@@ -11,6 +11,7 @@ use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::error::FieldError;
 use crate::validate::matching;
+use crate::validate::path::Path;
 
 const APPROVED: &str = "api-approved.kubernetes.io";
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
@@ -50,7 +51,7 @@ pub(crate) fn create(object: &Value, errors: &mut Errors) {
     if group.is_empty() {
         errors.push(FieldError::required("spec.group", ""));
     } else {
-        invalid_each("spec.group", group, names::dns_subdomain_errors(group), errors);
+        invalid_each(Path("spec.group"), group, names::dns_subdomain_errors(group), errors);
         if group.split('.').count() < 2 {
             errors.push(FieldError::invalid("spec.group", group, "should be a domain with at least one dot"));
         }
@@ -71,7 +72,7 @@ pub(crate) fn create(object: &Value, errors: &mut Errors) {
     conversion(object, errors);
 }
 
-/// What may not change once the names are taken.
+/// Fields that may not change once the names are taken.
 pub(crate) fn update(new: &Value, old: &Value, errors: &mut Errors) {
     if read::condition_is_true(old, "Established") {
         for path in ["spec.scope", "spec.names.kind"] {
@@ -129,7 +130,8 @@ fn approved(object: &Value, group: &str, errors: &mut Errors) {
         Some(said) if said.starts_with("unapproved") || said.contains("://") => {}
         Some(said) => {
             let why = format!(
-                "protected groups must have approval annotation {APPROVED:?} with either a URL or a reason starting with \"unapproved\", {see}"
+                "protected groups must have approval annotation {APPROVED:?} with either a URL or a reason starting \
+                with \"unapproved\", {see}"
             );
             errors.push(FieldError::invalid(path, said, why));
         }
@@ -153,7 +155,7 @@ fn versions(object: &Value, errors: &mut Errors) {
     for (idx, version) in versions.iter().enumerate() {
         let path = format!("spec.versions[{idx}]");
         let name = read::text(version, "name");
-        invalid_each(&format!("{path}.name"), name, names::dns_1035_label_errors(name), errors);
+        invalid_each(Path(&format!("{path}.name")), name, names::dns_1035_label_errors(name), errors);
         if !seen.insert(name) {
             errors.push(FieldError::invalid("spec.versions", versions.to_vec(), "must contain unique version names"));
         }
@@ -170,9 +172,9 @@ fn versions(object: &Value, errors: &mut Errors) {
                 errors.extend(crate::custom::rules::problems(schema, &place));
             }
         }
-        columns(version, &path, errors);
-        scale(version, &path, errors);
-        selectable(version, &path, errors);
+        columns(version, Path(&path), errors);
+        scale(version, Path(&path), errors);
+        selectable(version, Path(&path), errors);
         if version.get("deprecationWarning").is_some() && !read::flag(version, "deprecated") {
             errors.push(FieldError::invalid(
                 format!("{path}.deprecationWarning"),
@@ -183,7 +185,7 @@ fn versions(object: &Value, errors: &mut Errors) {
     }
 }
 
-fn columns(version: &Value, path: &str, errors: &mut Errors) {
+fn columns(version: &Value, path: Path<'_>, errors: &mut Errors) {
     for (idx, column) in read::list(version, "additionalPrinterColumns").iter().enumerate() {
         let path = format!("{path}.additionalPrinterColumns[{idx}]");
         for field in ["name", "type", "jsonPath"] {
@@ -205,7 +207,7 @@ fn columns(version: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn scale(version: &Value, path: &str, errors: &mut Errors) {
+fn scale(version: &Value, path: Path<'_>, errors: &mut Errors) {
     let Some(scale) = read::at(version, "subresources.scale") else { return };
     for (field, roots, required) in [
         ("specReplicasPath", &[".spec."][..], true),
@@ -230,7 +232,7 @@ fn scale(version: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn selectable(version: &Value, path: &str, errors: &mut Errors) {
+fn selectable(version: &Value, path: Path<'_>, errors: &mut Errors) {
     let fields = read::list(version, "selectableFields");
     if fields.len() > SELECTABLE_FIELDS_MAX {
         errors.push(FieldError::too_many(format!("{path}.selectableFields"), fields.len(), SELECTABLE_FIELDS_MAX));
@@ -261,7 +263,8 @@ fn selectable(version: &Value, path: &str, errors: &mut Errors) {
             _ => errors.push(FieldError::invalid(
                 at,
                 text,
-                "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.",
+                "must point to a field of type string, boolean or integer. Enum string fields and strings with formats \
+                are allowed.",
             )),
         }
     }
@@ -286,12 +289,12 @@ fn accepted_names(object: &Value, errors: &mut Errors) {
                 ));
             }
         } else {
-            invalid_each(&path, text, names::dns_1035_label_errors(text), errors);
+            invalid_each(Path(&path), text, names::dns_1035_label_errors(text), errors);
         }
     }
     for (field, what) in [("shortNames", "spec.names.shortNames"), ("categories", "spec.names.categories")] {
         for (idx, text) in read::texts(object, what).into_iter().enumerate() {
-            invalid_each(&format!("spec.names.{field}[{idx}]"), text, names::dns_1035_label_errors(text), errors);
+            invalid_each(Path(&format!("spec.names.{field}[{idx}]")), text, names::dns_1035_label_errors(text), errors);
         }
     }
     let (kind, list) = (read::text(object, "spec.names.kind"), read::text(object, "spec.names.listKind"));
@@ -330,7 +333,7 @@ fn conversion(object: &Value, errors: &mut Errors) {
                     why,
                 ));
             }
-            matching::client_config(&webhook["clientConfig"], &format!("{path}.webhook.clientConfig"), errors);
+            matching::client_config(&webhook["clientConfig"], Path(&format!("{path}.webhook.clientConfig")), errors);
         }
         other => errors.push(FieldError::not_supported(format!("{path}.strategy"), other, &["None", "Webhook"])),
     }

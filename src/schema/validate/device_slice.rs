@@ -11,6 +11,7 @@ use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::devices::{items, label_name, qualified, taint, unique};
 use crate::validate::drivers::driver_name;
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 use crate::validate::pod;
 
 const DEVICES_MAX: usize = 128;
@@ -27,7 +28,7 @@ const CONDITIONS_MAX: usize = 4;
 const LISTS: [&str; 4] = ["bools", "ints", "strings", "versions"];
 
 /// Subdomains between slashes.
-pub(super) fn pool_name(name: &str, path: &str, errors: &mut Errors) {
+pub(super) fn pool_name(name: &str, path: Path<'_>, errors: &mut Errors) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
         return;
@@ -41,8 +42,8 @@ pub(super) fn pool_name(name: &str, path: &str, errors: &mut Errors) {
 }
 
 pub(super) fn slice(spec: &Value, errors: &mut Errors) {
-    driver_name(read::text(spec, "driver"), "spec.driver", errors);
-    pool_name(read::text(spec, "pool.name"), "spec.pool.name", errors);
+    driver_name(read::text(spec, "driver"), Path("spec.driver"), errors);
+    pool_name(read::text(spec, "pool.name"), Path("spec.pool.name"), errors);
     let count = read::number(spec, "pool.resourceSliceCount");
     if count <= 0 {
         errors.push(FieldError::invalid("spec.pool.resourceSliceCount", count, "must be greater than zero"));
@@ -50,7 +51,7 @@ pub(super) fn slice(spec: &Value, errors: &mut Errors) {
     if let Some(n) = read::integer(spec, "pool.generation").filter(|n| *n < 0) {
         errors.push(FieldError::invalid("spec.pool.generation", n, "must be greater than or equal to zero"));
     }
-    let mut set = places(spec, "spec", "must be either unset or set to a non-empty string", errors);
+    let mut set = places(spec, Path("spec"), "must be either unset or set to a non-empty string", errors);
     if let Some(selector) = read::at(spec, "nodeSelector")
         && read::list(selector, "nodeSelectorTerms").len() != 1
     {
@@ -61,8 +62,9 @@ pub(super) fn slice(spec: &Value, errors: &mut Errors) {
             "must have exactly one node selector term",
         ));
     }
-    let each = flag(spec, "perDeviceNodeSelection", "spec", errors);
-    if each {
+    let nodes =
+        if flag(spec, "perDeviceNodeSelection", Path("spec"), errors) { Nodes::OfDevice } else { Nodes::OfSlice };
+    if nodes == Nodes::OfDevice {
         set.push("`perDeviceNodeSelection`");
     }
     let one_of = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
@@ -78,14 +80,14 @@ pub(super) fn slice(spec: &Value, errors: &mut Errors) {
         errors.push(FieldError::invalid("spec", "", "only one of `sharedCounters` or `devices` is allowed"));
     }
     let more = read::list(spec, "devices").iter().any(has_more);
-    let devices = items(spec, "devices", "spec", if more { DEVICES_WITH_MORE_MAX } else { DEVICES_MAX }, errors);
+    let devices = items(spec, "devices", Path("spec"), if more { DEVICES_WITH_MORE_MAX } else { DEVICES_MAX }, errors);
     for (path, one) in &devices {
-        device(one, path, each, errors);
+        device(one, Path(path), nodes, errors);
     }
     unique(&devices, |d| read::text(d, "name"), errors);
-    let sets = items(spec, "sharedCounters", "spec", COUNTER_SETS_MAX, errors);
+    let sets = items(spec, "sharedCounters", Path("spec"), COUNTER_SETS_MAX, errors);
     for (path, one) in &sets {
-        counters(one, "name", path, errors);
+        counters(one, "name", Path(path), errors);
     }
     unique(&sets, |s| read::text(s, "name"), errors);
 }
@@ -98,19 +100,19 @@ fn has_more(device: &Value) -> bool {
 }
 
 /// Which of the three ways to name nodes are used.
-fn places(of: &Value, path: &str, empty: &str, errors: &mut Errors) -> Vec<&'static str> {
+fn places(of: &Value, path: Path<'_>, empty: &str, errors: &mut Errors) -> Vec<&'static str> {
     let mut set = Vec::new();
     match read::at(of, "nodeName").and_then(Value::as_str) {
         None => {}
         Some("") => errors.push(FieldError::invalid(format!("{path}.nodeName"), "", empty)),
         Some(name) => {
             set.push("`nodeName`");
-            invalid_each(&format!("{path}.nodeName"), name, names::dns_subdomain_errors(name), errors);
+            invalid_each(Path(&format!("{path}.nodeName")), name, names::dns_subdomain_errors(name), errors);
         }
     }
     if let Some(selector) = read::at(of, "nodeSelector") {
         set.push("`nodeSelector`");
-        pod::node_selector(selector, &format!("{path}.nodeSelector"), errors);
+        pod::node_selector(selector, Path(&format!("{path}.nodeSelector")), errors);
     }
     if flag(of, "allNodes", path, errors) {
         set.push("`allNodes`");
@@ -119,7 +121,7 @@ fn places(of: &Value, path: &str, empty: &str, errors: &mut Errors) -> Vec<&'sta
 }
 
 /// A flag that is never false.
-fn flag(of: &Value, field: &str, path: &str, errors: &mut Errors) -> bool {
+fn flag(of: &Value, field: &str, path: Path<'_>, errors: &mut Errors) -> bool {
     let said = read::at(of, field).and_then(Value::as_bool);
     if said == Some(false) {
         errors.push(FieldError::invalid(format!("{path}.{field}"), false, "must be either unset or set to true"));
@@ -127,21 +129,28 @@ fn flag(of: &Value, field: &str, path: &str, errors: &mut Errors) -> bool {
     said == Some(true)
 }
 
-fn counters(of: &Value, name: &str, path: &str, errors: &mut Errors) {
+fn counters(of: &Value, name: &str, path: Path<'_>, errors: &mut Errors) {
     match read::text(of, name) {
         "" => errors.push(FieldError::required(format!("{path}.{name}"), "")),
-        text => label_name(text, &format!("{path}.{name}"), errors),
+        text => label_name(text, Path(&format!("{path}.{name}")), errors),
     }
     let path = format!("{path}.counters");
     match read::map(of, "counters").filter(|m| !m.is_empty()) {
         None => errors.push(FieldError::required(path, "")),
         Some(map) if map.len() > COUNTERS_MAX => errors.push(FieldError::too_many(path, map.len(), COUNTERS_MAX)),
-        Some(map) => map.keys().for_each(|key| label_name(key, &path, errors)),
+        Some(map) => map.keys().for_each(|key| label_name(key, Path(&path), errors)),
     }
 }
 
-fn device(one: &Value, path: &str, each_has_nodes: bool, errors: &mut Errors) {
-    label_name(read::text(one, "name"), &format!("{path}.name"), errors);
+/// Which of the two says on which nodes a device is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Nodes {
+    OfSlice,
+    OfDevice,
+}
+
+fn device(one: &Value, path: Path<'_>, nodes: Nodes, errors: &mut Errors) {
+    label_name(read::text(one, "name"), Path(&format!("{path}.name")), errors);
     let empty = serde_json::Map::new();
     let (attributes, capacity) =
         (read::map(one, "attributes").unwrap_or(&empty), read::map(one, "capacity").unwrap_or(&empty));
@@ -160,41 +169,43 @@ fn device(one: &Value, path: &str, each_has_nodes: bool, errors: &mut Errors) {
         ));
     }
     for (name, value) in attributes {
-        qualified(name, &format!("{path}.attributes"), errors);
-        attribute(value, &format!("{path}.attributes[{name}]"), errors);
+        qualified(name, Path(&format!("{path}.attributes")), errors);
+        attribute(value, Path(&format!("{path}.attributes[{name}]")), errors);
     }
     let shared = read::flag(one, "allowMultipleAllocations");
     for (name, value) in capacity {
-        qualified(name, &format!("{path}.capacity"), errors);
+        qualified(name, Path(&format!("{path}.capacity")), errors);
         let here = format!("{path}.capacity[{name}].requestPolicy");
         match read::at(value, "requestPolicy") {
             Some(_) if !shared => errors.push(FieldError::forbidden(here, "allowMultipleAllocations must be true")),
-            Some(policy) => request_policy(value, policy, &here, errors),
+            Some(policy) => request_policy(value, policy, Path(&here), errors),
             None => {}
         }
     }
     for (path, one) in items(one, "taints", path, TAINTS_MAX, errors) {
-        taint(one, &path, errors);
+        taint(one, Path(&path), errors);
     }
     let consumed = items(one, "consumesCounters", path, CONSUMED_SETS_MAX, errors);
     for (path, set) in &consumed {
-        counters(set, "counterSet", path, errors);
+        counters(set, "counterSet", Path(path), errors);
     }
     unique(&consumed, |c| read::text(c, "counterSet"), errors);
-    device_nodes(one, path, each_has_nodes, errors);
+    device_nodes(one, path, nodes, errors);
     binding_conditions(one, path, errors);
 }
 
-fn device_nodes(one: &Value, path: &str, each_has_nodes: bool, errors: &mut Errors) {
-    if !each_has_nodes {
+fn device_nodes(one: &Value, path: Path<'_>, nodes: Nodes, errors: &mut Errors) {
+    if nodes == Nodes::OfSlice {
         if ["nodeName", "nodeSelector", "allNodes"].iter().any(|f| read::at(one, f).is_some()) {
-            let why = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+            let why = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to \
+                true in the ResourceSlice spec";
             errors.push(FieldError::invalid(path, Value::Null, why));
         }
         return;
     }
     let set = places(one, path, "must not be empty", errors);
-    let why = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+    let why = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is \
+        set to true in the ResourceSlice spec";
     match set.len() {
         0 => errors.push(FieldError::required(path, why)),
         1 => {}
@@ -202,12 +213,12 @@ fn device_nodes(one: &Value, path: &str, each_has_nodes: bool, errors: &mut Erro
     }
 }
 
-fn attribute(of: &Value, path: &str, errors: &mut Errors) {
+fn attribute(of: &Value, path: Path<'_>, errors: &mut Errors) {
     let mut n = ["bool", "int"].iter().filter(|f| read::at(of, f).is_some()).count();
     for field in ["string", "version"] {
         if let Some(text) = read::at(of, field).and_then(Value::as_str) {
             n += 1;
-            attribute_text(text, field == "version", &format!("{path}.{field}"), errors);
+            attribute_text(text, Form::of(field), Path(&format!("{path}.{field}")), errors);
         }
     }
     for field in LISTS {
@@ -217,7 +228,7 @@ fn attribute(of: &Value, path: &str, errors: &mut Errors) {
             errors.push(FieldError::invalid(format!("{path}.{field}"), list.clone(), "must not be empty if specified"));
         }
         for (idx, text) in list.iter().enumerate().filter_map(|(idx, v)| Some((idx, v.as_str()?))) {
-            attribute_text(text, field == "versions", &format!("{path}.{field}[{idx}]"), errors);
+            attribute_text(text, Form::of(field), Path(&format!("{path}.{field}[{idx}]")), errors);
         }
     }
     if n != 1 {
@@ -226,8 +237,21 @@ fn attribute(of: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn attribute_text(text: &str, version: bool, path: &str, errors: &mut Errors) {
-    if version && !is_version(text) {
+/// The form of an attribute's text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Any,
+    Version,
+}
+
+impl Form {
+    fn of(field: &str) -> Form {
+        if matches!(field, "version" | "versions") { Form::Version } else { Form::Any }
+    }
+}
+
+fn attribute_text(text: &str, form: Form, path: Path<'_>, errors: &mut Errors) {
+    if form == Form::Version && !is_version(text) {
         errors.push(FieldError::invalid(path, text, "must be a string compatible with semver.org spec 2.0.0"));
     }
     if text.len() > ATTRIBUTE_BYTES_MAX {
@@ -252,7 +276,7 @@ fn is_version(text: &str) -> bool {
 }
 
 /// How much of a shared capacity one request takes.
-fn request_policy(capacity: &Value, policy: &Value, path: &str, errors: &mut Errors) {
+fn request_policy(capacity: &Value, policy: &Value, path: Path<'_>, errors: &mut Errors) {
     let quantity = |of: &Value, field: &str| of.get(field).and_then(|v| Quantity::from_value(v).ok());
     let (values, range) = (read::list(policy, "validValues"), read::at(policy, "validRange"));
     if !values.is_empty() && range.is_some() {
@@ -319,13 +343,13 @@ fn request_policy(capacity: &Value, policy: &Value, path: &str, errors: &mut Err
 }
 
 /// Conditions that a binding waits for: both sorts or none, and no name in both.
-pub(super) fn binding_conditions(of: &Value, path: &str, errors: &mut Errors) {
+pub(super) fn binding_conditions(of: &Value, path: Path<'_>, errors: &mut Errors) {
     let fields = ["bindingConditions", "bindingFailureConditions"];
     for field in fields {
         let list = items(of, field, path, CONDITIONS_MAX, errors);
         for (path, name) in &list {
             let name = name.as_str().unwrap_or_default();
-            invalid_each(path, name, names::qualified_name_errors(name), errors);
+            invalid_each(Path(path), name, names::qualified_name_errors(name), errors);
         }
         unique(&list, |name| name.as_str().unwrap_or_default(), errors);
     }
@@ -357,7 +381,8 @@ mod tests {
     fn a_slice_lists_devices_of_one_pool() {
         let device = json!({"name": "gpu-0", "attributes": {"model": {"string": "x"}, "d.io/v": {"version": "1.2.3"}},
             "capacity": {"memory": {"value": "1Gi"}}});
-        let mut spec = json!({"driver": "d.io", "nodeName": "n", "pool": {"name": "n", "resourceSliceCount": 1, "generation": 1},
+        let mut spec = json!({"driver": "d.io", "nodeName": "n",
+            "pool": {"name": "n", "resourceSliceCount": 1, "generation": 1},
             "devices": [device]});
         assert_eq!(wrong(spec.clone()), Vec::<String>::new());
         spec["allNodes"] = json!(true);
@@ -370,10 +395,12 @@ mod tests {
         let starts = [
             "spec.pool.resourceSliceCount: Invalid value: 0: must be greater than zero",
             "spec: Invalid value: \"{`nodeName`, `allNodes`}\": exactly one of",
-            "spec.devices[0].attributes[d.io/v].version: Invalid value: \"01.2\": must be a string compatible with semver.org spec 2.0.0",
+            "spec.devices[0].attributes[d.io/v].version: Invalid value: \"01.2\": must be a string compatible with \
+            semver.org spec 2.0.0",
             "spec.devices[0].attributes[model]: Invalid value: {",
             "spec.devices[0].capacity[memory].requestPolicy: Forbidden: allowMultipleAllocations must be true",
-            "spec.devices[0].bindingFailureConditions: Invalid value: null: bindingFailureConditions are required to use bindingConditions",
+            "spec.devices[0].bindingFailureConditions: Invalid value: null: bindingFailureConditions are required to \
+            use bindingConditions",
         ];
         assert_eq!(said.len(), starts.len(), "{said:#?}");
         for (said, start) in said.iter().zip(starts) {
@@ -395,7 +422,7 @@ mod tests {
     fn a_policy_fits_its_capacity() {
         let said = |policy: Value| {
             let mut errors = Vec::new();
-            request_policy(&json!({"value": "4"}), &policy, "p", &mut errors);
+            request_policy(&json!({"value": "4"}), &policy, Path("p"), &mut errors);
             errors.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert!(said(json!({"default": "1", "validValues": ["1", "2"]})).is_empty());

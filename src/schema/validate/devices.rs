@@ -13,6 +13,7 @@ use crate::validate::checks::{Errors, IMMUTABLE, invalid_each};
 use crate::validate::device_slice;
 use crate::validate::drivers::driver_name;
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 use crate::validate::pod;
 
 const REQUESTS_MAX: usize = 32;
@@ -31,7 +32,7 @@ const REFERENCE: &str =
 pub(super) fn items<'v>(
     of: &'v Value,
     field: &str,
-    path: &str,
+    path: Path<'_>,
     max: usize,
     errors: &mut Errors,
 ) -> Vec<(String, &'v Value)> {
@@ -61,7 +62,7 @@ fn name_of(item: &Value) -> &str {
     read::text(item, "name")
 }
 
-pub(super) fn label_name(name: &str, path: &str, errors: &mut Errors) {
+pub(super) fn label_name(name: &str, path: Path<'_>, errors: &mut Errors) {
     invalid_each(path, name, names::dns_label_errors(name), errors);
 }
 
@@ -73,7 +74,7 @@ fn request_names(devices: &Value) -> Names<'_> {
     read::list(devices, "requests").iter().map(|r| (name_of(r), alternatives(r))).collect()
 }
 
-fn reference(name: &str, known: &Names<'_>, path: &str, errors: &mut Errors) {
+fn reference(name: &str, known: &Names<'_>, path: Path<'_>, errors: &mut Errors) {
     let parts: Vec<&str> = name.split('/').collect();
     let found = match parts.as_slice() {
         [one] => known.contains_key(one),
@@ -91,17 +92,17 @@ fn reference(name: &str, known: &Names<'_>, path: &str, errors: &mut Errors) {
     }
 }
 
-fn references(of: &Value, known: &Names<'_>, path: &str, errors: &mut Errors) {
+fn references(of: &Value, known: &Names<'_>, path: Path<'_>, errors: &mut Errors) {
     let list = items(of, "requests", path, REQUESTS_MAX, errors);
     for (path, name) in &list {
-        reference(itself(name), known, path, errors);
+        reference(itself(name), known, Path(path), errors);
     }
     unique(&list, itself, errors);
 }
 
 /// ResourceClaim.
 pub(crate) fn claim(object: &Value, errors: &mut Errors) {
-    claim_spec(&object["spec"], "spec", errors);
+    claim_spec(&object["spec"], Path("spec"), errors);
 }
 
 /// ResourceClaimTemplate.
@@ -114,10 +115,10 @@ pub(crate) fn template(object: &Value, errors: &mut Errors) {
             errors.push(error);
         }
     }
-    claim_spec(&object["spec"]["spec"], "spec.spec", errors);
+    claim_spec(&object["spec"]["spec"], Path("spec.spec"), errors);
 }
 
-/// What is claimed stays.
+/// The spec of a claim stays.
 pub(crate) fn spec_update(new: &Value, old: &Value, errors: &mut Errors) {
     if new["spec"] != old["spec"] {
         // Nothing else about it can be mended.
@@ -126,33 +127,34 @@ pub(crate) fn spec_update(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-fn claim_spec(spec: &Value, path: &str, errors: &mut Errors) {
+fn claim_spec(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     let (devices, path) = (&spec["devices"], format!("{path}.devices"));
     let known = request_names(devices);
-    let requests = items(devices, "requests", &path, REQUESTS_MAX, errors);
+    let requests = items(devices, "requests", Path(&path), REQUESTS_MAX, errors);
     for (path, one) in &requests {
-        request(one, path, errors);
+        request(one, Path(path), errors);
     }
     unique(&requests, name_of, errors);
-    for (path, constraint) in items(devices, "constraints", &path, CONSTRAINTS_MAX, errors) {
-        references(constraint, &known, &path, errors);
+    for (path, constraint) in items(devices, "constraints", Path(&path), CONSTRAINTS_MAX, errors) {
+        references(constraint, &known, Path(&path), errors);
         match (read::some_text(constraint, "matchAttribute"), read::some_text(constraint, "distinctAttribute")) {
-            (Some(name), _) => full_name(name, &format!("{path}.matchAttribute"), errors),
-            (None, Some(name)) => full_name(name, &format!("{path}.distinctAttribute"), errors),
+            (Some(name), _) => full_name(name, Path(&format!("{path}.matchAttribute")), errors),
+            (None, Some(name)) => full_name(name, Path(&format!("{path}.distinctAttribute")), errors),
             (None, None) => {
-                let why = "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields are set";
+                let why = "exactly one of \"matchAttribute\" or \"distinctAttribute\" is required, but multiple fields \
+                    are set";
                 errors.push(FieldError::required(path, why));
             }
         }
     }
-    for (path, one) in items(devices, "config", &path, CONFIGS_MAX, errors) {
-        references(one, &known, &path, errors);
-        configuration(one, &path, errors);
+    for (path, one) in items(devices, "config", Path(&path), CONFIGS_MAX, errors) {
+        references(one, &known, Path(&path), errors);
+        configuration(one, Path(&path), errors);
     }
 }
 
-fn request(one: &Value, path: &str, errors: &mut Errors) {
-    label_name(name_of(one), &format!("{path}.name"), errors);
+fn request(one: &Value, path: Path<'_>, errors: &mut Errors) {
+    label_name(name_of(one), Path(&format!("{path}.name")), errors);
     let exactly = read::at(one, "exactly");
     match (exactly, read::list(one, "firstAvailable").is_empty()) {
         (None, true) => {
@@ -162,12 +164,12 @@ fn request(one: &Value, path: &str, errors: &mut Errors) {
             let why = "exactly one of `exactly` or `firstAvailable` is required, but multiple fields are set";
             errors.push(FieldError::invalid(path, Value::Null, why));
         }
-        (Some(exactly), true) => wanted(exactly, &format!("{path}.exactly"), errors),
+        (Some(exactly), true) => wanted(exactly, Path(&format!("{path}.exactly")), errors),
         (None, false) => {
             let subs = items(one, "firstAvailable", path, ALTERNATIVES_MAX, errors);
             for (path, sub) in &subs {
-                label_name(name_of(sub), &format!("{path}.name"), errors);
-                wanted(sub, path, errors);
+                label_name(name_of(sub), Path(&format!("{path}.name")), errors);
+                wanted(sub, Path(path), errors);
             }
             unique(&subs, name_of, errors);
         }
@@ -175,10 +177,12 @@ fn request(one: &Value, path: &str, errors: &mut Errors) {
 }
 
 /// The class, selectors and number of a request.
-fn wanted(of: &Value, path: &str, errors: &mut Errors) {
+fn wanted(of: &Value, path: Path<'_>, errors: &mut Errors) {
     match read::text(of, "deviceClassName") {
         "" => errors.push(FieldError::required(format!("{path}.deviceClassName"), "")),
-        class => invalid_each(&format!("{path}.deviceClassName"), class, names::dns_subdomain_errors(class), errors),
+        class => {
+            invalid_each(Path(&format!("{path}.deviceClassName")), class, names::dns_subdomain_errors(class), errors)
+        }
     }
     selectors(of, path, errors);
     let count = read::number(of, "count");
@@ -199,11 +203,11 @@ fn wanted(of: &Value, path: &str, errors: &mut Errors) {
         }
     }
     for (idx, one) in read::list(of, "tolerations").iter().enumerate() {
-        toleration(one, &format!("{path}.tolerations[{idx}]"), errors);
+        toleration(one, Path(&format!("{path}.tolerations[{idx}]")), errors);
     }
 }
 
-fn selectors(of: &Value, path: &str, errors: &mut Errors) {
+fn selectors(of: &Value, path: Path<'_>, errors: &mut Errors) {
     for (path, selector) in items(of, "selectors", path, SELECTORS_MAX, errors) {
         let Some(cel) = read::at(selector, "cel") else {
             errors.push(FieldError::required(format!("{path}.cel"), ""));
@@ -221,9 +225,9 @@ fn selectors(of: &Value, path: &str, errors: &mut Errors) {
 
 const EFFECTS: [&str; 3] = ["NoExecute", "NoSchedule", "None"];
 
-fn toleration(one: &Value, path: &str, errors: &mut Errors) {
+fn toleration(one: &Value, path: Path<'_>, errors: &mut Errors) {
     if let Some(key) = read::some_text(one, "key") {
-        invalid_each(&format!("{path}.key"), key, names::qualified_name_errors(key), errors);
+        invalid_each(Path(&format!("{path}.key")), key, names::qualified_name_errors(key), errors);
     }
     let value = read::text(one, "value");
     match read::text(one, "operator") {
@@ -231,7 +235,7 @@ fn toleration(one: &Value, path: &str, errors: &mut Errors) {
             errors.push(FieldError::invalid(format!("{path}.value"), value, "must be empty for operator `Exists`"));
         }
         "Exists" => {}
-        "Equal" => invalid_each(&format!("{path}.value"), value, names::label_value_errors(value), errors),
+        "Equal" => invalid_each(Path(&format!("{path}.value")), value, names::label_value_errors(value), errors),
         "" => errors.push(FieldError::required(format!("{path}.operator"), "")),
         other => errors.push(FieldError::not_supported(format!("{path}.operator"), other, &["Equal", "Exists"])),
     }
@@ -241,10 +245,10 @@ fn toleration(one: &Value, path: &str, errors: &mut Errors) {
 }
 
 /// A taint of a device.
-pub(super) fn taint(one: &Value, path: &str, errors: &mut Errors) {
+pub(super) fn taint(one: &Value, path: Path<'_>, errors: &mut Errors) {
     let (key, value) = (read::text(one, "key"), read::text(one, "value"));
-    invalid_each(&format!("{path}.key"), key, names::qualified_name_errors(key), errors);
-    invalid_each(&format!("{path}.value"), value, names::label_value_errors(value), errors);
+    invalid_each(Path(&format!("{path}.key")), key, names::qualified_name_errors(key), errors);
+    invalid_each(Path(&format!("{path}.value")), value, names::label_value_errors(value), errors);
     match read::text(one, "effect") {
         "" => errors.push(FieldError::required(format!("{path}.effect"), "")),
         effect if !EFFECTS.contains(&effect) => {
@@ -254,12 +258,12 @@ pub(super) fn taint(one: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn configuration(of: &Value, path: &str, errors: &mut Errors) {
+fn configuration(of: &Value, path: Path<'_>, errors: &mut Errors) {
     let Some(opaque) = read::at(of, "opaque") else {
         errors.push(FieldError::required(format!("{path}.opaque"), ""));
         return;
     };
-    driver_name(read::text(opaque, "driver"), &format!("{path}.opaque.driver"), errors);
+    driver_name(read::text(opaque, "driver"), Path(&format!("{path}.opaque.driver")), errors);
     let path = format!("{path}.opaque.parameters");
     match read::at(opaque, "parameters") {
         None => errors.push(FieldError::required(path, "")),
@@ -272,7 +276,7 @@ fn configuration(of: &Value, path: &str, errors: &mut Errors) {
 }
 
 /// `domain/name`, of which the domain may be missing.
-pub(super) fn qualified(name: &str, path: &str, errors: &mut Errors) {
+pub(super) fn qualified(name: &str, path: Path<'_>, errors: &mut Errors) {
     match name.split('/').collect::<Vec<_>>().as_slice() {
         [id] => identifier(id, path, errors),
         [domain, id] => {
@@ -290,7 +294,7 @@ pub(super) fn qualified(name: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-fn full_name(name: &str, path: &str, errors: &mut Errors) {
+fn full_name(name: &str, path: Path<'_>, errors: &mut Errors) {
     qualified(name, path, errors);
     if !name.contains('/') {
         errors.push(FieldError::invalid(
@@ -303,14 +307,15 @@ fn full_name(name: &str, path: &str, errors: &mut Errors) {
 
 const IDENTIFIER_MAX: usize = 32;
 
-fn identifier(id: &str, path: &str, errors: &mut Errors) {
+fn identifier(id: &str, path: Path<'_>, errors: &mut Errors) {
     if id.len() > IDENTIFIER_MAX {
         errors.push(FieldError::too_long(path, IDENTIFIER_MAX));
     }
     let first = id.bytes().next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_');
     if !first || !id.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
-        let why = "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric characters or '_' \
-                   (e.g. 'my_name',  or 'MY_NAME',  or 'MyName', regex used for validation is '[A-Za-z_][A-Za-z0-9_]*')";
+        let why = "a valid C identifier must start with alphabetic character or '_', followed by a string of \
+            alphanumeric characters or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName', regex used for validation \
+            is '[A-Za-z_][A-Za-z0-9_]*')";
         errors.push(FieldError::invalid(path, id, why));
     }
 }
@@ -318,9 +323,9 @@ fn identifier(id: &str, path: &str, errors: &mut Errors) {
 /// DeviceClass.
 pub(crate) fn class(object: &Value, errors: &mut Errors) {
     let spec = &object["spec"];
-    selectors(spec, "spec", errors);
-    for (path, one) in items(spec, "config", "spec", CONFIGS_MAX, errors) {
-        configuration(one, &path, errors);
+    selectors(spec, Path("spec"), errors);
+    for (path, one) in items(spec, "config", Path("spec"), CONFIGS_MAX, errors) {
+        configuration(one, Path(&path), errors);
     }
     if let Some(name) = read::at(spec, "extendedResourceName").and_then(Value::as_str) {
         let own = name
@@ -341,16 +346,16 @@ pub(crate) fn taint_rule(object: &Value, errors: &mut Errors) {
     let path = "spec.deviceSelector";
     if let Some(selector) = read::at(object, path) {
         if let Some(driver) = read::at(selector, "driver").and_then(Value::as_str) {
-            driver_name(driver, &format!("{path}.driver"), errors);
+            driver_name(driver, Path(&format!("{path}.driver")), errors);
         }
         if let Some(pool) = read::at(selector, "pool").and_then(Value::as_str) {
-            device_slice::pool_name(pool, &format!("{path}.pool"), errors);
+            device_slice::pool_name(pool, Path(&format!("{path}.pool")), errors);
         }
         if let Some(device) = read::at(selector, "device").and_then(Value::as_str) {
-            label_name(device, &format!("{path}.device"), errors);
+            label_name(device, Path(&format!("{path}.device")), errors);
         }
     }
-    taint(&object["spec"]["taint"], "spec.taint", errors);
+    taint(&object["spec"]["taint"], Path("spec.taint"), errors);
 }
 
 /// ResourceSlice.
@@ -368,7 +373,7 @@ pub(crate) fn slice_update(new: &Value, old: &Value, errors: &mut Errors) {
 /// The status of a claim: what was allocated, and for whom.
 pub(crate) fn claim_status(new: &Value, old: &Value, errors: &mut Errors) {
     let status = &new["status"];
-    let reserved = items(status, "reservedFor", "status", RESERVED_MAX, errors);
+    let reserved = items(status, "reservedFor", Path("status"), RESERVED_MAX, errors);
     for (path, one) in &reserved {
         for field in ["resource", "name", "uid"].into_iter().filter(|f| read::text(one, f).is_empty()) {
             errors.push(FieldError::required(format!("{path}.{field}"), ""));
@@ -396,14 +401,14 @@ pub(crate) fn claim_status(new: &Value, old: &Value, errors: &mut Errors) {
 
 fn allocation(of: &Value, known: &Names<'_>, errors: &mut Errors) {
     let path = "status.allocation";
-    for (path, result) in items(&of["devices"], "results", &format!("{path}.devices"), RESULTS_MAX, errors) {
-        reference(read::text(result, "request"), known, &format!("{path}.request"), errors);
-        driver_name(read::text(result, "driver"), &format!("{path}.driver"), errors);
-        device_slice::pool_name(read::text(result, "pool"), &format!("{path}.pool"), errors);
-        label_name(read::text(result, "device"), &format!("{path}.device"), errors);
-        device_slice::binding_conditions(result, &path, errors);
+    for (path, result) in items(&of["devices"], "results", Path(&format!("{path}.devices")), RESULTS_MAX, errors) {
+        reference(read::text(result, "request"), known, Path(&format!("{path}.request")), errors);
+        driver_name(read::text(result, "driver"), Path(&format!("{path}.driver")), errors);
+        device_slice::pool_name(read::text(result, "pool"), Path(&format!("{path}.pool")), errors);
+        label_name(read::text(result, "device"), Path(&format!("{path}.device")), errors);
+        device_slice::binding_conditions(result, Path(&path), errors);
     }
-    for (path, one) in items(&of["devices"], "config", &format!("{path}.devices"), 2 * CONFIGS_MAX, errors) {
+    for (path, one) in items(&of["devices"], "config", Path(&format!("{path}.devices")), 2 * CONFIGS_MAX, errors) {
         match read::text(one, "source") {
             "" => errors.push(FieldError::required(format!("{path}.source"), "")),
             "FromClaim" | "FromClass" => {}
@@ -411,11 +416,11 @@ fn allocation(of: &Value, known: &Names<'_>, errors: &mut Errors) {
                 errors.push(FieldError::not_supported(format!("{path}.source"), other, &["FromClaim", "FromClass"]))
             }
         }
-        references(one, known, &path, errors);
-        configuration(one, &path, errors);
+        references(one, known, Path(&path), errors);
+        configuration(one, Path(&path), errors);
     }
     if let Some(selector) = read::at(of, "nodeSelector") {
-        pod::node_selector(selector, &format!("{path}.nodeSelector"), errors);
+        pod::node_selector(selector, Path(&format!("{path}.nodeSelector")), errors);
     }
 }
 
@@ -430,7 +435,8 @@ mod tests {
         let exactly = json!({"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1});
         assert!(wrong(claim, json!({"devices": {"requests": [{"name": "a", "exactly": exactly}]}})).is_empty());
         let devices = json!({
-            "requests": [{"name": "a", "exactly": {"allocationMode": "All", "count": 2, "selectors": [{}, {"cel": {"expression": "a +"}}]}},
+            "requests": [{"name": "a", "exactly": {"allocationMode": "All", "count": 2,
+                "selectors": [{}, {"cel": {"expression": "a +"}}]}},
                 {"name": "a"}],
             "constraints": [{"requests": ["b"], "matchAttribute": "plain"}],
             "config": [{"opaque": {"driver": "d.io", "parameters": [1]}}]});
@@ -439,7 +445,8 @@ mod tests {
             "spec.devices.requests[0].exactly.deviceClassName: Required value",
             "spec.devices.requests[0].exactly.selectors[0].cel: Required value",
             "spec.devices.requests[0].exactly.selectors[1].cel.expression: Invalid value: \"a +\": compilation failed",
-            "spec.devices.requests[0].exactly.count: Invalid value: 2: must not be specified when allocationMode is 'All'",
+            "spec.devices.requests[0].exactly.count: Invalid value: 2: must not be specified when allocationMode is \
+            'All'",
             "spec.devices.requests[1]: Required value: exactly one of `exactly` or `firstAvailable` is required",
             "spec.devices.requests[1]: Duplicate value: \"a\"",
             "spec.devices.constraints[0].requests[0]: Invalid value: \"b\": must be the name of a request",

@@ -1,4 +1,4 @@
-//! What storage drivers say of themselves, and volumes on their way to nodes.
+//! Storage drivers, and volumes on their way to nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,9 @@ use model::quantity::Quantity;
 use serde_json::Value;
 
 use crate::read;
-use crate::validate::checks::{Errors, IMMUTABLE, NOT_NEGATIVE, immutable, invalid_each, join, label_selector};
+use crate::validate::checks::{Errors, IMMUTABLE, NOT_NEGATIVE, immutable, invalid_each, label_selector};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 use crate::validate::volume;
 
 const NODE_ID_MAX: usize = 256;
@@ -74,7 +75,7 @@ fn token_requests(requests: &[Value], errors: &mut Errors) {
     }
 }
 
-/// What of a CSIDriver stays.
+/// Fields of a CSIDriver that stay.
 pub(crate) fn driver_update(new: &Value, old: &Value, errors: &mut Errors) {
     for (field, shown) in [("attachRequired", "attachedRequired"), ("volumeLifecycleModes", "volumeLifecycleModes")] {
         let of = |object| read::at(object, &format!("spec.{field}")).cloned().unwrap_or(Value::Null);
@@ -85,7 +86,7 @@ pub(crate) fn driver_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 /// The name of a driver, which must be there.
-pub(super) fn driver_name(name: &str, path: &str, errors: &mut Errors) {
+pub(super) fn driver_name(name: &str, path: Path<'_>, errors: &mut Errors) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
     }
@@ -98,7 +99,7 @@ pub(crate) fn node(object: &Value, errors: &mut Errors) {
     for (idx, driver) in read::list(object, "spec.drivers").iter().enumerate() {
         let path = format!("spec.drivers[{idx}]");
         let (name, id) = (read::text(driver, "name"), read::text(driver, "nodeID"));
-        driver_name(name, &format!("{path}.name"), errors);
+        driver_name(name, Path(&format!("{path}.name")), errors);
         if id.is_empty() {
             errors.push(FieldError::required(format!("{path}.nodeID"), ""));
         }
@@ -123,7 +124,7 @@ pub(crate) fn node(object: &Value, errors: &mut Errors) {
             if !keys.insert(key) {
                 errors.push(FieldError::duplicate(path.as_str(), key));
             }
-            invalid_each(&path, key, names::qualified_name_errors(key), errors);
+            invalid_each(Path(&path), key, names::qualified_name_errors(key), errors);
         }
     }
 }
@@ -138,7 +139,7 @@ pub(crate) fn node_update(new: &Value, old: &Value, errors: &mut Errors) {
         driver
     };
     for before in read::list(old, "spec.drivers") {
-        let now = read::find(read::list(new, "spec.drivers"), "name", read::text(before, "name"));
+        let now = read::named(read::list(new, "spec.drivers"), read::text(before, "name"));
         if let Some(now) = now.filter(|now| fixed(now) != fixed(before)) {
             errors.push(FieldError::invalid("spec.drivers", fixed(now), IMMUTABLE));
         }
@@ -148,16 +149,16 @@ pub(crate) fn node_update(new: &Value, old: &Value, errors: &mut Errors) {
 /// CSIStorageCapacity.
 pub(crate) fn capacity(object: &Value, errors: &mut Errors) {
     if let Some(selector) = read::at(object, "nodeTopology") {
-        label_selector(selector, "nodeTopology", errors);
+        label_selector(selector, Path("nodeTopology"), errors);
     }
     let class = read::text(object, "storageClassName");
-    invalid_each("storageClassName", class, names::dns_subdomain_errors(class), errors);
+    invalid_each(Path("storageClassName"), class, names::dns_subdomain_errors(class), errors);
     if let Some(q) = object.get("capacity").and_then(|v| Quantity::from_value(v).ok()).filter(|q| q.sign() < 0) {
         errors.push(FieldError::invalid("capacity", q.to_string(), NOT_NEGATIVE));
     }
 }
 
-/// What a capacity is about stays.
+/// The place and class that a capacity is about stay.
 pub(crate) fn capacity_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "nodeTopology", errors);
     immutable(new, old, "storageClassName", errors);
@@ -166,7 +167,7 @@ pub(crate) fn capacity_update(new: &Value, old: &Value, errors: &mut Errors) {
 /// VolumeAttachment.
 pub(crate) fn attachment(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
-    driver_name(read::text(spec, "attacher"), "spec.attacher", errors);
+    driver_name(read::text(spec, "attacher"), Path("spec.attacher"), errors);
     let (name, inline) = (
         read::at(spec, "source.persistentVolumeName").and_then(Value::as_str),
         read::at(spec, "source.inlineVolumeSpec"),
@@ -193,10 +194,10 @@ pub(crate) fn attachment(object: &Value, errors: &mut Errors) {
         _ => {}
     }
     let node = read::text(spec, "nodeName");
-    invalid_each("spec.nodeName", node, names::dns_subdomain_errors(node), errors);
+    invalid_each(Path("spec.nodeName"), node, names::dns_subdomain_errors(node), errors);
     attachment_status(object, errors);
     if let Some(name) = name {
-        invalid_each("spec.source.persistentVolumeName", name, names::dns_subdomain_errors(name), errors);
+        invalid_each(Path("spec.source.persistentVolumeName"), name, names::dns_subdomain_errors(name), errors);
     }
 }
 
@@ -214,7 +215,7 @@ fn attachment_status(object: &Value, errors: &mut Errors) {
         }
         if let Some(code) = read::integer(error, "errorCode").filter(|code| *code < 0) {
             invalid_each(
-                &format!("status.{field}.errorCode"),
+                Path(&format!("status.{field}.errorCode")),
                 code,
                 names::range_errors(code, 0, i64::from(i32::MAX)),
                 errors,
@@ -246,15 +247,17 @@ pub(crate) fn attributes_class_update(new: &Value, old: &Value, errors: &mut Err
     }
 }
 
-/// Who makes volumes of a class: a qualified name in any case.
+/// The provisioner of a class: a qualified name in any case.
 pub(super) fn provisioner(object: &Value, field: &str, errors: &mut Errors) {
     match read::text(object, field) {
         "" => errors.push(FieldError::required(field, "")),
-        name => invalid_each(field, name.to_lowercase(), names::qualified_name_errors(&name.to_lowercase()), errors),
+        name => {
+            invalid_each(Path(field), name.to_lowercase(), names::qualified_name_errors(&name.to_lowercase()), errors)
+        }
     }
 }
 
-/// What a class passes on to its driver.
+/// The parameters that a class passes on to its driver.
 pub(super) fn parameters(object: &Value, errors: &mut Errors) {
     let Some(map) = read::map(object, "parameters") else { return };
     if map.len() > PARAMETERS_MAX {
@@ -280,7 +283,7 @@ pub(super) fn topologies(object: &Value, errors: &mut Errors) {
             let path = format!("{path}.matchLabelExpressions[{at}]");
             let (key, values) = (read::text(expression, "key"), read::texts(expression, "values"));
             if values.is_empty() {
-                errors.push(FieldError::required(join(&path, "values"), ""));
+                errors.push(FieldError::required(Path(&path).child("values"), ""));
             }
             let mut unique = BTreeSet::new();
             for (n, value) in values.into_iter().enumerate() {
@@ -288,7 +291,7 @@ pub(super) fn topologies(object: &Value, errors: &mut Errors) {
                     errors.push(FieldError::duplicate(format!("{path}.values[{n}]"), value));
                 }
             }
-            invalid_each(&format!("{path}.key"), key, names::qualified_name_errors(key), errors);
+            invalid_each(Path(&format!("{path}.key")), key, names::qualified_name_errors(key), errors);
             if terms.contains_key(key) {
                 errors.push(FieldError::duplicate(format!("{path}.key"), key));
             }
@@ -309,17 +312,22 @@ mod tests {
 
     #[test]
     fn a_driver_says_all_that_it_must() {
-        let spec = json!({"attachRequired": true, "podInfoOnMount": true, "storageCapacity": false, "seLinuxMount": false,
+        let spec = json!({"attachRequired": true, "podInfoOnMount": true, "storageCapacity": false,
+            "seLinuxMount": false,
             "fsGroupPolicy": "Some", "volumeLifecycleModes": ["Forever"], "nodeAllocatableUpdatePeriodSeconds": 5,
             "tokenRequests": [{"audience": "a", "expirationSeconds": 5}, {"audience": "a"}]});
         assert_eq!(
             wrong(driver, json!({"spec": spec})),
             [
-                "spec.fsGroupPolicy: Unsupported value: \"Some\": supported values: \"File\", \"None\", \"ReadWriteOnceWithFSType\"",
-                "spec.tokenRequests[0].expirationSeconds: Invalid value: 5: may not specify a duration less than 10 minutes",
+                "spec.fsGroupPolicy: Unsupported value: \"Some\": supported values: \"File\", \"None\", \
+                \"ReadWriteOnceWithFSType\"",
+                "spec.tokenRequests[0].expirationSeconds: Invalid value: 5: may not specify a duration less than 10 \
+                minutes",
                 "spec.tokenRequests[1].audience: Duplicate value: \"a\"",
-                "spec.volumeLifecycleModes: Unsupported value: \"Forever\": supported values: \"Persistent\", \"Ephemeral\"",
-                "spec.nodeAllocatableUpdatePeriodSeconds: Invalid value: 5: must be greater than or equal to 10 seconds",
+                "spec.volumeLifecycleModes: Unsupported value: \"Forever\": supported values: \"Persistent\", \
+                \"Ephemeral\"",
+                "spec.nodeAllocatableUpdatePeriodSeconds: Invalid value: 5: must be greater than or equal to 10 \
+                seconds",
             ]
         );
         assert_eq!(wrong(driver, json!({"spec": {}})).len(), 4);
@@ -327,7 +335,8 @@ mod tests {
 
     #[test]
     fn a_node_names_each_driver_once() {
-        let spec = json!({"drivers": [{"name": "d.io", "nodeID": "n"}, {"name": "d.io", "nodeID": "", "allocatable": {"count": -1}}]});
+        let spec = json!({"drivers": [{"name": "d.io", "nodeID": "n"},
+            {"name": "d.io", "nodeID": "", "allocatable": {"count": -1}}]});
         assert_eq!(
             wrong(node, json!({"spec": spec})),
             [
@@ -340,7 +349,8 @@ mod tests {
 
     #[test]
     fn an_attachment_is_of_one_volume() {
-        let both = json!({"spec": {"attacher": "d.io", "nodeName": "n", "source": {"persistentVolumeName": "v", "inlineVolumeSpec": {}}}});
+        let both = json!({"spec": {"attacher": "d.io", "nodeName": "n",
+            "source": {"persistentVolumeName": "v", "inlineVolumeSpec": {}}}});
         assert_eq!(
             wrong(attachment, both),
             ["spec.source: Forbidden: must specify exactly one of inlineVolumeSpec and persistentVolumeName"]

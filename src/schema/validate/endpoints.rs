@@ -10,6 +10,7 @@ use crate::read;
 use crate::validate::checks::{Errors, immutable, invalid_each, ip};
 use crate::validate::error::FieldError;
 use crate::validate::metadata;
+use crate::validate::path::Path;
 
 const ENDPOINTS_MAX: usize = 1000;
 const ADDRESSES_MAX: usize = 100;
@@ -31,8 +32,8 @@ pub(crate) fn endpoints(object: &Value, errors: &mut Errors) {
         for (field, list) in [("addresses", ready), ("notReadyAddresses", not_ready)] {
             for (at, one) in list.iter().enumerate() {
                 let path = format!("{path}.{field}[{at}]");
-                address(read::text(one, "ip"), &format!("{path}.ip"), errors);
-                host_and_node(one, &path, errors);
+                address(read::text(one, "ip"), Path(&format!("{path}.ip")), errors);
+                host_and_node(one, Path(&path), errors);
             }
         }
         let ports = read::list(subset, "ports");
@@ -41,16 +42,16 @@ pub(crate) fn endpoints(object: &Value, errors: &mut Errors) {
             match read::text(entry, "name") {
                 "" if ports.len() > 1 => errors.push(FieldError::required(format!("{path}.name"), "")),
                 "" => {}
-                name => invalid_each(&format!("{path}.name"), name, names::dns_label_errors(name), errors),
+                name => invalid_each(Path(&format!("{path}.name")), name, names::dns_label_errors(name), errors),
             }
             let number = read::number(entry, "port");
-            invalid_each(&format!("{path}.port"), number, names::port_number_errors(number), errors);
-            protocol(entry, &path, errors);
+            invalid_each(Path(&format!("{path}.port")), number, names::port_number_errors(number), errors);
+            protocol(entry, Path(&path), errors);
         }
     }
 }
 
-fn protocol(entry: &Value, path: &str, errors: &mut Errors) {
+fn protocol(entry: &Value, path: Path<'_>, errors: &mut Errors) {
     match read::text(entry, "protocol") {
         "" => errors.push(FieldError::required(format!("{path}.protocol"), "")),
         other if !PROTOCOLS.contains(&other) => {
@@ -59,21 +60,26 @@ fn protocol(entry: &Value, path: &str, errors: &mut Errors) {
         _ => {}
     }
     if let Some(application) = read::some_text(entry, "appProtocol") {
-        invalid_each(&format!("{path}.appProtocol"), application, names::qualified_name_errors(application), errors);
+        invalid_each(
+            Path(&format!("{path}.appProtocol")),
+            application,
+            names::qualified_name_errors(application),
+            errors,
+        );
     }
 }
 
-fn host_and_node(of: &Value, path: &str, errors: &mut Errors) {
+fn host_and_node(of: &Value, path: Path<'_>, errors: &mut Errors) {
     if let Some(host) = read::some_text(of, "hostname") {
-        invalid_each(&format!("{path}.hostname"), host, names::dns_label_errors(host), errors);
+        invalid_each(Path(&format!("{path}.hostname")), host, names::dns_label_errors(host), errors);
     }
     if let Some(node) = read::at(of, "nodeName").and_then(Value::as_str) {
-        invalid_each(&format!("{path}.nodeName"), node, names::dns_subdomain_errors(node), errors);
+        invalid_each(Path(&format!("{path}.nodeName")), node, names::dns_subdomain_errors(node), errors);
     }
 }
 
 /// An address that traffic may be sent to.
-fn address(text: &str, path: &str, errors: &mut Errors) {
+fn address(text: &str, path: Path<'_>, errors: &mut Errors) {
     let Ok(parsed) = text.parse::<IpAddr>() else { return ip(text, path, errors) };
     let (local, multicast) = match parsed {
         IpAddr::V4(a) => (a.is_link_local(), a.octets()[..3] == [224, 0, 0]),
@@ -110,21 +116,21 @@ pub(crate) fn slice(object: &Value, errors: &mut Errors) {
     }
     for (idx, endpoint) in endpoints.iter().enumerate() {
         let path = format!("endpoints[{idx}]");
-        addresses(endpoint, kind, &format!("{path}.addresses"), errors);
+        addresses(endpoint, kind, Path(&format!("{path}.addresses")), errors);
         let topology = read::map(endpoint, "deprecatedTopology");
         if let Some(n) = topology.map(serde_json::Map::len).filter(|n| *n > TOPOLOGY_MAX) {
             errors.push(FieldError::too_many(format!("{path}.deprecatedTopology"), n, TOPOLOGY_MAX));
         }
         if let Some(map) = topology {
-            metadata::labels(map, &format!("{path}.deprecatedTopology"), errors);
+            metadata::labels(map, Path(&format!("{path}.deprecatedTopology")), errors);
         }
-        host_and_node(endpoint, &path, errors);
-        hints(endpoint, "forZones", names::label_value_errors, &path, errors);
-        hints(endpoint, "forNodes", names::dns_subdomain_errors, &path, errors);
+        host_and_node(endpoint, Path(&path), errors);
+        hints(endpoint, "forZones", names::label_value_errors, Path(&path), errors);
+        hints(endpoint, "forNodes", names::dns_subdomain_errors, Path(&path), errors);
     }
 }
 
-fn addresses(endpoint: &Value, kind: &str, path: &str, errors: &mut Errors) {
+fn addresses(endpoint: &Value, kind: &str, path: Path<'_>, errors: &mut Errors) {
     let addresses = read::texts(endpoint, "addresses");
     if addresses.is_empty() {
         errors.push(FieldError::required(path, "must contain at least 1 address"));
@@ -139,15 +145,15 @@ fn addresses(endpoint: &Value, kind: &str, path: &str, errors: &mut Errors) {
                 if parsed.is_ok_and(|a| a.is_ipv4() != (kind == "IPv4")) {
                     errors.push(FieldError::invalid(path, text, format!("must be an {kind} address")));
                 }
-                address(text, &here, errors);
+                address(text, Path(&here), errors);
             }
-            "FQDN" => fqdn(text, &here, errors),
+            "FQDN" => fqdn(text, Path(&here), errors),
             _ => {}
         }
     }
 }
 
-fn fqdn(text: &str, path: &str, errors: &mut Errors) {
+fn fqdn(text: &str, path: Path<'_>, errors: &mut Errors) {
     let name = text.strip_suffix('.').unwrap_or(text);
     if text.is_empty() {
         errors.push(FieldError::required(path, ""));
@@ -169,16 +175,16 @@ fn ports(ports: &[Value], errors: &mut Errors) {
     for (idx, entry) in ports.iter().enumerate() {
         let (name, path) = (read::text(entry, "name"), format!("ports[{idx}]"));
         if !name.is_empty() {
-            invalid_each(&format!("{path}.name"), name, names::dns_label_errors(name), errors);
+            invalid_each(Path(&format!("{path}.name")), name, names::dns_label_errors(name), errors);
         }
         if !seen.insert(name) {
             errors.push(FieldError::duplicate(format!("{path}.name"), name));
         }
-        protocol(entry, &path, errors);
+        protocol(entry, Path(&path), errors);
     }
 }
 
-fn hints(endpoint: &Value, field: &str, check: fn(&str) -> Vec<String>, path: &str, errors: &mut Errors) {
+fn hints(endpoint: &Value, field: &str, check: fn(&str) -> Vec<String>, path: Path<'_>, errors: &mut Errors) {
     let (list, path) = (read::list(endpoint, &format!("hints.{field}")), format!("{path}.hints.{field}"));
     if list.len() > HINTS_MAX {
         errors.push(FieldError::too_many(path, list.len(), HINTS_MAX));
@@ -190,7 +196,7 @@ fn hints(endpoint: &Value, field: &str, check: fn(&str) -> Vec<String>, path: &s
         if !seen.insert(name) {
             errors.push(FieldError::duplicate(here.as_str(), name));
         }
-        invalid_each(&here, name, check(name), errors);
+        invalid_each(Path(&here), name, check(name), errors);
     }
 }
 

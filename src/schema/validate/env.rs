@@ -10,6 +10,7 @@ use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::container::no_back_steps;
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 /// Fields that an environment variable may show, sorted.
 const ENV_FIELDS: [&str; 9] = [
@@ -52,24 +53,24 @@ const RESOURCES: [&str; 6] = [
 const DIVISORS: [&str; 13] = ["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
 /// `env` and `envFrom` of a container.
-pub(super) fn env(container: &Value, path: &str, errors: &mut Errors) {
+pub(super) fn env(container: &Value, path: Path<'_>, errors: &mut Errors) {
     for (idx, variable) in read::list(container, "env").iter().enumerate() {
         let path = format!("{path}.env[{idx}]");
         let name = read::text(variable, "name");
         if name.is_empty() {
             errors.push(FieldError::required(format!("{path}.name"), ""));
         } else {
-            invalid_each(&format!("{path}.name"), name, names::env_name_errors(name), errors);
+            invalid_each(Path(&format!("{path}.name")), name, names::env_name_errors(name), errors);
         }
         if let Some(from) = read::map(variable, "valueFrom") {
-            value_from(variable, from, &format!("{path}.valueFrom"), errors);
+            value_from(variable, from, Path(&format!("{path}.valueFrom")), errors);
         }
     }
     let path = format!("{path}.envFrom");
     for (idx, source) in read::list(container, "envFrom").iter().enumerate() {
         let here = format!("{path}[{idx}]");
         if let Some(prefix) = read::some_text(source, "prefix").filter(|p| !p.is_empty()) {
-            invalid_each(&format!("{here}.prefix"), prefix, names::env_name_errors(prefix), errors);
+            invalid_each(Path(&format!("{here}.prefix")), prefix, names::env_name_errors(prefix), errors);
         }
         let mut given = 0;
         for field in ["configMapRef", "secretRef"] {
@@ -79,7 +80,7 @@ pub(super) fn env(container: &Value, path: &str, errors: &mut Errors) {
             if name.is_empty() {
                 errors.push(FieldError::required(format!("{here}.{field}.name"), ""));
             } else {
-                invalid_each(&format!("{here}.{field}.name"), name, names::dns_subdomain_errors(name), errors);
+                invalid_each(Path(&format!("{here}.{field}.name")), name, names::dns_subdomain_errors(name), errors);
             }
         }
         match given {
@@ -98,21 +99,21 @@ pub(super) fn env(container: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn value_from(variable: &Value, from: &Map<String, Value>, path: &str, errors: &mut Errors) {
+fn value_from(variable: &Value, from: &Map<String, Value>, path: Path<'_>, errors: &mut Errors) {
     let given = |field: &str| from.get(field).filter(|v| v.is_object());
     if let Some(reference) = given("fieldRef") {
-        field_ref(reference, &ENV_FIELDS, &format!("{path}.fieldRef"), errors);
+        field_ref(reference, &ENV_FIELDS, Path(&format!("{path}.fieldRef")), errors);
     }
     if let Some(reference) = given("resourceFieldRef") {
-        resource_ref(reference, &format!("{path}.resourceFieldRef"), Place::Env, errors);
+        resource_ref(reference, Path(&format!("{path}.resourceFieldRef")), Place::Env, errors);
     }
     for source in ["configMapKeyRef", "secretKeyRef"] {
         if let Some(reference) = given(source) {
-            key_ref(reference, &format!("{path}.{source}"), errors);
+            key_ref(reference, Path(&format!("{path}.{source}")), errors);
         }
     }
     if let Some(reference) = given("fileKeyRef") {
-        file_ref(reference, &format!("{path}.fileKeyRef"), errors);
+        file_ref(reference, Path(&format!("{path}.fileKeyRef")), errors);
     }
     match from.values().filter(|v| !v.is_null()).count() {
         0 => errors.push(FieldError::invalid(
@@ -128,32 +129,32 @@ fn value_from(variable: &Value, from: &Map<String, Value>, path: &str, errors: &
     }
 }
 
-fn key_ref(reference: &Value, path: &str, errors: &mut Errors) {
+fn key_ref(reference: &Value, path: Path<'_>, errors: &mut Errors) {
     let (name, key) = (read::text(reference, "name"), read::text(reference, "key"));
-    invalid_each(&format!("{path}.name"), name, names::dns_subdomain_errors(name), errors);
+    invalid_each(Path(&format!("{path}.name")), name, names::dns_subdomain_errors(name), errors);
     match key {
         "" => errors.push(FieldError::required(format!("{path}.key"), "")),
-        _ => invalid_each(&format!("{path}.key"), key, names::config_key_errors(key), errors),
+        _ => invalid_each(Path(&format!("{path}.key")), key, names::config_key_errors(key), errors),
     }
 }
 
-fn file_ref(reference: &Value, path: &str, errors: &mut Errors) {
+fn file_ref(reference: &Value, path: Path<'_>, errors: &mut Errors) {
     match read::text(reference, "key") {
         "" => errors.push(FieldError::required(format!("{path}.key"), "")),
-        key => invalid_each(&format!("{path}.key"), key, names::env_name_errors(key), errors),
+        key => invalid_each(Path(&format!("{path}.key")), key, names::env_name_errors(key), errors),
     }
     match read::text(reference, "volumeName") {
         "" => errors.push(FieldError::required(format!("{path}.volumeName"), "")),
-        name => invalid_each(&format!("{path}.volumeName"), name, names::dns_label_errors(name), errors),
+        name => invalid_each(Path(&format!("{path}.volumeName")), name, names::dns_label_errors(name), errors),
     }
     match read::text(reference, "path") {
         "" => errors.push(FieldError::required(format!("{path}.path"), "")),
-        file => no_back_steps(file, &format!("{path}.path"), errors),
+        file => no_back_steps(file, Path(&format!("{path}.path")), errors),
     }
 }
 
 /// A variable's file must lie in an emptyDir: what a pod writes for itself. Upstream's `validateFileKeyRefVolumes`.
-pub(super) fn file_volumes(spec: &Value, path: &str, errors: &mut Errors) {
+pub(super) fn file_volumes(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     let mut volumes = BTreeMap::new();
     for volume in read::list(spec, "volumes") {
         volumes.entry(read::text(volume, "name")).or_insert(volume);
@@ -177,7 +178,7 @@ pub(super) fn file_volumes(spec: &Value, path: &str, errors: &mut Errors) {
 }
 
 /// An `ObjectFieldSelector`.
-pub(super) fn field_ref(reference: &Value, supported: &[&str], path: &str, errors: &mut Errors) {
+pub(super) fn field_ref(reference: &Value, supported: &[&str], path: Path<'_>, errors: &mut Errors) {
     if read::text(reference, "apiVersion").is_empty() && reference.get("apiVersion").is_some() {
         errors.push(FieldError::required(format!("{path}.apiVersion"), ""));
         return;
@@ -212,7 +213,7 @@ pub(super) fn field_ref(reference: &Value, supported: &[&str], path: &str, error
     }
 }
 
-fn unknown_field(text: &str, path: &str, errors: &mut Errors) {
+fn unknown_field(text: &str, path: Path<'_>, errors: &mut Errors) {
     let why = format!("error converting fieldPath: field label not supported: {text}");
     errors.push(FieldError::invalid(format!("{path}.fieldPath"), text, why));
 }
@@ -225,7 +226,7 @@ pub(super) enum Place {
 }
 
 /// A `ResourceFieldSelector`.
-pub(super) fn resource_ref(reference: &Value, path: &str, place: Place, errors: &mut Errors) {
+pub(super) fn resource_ref(reference: &Value, path: Path<'_>, place: Place, errors: &mut Errors) {
     let resource = read::text(reference, "resource");
     let huge = ["requests.hugepages-", "limits.hugepages-"].iter().any(|p| resource.starts_with(p));
     if place == Place::File && read::text(reference, "containerName").is_empty() {
@@ -264,9 +265,10 @@ mod tests {
     fn a_file_of_variables_is_in_an_empty_dir_of_the_pod() {
         let said = |volume: Value| {
             let reference = json!({"volumeName": "v", "path": "a", "key": "K"});
-            let spec = json!({"volumes": [volume], "containers": [{"env": [{"name": "A", "valueFrom": {"fileKeyRef": reference}}]}]});
+            let spec = json!({"volumes": [volume],
+                "containers": [{"env": [{"name": "A", "valueFrom": {"fileKeyRef": reference}}]}]});
             let mut errors = Vec::new();
-            file_volumes(&spec, "spec", &mut errors);
+            file_volumes(&spec, Path("spec"), &mut errors);
             errors.iter().map(ToString::to_string).collect::<String>()
         };
         assert_eq!(said(json!({"name": "v", "emptyDir": {}})), "");

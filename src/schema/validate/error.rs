@@ -1,4 +1,4 @@
-//! What is wrong with one field, in the form and words of upstream's `field.Error`.
+//! Errors about fields, in the form and words of upstream's `field.Error`.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -73,7 +73,7 @@ pub struct FieldError {
     pub kind: Kind,
     /// The path, like `spec.containers[0].name`.
     pub field: String,
-    /// What was given; None when the text does not show it.
+    /// The value that was given; None when the text does not show it.
     pub bad_value: Option<Value>,
     /// Why it is wrong.
     pub detail: String,
@@ -233,8 +233,10 @@ mod tests {
         assert_eq!(FieldError::required("a", "").to_string(), "a: Required value");
         assert_eq!(FieldError::invalid("a", 5, "no").to_string(), "a: Invalid value: 5: no");
         assert_eq!(FieldError::too_many("a", 3, 1).to_string(), "a: Too many: 3: must have at most 1 item");
-        let selector = serde_json::json!({"matchExpressions": [{"values": ["b"], "key": "a"}], "matchLabels": {"z": "1", "a": "2"}});
-        let shown = r#"s: Invalid value: {"matchLabels":{"a":"2","z":"1"},"matchExpressions":[{"key":"a","values":["b"]}]}: no"#;
+        let selector = serde_json::json!({"matchExpressions": [{"values": ["b"], "key": "a"}],
+            "matchLabels": {"z": "1", "a": "2"}});
+        let shown = "s: Invalid value: {\"matchLabels\":{\"a\":\"2\",\"z\":\"1\"},\
+                     \"matchExpressions\":[{\"key\":\"a\",\"values\":[\"b\"]}]}: no";
         assert_eq!(FieldError::invalid("s", selector, "no").to_string(), shown);
         let two = [FieldError::required("a", ""), FieldError::required("b", ""), FieldError::required("a", "")];
         assert_eq!(aggregate(&two), "[a: Required value, b: Required value]");

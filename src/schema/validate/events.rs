@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use crate::read;
 use crate::validate::checks::{Errors, IMMUTABLE, invalid_each};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
-/// What the core API asks of an event, new or changed.
+/// The rules of the core API for an event, new or changed.
 pub(crate) fn event(object: &Value, errors: &mut Errors) {
     let (ns, own) = (read::text(object, "involvedObject.namespace"), meta::namespace(object));
     let newer = read::at(object, "eventTime").is_some();
@@ -26,7 +27,7 @@ pub(crate) fn event(object: &Value, errors: &mut Errors) {
     if controller.is_empty() {
         errors.push(FieldError::required("reportingComponent", ""));
     }
-    invalid_each("reportingComponent", controller, names::qualified_name_errors(controller), errors);
+    invalid_each(Path("reportingComponent"), controller, names::qualified_name_errors(controller), errors);
     for (field, max, needed) in
         [("reportingInstance", 128, true), ("action", 128, true), ("reason", 128, true), ("message", 1024, false)]
     {
@@ -40,8 +41,8 @@ pub(crate) fn event(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// What events.k8s.io asks in addition. `errors` are those of the core API, in whose form the object is; the one field
-/// that is called otherwise gets its name.
+/// The rules that events.k8s.io has in addition. `errors` are those of the core API, in whose form the object is; the
+/// one field that is called otherwise gets its name.
 pub(crate) fn strict(new: &Value, old: Option<&Value>, errors: &mut Errors) {
     for error in errors.iter_mut().filter(|error| error.field == "reportingComponent") {
         error.field = "reportingController".to_owned();
@@ -125,7 +126,8 @@ mod tests {
 
     #[test]
     fn the_new_api_refuses_what_only_old_clients_write() {
-        let old_style = json!({"metadata": {"namespace": "a"}, "involvedObject": {"namespace": "a"}, "type": "Odd", "count": 1, "series": {"count": 1}});
+        let old_style = json!({"metadata": {"namespace": "a"}, "involvedObject": {"namespace": "a"}, "type": "Odd",
+            "count": 1, "series": {"count": 1}});
         let wanted = [
             "series.count: Invalid value: \"\": should be at least 2",
             "series.lastObservedTime: Required value",
@@ -138,8 +140,10 @@ mod tests {
 
     #[test]
     fn an_event_that_is_there_gets_a_series_and_no_other_text() {
-        let old = json!({"metadata": {"namespace": "a"}, "involvedObject": {"namespace": "a"}, "type": "Normal", "eventTime": "2024-01-01T00:00:00.000000Z",
-                         "reportingComponent": "a.b/c", "reportingInstance": "x", "action": "A", "reason": "R", "message": "m"});
+        let old = json!({"metadata": {"namespace": "a"}, "involvedObject": {"namespace": "a"}, "type": "Normal",
+            "eventTime": "2024-01-01T00:00:00.000000Z",
+                         "reportingComponent": "a.b/c", "reportingInstance": "x", "action": "A", "reason": "R",
+                             "message": "m"});
         let mut new = old.clone();
         new["series"] = json!({"count": 2, "lastObservedTime": "2024-01-01T00:00:00.000000Z"});
         assert!(errors_of(&new, Some(&old)).is_empty());

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 const PRECEDENCE_MAX: i64 = 10_000;
 const QUEUES_MAX: i64 = 10_000_000;
@@ -43,12 +44,15 @@ pub(crate) fn schema(object: &Value, errors: &mut Errors) {
         "" => {
             errors.push(FieldError::required("spec.priorityLevelConfiguration.name", "must reference a priority level"))
         }
-        level => {
-            invalid_each("spec.priorityLevelConfiguration.name", level, names::dns_subdomain_errors(level), errors)
-        }
+        level => invalid_each(
+            Path("spec.priorityLevelConfiguration.name"),
+            level,
+            names::dns_subdomain_errors(level),
+            errors,
+        ),
     }
     for (idx, rule) in read::list(spec, "rules").iter().enumerate() {
-        rules(rule, &format!("spec.rules[{idx}]"), errors);
+        rules(rule, Path(&format!("spec.rules[{idx}]")), errors);
     }
     if fixed_schema(name).is_some_and(|fixed| fixed != *spec) {
         errors.push(FieldError::invalid("spec", spec.clone(), format!("spec of '{name}' must equal the fixed value")));
@@ -61,7 +65,8 @@ fn fixed_schema(name: &str) -> Option<Value> {
     let group = |group: &str| json!({"kind": "Group", "group": {"name": group}});
     let everything = |subjects: Vec<Value>| {
         json!([{"subjects": subjects,
-            "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "clusterScope": true, "namespaces": ["*"]}],
+            "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "clusterScope": true,
+                "namespaces": ["*"]}],
             "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}]}])
     };
     match name {
@@ -74,13 +79,13 @@ fn fixed_schema(name: &str) -> Option<Value> {
     }
 }
 
-fn rules(rule: &Value, path: &str, errors: &mut Errors) {
+fn rules(rule: &Value, path: Path<'_>, errors: &mut Errors) {
     let subjects = read::list(rule, "subjects");
     if subjects.is_empty() {
         errors.push(FieldError::required(format!("{path}.subjects"), "subjects must contain at least one value"));
     }
     for (idx, subject) in subjects.iter().enumerate() {
-        self::subject(subject, &format!("{path}.subjects[{idx}]"), errors);
+        self::subject(subject, Path(&format!("{path}.subjects[{idx}]")), errors);
     }
     let (resources, urls) = (read::list(rule, "resourceRules"), read::list(rule, "nonResourceRules"));
     if resources.is_empty() && urls.is_empty() {
@@ -88,16 +93,16 @@ fn rules(rule: &Value, path: &str, errors: &mut Errors) {
             .push(FieldError::required(path, "at least one of resourceRules and nonResourceRules has to be non-empty"));
     }
     for (idx, rule) in resources.iter().enumerate() {
-        resource_rule(rule, &format!("{path}.resourceRules[{idx}]"), errors);
+        resource_rule(rule, Path(&format!("{path}.resourceRules[{idx}]")), errors);
     }
     for (idx, rule) in urls.iter().enumerate() {
-        url_rule(rule, &format!("{path}.nonResourceRules[{idx}]"), errors);
+        url_rule(rule, Path(&format!("{path}.nonResourceRules[{idx}]")), errors);
     }
 }
 
 const SUBJECTS: [(&str, &str); 3] = [("Group", "group"), ("ServiceAccount", "serviceAccount"), ("User", "user")];
 
-fn subject(of: &Value, path: &str, errors: &mut Errors) {
+fn subject(of: &Value, path: Path<'_>, errors: &mut Errors) {
     let kind = read::text(of, "kind");
     let Some((_, own)) = SUBJECTS.iter().find(|(k, _)| *k == kind) else {
         let supported: Vec<&str> = SUBJECTS.iter().map(|(kind, _)| *kind).collect();
@@ -112,7 +117,7 @@ fn subject(of: &Value, path: &str, errors: &mut Errors) {
             if name.is_empty() {
                 errors.push(FieldError::required(format!("{here}.name"), ""));
             } else if kind == "ServiceAccount" && name != "*" {
-                invalid_each(&format!("{here}.name"), name, names::dns_subdomain_errors(name), errors);
+                invalid_each(Path(&format!("{here}.name")), name, names::dns_subdomain_errors(name), errors);
             }
             match read::text(who, "namespace") {
                 _ if kind != "ServiceAccount" => {}
@@ -120,7 +125,7 @@ fn subject(of: &Value, path: &str, errors: &mut Errors) {
                     format!("{here}.namespace"),
                     "must specify namespace for service account",
                 )),
-                ns => invalid_each(&format!("{here}.namespace"), ns, names::dns_label_errors(ns), errors),
+                ns => invalid_each(Path(&format!("{here}.namespace")), ns, names::dns_label_errors(ns), errors),
             }
         }
     }
@@ -133,7 +138,7 @@ fn subject(of: &Value, path: &str, errors: &mut Errors) {
 }
 
 /// A list that holds `*` holds nothing else.
-fn alone(values: &[&str], path: &str, what: &str, errors: &mut Errors) {
+fn alone(values: &[&str], path: Path<'_>, what: &str, errors: &mut Errors) {
     if values.len() > 1 && values.contains(&"*") {
         errors.push(FieldError::invalid(
             path,
@@ -143,48 +148,48 @@ fn alone(values: &[&str], path: &str, what: &str, errors: &mut Errors) {
     }
 }
 
-fn verbs(rule: &Value, path: &str, errors: &mut Errors) {
+fn verbs(rule: &Value, path: Path<'_>, errors: &mut Errors) {
     let (verbs, path) = (read::texts(rule, "verbs"), format!("{path}.verbs"));
     if verbs.is_empty() {
         errors.push(FieldError::required(path.as_str(), "verbs must contain at least one value"));
     } else if !verbs.contains(&"*") && verbs.iter().any(|v| !VERBS.contains(v)) {
         errors.push(FieldError::not_supported(path.as_str(), verbs.clone(), &VERBS));
     }
-    alone(&verbs, &path, "verbs", errors);
+    alone(&verbs, Path(&path), "verbs", errors);
 }
 
-fn resource_rule(rule: &Value, path: &str, errors: &mut Errors) {
+fn resource_rule(rule: &Value, path: Path<'_>, errors: &mut Errors) {
     verbs(rule, path, errors);
     for (field, one, many) in [("apiGroups", "api group", "api groups"), ("resources", "resource", "resources")] {
         let (values, path) = (read::texts(rule, field), format!("{path}.{field}"));
         if values.is_empty() {
             errors.push(FieldError::required(path.as_str(), format!("resource rules must supply at least one {one}")));
         }
-        alone(&values, &path, many, errors);
+        alone(&values, Path(&path), many, errors);
     }
     let (namespaces, path) = (read::texts(rule, "namespaces"), format!("{path}.namespaces"));
     if namespaces.is_empty() && !read::flag(rule, "clusterScope") {
         let why = "resource rules that are not cluster scoped must supply at least one namespace";
         errors.push(FieldError::required(path, why));
     } else if namespaces.contains(&"*") {
-        alone(&namespaces, &path, "namespaces", errors);
+        alone(&namespaces, Path(&path), "namespaces", errors);
     } else {
         for (idx, ns) in namespaces.into_iter().enumerate() {
             let whys = names::dns_label_errors(ns).into_iter();
             let whys =
                 whys.map(|why| format!("each member of this list must be '*' or a DNS-1123 label; {why}")).collect();
-            invalid_each(&format!("{path}[{idx}]"), ns, whys, errors);
+            invalid_each(Path(&format!("{path}[{idx}]")), ns, whys, errors);
         }
     }
 }
 
-fn url_rule(rule: &Value, path: &str, errors: &mut Errors) {
+fn url_rule(rule: &Value, path: Path<'_>, errors: &mut Errors) {
     verbs(rule, path, errors);
     let (urls, path) = (read::texts(rule, "nonResourceURLs"), format!("{path}.nonResourceURLs"));
     if urls.is_empty() {
         errors.push(FieldError::required(path, "nonResourceURLs must contain at least one value"));
     } else if urls.contains(&"*") {
-        alone(&urls, &path, "non-resource URLs", errors);
+        alone(&urls, Path(&path), "non-resource URLs", errors);
     } else {
         for (idx, url) in urls.into_iter().enumerate() {
             if let Some(why) = url_error(url) {
@@ -225,7 +230,7 @@ pub(crate) fn level(object: &Value, errors: &mut Errors) {
                 errors.push(FieldError::forbidden("spec.limited", "must be nil if the type is not Limited"));
             }
             if let Some(exempt) = exempt {
-                shares(exempt, "spec.exempt", errors);
+                shares(exempt, Path("spec.exempt"), errors);
             }
         }
         "Limited" => {
@@ -248,13 +253,14 @@ fn fixed_level(name: &str, spec: &Value, errors: &mut Errors) {
         let why = "spec of 'exempt' except the 'spec.exempt' field must equal the fixed value";
         errors.push(FieldError::invalid("spec", spec.clone(), why));
     }
-    let fixed = json!({"type": "Limited", "limited": {"nominalConcurrencyShares": 5, "lendablePercent": 0, "limitResponse": {"type": "Reject"}}});
+    let fixed = json!({"type": "Limited",
+        "limited": {"nominalConcurrencyShares": 5, "lendablePercent": 0, "limitResponse": {"type": "Reject"}}});
     if name == "catch-all" && *spec != fixed {
         errors.push(FieldError::invalid("spec", spec.clone(), "spec of 'catch-all' must equal the fixed value"));
     }
 }
 
-fn shares(of: &Value, path: &str, errors: &mut Errors) {
+fn shares(of: &Value, path: Path<'_>, errors: &mut Errors) {
     if let Some(n) = read::integer(of, "nominalConcurrencyShares").filter(|n| *n < 0) {
         errors.push(FieldError::invalid(
             format!("{path}.nominalConcurrencyShares"),
@@ -268,7 +274,7 @@ fn shares(of: &Value, path: &str, errors: &mut Errors) {
 }
 
 fn limited(of: &Value, errors: &mut Errors) {
-    shares(of, "spec.limited", errors);
+    shares(of, Path("spec.limited"), errors);
     if let Some(n) = read::integer(of, "borrowingLimitPercent").filter(|n| *n < 0) {
         errors.push(FieldError::invalid(
             "spec.limited.borrowingLimitPercent",
@@ -292,12 +298,12 @@ fn limited(of: &Value, errors: &mut Errors) {
                 "must not be empty if limited.limitResponse.type is Limited",
             ));
         }
-        ("Queue", Some(queuing)) => queues(queuing, &format!("{path}.queuing"), errors),
+        ("Queue", Some(queuing)) => queues(queuing, Path(&format!("{path}.queuing")), errors),
         (other, _) => errors.push(FieldError::not_supported(format!("{path}.type"), other, &["Queue", "Reject"])),
     }
 }
 
-fn queues(of: &Value, path: &str, errors: &mut Errors) {
+fn queues(of: &Value, path: Path<'_>, errors: &mut Errors) {
     let (length, queues, hand) =
         (read::number(of, "queueLengthLimit"), read::number(of, "queues"), read::number(of, "handSize"));
     let mut wrong =
@@ -316,7 +322,8 @@ fn queues(of: &Value, path: &str, errors: &mut Errors) {
         wrong("handSize", hand, format!("should not be greater than queues ({queues})"));
     } else if entropy_bits(queues, hand) > ENTROPY_BITS_MAX {
         let why = format!(
-            "required entropy bits of deckSize {queues} and handSize {hand} should not be greater than {ENTROPY_BITS_MAX}"
+            "required entropy bits of deckSize {queues} and handSize {hand} should not be greater than \
+            {ENTROPY_BITS_MAX}"
         );
         wrong("handSize", hand, why);
     }
@@ -366,8 +373,10 @@ mod tests {
             "spec.matchingPrecedence: Invalid value: 1: only the schema named 'exempt'",
             "spec.rules[0].subjects[0].user.name: Required value",
             "spec.rules[0].subjects[0].group: Forbidden: group is forbidden when subject kind is not 'Group'",
-            "spec.rules[0].resourceRules[0].verbs: Invalid value: [\"*\",\"get\"]: if '*' is present, must not specify other verbs",
-            "spec.rules[0].resourceRules[0].apiGroups: Required value: resource rules must supply at least one api group",
+            "spec.rules[0].resourceRules[0].verbs: Invalid value: [\"*\",\"get\"]: if '*' is present, must not specify \
+            other verbs",
+            "spec.rules[0].resourceRules[0].apiGroups: Required value: resource rules must supply at least one api \
+            group",
             "spec.rules[0].resourceRules[0].namespaces[0]: Invalid value: \"A\": each member of this list",
             "spec.rules[0].nonResourceRules[0].verbs: Unsupported value: [\"eat\"]",
             "spec.rules[0].nonResourceRules[0].nonResourceURLs[0]: Invalid value: \"x\": must start with slash",

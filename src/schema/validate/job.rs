@@ -1,4 +1,4 @@
-//! What jobs say about indexes, failures and success.
+//! Policies of jobs: indexes, failures and success.
 
 use std::collections::BTreeSet;
 
@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each, not_negative};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 const RULES_MAX: usize = 20;
 const EXIT_CODES_MAX: usize = 255;
@@ -17,7 +18,7 @@ const MANAGER_MAX: usize = 63;
 const INDEXES_BYTES_MAX: usize = 64 * 1024;
 
 /// The fields that go together.
-pub(super) fn modes(spec: &Value, path: &str, errors: &mut Errors) {
+pub(super) fn modes(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     let number = |field: &str| read::integer(spec, field);
     let invalid = |field: &str, n: i64, why: &str| FieldError::invalid(format!("{path}.{field}"), n, why);
     not_negative(spec, path, "maxFailedIndexes", errors);
@@ -26,7 +27,7 @@ pub(super) fn modes(spec: &Value, path: &str, errors: &mut Errors) {
         errors.push(FieldError::required(format!("{path}.backoffLimitPerIndex"), "when maxFailedIndexes is specified"));
     }
     if let Some(manager) = read::at(spec, "managedBy").and_then(Value::as_str) {
-        managed_by(manager, &format!("{path}.managedBy"), errors);
+        managed_by(manager, Path(&format!("{path}.managedBy")), errors);
     }
     let mode = read::at(spec, "completionMode").and_then(Value::as_str);
     match mode.unwrap_or("NonIndexed") {
@@ -74,13 +75,13 @@ pub(super) fn modes(spec: &Value, path: &str, errors: &mut Errors) {
         errors.push(FieldError::not_supported(format!("{path}.podReplacementPolicy"), replacement, supported));
     }
     if let Some(policy) = read::at(spec, "podFailurePolicy") {
-        failure_policy(spec, policy, &format!("{path}.podFailurePolicy.rules"), errors);
+        failure_policy(spec, policy, Path(&format!("{path}.podFailurePolicy.rules")), errors);
     }
     success_rules(spec, path, errors);
 }
 
 /// The rules of a policy of success.
-fn success_rules(spec: &Value, path: &str, errors: &mut Errors) {
+fn success_rules(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     let rules = read::list(spec, "successPolicy.rules");
     if read::at(spec, "successPolicy").is_some() && rules.is_empty() && read::text(spec, "completionMode") == "Indexed"
     {
@@ -94,7 +95,7 @@ fn success_rules(spec: &Value, path: &str, errors: &mut Errors) {
         read::integer(spec, "completions").filter(|_| read::text(spec, "completionMode") == "Indexed")
     {
         for (idx, rule) in rules.iter().enumerate() {
-            success_rule(rule, completions, &format!("{path}.successPolicy.rules[{idx}]"), errors);
+            success_rule(rule, completions, Path(&format!("{path}.successPolicy.rules[{idx}]")), errors);
         }
     }
 }
@@ -111,7 +112,7 @@ fn shown(policy: &Value) -> Value {
 }
 
 /// `example.com/manager`: somebody else than the job controller.
-fn managed_by(manager: &str, path: &str, errors: &mut Errors) {
+fn managed_by(manager: &str, path: Path<'_>, errors: &mut Errors) {
     match manager.split_once('/').filter(|(host, rest)| !host.is_empty() && !rest.is_empty()) {
         None if manager.is_empty() => errors.push(FieldError::required(path, "")),
         None => {
@@ -131,7 +132,7 @@ fn managed_by(manager: &str, path: &str, errors: &mut Errors) {
 }
 
 /// Very many indexes are only for those who bound their failures.
-fn large(spec: &Value, path: &str, errors: &mut Errors) {
+fn large(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     let number = |field: &str| read::integer(spec, field);
     let mut invalid =
         |field: &str, n: i64, why: String| errors.push(FieldError::invalid(format!("{path}.{field}"), n, why));
@@ -143,7 +144,8 @@ fn large(spec: &Value, path: &str, errors: &mut Errors) {
         return;
     }
     let why = format!(
-        "must be less than or equal to {MANY_AT_ONCE_MAX} when completions are above {PARALLELISM_MAX} and used with backoff limit per index"
+        "must be less than or equal to {MANY_AT_ONCE_MAX} when completions are above {PARALLELISM_MAX} and used with \
+        backoff limit per index"
     );
     for field in ["parallelism", "maxFailedIndexes"] {
         if let Some(n) = number(field).filter(|n| *n > MANY_AT_ONCE_MAX) {
@@ -157,7 +159,7 @@ fn large(spec: &Value, path: &str, errors: &mut Errors) {
 }
 
 /// One way in which an indexed job with so many completions may succeed early.
-fn success_rule(rule: &Value, completions: i64, path: &str, errors: &mut Errors) {
+fn success_rule(rule: &Value, completions: i64, path: Path<'_>, errors: &mut Errors) {
     let (indexes, count) =
         (read::at(rule, "succeededIndexes").and_then(Value::as_str), read::integer(rule, "succeededCount"));
     if indexes.is_none() && count.is_none() {
@@ -187,21 +189,35 @@ fn success_rule(rule: &Value, completions: i64, path: &str, errors: &mut Errors)
     }
 }
 
+/// A list of indexes that cannot be read, in upstream's words.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum IndexesError {
+    #[error("cannot convert string to integer for index: {0:?}")]
+    NoNumber(String),
+    #[error("too large index: {0:?}")]
+    TooLarge(String),
+    #[error("non-increasing order, previous: {previous}, current: {current}")]
+    Order { previous: i64, current: i64 },
+    #[error(
+        "the fragment {0:?} violates the requirement that an index interval can have at most two parts separated by \
+         '-'"
+    )]
+    Interval(String),
+}
+
 /// How many indexes `1,3-5` names.
-fn n_indexes(text: &str, completions: i64) -> Result<i64, String> {
+fn n_indexes(text: &str, completions: i64) -> Result<i64, IndexesError> {
     let index = |text: &str| match text.parse::<i64>() {
-        Err(_) => Err(format!("cannot convert string to integer for index: {text:?}")),
-        Ok(n) if n >= completions => Err(format!("too large index: {text:?}")),
+        Err(_) => Err(IndexesError::NoNumber(text.to_owned())),
+        Ok(n) if n >= completions => Err(IndexesError::TooLarge(text.to_owned())),
         Ok(n) => Ok(n),
     };
-    let order = |last: i64, this: i64| Err(format!("non-increasing order, previous: {last}, current: {this}"));
+    let order = |previous, current| Err(IndexesError::Order { previous, current });
     let (mut total, mut last) = (0, None);
     for part in text.split(',').filter(|_| !text.is_empty()) {
         let ends: Vec<&str> = part.split('-').collect();
         if ends.len() > 2 {
-            return Err(format!(
-                "the fragment {part:?} violates the requirement that an index interval can have at most two parts separated by '-'"
-            ));
+            return Err(IndexesError::Interval(part.to_owned()));
         }
         let first = index(ends[0])?;
         let end = ends.get(1).map(|end| index(end)).transpose()?;
@@ -218,7 +234,7 @@ fn n_indexes(text: &str, completions: i64) -> Result<i64, String> {
     Ok(total)
 }
 
-fn failure_policy(spec: &Value, policy: &Value, path: &str, errors: &mut Errors) {
+fn failure_policy(spec: &Value, policy: &Value, path: Path<'_>, errors: &mut Errors) {
     let rules = read::list(policy, "rules");
     if rules.len() > RULES_MAX {
         errors.push(FieldError::too_many(path, rules.len(), RULES_MAX));
@@ -250,12 +266,12 @@ fn failure_policy(spec: &Value, policy: &Value, path: &str, errors: &mut Errors)
         }
         let (codes, conditions) = (read::at(rule, "onExitCodes"), read::list(rule, "onPodConditions"));
         if let Some(codes) = codes {
-            exit_codes(codes, &containers, &format!("{path}.onExitCodes"), errors);
+            exit_codes(codes, &containers, Path(&format!("{path}.onExitCodes")), errors);
         }
         for (at, pattern) in conditions.iter().enumerate() {
             let path = format!("{path}.onPodConditions[{at}]");
             let (kind, status) = (read::text(pattern, "type"), read::text(pattern, "status"));
-            invalid_each(&format!("{path}.type"), kind, names::qualified_name_errors(kind), errors);
+            invalid_each(Path(&format!("{path}.type")), kind, names::qualified_name_errors(kind), errors);
             if !matches!(status, "True" | "False" | "Unknown") {
                 errors.push(FieldError::not_supported(format!("{path}.status"), status, &["False", "True", "Unknown"]));
             }
@@ -273,7 +289,7 @@ fn failure_policy(spec: &Value, policy: &Value, path: &str, errors: &mut Errors)
     }
 }
 
-fn exit_codes(of: &Value, containers: &BTreeSet<&str>, path: &str, errors: &mut Errors) {
+fn exit_codes(of: &Value, containers: &BTreeSet<&str>, path: Path<'_>, errors: &mut Errors) {
     let operator = read::text(of, "operator");
     match operator {
         "" => errors.push(FieldError::required(format!("{path}.operator"), "valid values: [\"In\" \"NotIn\"]")),
@@ -315,16 +331,16 @@ mod tests {
     fn indexes_rise_and_stay_below_the_completions() {
         assert_eq!(n_indexes("0,2-4", 5), Ok(4));
         assert_eq!(n_indexes("", 5), Ok(0));
-        assert_eq!(n_indexes("3,2", 5), Err("non-increasing order, previous: 3, current: 2".to_owned()));
-        assert_eq!(n_indexes("5", 5), Err("too large index: \"5\"".to_owned()));
-        assert_eq!(n_indexes("a", 5), Err("cannot convert string to integer for index: \"a\"".to_owned()));
+        assert_eq!(n_indexes("3,2", 5), Err(IndexesError::Order { previous: 3, current: 2 }));
+        assert_eq!(n_indexes("5", 5), Err(IndexesError::TooLarge("5".to_owned())));
+        assert_eq!(n_indexes("a", 5), Err(IndexesError::NoNumber("a".to_owned())));
     }
 
     #[test]
     fn a_manager_is_named_with_its_domain() {
         let said = |text: &str| {
             let mut errors = Vec::new();
-            managed_by(text, "m", &mut errors);
+            managed_by(text, Path("m"), &mut errors);
             errors.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         assert!(said("a.b/c").is_empty());

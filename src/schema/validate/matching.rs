@@ -2,60 +2,77 @@
 
 use std::collections::BTreeSet;
 
-use cel::Program;
 use cel::admission::{self, Extras};
 use cel::types::{BOOL, Ty};
+use cel::{CompileError, Program};
 use model::names;
 use serde_json::Value;
 
 use crate::read;
-use crate::validate::checks::{Errors, invalid_each, join, label_selector};
+use crate::validate::checks::{Errors, invalid_each, label_selector};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 const CONDITIONS_MAX: usize = 64;
 
-/// `value` is one of `supported`, which is sorted as upstream prints it; a missing one is an error if `required`.
-pub(super) fn one_of(of: &Value, path: &str, field: &str, supported: &[&str], required: bool, errors: &mut Errors) {
-    let here = join(path, field);
+/// Whether a field has to be there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Presence {
+    Required,
+    Optional,
+}
+
+/// The field is one of `supported`, which is sorted as upstream prints it.
+pub(super) fn one_of(
+    of: &Value,
+    path: Path<'_>,
+    (field, presence): (&str, Presence),
+    supported: &[&str],
+    errors: &mut Errors,
+) {
+    let here = path.child(field);
     match read::some_text(of, field) {
-        None | Some("") if required => errors.push(FieldError::required(here, "")),
+        None | Some("") if presence == Presence::Required => errors.push(FieldError::required(here, "")),
         Some(text) if !supported.contains(&text) => errors.push(FieldError::not_supported(here, text, supported)),
         _ => {}
     }
 }
 
-fn wildcard_alone(rule: &Value, path: &str, field: &str, what: &str, errors: &mut Errors) {
-    let all = read::texts(rule, field);
+/// A list that stands at `path` has items; a wildcard has none beside it. `what` names the items.
+fn wildcard_alone(all: &[&str], path: Path<'_>, what: &str, errors: &mut Errors) {
     if all.is_empty() {
-        errors.push(FieldError::required(join(path, field), ""));
+        errors.push(FieldError::required(path, ""));
     }
     if all.len() > 1 && all.contains(&"*") {
         let why = format!("if '*' is present, must not specify other {what}");
-        errors.push(FieldError::invalid(join(path, field), all, why));
+        errors.push(FieldError::invalid(path, all, why));
     }
 }
 
 /// A `RuleWithOperations`.
-pub(super) fn rule(rule: &Value, path: &str, errors: &mut Errors) {
-    wildcard_alone(rule, path, "operations", "operations", errors);
+pub(super) fn rule(rule: &Value, path: Path<'_>, errors: &mut Errors) {
+    let list = |field: &str| (read::texts(rule, field), path.child(field));
+    let (operations, here) = list("operations");
+    wildcard_alone(&operations, Path(&here), "operations", errors);
     for (idx, operation) in read::texts(rule, "operations").into_iter().enumerate() {
         if !OPERATIONS.contains(&operation) {
             errors.push(FieldError::not_supported(format!("{path}.operations[{idx}]"), operation, &OPERATIONS));
         }
     }
-    wildcard_alone(rule, path, "apiGroups", "API groups", errors);
-    wildcard_alone(rule, path, "apiVersions", "API versions", errors);
+    let ((groups, of_groups), (versions, of_versions)) = (list("apiGroups"), list("apiVersions"));
+    wildcard_alone(&groups, Path(&of_groups), "API groups", errors);
+    wildcard_alone(&versions, Path(&of_versions), "API versions", errors);
     for (idx, version) in read::texts(rule, "apiVersions").into_iter().enumerate() {
         if version.is_empty() {
             errors.push(FieldError::required(format!("{path}.apiVersions[{idx}]"), ""));
         }
     }
-    resources(&read::texts(rule, "resources"), &join(path, "resources"), errors);
-    one_of(rule, path, "scope", &["*", "Cluster", "Namespaced"], false, errors);
+    resources(&read::texts(rule, "resources"), Path(&path.child("resources")), errors);
+    one_of(rule, path, ("scope", Presence::Optional), &["*", "Cluster", "Namespaced"], errors);
 }
 
-fn resources(all: &[&str], path: &str, errors: &mut Errors) {
+fn resources(all: &[&str], path: Path<'_>, errors: &mut Errors) {
     if all.is_empty() {
         errors.push(FieldError::required(path, ""));
     }
@@ -97,12 +114,12 @@ fn resources(all: &[&str], path: &str, errors: &mut Errors) {
 }
 
 /// `matchConstraints` of a policy, `matchResources` of a binding.
-pub(super) fn match_resources(of: &Value, path: &str, errors: &mut Errors) {
-    one_of(of, path, "matchPolicy", &["Equivalent", "Exact"], true, errors);
+pub(super) fn match_resources(of: &Value, path: Path<'_>, errors: &mut Errors) {
+    one_of(of, path, ("matchPolicy", Presence::Required), &["Equivalent", "Exact"], errors);
     for field in ["namespaceSelector", "objectSelector"] {
         match read::at(of, field) {
-            None => errors.push(FieldError::required(join(path, field), "")),
-            Some(selector) => label_selector(selector, &join(path, field), errors),
+            None => errors.push(FieldError::required(path.child(field), "")),
+            Some(selector) => label_selector(selector, Path(&path.child(field)), errors),
         }
     }
     for list in ["resourceRules", "excludeResourceRules"] {
@@ -111,24 +128,24 @@ pub(super) fn match_resources(of: &Value, path: &str, errors: &mut Errors) {
             let mut seen = BTreeSet::new();
             for (at, name) in read::texts(named, "resourceNames").into_iter().enumerate() {
                 let here = format!("{here}.resourceNames[{at}]");
-                invalid_each(&here, name, names::path_segment_errors(name), errors);
+                invalid_each(Path(&here), name, names::path_segment_errors(name), errors);
                 if !seen.insert(name) {
                     errors.push(FieldError::duplicate(here, name));
                 }
             }
-            rule(named, &here, errors);
+            rule(named, Path(&here), errors);
         }
     }
 }
 
 /// `matchConditions` of webhooks and policies.
-pub(super) fn conditions(of: &Value, path: &str, params: bool, errors: &mut Errors) {
+pub(super) fn conditions(of: &Value, path: Path<'_>, extras: Extras, errors: &mut Errors) {
     let all = read::list(of, "matchConditions");
-    let path = join(path, "matchConditions");
+    let path = path.child("matchConditions");
     if all.len() > CONDITIONS_MAX {
         errors.push(FieldError::too_many(path.as_str(), all.len(), CONDITIONS_MAX));
     }
-    let names = admission::names(Extras { params, authorizer: true });
+    let names = admission::names(extras);
     let mut seen = BTreeSet::new();
     for (idx, condition) in all.iter().enumerate() {
         let here = format!("{path}[{idx}]");
@@ -136,14 +153,14 @@ pub(super) fn conditions(of: &Value, path: &str, params: bool, errors: &mut Erro
         if text.is_empty() {
             errors.push(FieldError::required(format!("{here}.expression"), ""));
         } else {
-            compiles(text, &names, Some(&BOOL), &format!("{here}.expression"), errors);
+            compiles(text, &names, Some(&BOOL), Path(&format!("{here}.expression")), errors);
         }
         let name = read::text(condition, "name");
         if name.is_empty() {
             errors.push(FieldError::required(format!("{here}.name"), ""));
             continue;
         }
-        invalid_each(&format!("{here}.name"), name, names::qualified_name_errors(name), errors);
+        invalid_each(Path(&format!("{here}.name")), name, names::qualified_name_errors(name), errors);
         if !seen.insert(name) {
             errors.push(FieldError::duplicate(format!("{here}.name"), name));
         }
@@ -151,16 +168,22 @@ pub(super) fn conditions(of: &Value, path: &str, params: bool, errors: &mut Erro
 }
 
 /// An expression compiles, and makes what is wanted; its type.
-pub(super) fn compiles(text: &str, names: &[(String, Ty)], wanted: Option<&Ty>, path: &str, errors: &mut Errors) -> Ty {
+pub(super) fn compiles(
+    text: &str,
+    names: &[(String, Ty)],
+    wanted: Option<&Ty>,
+    path: Path<'_>,
+    errors: &mut Errors,
+) -> Ty {
     made(Program::compile(text, names), text, wanted, path, errors)
 }
 
-/// What was compiled makes what is wanted; its type.
+/// Checks that the compiled expression makes the wanted type; the type that it makes.
 pub(super) fn made(
-    compiled: Result<Program, String>,
+    compiled: Result<Program, CompileError>,
     text: &str,
     wanted: Option<&Ty>,
-    path: &str,
+    path: Path<'_>,
     errors: &mut Errors,
 ) -> Ty {
     match compiled {
@@ -182,16 +205,16 @@ pub(super) fn made(
 }
 
 /// Where a webhook is: `url` or `service`, not both.
-pub(super) fn client_config(client: &Value, path: &str, errors: &mut Errors) {
+pub(super) fn client_config(client: &Value, path: Path<'_>, errors: &mut Errors) {
     let (url, service) = (read::some_text(client, "url"), read::at(client, "service"));
     match (url, service) {
-        (Some(url), None) => webhook_url(url, &join(path, "url"), errors),
-        (None, Some(of)) => service_reference(of, &join(path, "service"), errors),
+        (Some(url), None) => webhook_url(url, Path(&path.child("url")), errors),
+        (None, Some(of)) => service_reference(of, Path(&path.child("service")), errors),
         _ => errors.push(FieldError::required(path, "exactly one of url or service is required")),
     }
 }
 
-fn webhook_url(text: &str, path: &str, errors: &mut Errors) {
+fn webhook_url(text: &str, path: Path<'_>, errors: &mut Errors) {
     const FORM: &str = "; desired format: https://host[/path]";
     let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -215,19 +238,19 @@ fn webhook_url(text: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-fn service_reference(service: &Value, path: &str, errors: &mut Errors) {
+fn service_reference(service: &Value, path: Path<'_>, errors: &mut Errors) {
     for field in ["name", "namespace"] {
         if read::text(service, field).is_empty() {
-            errors.push(FieldError::required(join(path, field), ""));
+            errors.push(FieldError::required(path.child(field), ""));
         }
     }
     let port = service.get("port").and_then(Value::as_i64).unwrap_or(443);
     let wrong = names::port_number_errors(port);
     if !wrong.is_empty() {
-        errors.push(FieldError::invalid(join(path, "port"), port, format!("port is not valid: {}", wrong.join(", "))));
+        errors.push(FieldError::invalid(path.child("port"), port, format!("port is not valid: {}", wrong.join(", "))));
     }
     let text = read::text(service, "path");
-    let here = join(path, "path");
+    let here = path.child("path");
     if matches!(text, "" | "/") {
         return;
     }

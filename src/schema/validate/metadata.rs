@@ -1,4 +1,4 @@
-//! What holds for the metadata of every kind.
+//! Rules for the metadata of every kind.
 
 use std::collections::HashSet;
 
@@ -10,6 +10,7 @@ use crate::behaviour::Finalizers;
 use crate::read;
 use crate::table::Resource;
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
 /// So many owners too many that say they are the controller are told one by one.
@@ -78,7 +79,10 @@ pub(super) fn update(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> 
             let list = added.iter().map(|f| format!("{f:?}")).collect::<Vec<_>>().join(", ");
             errors.push(FieldError::forbidden(
                 "metadata.finalizers",
-                format!("no new finalizers can be added if the object is being deleted, found new finalizers []string{{{list}}}"),
+                format!(
+                    "no new finalizers can be added if the object is being deleted, found new finalizers \
+                    []string{{{list}}}"
+                ),
             ));
         }
     }
@@ -107,16 +111,16 @@ fn common(object: &Value, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::invalid("metadata.generation", meta::generation(object), message));
     }
     if let Some(map) = meta::labels(object) {
-        labels(map, "metadata.labels", errors);
+        labels(map, Path("metadata.labels"), errors);
     }
     if let Some(map) = meta::annotations(object) {
-        annotations(map, "metadata.annotations", errors);
+        annotations(map, Path("metadata.annotations"), errors);
     }
     owners(object, errors);
 }
 
 /// A map of labels.
-pub(super) fn labels(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
+pub(super) fn labels(map: &Map<String, Value>, path: Path<'_>, errors: &mut Vec<FieldError>) {
     for (key, value) in map {
         errors
             .extend(names::qualified_name_errors(key).into_iter().map(|m| FieldError::invalid(path, key.as_str(), m)));
@@ -126,7 +130,7 @@ pub(super) fn labels(map: &Map<String, Value>, path: &str, errors: &mut Vec<Fiel
 }
 
 /// A map of annotations: keys in any case, all together not too large.
-pub(super) fn annotations(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
+pub(super) fn annotations(map: &Map<String, Value>, path: Path<'_>, errors: &mut Vec<FieldError>) {
     for key in map.keys() {
         let messages = names::qualified_name_errors(&key.to_lowercase());
         errors.extend(messages.into_iter().map(|m| FieldError::invalid(path, key.as_str(), m)));
@@ -179,7 +183,10 @@ fn owners(object: &Value, errors: &mut Vec<FieldError>) {
                     errors.push(FieldError::invalid(
                         "metadata.ownerReferences",
                         read::list(object, "metadata.ownerReferences").to_vec(),
-                        format!("Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"),
+                        format!(
+                            "Only one reference can have Controller set to true. Found \"true\" in references for \
+                            {first} and {this}"
+                        ),
                     ));
                 }
             }

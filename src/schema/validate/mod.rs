@@ -23,6 +23,7 @@ mod job;
 mod matching;
 mod metadata;
 pub(crate) mod network;
+pub(crate) mod path;
 pub(crate) mod pod;
 mod pod_resources;
 pub(crate) mod pod_update;
@@ -40,6 +41,8 @@ pub(crate) mod webhook;
 pub(crate) mod workload;
 
 #[cfg(test)]
+mod container_tests;
+#[cfg(test)]
 mod road_tests;
 #[cfg(test)]
 mod tests;
@@ -48,6 +51,7 @@ use serde_json::Value;
 
 use crate::table::{Resource, Shape, TypeDef};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 /// Everything wrong with an object that is to be created; empty when it may be stored. Expects decoded and defaulted
 /// input.
@@ -78,7 +82,7 @@ pub fn update(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> {
     errors
 }
 
-/// What is wrong with the addresses of a Service, before any are given out: who gives them out relies on it.
+/// Errors of the addresses of a Service, before any are given out: the allocator relies on them.
 pub fn service_addresses(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     service_addresses::check(new, &mut errors);
@@ -88,7 +92,7 @@ pub fn service_addresses(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-/// What the API that was asked wants beyond what the one in which the object is stored does; `errors` are those of the
+/// Rules of the API that was asked beyond those of the one in which the object is stored; `errors` are those of the
 /// latter.
 pub fn asked(requested: &Resource, new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
     (requested.behaviour.rules.requested)(new, old, errors);
@@ -109,16 +113,16 @@ pub fn update_status(r: &Resource, new: &Value, old: &Value) -> Vec<FieldError> 
 pub fn labels_or_annotations(field: &str, map: &serde_json::Map<String, Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if field == "labels" {
-        metadata::labels(map, "metadata.labels", &mut errors);
+        metadata::labels(map, Path("metadata.labels"), &mut errors);
     } else {
-        metadata::annotations(map, "metadata.annotations", &mut errors);
+        metadata::annotations(map, Path("metadata.annotations"), &mut errors);
     }
     errors
 }
 
 /// Checks a list of tolerations that stands at `path`.
 pub fn tolerations(list: &[Value], path: &str, errors: &mut Vec<FieldError>) {
-    pod::tolerations(list, path, errors);
+    pod::tolerations(list, Path(path), errors);
 }
 
 /// Everything wrong with a write to a subresource whose body is the object itself, such as `resize` of a pod.

@@ -9,6 +9,7 @@ use crate::read;
 use crate::validate::checks::{Errors, IMMUTABLE, cidr, invalid_each, ip, label_selector};
 use crate::validate::container::port;
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 use crate::validate::{metadata, service_addresses};
 
 pub(crate) fn service(object: &Value, errors: &mut Errors) {
@@ -31,7 +32,7 @@ pub(crate) fn service(object: &Value, errors: &mut Errors) {
                 "" => errors.push(FieldError::required("spec.externalName", "")),
                 _ => {
                     let messages = names::dns_subdomain_errors(name.trim_end_matches('.'));
-                    invalid_each("spec.externalName", name, messages, errors);
+                    invalid_each(Path("spec.externalName"), name, messages, errors);
                 }
             }
         }
@@ -47,10 +48,10 @@ pub(crate) fn service(object: &Value, errors: &mut Errors) {
     service_addresses::check(object, errors);
     service_ports(ports, kind, errors);
     if let Some(selector) = read::map(spec, "selector") {
-        metadata::labels(selector, "spec.selector", errors);
+        metadata::labels(selector, Path("spec.selector"), errors);
     }
     for (idx, address) in read::texts(spec, "externalIPs").iter().enumerate() {
-        ip(address, &format!("spec.externalIPs[{idx}]"), errors);
+        ip(address, Path(&format!("spec.externalIPs[{idx}]")), errors);
     }
     balancer(object, spec, kind, errors);
     traffic(spec, kind, errors);
@@ -61,7 +62,7 @@ pub(crate) fn service(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// What only balancers have.
+/// Fields that only balancers have.
 fn balancer(object: &Value, spec: &Value, kind: &str, errors: &mut Errors) {
     let only = "may only be used when `type` is 'LoadBalancer'";
     let ranges = read::texts(spec, "loadBalancerSourceRanges");
@@ -71,7 +72,7 @@ fn balancer(object: &Value, spec: &Value, kind: &str, errors: &mut Errors) {
         errors.push(FieldError::forbidden(path, only));
     }
     for (idx, range) in ranges.iter().enumerate() {
-        cidr(range.trim(), &format!("{path}[{idx}]"), errors);
+        cidr(range.trim(), Path(&format!("{path}[{idx}]")), errors);
     }
     let key = "service.beta.kubernetes.io/load-balancer-source-ranges";
     if let Some(text) = model::meta::annotation(object, key).filter(|_| ranges.is_empty()) {
@@ -80,7 +81,7 @@ fn balancer(object: &Value, spec: &Value, kind: &str, errors: &mut Errors) {
             errors.push(FieldError::forbidden(path.as_str(), only));
         }
         for range in text.trim().split(',').map(str::trim).filter(|_| !text.trim().is_empty()) {
-            cidr(range, &path, errors);
+            cidr(range, Path(&path), errors);
         }
     }
     if read::at(spec, "allocateLoadBalancerNodePorts").is_some() && kind != "LoadBalancer" {
@@ -89,7 +90,7 @@ fn balancer(object: &Value, spec: &Value, kind: &str, errors: &mut Errors) {
     if let Some(class) = read::at(spec, "loadBalancerClass").and_then(Value::as_str) {
         match kind {
             "LoadBalancer" => {
-                invalid_each("spec.loadBalancerClass", class, names::qualified_name_errors(class), errors)
+                invalid_each(Path("spec.loadBalancerClass"), class, names::qualified_name_errors(class), errors)
             }
             _ => errors.push(FieldError::forbidden("spec.loadBalancerClass", only)),
         }
@@ -147,23 +148,23 @@ fn service_ports(ports: &[Value], kind: &str, errors: &mut Errors) {
             "" if ports.len() > 1 => errors.push(FieldError::required(format!("{path}.name"), "")),
             "" => {}
             name => {
-                invalid_each(&format!("{path}.name"), name, names::dns_label_errors(name), errors);
+                invalid_each(Path(&format!("{path}.name")), name, names::dns_label_errors(name), errors);
                 if !port_names.insert(name) {
                     errors.push(FieldError::duplicate(format!("{path}.name"), name));
                 }
             }
         }
         let (number, protocol) = (read::number(entry, "port"), read::text(entry, "protocol"));
-        invalid_each(&format!("{path}.port"), number, names::port_number_errors(number), errors);
+        invalid_each(Path(&format!("{path}.port")), number, names::port_number_errors(number), errors);
         if let Some(target) = read::at(entry, "targetPort") {
-            port(Some(target), &format!("{path}.targetPort"), errors);
+            port(Some(target), Path(&format!("{path}.targetPort")), errors);
         }
         if !matches!(protocol, "" | "SCTP" | "TCP" | "UDP") {
             errors.push(FieldError::not_supported(format!("{path}.protocol"), protocol, &["SCTP", "TCP", "UDP"]));
         }
         if let Some(application) = read::at(entry, "appProtocol").and_then(Value::as_str) {
             invalid_each(
-                &format!("{path}.appProtocol"),
+                Path(&format!("{path}.appProtocol")),
                 application,
                 names::qualified_name_errors(application),
                 errors,
@@ -171,7 +172,8 @@ fn service_ports(ports: &[Value], kind: &str, errors: &mut Errors) {
         }
         if !numbers.insert((number, protocol)) {
             // Upstream shows a port of its own type with nothing else in it.
-            let shown = json!({"Name": "", "Protocol": protocol, "AppProtocol": null, "Port": number, "TargetPort": 0, "NodePort": 0});
+            let shown = json!({"Name": "", "Protocol": protocol, "AppProtocol": null, "Port": number, "TargetPort": 0,
+                "NodePort": 0});
             errors.push(FieldError::duplicate(path.as_str(), shown));
         }
         let node_port = read::number(entry, "nodePort");
@@ -190,16 +192,16 @@ fn service_ports(ports: &[Value], kind: &str, errors: &mut Errors) {
 pub(crate) fn network_policy(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     if let Some(selector) = read::at(spec, "podSelector") {
-        label_selector(selector, "spec.podSelector", errors);
+        label_selector(selector, Path("spec.podSelector"), errors);
     }
     for (rules, peers) in [("ingress", "from"), ("egress", "to")] {
         for (idx, rule) in read::list(spec, rules).iter().enumerate() {
             let path = format!("spec.{rules}[{idx}]");
             for (at, entry) in read::list(rule, "ports").iter().enumerate() {
-                policy_port(entry, &format!("{path}.ports[{at}]"), errors);
+                policy_port(entry, Path(&format!("{path}.ports[{at}]")), errors);
             }
             for (at, peer) in read::list(rule, peers).iter().enumerate() {
-                policy_peer(peer, &format!("{path}.{peers}[{at}]"), errors);
+                policy_peer(peer, Path(&format!("{path}.{peers}[{at}]")), errors);
             }
         }
     }
@@ -213,14 +215,14 @@ pub(crate) fn network_policy(object: &Value, errors: &mut Errors) {
     }
 }
 
-fn policy_port(entry: &Value, path: &str, errors: &mut Errors) {
+fn policy_port(entry: &Value, path: Path<'_>, errors: &mut Errors) {
     let protocol = read::at(entry, "protocol").and_then(Value::as_str);
     if let Some(protocol) = protocol.filter(|p| !["TCP", "UDP", "SCTP"].contains(p)) {
         errors.push(FieldError::not_supported(format!("{path}.protocol"), protocol, &["TCP", "UDP", "SCTP"]));
     }
     let given = read::at(entry, "port");
     if let Some(given) = given {
-        port(Some(given), &format!("{path}.port"), errors);
+        port(Some(given), Path(&format!("{path}.port")), errors);
     }
     if let Some(end) = read::integer(entry, "endPort") {
         match given.map(Value::as_i64) {
@@ -233,7 +235,7 @@ fn policy_port(entry: &Value, path: &str, errors: &mut Errors) {
                         "must be greater than or equal to `port`",
                     ));
                 }
-                invalid_each(&format!("{path}.endPort"), end, names::port_number_errors(end), errors);
+                invalid_each(Path(&format!("{path}.endPort")), end, names::port_number_errors(end), errors);
             }
             Some(None) => {
                 errors.push(FieldError::invalid(
@@ -251,17 +253,17 @@ fn policy_port(entry: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn policy_peer(peer: &Value, path: &str, errors: &mut Errors) {
+fn policy_peer(peer: &Value, path: Path<'_>, errors: &mut Errors) {
     let block = read::at(peer, "ipBlock");
     let selectors = ["podSelector", "namespaceSelector"];
     let selected = selectors.iter().filter(|f| read::at(peer, f).is_some()).count();
     for field in selectors {
         if let Some(selector) = read::at(peer, field) {
-            label_selector(selector, &format!("{path}.{field}"), errors);
+            label_selector(selector, Path(&format!("{path}.{field}")), errors);
         }
     }
     if let Some(block) = block {
-        ip_block(block, &format!("{path}.ipBlock"), errors);
+        ip_block(block, Path(&format!("{path}.ipBlock")), errors);
     }
     match block {
         None if selected == 0 => errors.push(FieldError::required(path, "must specify a peer")),
@@ -272,17 +274,17 @@ fn policy_peer(peer: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn ip_block(block: &Value, path: &str, errors: &mut Errors) {
+fn ip_block(block: &Value, path: Path<'_>, errors: &mut Errors) {
     let whole = read::text(block, "cidr");
     if whole.is_empty() {
         errors.push(FieldError::required(format!("{path}.cidr"), ""));
         return;
     }
-    cidr(whole, &format!("{path}.cidr"), errors);
+    cidr(whole, Path(&format!("{path}.cidr")), errors);
     let Ok(whole) = whole.parse::<ipnet::IpNet>() else { return };
     for (idx, except) in read::texts(block, "except").into_iter().enumerate() {
         let here = format!("{path}.except[{idx}]");
-        cidr(except, &here, errors);
+        cidr(except, Path(&here), errors);
         let Ok(part) = except.parse::<ipnet::IpNet>() else { continue };
         if !whole.contains(&part.network()) || whole.prefix_len() >= part.prefix_len() {
             errors.push(FieldError::invalid(here, except, "must be a strict subset of `cidr`"));
@@ -300,7 +302,7 @@ pub(crate) fn service_cidr(object: &Value, errors: &mut Errors) {
         return;
     }
     for (idx, range) in ranges.iter().enumerate() {
-        cidr(range, &format!("spec.cidrs[{idx}]"), errors);
+        cidr(range, Path(&format!("spec.cidrs[{idx}]")), errors);
     }
     if let [first, second] = ranges.as_slice()
         && let (Ok(first), Ok(second)) = (first.parse::<ipnet::IpNet>(), second.parse::<ipnet::IpNet>())
@@ -334,14 +336,18 @@ mod tests {
     fn what_a_policy_excepts_is_part_of_its_block() {
         let spec = json!({"podSelector": {}, "policyTypes": ["Ingress", "Sideways"], "ingress": [{
             "ports": [{"port": 80, "endPort": 70, "protocol": "ICMP"}],
-            "from": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.0.0.0/8", "11.0.0.0/16", "10.1.0.0/16"]}}, {"ipBlock": {}}]}]});
+            "from": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["10.0.0.0/8", "11.0.0.0/16", "10.1.0.0/16"]}},
+                {"ipBlock": {}}]}]});
         assert_eq!(
             wrong(network_policy, spec),
             [
-                "spec.ingress[0].ports[0].protocol: Unsupported value: \"ICMP\": supported values: \"TCP\", \"UDP\", \"SCTP\"",
+                "spec.ingress[0].ports[0].protocol: Unsupported value: \"ICMP\": supported values: \"TCP\", \"UDP\", \
+                \"SCTP\"",
                 "spec.ingress[0].ports[0].endPort: Invalid value: 80: must be greater than or equal to `port`",
-                "spec.ingress[0].from[0].ipBlock.except[0]: Invalid value: \"10.0.0.0/8\": must be a strict subset of `cidr`",
-                "spec.ingress[0].from[0].ipBlock.except[1]: Invalid value: \"11.0.0.0/16\": must be a strict subset of `cidr`",
+                "spec.ingress[0].from[0].ipBlock.except[0]: Invalid value: \"10.0.0.0/8\": must be a strict subset of \
+                `cidr`",
+                "spec.ingress[0].from[0].ipBlock.except[1]: Invalid value: \"11.0.0.0/16\": must be a strict subset of \
+                `cidr`",
                 "spec.ingress[0].from[1].ipBlock.cidr: Required value",
                 "spec.policyTypes[1]: Unsupported value: \"Sideways\": supported values: \"Ingress\", \"Egress\"",
             ]

@@ -1,7 +1,7 @@
-//! What a request may ask for: create, update, patch and delete options. The status names `PatchOptions.meta.k8s.io
-//! ""`.
+//! Options of a request: create, update, patch and delete options. The status names `PatchOptions.meta.k8s.io ""`.
 
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 const MANAGER_BYTES_MAX: usize = 128;
 
@@ -18,7 +18,7 @@ pub struct WriteOptions<'a> {
 
 /// Checks `CreateOptions` or `UpdateOptions`.
 pub fn write(options: &WriteOptions<'_>) -> Vec<FieldError> {
-    let mut errors = field_manager(options.field_manager, "fieldManager");
+    let mut errors = field_manager(options.field_manager, Path("fieldManager"));
     if options.dry_run.iter().any(|d| *d != "All") {
         errors.push(FieldError::not_supported("dryRun", options.dry_run.to_vec(), &["All"]));
     }
@@ -71,7 +71,7 @@ pub fn delete(orphan_dependents: Option<bool>, propagation_policy: Option<&str>,
     errors
 }
 
-fn field_manager(text: &str, path: &str) -> Vec<FieldError> {
+fn field_manager(text: &str, path: Path<'_>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if text.len() > MANAGER_BYTES_MAX {
         errors.push(FieldError::too_long(path, MANAGER_BYTES_MAX));

@@ -9,36 +9,37 @@ use crate::read;
 use crate::validate::checks::{Errors, invalid_each, ip, label_selector};
 use crate::validate::container::{self, Role};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 use crate::validate::{env, metadata, pod_resources, security, volume};
 
 pub(crate) fn create(object: &Value, errors: &mut Errors) {
     match read::at(object, "spec") {
-        Some(spec) => pod_spec(spec, "spec", errors),
+        Some(spec) => pod_spec(spec, Path("spec"), errors),
         None => errors.push(FieldError::required("spec.containers", "")),
     }
 }
 
 pub(crate) fn template(object: &Value, errors: &mut Errors) {
-    pod_template(object, "template", "template", errors);
+    pod_template(object, "template", Path("template"), errors);
 }
 
 /// A `PodTemplateSpec` found at `field` of `owner`, called `path` in errors.
-pub(super) fn pod_template(owner: &Value, field: &str, path: &str, errors: &mut Errors) {
+pub(super) fn pod_template(owner: &Value, field: &str, path: Path<'_>, errors: &mut Errors) {
     let Some(template) = read::at(owner, field) else {
         errors.push(FieldError::required(path, ""));
         return;
     };
     // Upstream leaves `metadata` out of these two paths.
     if let Some(map) = read::map(template, "metadata.labels") {
-        metadata::labels(map, &format!("{path}.labels"), errors);
+        metadata::labels(map, Path(&format!("{path}.labels")), errors);
     }
     if let Some(map) = read::map(template, "metadata.annotations") {
-        metadata::annotations(map, &format!("{path}.annotations"), errors);
+        metadata::annotations(map, Path(&format!("{path}.annotations")), errors);
     }
     let path = format!("{path}.spec");
     match read::at(template, "spec") {
         Some(spec) => {
-            pod_spec(spec, &path, errors);
+            pod_spec(spec, Path(&path), errors);
             if !read::list(spec, "ephemeralContainers").is_empty() {
                 let message = "ephemeral containers not allowed in pod template";
                 errors.push(FieldError::forbidden(format!("{path}.ephemeralContainers"), message));
@@ -49,7 +50,7 @@ pub(super) fn pod_template(owner: &Value, field: &str, path: &str, errors: &mut 
 }
 
 /// A `PodSpec`.
-pub(super) fn pod_spec(spec: &Value, path: &str, errors: &mut Errors) {
+pub(super) fn pod_spec(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     let volumes = volume::volumes(spec, path, errors);
     let blocks: BTreeSet<&str> = read::list(spec, "volumes")
         .iter()
@@ -61,7 +62,7 @@ pub(super) fn pod_spec(spec: &Value, path: &str, errors: &mut Errors) {
     let pod = container::Pod {
         volumes: &volumes,
         host_network: read::flag(spec, "hostNetwork"),
-        host_users: spec.get("hostUsers").and_then(Value::as_bool) != Some(false),
+        users: security::Users::of(spec),
         grace_secs: read::integer(spec, "terminationGracePeriodSeconds"),
         os: read::text(spec, "os.name"),
         restart_policy: read::text(spec, "restartPolicy"),
@@ -75,30 +76,30 @@ pub(super) fn pod_spec(spec: &Value, path: &str, errors: &mut Errors) {
         errors.push(FieldError::required(format!("{path}.containers"), ""));
     }
     let mut seen = BTreeSet::new();
-    container::containers(main, &format!("{path}.containers"), Role::Main, &pod, &mut seen, errors);
+    container::containers(main, Path(&format!("{path}.containers")), Role::Main, &pod, &mut seen, errors);
     let lists = [("initContainers", Role::Init), ("ephemeralContainers", Role::Ephemeral)];
     for (field, role) in lists {
-        container::containers(read::list(spec, field), &format!("{path}.{field}"), role, &pod, &mut seen, errors);
+        container::containers(read::list(spec, field), Path(&format!("{path}.{field}")), role, &pod, &mut seen, errors);
     }
     let targets = ["containers", "initContainers"].into_iter().flat_map(|field| read::list(spec, field));
     let targets: BTreeSet<&str> = targets.map(|container| read::text(container, "name")).collect();
     for (idx, debugger) in read::list(spec, "ephemeralContainers").iter().enumerate() {
-        ephemeral(&targets, debugger, &format!("{path}.ephemeralContainers[{idx}]"), errors);
+        ephemeral(&targets, debugger, Path(&format!("{path}.ephemeralContainers[{idx}]")), errors);
     }
     scalars(spec, path, errors);
     security::pod(spec, path, errors);
     host_users(spec, path, errors);
-    tolerations(read::list(spec, "tolerations"), &format!("{path}.tolerations"), errors);
+    tolerations(read::list(spec, "tolerations"), Path(&format!("{path}.tolerations")), errors);
     spread(spec, path, errors);
     affinity(spec, path, errors);
     if let Some(map) = read::map(spec, "nodeSelector") {
-        metadata::labels(map, &format!("{path}.nodeSelector"), errors);
+        metadata::labels(map, Path(&format!("{path}.nodeSelector")), errors);
     }
     for (idx, alias) in read::list(spec, "hostAliases").iter().enumerate() {
-        ip(read::text(alias, "ip"), &format!("{path}.hostAliases[{idx}].ip"), errors);
+        ip(read::text(alias, "ip"), Path(&format!("{path}.hostAliases[{idx}].ip")), errors);
         for (at, name) in read::texts(alias, "hostnames").into_iter().enumerate() {
             invalid_each(
-                &format!("{path}.hostAliases[{idx}].hostnames[{at}]"),
+                Path(&format!("{path}.hostAliases[{idx}].hostnames[{at}]")),
                 name,
                 names::dns_subdomain_errors(name),
                 errors,
@@ -108,12 +109,12 @@ pub(super) fn pod_spec(spec: &Value, path: &str, errors: &mut Errors) {
     for (idx, gate) in read::list(spec, "readinessGates").iter().enumerate() {
         let kind = read::text(gate, "conditionType");
         let path = format!("{path}.readinessGates[{idx}].conditionType");
-        invalid_each(&path, kind, names::qualified_name_errors(kind), errors);
+        invalid_each(Path(&path), kind, names::qualified_name_errors(kind), errors);
     }
     let mut gates = BTreeSet::new();
     for (idx, gate) in read::list(spec, "schedulingGates").iter().enumerate() {
         let (here, name) = (format!("{path}.schedulingGates[{idx}]"), read::text(gate, "name"));
-        invalid_each(&here, name, names::qualified_name_errors(name), errors);
+        invalid_each(Path(&here), name, names::qualified_name_errors(name), errors);
         if !gates.insert(name) {
             errors.push(FieldError::duplicate(here, name));
         }
@@ -123,7 +124,7 @@ pub(super) fn pod_spec(spec: &Value, path: &str, errors: &mut Errors) {
 }
 
 /// `resourceClaims`: each has a name of its own and one source.
-fn resource_claims(spec: &Value, path: &str, errors: &mut Errors) {
+fn resource_claims(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for (idx, claim) in read::list(spec, "resourceClaims").iter().enumerate() {
         let path = format!("{path}.resourceClaims[{idx}]");
@@ -133,7 +134,7 @@ fn resource_claims(spec: &Value, path: &str, errors: &mut Errors) {
         } else if !seen.insert(name) {
             errors.push(FieldError::duplicate(format!("{path}.name"), name));
         } else {
-            invalid_each(&format!("{path}.name"), name, names::dns_label_errors(name), errors);
+            invalid_each(Path(&format!("{path}.name")), name, names::dns_label_errors(name), errors);
         }
         let sources: Vec<(&str, &str)> = ["resourceClaimName", "resourceClaimTemplateName"]
             .iter()
@@ -151,13 +152,13 @@ fn resource_claims(spec: &Value, path: &str, errors: &mut Errors) {
             }
         }
         for (field, name) in sources {
-            invalid_each(&format!("{path}.{field}"), name, names::dns_subdomain_errors(name), errors);
+            invalid_each(Path(&format!("{path}.{field}")), name, names::dns_subdomain_errors(name), errors);
         }
     }
 }
 
-/// What only ephemeral containers must keep to.
-fn ephemeral(targets: &BTreeSet<&str>, debugger: &Value, path: &str, errors: &mut Errors) {
+/// Rules for ephemeral containers alone.
+fn ephemeral(targets: &BTreeSet<&str>, debugger: &Value, path: Path<'_>, errors: &mut Errors) {
     let target = read::text(debugger, "targetContainerName");
     if !target.is_empty() && !targets.contains(target) {
         errors.push(FieldError::not_found(format!("{path}.targetContainerName"), target));
@@ -178,7 +179,7 @@ fn ephemeral(targets: &BTreeSet<&str>, debugger: &Value, path: &str, errors: &mu
 }
 
 /// A pod with users of its own shares no other namespace of the host.
-fn host_users(spec: &Value, path: &str, errors: &mut Errors) {
+fn host_users(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     let given = spec.get("hostnameOverride").and_then(Value::as_str);
     if let Some(name) = given {
         let field = format!("{path}.hostnameOverride");
@@ -193,7 +194,7 @@ fn host_users(spec: &Value, path: &str, errors: &mut Errors) {
         if name.len() > 64 {
             errors.push(FieldError::too_long(field.as_str(), 64));
         }
-        invalid_each(&field, name, names::dns_subdomain_errors(name), errors);
+        invalid_each(Path(&field), name, names::dns_subdomain_errors(name), errors);
     }
     if spec.get("hostUsers").and_then(Value::as_bool) != Some(false) {
         return;
@@ -206,10 +207,15 @@ fn host_users(spec: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn scalars(spec: &Value, path: &str, errors: &mut Errors) {
+fn scalars(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     let max = i64::from(i32::MAX);
     if let Some(seconds) = read::integer(spec, "activeDeadlineSeconds") {
-        invalid_each(&format!("{path}.activeDeadlineSeconds"), seconds, names::range_errors(seconds, 1, max), errors);
+        invalid_each(
+            Path(&format!("{path}.activeDeadlineSeconds")),
+            seconds,
+            names::range_errors(seconds, 1, max),
+            errors,
+        );
     }
     type Check = fn(&str) -> Vec<String>;
     let checks: [(&str, Check); 6] = [
@@ -222,7 +228,7 @@ fn scalars(spec: &Value, path: &str, errors: &mut Errors) {
     ];
     for (field, check) in checks {
         if let Some(text) = read::some_text(spec, field) {
-            invalid_each(&format!("{path}.{field}"), text, check(text), errors);
+            invalid_each(Path(&format!("{path}.{field}")), text, check(text), errors);
         }
     }
     let policy = read::text(spec, "restartPolicy");
@@ -248,7 +254,7 @@ fn scalars(spec: &Value, path: &str, errors: &mut Errors) {
     if read::map(spec, "overhead").is_some() {
         crate::validate::checks::resource_list(spec, path, "overhead", errors);
     }
-    sysctls(spec, &format!("{path}.securityContext.sysctls"), errors);
+    sysctls(spec, Path(&format!("{path}.securityContext.sysctls")), errors);
     if read::flag(spec, "shareProcessNamespace") && read::flag(spec, "hostPID") {
         let message = "ShareProcessNamespace and HostPID cannot both be enabled";
         errors.push(FieldError::invalid(format!("{path}.shareProcessNamespace"), true, message));
@@ -256,8 +262,9 @@ fn scalars(spec: &Value, path: &str, errors: &mut Errors) {
 }
 
 /// Names as upstream's `validateSysctls` has them. Which of them a node allows is the kubelet's matter.
-fn sysctls(spec: &Value, path: &str, errors: &mut Errors) {
-    const TEXT: &str = "must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
+fn sysctls(spec: &Value, path: Path<'_>, errors: &mut Errors) {
+    const TEXT: &str = "must have at most 253 characters and match regex \
+        ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
     let mut seen = BTreeSet::new();
     for (idx, sysctl) in read::list(spec, "securityContext.sysctls").iter().enumerate() {
         let (path, name) = (format!("{path}[{idx}].name"), read::text(sysctl, "name"));
@@ -277,12 +284,12 @@ fn is_sysctl_segment(text: &str) -> bool {
     ends && text.bytes().all(|b| plain(b) || b == b'-' || b == b'_')
 }
 
-pub(super) fn tolerations(list: &[Value], path: &str, errors: &mut Errors) {
+pub(super) fn tolerations(list: &[Value], path: Path<'_>, errors: &mut Errors) {
     for (idx, toleration) in list.iter().enumerate() {
         let path = format!("{path}[{idx}]");
         let (key, operator) = (read::text(toleration, "key"), read::text(toleration, "operator"));
         if !key.is_empty() {
-            invalid_each(&format!("{path}.key"), key, names::qualified_name_errors(key), errors);
+            invalid_each(Path(&format!("{path}.key")), key, names::qualified_name_errors(key), errors);
         } else if operator != "Exists" {
             let message = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
             errors.push(FieldError::invalid(format!("{path}.operator"), operator, message));
@@ -321,7 +328,7 @@ pub(super) fn tolerations(list: &[Value], path: &str, errors: &mut Errors) {
     }
 }
 
-fn spread(spec: &Value, path: &str, errors: &mut Errors) {
+fn spread(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     let all = read::list(spec, "topologySpreadConstraints");
     let pair = |of| (read::text(of, "topologyKey"), read::text(of, "whenUnsatisfiable"));
     let last_of: BTreeMap<(&str, &str), usize> =
@@ -356,19 +363,19 @@ fn spread(spec: &Value, path: &str, errors: &mut Errors) {
                 errors.push(FieldError::not_supported(format!("{path}.{field}"), policy, &["Honor", "Ignore"]));
             }
         }
-        label_keys(constraint, "matchLabelKeys", &path, errors);
+        label_keys(constraint, "matchLabelKeys", Path(&path), errors);
         if last_of.get(&(key, when)).is_some_and(|last| *last > idx) {
             let pair = format!("{{{key}, {when}}}");
             errors.push(FieldError::duplicate(format!("{path}.{{topologyKey, whenUnsatisfiable}}"), pair));
         }
         if let Some(selector) = read::at(constraint, "labelSelector") {
-            label_selector(selector, &format!("{path}.labelSelector"), errors);
+            label_selector(selector, Path(&format!("{path}.labelSelector")), errors);
         }
     }
 }
 
 /// `matchLabelKeys` and `mismatchLabelKeys` name labels, and need a selector to add to.
-fn label_keys(of: &Value, field: &str, path: &str, errors: &mut Errors) {
+fn label_keys(of: &Value, field: &str, path: Path<'_>, errors: &mut Errors) {
     let keys = read::texts(of, field);
     if !keys.is_empty() && read::at(of, "labelSelector").is_none() {
         errors.push(FieldError::forbidden(
@@ -377,11 +384,11 @@ fn label_keys(of: &Value, field: &str, path: &str, errors: &mut Errors) {
         ));
     }
     for (idx, key) in keys.into_iter().enumerate() {
-        invalid_each(&format!("{path}.{field}[{idx}]"), key, names::qualified_name_errors(key), errors);
+        invalid_each(Path(&format!("{path}.{field}[{idx}]")), key, names::qualified_name_errors(key), errors);
     }
 }
 
-fn affinity(spec: &Value, path: &str, errors: &mut Errors) {
+fn affinity(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     let path = format!("{path}.affinity");
     let preferred = "nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution";
     for (idx, term) in read::list(spec, &format!("affinity.{preferred}")).iter().enumerate() {
@@ -391,17 +398,17 @@ fn affinity(spec: &Value, path: &str, errors: &mut Errors) {
             errors.push(FieldError::invalid(format!("{path}.weight"), weight, "must be in the range 1-100"));
         }
         if let Some(preference) = read::at(term, "preference") {
-            node_selector_term(preference, &format!("{path}.preference"), errors);
+            node_selector_term(preference, Path(&format!("{path}.preference")), errors);
         }
     }
     let required = "nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution";
     if let Some(selector) = read::at(spec, &format!("affinity.{required}")) {
-        node_selector(selector, &format!("{path}.{required}"), errors);
+        node_selector(selector, Path(&format!("{path}.{required}")), errors);
     }
     for kind in ["podAffinity", "podAntiAffinity"] {
         let required = format!("{kind}.requiredDuringSchedulingIgnoredDuringExecution");
         for (idx, term) in read::list(spec, &format!("affinity.{required}")).iter().enumerate() {
-            pod_affinity_term(term, &format!("{path}.{required}[{idx}]"), errors);
+            pod_affinity_term(term, Path(&format!("{path}.{required}[{idx}]")), errors);
         }
         let preferred = format!("{kind}.preferredDuringSchedulingIgnoredDuringExecution");
         for (idx, weighted) in read::list(spec, &format!("affinity.{preferred}")).iter().enumerate() {
@@ -411,20 +418,20 @@ fn affinity(spec: &Value, path: &str, errors: &mut Errors) {
                 errors.push(FieldError::invalid(format!("{path}.weight"), weight, "must be in the range 1-100"));
             }
             if let Some(term) = read::at(weighted, "podAffinityTerm") {
-                pod_affinity_term(term, &format!("{path}.podAffinityTerm"), errors);
+                pod_affinity_term(term, Path(&format!("{path}.podAffinityTerm")), errors);
             }
         }
     }
 }
 
-fn pod_affinity_term(term: &Value, path: &str, errors: &mut Errors) {
+fn pod_affinity_term(term: &Value, path: Path<'_>, errors: &mut Errors) {
     for field in ["labelSelector", "namespaceSelector"] {
         if let Some(selector) = read::at(term, field) {
-            label_selector(selector, &format!("{path}.{field}"), errors);
+            label_selector(selector, Path(&format!("{path}.{field}")), errors);
         }
     }
     for (idx, name) in read::texts(term, "namespaces").into_iter().enumerate() {
-        invalid_each(&format!("{path}.namespaces[{idx}]"), name, names::dns_label_errors(name), errors);
+        invalid_each(Path(&format!("{path}.namespaces[{idx}]")), name, names::dns_label_errors(name), errors);
     }
     for field in ["matchLabelKeys", "mismatchLabelKeys"] {
         label_keys(term, field, path, errors);
@@ -433,12 +440,12 @@ fn pod_affinity_term(term: &Value, path: &str, errors: &mut Errors) {
     if key.is_empty() {
         errors.push(FieldError::required(format!("{path}.topologyKey"), "can not be empty"));
     } else {
-        invalid_each(&format!("{path}.topologyKey"), key, names::qualified_name_errors(key), errors);
+        invalid_each(Path(&format!("{path}.topologyKey")), key, names::qualified_name_errors(key), errors);
     }
 }
 
 /// A `NodeSelector`: at least one term, operators with the right number of values.
-pub(super) fn node_selector(selector: &Value, path: &str, errors: &mut Errors) {
+pub(super) fn node_selector(selector: &Value, path: Path<'_>, errors: &mut Errors) {
     let terms = read::list(selector, "nodeSelectorTerms");
     if terms.is_empty() {
         errors.push(FieldError::required(
@@ -447,11 +454,11 @@ pub(super) fn node_selector(selector: &Value, path: &str, errors: &mut Errors) {
         ));
     }
     for (idx, term) in terms.iter().enumerate() {
-        node_selector_term(term, &format!("{path}.nodeSelectorTerms[{idx}]"), errors);
+        node_selector_term(term, Path(&format!("{path}.nodeSelectorTerms[{idx}]")), errors);
     }
 }
 
-fn node_selector_term(term: &Value, path: &str, errors: &mut Errors) {
+fn node_selector_term(term: &Value, path: Path<'_>, errors: &mut Errors) {
     for (idx, requirement) in read::list(term, "matchFields").iter().enumerate() {
         let path = format!("{path}.matchFields[{idx}]");
         let values = read::texts(requirement, "values");
@@ -468,7 +475,12 @@ fn node_selector_term(term: &Value, path: &str, errors: &mut Errors) {
         match read::text(requirement, "key") {
             "metadata.name" => {
                 for (at, value) in values.into_iter().enumerate() {
-                    invalid_each(&format!("{path}.values[{at}]"), value, names::dns_subdomain_errors(value), errors);
+                    invalid_each(
+                        Path(&format!("{path}.values[{at}]")),
+                        value,
+                        names::dns_subdomain_errors(value),
+                        errors,
+                    );
                 }
             }
             key => errors.push(FieldError::invalid(format!("{path}.key"), key, "not a valid field selector key")),
@@ -496,11 +508,11 @@ fn node_selector_term(term: &Value, path: &str, errors: &mut Errors) {
             }
         }
         let key = read::text(requirement, "key");
-        invalid_each(&format!("{path}.key"), key, names::qualified_name_errors(key), errors);
+        invalid_each(Path(&format!("{path}.key")), key, names::qualified_name_errors(key), errors);
     }
 }
 
-fn dns(spec: &Value, path: &str, errors: &mut Errors) {
+fn dns(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     let servers = read::texts(spec, "dnsConfig.nameservers");
     if read::text(spec, "dnsPolicy") == "None" && read::at(spec, "dnsConfig").is_none() {
         let message = "must provide `dnsConfig` when `dnsPolicy` is None";
@@ -514,7 +526,7 @@ fn dns(spec: &Value, path: &str, errors: &mut Errors) {
         errors.push(FieldError::invalid(format!("{path}.dnsConfig.nameservers"), servers.clone(), message));
     }
     for (idx, server) in servers.iter().enumerate() {
-        ip(server, &format!("{path}.dnsConfig.nameservers[{idx}]"), errors);
+        ip(server, Path(&format!("{path}.dnsConfig.nameservers[{idx}]")), errors);
     }
     let searches = read::texts(spec, "dnsConfig.searches");
     let field = format!("{path}.dnsConfig.searches");
@@ -528,7 +540,7 @@ fn dns(spec: &Value, path: &str, errors: &mut Errors) {
     for (idx, search) in searches.into_iter().enumerate().filter(|(_, s)| *s != ".") {
         let search = search.strip_suffix('.').unwrap_or(search);
         invalid_each(
-            &format!("{field}[{idx}]"),
+            Path(&format!("{field}[{idx}]")),
             search,
             names::dns_subdomain_errors(&search.replace('_', "x")),
             errors,

@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use crate::read;
 use crate::validate::checks::{Errors, NOT_NEGATIVE, invalid_each};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 const NAMES: [&str; 3] = ["cpu", "hugepages-", "memory"];
 
 /// Judges `spec.resources` of a pod or of a template; `path` is that of the spec.
-pub(super) fn pod_resources(spec: &Value, path: &str, errors: &mut Errors) {
+pub(super) fn pod_resources(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     let Some(whole) = read::at(spec, "resources") else { return };
     let path = format!("{path}.resources");
     if read::at(whole, "claims").is_some() {
@@ -24,7 +25,7 @@ pub(super) fn pod_resources(spec: &Value, path: &str, errors: &mut Errors) {
     for list in ["limits", "requests"] {
         for (name, amount) in read::map(whole, list).into_iter().flatten() {
             let here = format!("{path}.{list}[{name}]");
-            resource_name(name, &here, errors);
+            resource_name(name, Path(&here), errors);
             let Ok(amount) = Quantity::from_value(amount) else { continue };
             if amount.sign() < 0 {
                 errors.push(FieldError::invalid(here.as_str(), amount.to_string(), NOT_NEGATIVE));
@@ -62,7 +63,7 @@ fn alone(spec: &Value) -> Value {
     alone
 }
 
-fn resource_name(name: &str, path: &str, errors: &mut Errors) {
+fn resource_name(name: &str, path: Path<'_>, errors: &mut Errors) {
     let wrong = names::qualified_name_errors(name);
     if !wrong.is_empty() {
         return invalid_each(path, name, wrong, errors);
@@ -82,7 +83,7 @@ mod tests {
     fn said(whole: Value, own_cpu: &str) -> Vec<String> {
         let mut errors = Vec::new();
         let containers = json!([{"name": "c", "resources": {"requests": {"cpu": own_cpu}}}]);
-        pod_resources(&json!({"resources": whole, "containers": containers}), "spec", &mut errors);
+        pod_resources(&json!({"resources": whole, "containers": containers}), Path("spec"), &mut errors);
         errors.iter().map(ToString::to_string).collect()
     }
 
@@ -91,7 +92,8 @@ mod tests {
         assert!(
             said(json!({"requests": {"cpu": "2"}, "limits": {"cpu": "3", "hugepages-2Mi": "2Mi"}}), "1").is_empty()
         );
-        let wanted = "spec.resources.limits[a.b/x]: Unsupported value: \"a.b/x\": supported values: \"cpu\", \"hugepages-\", \"memory\"";
+        let wanted = "spec.resources.limits[a.b/x]: Unsupported value: \"a.b/x\": supported values: \"cpu\", \
+            \"hugepages-\", \"memory\"";
         assert_eq!(said(json!({"limits": {"a.b/x": "1"}}), "1"), [wanted]);
         let wanted =
             "spec.resources.limits[foo]: Invalid value: \"foo\": must be a standard resource type or fully qualified";
@@ -101,7 +103,8 @@ mod tests {
 
     #[test]
     fn a_pod_as_a_whole_has_room_for_its_containers() {
-        let wanted = "spec.resources.requests[cpu]: Invalid value: \"1\": must be greater than or equal to aggregate container requests of 2";
+        let wanted = "spec.resources.requests[cpu]: Invalid value: \"1\": must be greater than or equal to aggregate \
+            container requests of 2";
         assert_eq!(said(json!({"requests": {"cpu": "1"}}), "2"), [wanted]);
         let wanted = "spec.resources.requests: Invalid value: \"3\": must be less than or equal to cpu limit of 2";
         assert_eq!(said(json!({"requests": {"cpu": "3"}, "limits": {"cpu": "2"}}), "2"), [wanted]);

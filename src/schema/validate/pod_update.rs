@@ -1,4 +1,4 @@
-//! What may change in a running pod: images, deadlines, more tolerations, fewer scheduling gates.
+//! Changes that a running pod takes: images, deadlines, more tolerations, fewer scheduling gates.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,8 +8,12 @@ use serde_json::Value;
 use crate::read;
 use crate::validate::checks::Errors;
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
-const ALLOWED: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+const ALLOWED: &str = "pod updates may not change fields other than \
+    `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only \
+        additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was \
+            previously negative)";
 
 /// A pod gated from scheduling may still change where it can go.
 fn is_gated(pod: &Value) -> bool {
@@ -106,7 +110,7 @@ pub(crate) fn resize(new: &Value, old: &Value, errors: &mut Errors) {
         let path = format!("spec.{field}");
         for (idx, (now, before)) in read::list(new, &path).iter().zip(read::list(old, &path)).enumerate() {
             if now != before {
-                container_resize(now, before, field, &format!("{path}[{idx}]"), errors);
+                container_resize(now, before, field, Path(&format!("{path}[{idx}]")), errors);
             }
         }
     }
@@ -122,7 +126,7 @@ pub(crate) fn resize(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// What a pod asks for as a whole may come, and change in CPU and memory, and does not go. Spec: upstream's
+/// The resources of a pod as a whole may come, and change in CPU and memory, and do not go. Spec: upstream's
 /// `validatePodLevelResourcesResize` (1.36.2).
 fn whole_resize(new: &Value, old: &Value, errors: &mut Errors) {
     let of = |pod| read::at(pod, "spec.resources").filter(|own| !own.is_null());
@@ -133,7 +137,7 @@ fn whole_resize(new: &Value, old: &Value, errors: &mut Errors) {
     removed(
         read::at(new, "spec").unwrap_or(&Value::Null),
         read::at(old, "spec").unwrap_or(&Value::Null),
-        "spec",
+        Path("spec"),
         "pod-level ",
         errors,
     );
@@ -160,7 +164,7 @@ fn same_names(new: &Value, old: &Value, field: &str, errors: &mut Errors) {
     }
 }
 
-fn container_resize(now: &Value, before: &Value, field: &str, path: &str, errors: &mut Errors) {
+fn container_resize(now: &Value, before: &Value, field: &str, path: Path<'_>, errors: &mut Errors) {
     removed(now, before, path, "", errors);
     let is_init = field == "initContainers";
     if fixed(now) != fixed(before) {
@@ -181,7 +185,7 @@ fn container_resize(now: &Value, before: &Value, field: &str, path: &str, errors
 }
 
 /// Requests and limits of a container, or of the pod, that are gone.
-fn removed(now: &Value, before: &Value, path: &str, whose: &str, errors: &mut Errors) {
+fn removed(now: &Value, before: &Value, path: Path<'_>, whose: &str, errors: &mut Errors) {
     for sort in ["requests", "limits"] {
         let names = |c| read::map(c, &format!("resources.{sort}")).into_iter().flatten().map(|(k, _)| k.clone());
         let left: HashSet<String> = names(now).collect();
@@ -302,7 +306,10 @@ mod tests {
 
     #[test]
     fn a_resize_changes_cpu_and_memory_and_nothing_else() {
-        let pod = |resources: Value, policy: &str| json!({"spec": {"containers": [{"name": "a", "resources": resources, "resizePolicy": [{"resourceName": "cpu", "restartPolicy": policy}]}]}});
+        let pod = |resources: Value, policy: &str| {
+            json!({"spec": {"containers": [{"name": "a", "resources": resources,
+            "resizePolicy": [{"resourceName": "cpu", "restartPolicy": policy}]}]}})
+        };
         let old = pod(json!({"requests": {"cpu": "1", "memory": "1Gi"}}), "NotRequired");
         assert!(said(resize, &pod(json!({"requests": {"cpu": "2", "memory": "2Gi"}}), "NotRequired"), &old).is_empty());
         assert_eq!(
@@ -364,8 +371,10 @@ mod tests {
     #[test]
     fn an_init_container_is_resized_unless_that_would_start_it_again() {
         let pod = |cpu: &str, policy: &str| {
-            let init = json!({"name": "i", "resources": {"requests": {"cpu": cpu}}, "resizePolicy": [{"resourceName": "cpu", "restartPolicy": policy}]});
-            json!({"spec": {"initContainers": [init], "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}})
+            let init = json!({"name": "i", "resources": {"requests": {"cpu": cpu}},
+                "resizePolicy": [{"resourceName": "cpu", "restartPolicy": policy}]});
+            json!({"spec": {"initContainers": [init],
+                "containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}})
         };
         assert!(said(resize, &pod("2", "NotRequired"), &pod("1", "NotRequired")).is_empty());
         let why = said(resize, &pod("2", "RestartContainer"), &pod("1", "RestartContainer"));

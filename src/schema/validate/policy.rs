@@ -11,18 +11,19 @@ use model::names;
 use serde_json::Value;
 
 use crate::read;
-use crate::validate::checks::{Errors, invalid_each, join, label_selector};
+use crate::validate::checks::{Errors, invalid_each, label_selector};
 use crate::validate::error::FieldError;
-use crate::validate::matching::{compiles, conditions, made, match_resources, one_of};
+use crate::validate::matching::{Presence, compiles, conditions, made, match_resources, one_of};
+use crate::validate::path::Path;
 
 const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
 const MUTABLE: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
 const ANNOTATIONS_MAX: usize = 20;
 const ANNOTATION_BYTES_MAX: usize = 5 * 1024;
 
-/// What both sorts of policies say alike; the names that their expressions may use.
+/// The rules that both sorts of policies share; the names that their expressions may use.
 fn common(spec: &Value, errors: &mut Errors) -> Vec<(String, Ty)> {
-    one_of(spec, "spec", "failurePolicy", &["Fail", "Ignore"], true, errors);
+    one_of(spec, Path("spec"), ("failurePolicy", Presence::Required), &["Fail", "Ignore"], errors);
     let params = spec["paramKind"].is_object();
     if params {
         param_kind(&spec["paramKind"], errors);
@@ -30,13 +31,13 @@ fn common(spec: &Value, errors: &mut Errors) -> Vec<(String, Ty)> {
     match read::at(spec, "matchConstraints") {
         None => errors.push(FieldError::required("spec.matchConstraints", "")),
         Some(constraints) => {
-            match_resources(constraints, "spec.matchConstraints", errors);
+            match_resources(constraints, Path("spec.matchConstraints"), errors);
             if read::list(constraints, "resourceRules").is_empty() {
                 errors.push(FieldError::required("spec.matchConstraints.resourceRules", ""));
             }
         }
     }
-    conditions(spec, "spec", params, errors);
+    conditions(spec, Path("spec"), Extras { params, authorizer: true }, errors);
     let names = admission::names(Extras { params, authorizer: true });
     let mut variables = BTreeMap::new();
     for (idx, variable) in read::list(spec, "variables").iter().enumerate() {
@@ -48,7 +49,7 @@ fn common(spec: &Value, errors: &mut Errors) -> Vec<(String, Ty)> {
             errors.push(FieldError::invalid(format!("{path}.name"), name, "must be a valid CEL identifier"));
         }
         let known = admission::with_variables(names.clone(), &variables);
-        let ty = expression(variable, "expression", &path, &known, None, errors);
+        let ty = expression(variable, "expression", Path(&path), &known, None, errors);
         variables.insert(name.to_owned(), ty);
     }
     admission::with_variables(names, &variables)
@@ -93,17 +94,17 @@ fn param_kind(kind: &Value, errors: &mut Errors) {
 fn expression(
     of: &Value,
     field: &str,
-    path: &str,
+    path: Path<'_>,
     names: &[(String, Ty)],
     wanted: Option<&Ty>,
     errors: &mut Errors,
 ) -> Ty {
-    let (at, text) = (join(path, field), read::text(of, field));
+    let (at, text) = (path.child(field), read::text(of, field));
     if text.trim().is_empty() {
         errors.push(FieldError::required(at, format!("{field} is not specified")));
         return Ty::Dyn;
     }
-    compiles(text, names, wanted, &at, errors)
+    compiles(text, names, wanted, Path(&at), errors)
 }
 
 /// ValidatingAdmissionPolicy.
@@ -117,7 +118,7 @@ pub(crate) fn validating(object: &Value, errors: &mut Errors) {
         }
     }
     for (idx, validation) in validations.iter().enumerate() {
-        judge(validation, &format!("spec.validations[{idx}]"), &names, errors);
+        judge(validation, Path(&format!("spec.validations[{idx}]")), &names, errors);
     }
     if annotations.len() > ANNOTATIONS_MAX {
         let why = format!("must not have more than {ANNOTATIONS_MAX} auditAnnotations");
@@ -128,13 +129,13 @@ pub(crate) fn validating(object: &Value, errors: &mut Errors) {
         let path = format!("spec.auditAnnotations[{idx}]");
         let key = read::text(annotation, "key");
         let whole = format!("{}/{key}", meta::name(object));
-        invalid_each(&format!("{path}.key"), whole.as_str(), names::qualified_name_errors(&whole), errors);
+        invalid_each(Path(&format!("{path}.key")), whole.as_str(), names::qualified_name_errors(&whole), errors);
         if read::text(annotation, "valueExpression").trim().len() > ANNOTATION_BYTES_MAX {
             let why = format!("must not exceed {ANNOTATION_BYTES_MAX} bytes in length");
             errors.push(FieldError::required(format!("{path}.valueExpression"), why));
         } else {
             let n_before = errors.len();
-            let ty = expression(annotation, "valueExpression", &path, &names, None, errors);
+            let ty = expression(annotation, "valueExpression", Path(&path), &names, None, errors);
             if errors.len() == n_before && ty != Ty::Null && ty != TEXT {
                 let text = read::text(annotation, "valueExpression");
                 let why = format!("must evaluate to one of [string null_type] but got {ty}");
@@ -147,7 +148,7 @@ pub(crate) fn validating(object: &Value, errors: &mut Errors) {
     }
 }
 
-fn judge(validation: &Value, path: &str, names: &[(String, Ty)], errors: &mut Errors) {
+fn judge(validation: &Value, path: Path<'_>, names: &[(String, Ty)], errors: &mut Errors) {
     expression(validation, "expression", path, names, Some(&BOOL), errors);
     match read::some_text(validation, "messageExpression") {
         None | Some("") => {}
@@ -170,14 +171,14 @@ fn judge(validation: &Value, path: &str, names: &[(String, Ty)], errors: &mut Er
     } else if message.trim().contains(['\n', '\r']) {
         errors.push(FieldError::invalid(format!("{path}.message"), message, "must not contain line breaks"));
     }
-    one_of(validation, path, "reason", &REASONS, false, errors);
+    one_of(validation, path, ("reason", Presence::Optional), &REASONS, errors);
 }
 
 /// MutatingAdmissionPolicy.
 pub(crate) fn mutating(object: &Value, errors: &mut Errors) {
     let spec = &object["spec"];
     let names = common(spec, errors);
-    mutable(&spec["matchConstraints"], "spec.matchConstraints", errors);
+    mutable(&spec["matchConstraints"], Path("spec.matchConstraints"), errors);
     let mutations = read::list(spec, "mutations");
     if mutations.is_empty() {
         errors.push(FieldError::required("spec.mutations", "mutations must contain at least one item"));
@@ -214,7 +215,7 @@ pub(crate) fn mutating(object: &Value, errors: &mut Errors) {
                         Program::compile_in(Dialect::Patches, text, &names),
                         text,
                         Some(&wanted),
-                        &here,
+                        Path(&here),
                         errors,
                     )),
                 }
@@ -225,11 +226,11 @@ pub(crate) fn mutating(object: &Value, errors: &mut Errors) {
             errors.push(FieldError::invalid(format!("{path}.{other}"), format!("{{{other}}}"), why));
         }
     }
-    one_of(spec, "spec", "reinvocationPolicy", &["IfNeeded", "Never"], true, errors);
+    one_of(spec, Path("spec"), ("reinvocationPolicy", Presence::Required), &["IfNeeded", "Never"], errors);
 }
 
 /// There is no object to change in a delete.
-fn mutable(resources: &Value, path: &str, errors: &mut Errors) {
+fn mutable(resources: &Value, path: Path<'_>, errors: &mut Errors) {
     for rule in read::list(resources, "resourceRules") {
         for operation in read::texts(rule, "operations").into_iter().filter(|o| !MUTABLE.contains(o)) {
             errors.push(FieldError::not_supported(format!("{path}.resourceRules.operations"), operation, &MUTABLE));
@@ -240,13 +241,13 @@ fn mutable(resources: &Value, path: &str, errors: &mut Errors) {
 fn binding(spec: &Value, errors: &mut Errors) {
     match read::text(spec, "policyName") {
         "" => errors.push(FieldError::required("spec.policyName", "")),
-        name => invalid_each("spec.policyName", name, names::dns_subdomain_errors(name), errors),
+        name => invalid_each(Path("spec.policyName"), name, names::dns_subdomain_errors(name), errors),
     }
     if let Some(of) = read::at(spec, "paramRef") {
         param_ref(of, errors);
     }
     if let Some(resources) = read::at(spec, "matchResources") {
-        match_resources(resources, "spec.matchResources", errors);
+        match_resources(resources, Path("spec.matchResources"), errors);
     }
 }
 
@@ -255,13 +256,13 @@ fn param_ref(of: &Value, errors: &mut Errors) {
     let (name, selector) = (read::text(of, "name"), read::at(of, "selector"));
     let both = "name and selector are mutually exclusive";
     if !name.is_empty() {
-        invalid_each("spec.paramRef.name", name, names::path_segment_errors(name), errors);
+        invalid_each(Path("spec.paramRef.name"), name, names::path_segment_errors(name), errors);
         if selector.is_some() {
             errors.push(FieldError::forbidden("spec.paramRef.name", both));
         }
     }
     if let Some(selector) = selector {
-        label_selector(selector, "spec.paramRef.selector", errors);
+        label_selector(selector, Path("spec.paramRef.selector"), errors);
         if !name.is_empty() {
             errors.push(FieldError::forbidden("spec.paramRef.selector", both));
         }
@@ -269,7 +270,7 @@ fn param_ref(of: &Value, errors: &mut Errors) {
     if name.is_empty() && selector.is_none() {
         errors.push(FieldError::required(path, "one of name or selector must be specified"));
     }
-    one_of(of, path, "parameterNotFoundAction", &["Deny", "Allow"], true, errors);
+    one_of(of, Path(path), ("parameterNotFoundAction", Presence::Required), &["Deny", "Allow"], errors);
 }
 
 /// ValidatingAdmissionPolicyBinding.
@@ -288,7 +289,8 @@ pub(crate) fn validating_binding(object: &Value, errors: &mut Errors) {
         }
     }
     if seen.contains("Deny") && seen.contains("Warn") {
-        let why = "must not contain both Deny and Warn (repeating the same validation failure information in the API response and \
+        let why = "must not contain both Deny and Warn (repeating the same validation failure information in the API \
+            response and \
                    headers serves no purpose)";
         errors.push(FieldError::invalid(path, actions, why));
     }
@@ -300,7 +302,7 @@ pub(crate) fn validating_binding(object: &Value, errors: &mut Errors) {
 /// MutatingAdmissionPolicyBinding.
 pub(crate) fn mutating_binding(object: &Value, errors: &mut Errors) {
     binding(&object["spec"], errors);
-    mutable(&object["spec"]["matchResources"], "spec.matchResources", errors);
+    mutable(&object["spec"]["matchResources"], Path("spec.matchResources"), errors);
 }
 
 #[cfg(test)]
@@ -317,11 +319,15 @@ mod tests {
     fn policy() -> Value {
         json!({"failurePolicy": "Fail", "reinvocationPolicy": "Never",
             "matchConstraints": {"matchPolicy": "Equivalent", "namespaceSelector": {}, "objectSelector": {},
-                "resourceRules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]},
+                "resourceRules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"],
+                    "resources": ["pods"]}]},
             "variables": [{"name": "n", "expression": "'a' + object.metadata.name"}],
             "mutations": [
-                {"patchType": "ApplyConfiguration", "applyConfiguration": {"expression": "Object{metadata: Object.metadata{labels: {'a': variables.n}}}"}},
-                {"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'add', path: '/x/' + jsonpatch.escapeKey('a/b'), value: 'y'}]"}}]})
+                {"patchType": "ApplyConfiguration",
+                    "applyConfiguration": {"expression": "Object{metadata: Object.metadata{labels: {'a': \
+                        variables.n}}}"}},
+                {"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'add', path: '/x/' + \
+                    jsonpatch.escapeKey('a/b'), value: 'y'}]"}}]})
     }
 
     #[test]
@@ -334,11 +340,13 @@ mod tests {
         let said = wrong(mutating, bad);
         assert_eq!(
             said[0],
-            "spec.matchConstraints.resourceRules.operations: Unsupported value: \"DELETE\": supported values: \"*\", \"CONNECT\", \"CREATE\", \"UPDATE\""
+            "spec.matchConstraints.resourceRules.operations: Unsupported value: \"DELETE\": supported values: \"*\", \
+            \"CONNECT\", \"CREATE\", \"UPDATE\""
         );
         assert_eq!(
             said[1],
-            "spec.mutations[0].applyConfiguration.expression: Invalid value: \"true\": must evaluate to Object but got bool"
+            "spec.mutations[0].applyConfiguration.expression: Invalid value: \"true\": must evaluate to Object but got \
+            bool"
         );
         assert!(said[2].contains("expected type of field 'op' is 'string' but provided type is 'int'"), "{}", said[2]);
     }

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::read;
 use crate::validate::checks::{Errors, IMMUTABLE, resource_list};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 const STANDARD: [&str; 19] = [
     "configmaps",
@@ -62,7 +63,7 @@ fn fits(scope: &str, name: &str) -> bool {
 pub(crate) fn quota(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
     let names: Vec<&str> = read::map(spec, "hard").into_iter().flatten().map(|(name, _)| name.as_str()).collect();
-    resource_list(spec, "spec", "hard", errors);
+    resource_list(spec, Path("spec"), "hard", errors);
     for name in
         names.iter().filter(|n| !n.contains('/') && !is_standard(n) && names::qualified_name_errors(n).is_empty())
     {
@@ -107,8 +108,10 @@ fn scope_selector(selector: &Value, names: &[&str], errors: &mut Errors) {
         }
         let bare = SCOPES.contains(&scope) && !matches!(scope, "PriorityClass" | "VolumeAttributesClass");
         if bare && operator != "Exists" {
-            let why = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, \
-                       ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity";
+            let why = "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, \
+                ResourceQuotaScopeNotTerminating, \
+                       ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or \
+                           ResourceQuotaScopeCrossNamespacePodAffinity";
             errors.push(FieldError::invalid(format!("{path}.operator"), operator, why));
         }
         match operator {
@@ -153,7 +156,8 @@ mod tests {
 
     #[test]
     fn a_quota_bounds_what_can_be_counted() {
-        let hard = json!({"pods": "1", "requests.cpu": "1", "count/deployments.apps": "2", "example.com/gpu": "1", "hugepages-2Mi": "1",
+        let hard = json!({"pods": "1", "requests.cpu": "1", "count/deployments.apps": "2", "example.com/gpu": "1",
+            "hugepages-2Mi": "1",
             "gold.storageclass.storage.k8s.io/requests.storage": "1Gi"});
         assert_eq!(wrong(json!({"hard": hard})), Vec::<String>::new());
         assert_eq!(
@@ -175,7 +179,10 @@ mod tests {
                 "spec.scopes: Invalid value: [\"BestEffort\",\"NotBestEffort\"]: conflicting scopes",
             ]
         );
-        let expression = |scope: &str, operator: &str, values: &[&str]| json!({"hard": {"pods": "1"}, "scopeSelector": {"matchExpressions": [{"scopeName": scope, "operator": operator, "values": values}]}});
+        let expression = |scope: &str, operator: &str, values: &[&str]| {
+            json!({"hard": {"pods": "1"},
+                "scopeSelector": {"matchExpressions": [{"scopeName": scope, "operator": operator, "values": values}]}})
+        };
         assert!(wrong(expression("PriorityClass", "In", &["high"])).is_empty());
         assert_eq!(wrong(expression("PriorityClass", "In", &[])).len(), 1);
         assert_eq!(wrong(expression("Terminating", "In", &["x"])).len(), 1);

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use crate::read;
 use crate::validate::checks::{Errors, ip};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 const IPS: &str = "spec.clusterIPs";
 const FAMILIES: &str = "spec.ipFamilies";
@@ -64,7 +65,7 @@ pub(super) fn check(service: &Value, errors: &mut Errors) {
             }
             continue;
         }
-        ip(text, &format!("{IPS}[{idx}]"), errors);
+        ip(text, Path(&format!("{IPS}[{idx}]")), errors);
     }
     let readable = errors.len() == before;
     if ips.len() > 2 {
@@ -106,7 +107,7 @@ pub(crate) fn update(new: &Value, old: &Value, errors: &mut Errors) {
     addresses_update(new, old, errors);
 }
 
-/// What of it is about addresses.
+/// The errors of a change of addresses.
 pub(super) fn addresses_update(new: &Value, old: &Value, errors: &mut Errors) {
     if is_external(new) || is_external(old) {
         return;
@@ -164,7 +165,8 @@ mod tests {
     use super::*;
 
     fn service(ips: &[&str], families: &[&str], policy: &str) -> Value {
-        json!({"spec": {"type": "ClusterIP", "clusterIP": ips.first(), "clusterIPs": ips, "ipFamilies": families, "ipFamilyPolicy": policy}})
+        json!({"spec": {"type": "ClusterIP", "clusterIP": ips.first(), "clusterIPs": ips, "ipFamilies": families,
+            "ipFamilyPolicy": policy}})
     }
 
     fn texts(errors: &Errors) -> Vec<String> {
@@ -184,10 +186,14 @@ mod tests {
             said(&service(&["10.43.0.1", "10.43.0.2"], &["IPv6", "IPv6"], "Odd")),
             [
                 "spec.ipFamilies[1]: Duplicate value: \"IPv6\"",
-                "spec.ipFamilyPolicy: Unsupported value: \"Odd\": supported values: \"PreferDualStack\", \"RequireDualStack\", \"SingleStack\"",
-                "spec.clusterIPs: Invalid value: [\"10.43.0.1\",\"10.43.0.2\"]: may specify no more than one IP for each IP family",
-                "spec.clusterIPs[0]: Invalid value: \"10.43.0.1\": expected an IPv6 value as indicated by `ipFamilies[0]`",
-                "spec.clusterIPs[1]: Invalid value: \"10.43.0.2\": expected an IPv6 value as indicated by `ipFamilies[1]`",
+                "spec.ipFamilyPolicy: Unsupported value: \"Odd\": supported values: \"PreferDualStack\", \
+                \"RequireDualStack\", \"SingleStack\"",
+                "spec.clusterIPs: Invalid value: [\"10.43.0.1\",\"10.43.0.2\"]: may specify no more than one IP for \
+                each IP family",
+                "spec.clusterIPs[0]: Invalid value: \"10.43.0.1\": expected an IPv6 value as indicated by \
+                `ipFamilies[0]`",
+                "spec.clusterIPs[1]: Invalid value: \"10.43.0.2\": expected an IPv6 value as indicated by \
+                `ipFamilies[1]`",
             ]
         );
     }

@@ -1,4 +1,4 @@
-//! What the counts in a workload's status may be.
+//! Rules for the counts in a workload's status.
 
 use model::names;
 use serde_json::Value;
@@ -7,11 +7,12 @@ use crate::read;
 use crate::table::Resource;
 use crate::validate::checks::{Errors, NOT_NEGATIVE, ip};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 
 /// The text for more available pods than ready ones.
 pub(crate) const READY: &str = "cannot be greater than readyReplicas";
 
-/// What is wrong with the counts of a status that replaces `old`'s.
+/// Errors of the counts of a status that replaces `old`'s.
 pub(super) fn counts(r: &Resource, new: &Value, old: &Value, errors: &mut Errors) {
     let Some(kind) = &r.behaviour.rules.counts else { return };
     let status = read::at(new, "status").unwrap_or(&Value::Null);
@@ -66,7 +67,7 @@ pub(crate) fn pod(new: &Value, errors: &mut Errors) {
         let list = read::list(new, &format!("status.{field}"));
         let ips: Vec<&str> = list.iter().map(|entry| read::text(entry, "ip")).collect();
         for (idx, text) in ips.iter().enumerate() {
-            ip(text, &format!("status.{field}[{idx}]"), errors);
+            ip(text, Path(&format!("status.{field}[{idx}]")), errors);
         }
         let is_six = |text: &str| text.contains(':');
         let two = matches!(ips.as_slice(), [a, b] if is_six(a) != is_six(b));
@@ -83,7 +84,7 @@ pub(crate) fn balancer(new: &Value, errors: &mut Errors) {
         let path = format!("status.loadBalancer.ingress[{idx}]");
         let (address, name) = (read::text(entry, "ip"), read::text(entry, "hostname"));
         if !address.is_empty() {
-            ip(address, &format!("{path}.ip"), errors);
+            ip(address, Path(&format!("{path}.ip")), errors);
         }
         if name.is_empty() {
             continue;
@@ -123,7 +124,7 @@ mod tests {
     fn a_status_says_what_can_be() {
         let said = |group: &str, plural: &str, object: Value| {
             let mut errors = Vec::new();
-            let r = Catalog::builtin().resource(group, "v1", plural).unwrap();
+            let r = Catalog::builtin().resource(crate::table::GroupVersion { group, version: "v1" }, plural).unwrap();
             (r.behaviour.rules.status)(&object, &Value::Null, &mut errors);
             errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
         };
@@ -159,7 +160,8 @@ mod tests {
 
     #[test]
     fn counts_fit_each_other() {
-        let deployments = Catalog::builtin().resource("apps", "v1", "deployments").unwrap();
+        let deployments =
+            Catalog::builtin().resource(crate::table::GroupVersion::parse("apps/v1"), "deployments").unwrap();
         let said = |status: Value| {
             let mut errors = Vec::new();
             counts(deployments, &json!({"status": status}), &json!({"status": {"collisionCount": 1}}), &mut errors);

@@ -7,11 +7,12 @@ use serde_json::Value;
 use crate::read;
 use crate::validate::checks::{Errors, IMMUTABLE, immutable, invalid_each, label_selector, resource_list};
 use crate::validate::error::FieldError;
+use crate::validate::path::Path;
 use crate::validate::{drivers, pod, volume};
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 
-fn access_modes(spec: &Value, path: &str, required: &str, errors: &mut Errors) {
+fn access_modes(spec: &Value, path: Path<'_>, required: &str, errors: &mut Errors) {
     let modes = read::texts(spec, "accessModes");
     let path = format!("{path}.accessModes");
     if modes.is_empty() {
@@ -27,10 +28,10 @@ fn access_modes(spec: &Value, path: &str, required: &str, errors: &mut Errors) {
 }
 
 /// The classes of a volume or claim, and whether it is a file system.
-fn classes(spec: &Value, path: &str, errors: &mut Errors) {
+fn classes(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     for field in ["storageClassName", "volumeAttributesClassName"] {
         if let Some(name) = read::some_text(spec, field).filter(|n| !n.is_empty()) {
-            invalid_each(&format!("{path}.{field}"), name, names::dns_subdomain_errors(name), errors);
+            invalid_each(Path(&format!("{path}.{field}")), name, names::dns_subdomain_errors(name), errors);
         }
     }
     if let Some(mode) =
@@ -67,7 +68,7 @@ fn capacity(spec: &Value, errors: &mut Errors) {
     if !capacity.contains_key("storage") || capacity.len() > 1 {
         errors.push(FieldError::not_supported("spec.capacity", Value::Object(capacity.clone()), &["storage"]));
     }
-    resource_list(spec, "spec", "capacity", errors);
+    resource_list(spec, Path("spec"), "capacity", errors);
     for (name, amount) in &capacity {
         if let Some(q) = Quantity::from_value(amount).ok().filter(|q| q.sign() == 0) {
             errors.push(FieldError::invalid(
@@ -84,7 +85,7 @@ fn of_driver(csi: &Value, errors: &mut Errors) {
     if read::text(csi, "driver").is_empty() {
         errors.push(FieldError::required("spec.csi.driver", ""));
     }
-    volume::csi_driver(read::text(csi, "driver"), "spec.csi.driver", errors);
+    volume::csi_driver(read::text(csi, "driver"), Path("spec.csi.driver"), errors);
     if read::text(csi, "volumeHandle").is_empty() {
         errors.push(FieldError::required("spec.csi.volumeHandle", ""));
     }
@@ -92,14 +93,14 @@ fn of_driver(csi: &Value, errors: &mut Errors) {
         ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"]
     {
         if let Some(secret) = read::at(csi, field) {
-            secret_elsewhere(secret, &format!("spec.csi.{field}"), errors);
+            secret_elsewhere(secret, Path(&format!("spec.csi.{field}")), errors);
         }
     }
 }
 
 pub(crate) fn volume(object: &Value, errors: &mut Errors) {
     let spec = read::at(object, "spec").unwrap_or(&Value::Null);
-    access_modes(spec, "spec", "", errors);
+    access_modes(spec, Path("spec"), "", errors);
     capacity(spec, errors);
     let policy = read::text(spec, "persistentVolumeReclaimPolicy");
     if !matches!(policy, "" | "Delete" | "Recycle" | "Retain") {
@@ -113,7 +114,7 @@ pub(crate) fn volume(object: &Value, errors: &mut Errors) {
         let why = "may not be 'recycle' for a hostPath mount of '/'";
         errors.push(FieldError::forbidden("spec.persistentVolumeReclaimPolicy", why));
     }
-    classes(spec, "spec", errors);
+    classes(spec, Path("spec"), errors);
     if read::at(spec, "volumeAttributesClassName").is_some_and(|name| name == "") {
         errors.push(FieldError::required("spec.volumeAttributesClassName", "an empty string is disallowed"));
     }
@@ -122,7 +123,7 @@ pub(crate) fn volume(object: &Value, errors: &mut Errors) {
     }
     if let Some(required) = read::at(spec, "nodeAffinity") {
         match read::at(required, "required") {
-            Some(selector) => pod::node_selector(selector, "spec.nodeAffinity.required", errors),
+            Some(selector) => pod::node_selector(selector, Path("spec.nodeAffinity.required"), errors),
             None => errors
                 .push(FieldError::required("spec.nodeAffinity.required", "must specify required node constraints")),
         }
@@ -136,7 +137,7 @@ pub(crate) fn volume(object: &Value, errors: &mut Errors) {
         }
     }
     if let Some(share) = read::at(spec, "nfs") {
-        volume::nfs_server(share, "spec.nfs", errors);
+        volume::nfs_server(share, Path("spec.nfs"), errors);
     }
     host_path(spec, errors);
     match source(object).as_slice() {
@@ -191,7 +192,7 @@ fn mode_update(new: &Value, old: &Value, errors: &mut Errors) {
 }
 
 pub(crate) fn claim(object: &Value, errors: &mut Errors) {
-    claim_spec(read::at(object, "spec").unwrap_or(&Value::Null), "spec", errors);
+    claim_spec(read::at(object, "spec").unwrap_or(&Value::Null), Path("spec"), errors);
 }
 
 /// A `PersistentVolumeClaimSpec`.
@@ -204,21 +205,21 @@ fn host_path(spec: &Value, errors: &mut Errors) {
 }
 
 /// A secret of any namespace.
-fn secret_elsewhere(secret: &Value, path: &str, errors: &mut Errors) {
+fn secret_elsewhere(secret: &Value, path: Path<'_>, errors: &mut Errors) {
     let checks: [(&str, fn(&str) -> Vec<String>); 2] =
         [("name", names::dns_subdomain_errors), ("namespace", names::dns_label_errors)];
     for (field, check) in checks {
         match read::text(secret, field) {
             "" => errors.push(FieldError::required(format!("{path}.{field}"), "")),
-            text => invalid_each(&format!("{path}.{field}"), text, check(text), errors),
+            text => invalid_each(Path(&format!("{path}.{field}")), text, check(text), errors),
         }
     }
 }
 
-pub(super) fn claim_spec(spec: &Value, path: &str, errors: &mut Errors) {
+pub(super) fn claim_spec(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     access_modes(spec, path, "at least 1 access mode is required", errors);
     if let Some(selector) = read::at(spec, "selector") {
-        label_selector(selector, &format!("{path}.selector"), errors);
+        label_selector(selector, Path(&format!("{path}.selector")), errors);
     }
     let field = format!("{path}.resources[storage]");
     match read::at(spec, "resources.requests.storage") {
@@ -234,7 +235,7 @@ pub(super) fn claim_spec(spec: &Value, path: &str, errors: &mut Errors) {
     classes(spec, path, errors);
     for field in ["dataSource", "dataSourceRef"] {
         if let Some(of) = read::at(spec, field) {
-            data_source(of, &format!("{path}.{field}"), errors);
+            data_source(of, Path(&format!("{path}.{field}")), errors);
         }
     }
     let foreign = !read::text(spec, "dataSourceRef.namespace").is_empty();
@@ -254,7 +255,7 @@ pub(super) fn claim_spec(spec: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn data_source(of: &Value, path: &str, errors: &mut Errors) {
+fn data_source(of: &Value, path: Path<'_>, errors: &mut Errors) {
     for field in ["name", "kind"] {
         if read::text(of, field).is_empty() {
             errors.push(FieldError::required(format!("{path}.{field}"), ""));
@@ -266,11 +267,11 @@ fn data_source(of: &Value, path: &str, errors: &mut Errors) {
         errors.push(FieldError::invalid(path, kind, why));
     }
     if !group.is_empty() {
-        invalid_each(&format!("{path}.apiGroup"), group, names::dns_subdomain_errors(group), errors);
+        invalid_each(Path(&format!("{path}.apiGroup")), group, names::dns_subdomain_errors(group), errors);
     }
     let namespace = read::text(of, "namespace");
     if !namespace.is_empty() {
-        invalid_each(&format!("{path}.namespace"), namespace, names::dns_label_errors(namespace), errors);
+        invalid_each(Path(&format!("{path}.namespace")), namespace, names::dns_label_errors(namespace), errors);
     }
 }
 
@@ -367,7 +368,10 @@ mod tests {
 
     #[test]
     fn a_volume_keeps_its_source_and_its_place() {
-        let volume = |handle: &str, zone: &str| json!({"spec": {"csi": {"driver": "d.io", "volumeHandle": handle}, "nodeAffinity": {"required": zone}}});
+        let volume = |handle: &str, zone: &str| {
+            json!({"spec": {"csi": {"driver": "d.io", "volumeHandle": handle},
+            "nodeAffinity": {"required": zone}}})
+        };
         let said = |new: &Value, old: &Value| {
             let mut errors = Vec::new();
             volume_update(new, old, &mut errors);

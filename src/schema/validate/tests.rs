@@ -25,7 +25,7 @@ fn resource(group: &'static str, kind: &'static str, namespaced: bool) -> Resour
         selectable: Vec::new(),
         type_ref: TypeRef::of(TypeDef::default()),
         custom: false,
-        behaviour: crate::kinds::of(group, kind),
+        behaviour: crate::kinds::of((group, kind)),
         definition: None,
     }
 }
@@ -112,7 +112,8 @@ fn metadata_is_checked_for_every_kind() {
 #[test]
 fn pods_need_containers_with_names_and_images() {
     assert_eq!(created("", "Pod", json!({"spec": {"containers": []}})), ["spec.containers: Required value"]);
-    let spec = json!({"containers": [{"name": "a", "image": "i", "ports": [{"containerPort": 99999}], "volumeMounts": [{"name": "x", "mountPath": "/x"}]},
+    let spec = json!({"containers": [{"name": "a", "image": "i", "ports": [{"containerPort": 99999}],
+        "volumeMounts": [{"name": "x", "mountPath": "/x"}]},
         {"name": "a", "image": "", "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "1"}}}]});
     assert_eq!(
         created("", "Pod", json!({"spec": spec})),
@@ -157,9 +158,8 @@ fn a_running_pod_may_change_its_image_and_little_else() {
 #[test]
 fn ephemeral_containers_only_come() {
     let pod = |image: &str| {
-        with_name(
-            json!({"spec": {"containers": [{"name": "a", "image": "i"}], "ephemeralContainers": [{"name": "e", "image": image}]}}),
-        )
+        with_name(json!({"spec": {"containers": [{"name": "a", "image": "i"}],
+                "ephemeralContainers": [{"name": "e", "image": image}]}}))
     };
     assert!(
         update_part(
@@ -183,9 +183,8 @@ fn selectors_match_their_template_and_stay() {
     wrong["spec"]["template"]["metadata"]["labels"] = json!({"app": "other"});
     assert_eq!(
         created("apps", "Deployment", wrong),
-        [
-            "spec.template.metadata.labels: Invalid value: {\"app\":\"other\"}: `selector` does not match template `labels`"
-        ]
+        ["spec.template.metadata.labels: Invalid value: {\"app\":\"other\"}: `selector` does not match template \
+            `labels`"]
     );
     let mut new = deployment();
     new["spec"]["selector"]["matchLabels"] = json!({"app": "x"});
@@ -198,12 +197,16 @@ fn selectors_match_their_template_and_stay() {
 
 #[test]
 fn services_keep_their_address_and_name_their_ports() {
-    let service = |ip: &str| json!({"spec": {"type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip], "ports": [{"port": 80, "protocol": "TCP"}]}});
+    let service = |ip: &str| {
+        json!({"spec": {"type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip],
+        "ports": [{"port": 80, "protocol": "TCP"}]}})
+    };
     assert_eq!(
         updated("", "Service", service("10.0.0.2"), service("10.0.0.1")),
         ["spec.clusterIPs[0]: Invalid value: [\"10.0.0.2\"]: may not change once set"]
     );
-    let two = json!({"spec": {"type": "ClusterIP", "ports": [{"port": 80, "protocol": "TCP"}, {"port": 81, "protocol": "TCP", "name": "b", "nodePort": 30000}]}});
+    let two = json!({"spec": {"type": "ClusterIP",
+        "ports": [{"port": 80, "protocol": "TCP"}, {"port": 81, "protocol": "TCP", "name": "b", "nodePort": 30000}]}});
     assert_eq!(
         created("", "Service", two),
         [

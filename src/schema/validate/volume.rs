@@ -10,7 +10,8 @@ use crate::read;
 use crate::validate::checks::{Errors, invalid_each};
 use crate::validate::container::{local_path, no_back_steps};
 use crate::validate::error::FieldError;
-use crate::validate::{env, storage};
+use crate::validate::path::Path;
+use crate::validate::{env, metadata, storage};
 
 pub(super) const HOST_PATHS: [&str; 8] =
     ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
@@ -51,7 +52,7 @@ const NEEDS: &[(&str, &str)] = &[
 ];
 
 /// All volumes; the names of the good ones come back for the mounts.
-pub(super) fn volumes<'a>(spec: &'a Value, path: &str, errors: &mut Errors) -> BTreeSet<&'a str> {
+pub(super) fn volumes<'a>(spec: &'a Value, path: Path<'_>, errors: &mut Errors) -> BTreeSet<&'a str> {
     let mut seen = BTreeSet::new();
     for (idx, volume) in read::list(spec, "volumes").iter().enumerate() {
         let path = format!("{path}.volumes[{idx}]");
@@ -59,7 +60,7 @@ pub(super) fn volumes<'a>(spec: &'a Value, path: &str, errors: &mut Errors) -> B
         if name.is_empty() {
             errors.push(FieldError::required(format!("{path}.name"), ""));
         } else {
-            invalid_each(&format!("{path}.name"), name, names::dns_label_errors(name), errors);
+            invalid_each(Path(&format!("{path}.name")), name, names::dns_label_errors(name), errors);
             if !seen.insert(name) {
                 errors.push(FieldError::duplicate(format!("{path}.name"), name));
             }
@@ -73,7 +74,7 @@ pub(super) fn volumes<'a>(spec: &'a Value, path: &str, errors: &mut Errors) -> B
             .collect();
         match sources.as_slice() {
             [] => errors.push(FieldError::required(path.as_str(), "must specify a volume type")),
-            [source] => self::source(volume, source, &path, errors),
+            [source] => self::source(volume, source, Path(&path), errors),
             [_, others @ ..] => errors.extend(others.iter().map(|other| {
                 FieldError::forbidden(format!("{path}.{other}"), "may not specify more than 1 volume type")
             })),
@@ -83,7 +84,7 @@ pub(super) fn volumes<'a>(spec: &'a Value, path: &str, errors: &mut Errors) -> B
 }
 
 /// The server goes to mount(8): it may not look like an option. Upstream takes any text.
-pub(super) fn nfs_server(body: &Value, path: &str, errors: &mut Errors) {
+pub(super) fn nfs_server(body: &Value, path: Path<'_>, errors: &mut Errors) {
     let server = read::text(body, "server");
     let plain = server.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:%[]".contains(&b));
     if server.starts_with('-') || !plain {
@@ -91,7 +92,7 @@ pub(super) fn nfs_server(body: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn source(volume: &Value, source: &str, path: &str, errors: &mut Errors) {
+fn source(volume: &Value, source: &str, path: Path<'_>, errors: &mut Errors) {
     let path = format!("{path}.{source}");
     let Some(body) = read::at(volume, source) else { return };
     for (_, field) in NEEDS.iter().filter(|(s, _)| *s == source) {
@@ -100,8 +101,11 @@ fn source(volume: &Value, source: &str, path: &str, errors: &mut Errors) {
         }
     }
     match source {
+        // Its absence was told already.
+        "hostPath" if read::text(body, "path").is_empty() => {}
+        "gitRepo" => local_path(read::text(body, "directory"), Path(&format!("{path}.directory")), errors),
         "hostPath" => {
-            no_back_steps(read::text(body, "path"), &format!("{path}.path"), errors);
+            no_back_steps(read::text(body, "path"), Path(&format!("{path}.path")), errors);
             let kind = read::text(body, "type");
             if !HOST_PATHS.contains(&kind) {
                 errors.push(FieldError::not_supported(format!("{path}.type"), kind, &HOST_PATHS));
@@ -123,42 +127,62 @@ fn source(volume: &Value, source: &str, path: &str, errors: &mut Errors) {
                     "must be an absolute path",
                 ));
             }
-            nfs_server(body, &path, errors);
+            nfs_server(body, Path(&path), errors);
         }
         "csi" => {
             let driver = read::text(body, "driver");
-            csi_driver(driver, &format!("{path}.driver"), errors);
-            if let Some(secret) = read::at(body, "nodePublishSecretRef")
-                && read::text(secret, "name").is_empty()
-            {
-                errors.push(FieldError::required(format!("{path}.nodePublishSecretRef.name"), ""));
+            csi_driver(driver, Path(&format!("{path}.driver")), errors);
+            match read::at(body, "nodePublishSecretRef").map(|secret| read::text(secret, "name")) {
+                None => {}
+                Some("") => errors.push(FieldError::required(format!("{path}.nodePublishSecretRef.name"), "")),
+                // Upstream leaves the reference out of this path.
+                Some(name) => {
+                    invalid_each(Path(&format!("{path}.name")), name, names::dns_subdomain_errors(name), errors)
+                }
             }
         }
         "ephemeral" => match read::at(body, "volumeClaimTemplate") {
             None => errors.push(FieldError::required(format!("{path}.volumeClaimTemplate"), "")),
             Some(template) => {
+                template_metadata(template, Path(&format!("{path}.volumeClaimTemplate.metadata")), errors);
                 let spec = template.get("spec").unwrap_or(&Value::Null);
-                storage::claim_spec(spec, &format!("{path}.volumeClaimTemplate.spec"), errors);
+                storage::claim_spec(spec, Path(&format!("{path}.volumeClaimTemplate.spec")), errors);
             }
         },
-        "image" => pull_policy(read::text(body, "pullPolicy"), &format!("{path}.pullPolicy"), errors),
+        "image" => pull_policy(read::text(body, "pullPolicy"), Path(&format!("{path}.pullPolicy")), errors),
         "configMap" | "secret" => {
-            mode(body, "defaultMode", &path, errors);
-            items(body, &path, errors);
+            mode(body, "defaultMode", Path(&path), errors);
+            items(body, Path(&path), errors);
         }
         "downwardAPI" => {
-            mode(body, "defaultMode", &path, errors);
-            downward(body, &path, errors);
+            mode(body, "defaultMode", Path(&path), errors);
+            downward(body, Path(&path), errors);
         }
         "projected" => {
-            mode(body, "defaultMode", &path, errors);
+            mode(body, "defaultMode", Path(&path), errors);
             projected(body, &path, errors);
         }
         _ => {}
     }
 }
 
-fn pull_policy(policy: &str, path: &str, errors: &mut Errors) {
+/// The metadata of a claim that a pod brings along: labels and annotations, and nothing else.
+fn template_metadata(template: &Value, path: Path<'_>, errors: &mut Errors) {
+    if let Some(map) = read::map(template, "metadata.annotations") {
+        metadata::annotations(map, Path(&path.child("annotations")), errors);
+    }
+    if let Some(map) = read::map(template, "metadata.labels") {
+        metadata::labels(map, Path(&path.child("labels")), errors);
+    }
+    let is_set = |value: &Value| !value.is_null() && value != "" && value != 0;
+    for (field, _) in read::map(template, "metadata").into_iter().flatten().filter(|(_, value)| is_set(value)) {
+        if !matches!(field.as_str(), "annotations" | "labels") {
+            errors.push(FieldError::forbidden(path.child(field), "cannot be set"));
+        }
+    }
+}
+
+fn pull_policy(policy: &str, path: Path<'_>, errors: &mut Errors) {
     let supported = ["Always", "IfNotPresent", "Never"];
     if !policy.is_empty() && !supported.contains(&policy) {
         errors.push(FieldError::not_supported(path, policy, &supported));
@@ -166,7 +190,7 @@ fn pull_policy(policy: &str, path: &str, errors: &mut Errors) {
 }
 
 /// The name of a CSI driver.
-pub(super) fn csi_driver(driver: &str, path: &str, errors: &mut Errors) {
+pub(super) fn csi_driver(driver: &str, path: Path<'_>, errors: &mut Errors) {
     if driver.is_empty() {
         // Its absence was told already.
         return;
@@ -177,14 +201,14 @@ pub(super) fn csi_driver(driver: &str, path: &str, errors: &mut Errors) {
     invalid_each(path, driver, names::dns_subdomain_errors(&driver.to_lowercase()), errors);
 }
 
-fn mode(body: &Value, field: &str, path: &str, errors: &mut Errors) {
+fn mode(body: &Value, field: &str, path: Path<'_>, errors: &mut Errors) {
     if let Some(mode) = read::integer(body, field).filter(|m| !(0..=0o777).contains(m)) {
         let message = "must be a number between 0 and 0777 (octal), both inclusive";
         errors.push(FieldError::invalid(format!("{path}.{field}"), mode, message));
     }
 }
 
-fn items(body: &Value, path: &str, errors: &mut Errors) {
+fn items(body: &Value, path: Path<'_>, errors: &mut Errors) {
     for (idx, item) in read::list(body, "items").iter().enumerate() {
         let path = format!("{path}.items[{idx}]");
         for field in ["key", "path"] {
@@ -192,25 +216,24 @@ fn items(body: &Value, path: &str, errors: &mut Errors) {
                 errors.push(FieldError::required(format!("{path}.{field}"), ""));
             }
         }
-        free_path(read::text(item, "path"), &format!("{path}.path"), errors);
-        mode(item, "mode", &path, errors);
+        free_path(read::text(item, "path"), Path(&format!("{path}.path")), errors);
+        mode(item, "mode", Path(&path), errors);
     }
 }
 
-fn downward(body: &Value, path: &str, errors: &mut Errors) {
+fn downward(body: &Value, path: Path<'_>, errors: &mut Errors) {
     // Upstream leaves the position out of the paths of these.
     for item in read::list(body, "items") {
-        let path = path.to_owned();
-        mode(item, "mode", &path, errors);
+        mode(item, "mode", path, errors);
         let file = read::text(item, "path");
         if file.is_empty() {
             errors.push(FieldError::required(format!("{path}.path"), ""));
         }
-        free_path(file, &format!("{path}.path"), errors);
+        free_path(file, Path(&format!("{path}.path")), errors);
         if let Some(reference) = read::at(item, "fieldRef") {
-            env::field_ref(reference, &env::FILE_FIELDS, &format!("{path}.fieldRef"), errors);
+            env::field_ref(reference, &env::FILE_FIELDS, Path(&format!("{path}.fieldRef")), errors);
         } else if let Some(reference) = read::at(item, "resourceFieldRef") {
-            env::resource_ref(reference, &format!("{path}.resourceFieldRef"), env::Place::File, errors);
+            env::resource_ref(reference, Path(&format!("{path}.resourceFieldRef")), env::Place::File, errors);
         }
         match (read::at(item, "fieldRef"), read::at(item, "resourceFieldRef")) {
             (None, None) => errors.push(FieldError::required(path, "one of fieldRef and resourceFieldRef is required")),
@@ -224,7 +247,7 @@ fn downward(body: &Value, path: &str, errors: &mut Errors) {
 }
 
 /// A relative path that does not begin with two dots.
-fn free_path(text: &str, path: &str, errors: &mut Errors) {
+fn free_path(text: &str, path: Path<'_>, errors: &mut Errors) {
     local_path(text, path, errors);
     if text.starts_with("..") && !text.starts_with("../") && text != ".." {
         errors.push(FieldError::invalid(path, text, "must not start with '..'"));
@@ -249,7 +272,7 @@ fn paths_of<'v>(kind: &str, source: &'v Value) -> Vec<(&'v str, &'v str)> {
     }
 }
 
-fn token(source: &Value, outer: &str, path: &str, errors: &mut Errors) {
+fn token(source: &Value, outer: &str, path: Path<'_>, errors: &mut Errors) {
     let field = format!("{path}.expirationSeconds");
     if let Some(secs) = read::integer(source, "expirationSeconds") {
         if secs < 600 {
@@ -261,11 +284,11 @@ fn token(source: &Value, outer: &str, path: &str, errors: &mut Errors) {
     }
     match read::text(source, "path") {
         "" => errors.push(FieldError::required(format!("{outer}.path"), "")),
-        file => free_path(file, &format!("{outer}.path"), errors),
+        file => free_path(file, Path(&format!("{outer}.path")), errors),
     }
 }
 
-fn trust_bundle(source: &Value, path: &str, errors: &mut Errors) {
+fn trust_bundle(source: &Value, path: Path<'_>, errors: &mut Errors) {
     match (read::some_text(source, "name"), read::some_text(source, "signerName")) {
         (Some(_), Some(_)) => {
             errors.push(FieldError::invalid(path, source.clone(), "only one of name and signerName may be used"));
@@ -287,7 +310,7 @@ fn trust_bundle(source: &Value, path: &str, errors: &mut Errors) {
     }
     match read::text(source, "path") {
         "" => errors.push(FieldError::required(format!("{path}.path"), "")),
-        file => free_path(file, &format!("{path}.path"), errors),
+        file => free_path(file, Path(&format!("{path}.path")), errors),
     }
 }
 
@@ -317,15 +340,198 @@ fn projected(body: &Value, outer: &str, errors: &mut Errors) {
                         if read::text(inner, "name").is_empty() {
                             errors.push(FieldError::required(format!("{path}.name"), ""));
                         }
-                        items(inner, &path, errors);
+                        items(inner, Path(&path), errors);
                     }
-                    "downwardAPI" => downward(inner, &path, errors),
-                    "serviceAccountToken" => token(inner, outer, &path, errors),
-                    "clusterTrustBundle" => trust_bundle(inner, &path, errors),
+                    "downwardAPI" => downward(inner, Path(&path), errors),
+                    "serviceAccountToken" => token(inner, outer, Path(&path), errors),
+                    "clusterTrustBundle" => trust_bundle(inner, Path(&path), errors),
                     _ => {}
                 }
             }
             _ => errors.push(FieldError::forbidden(path, "may not specify more than 1 volume type per source")),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn said(volumes: Value) -> Vec<String> {
+        let mut errors = Vec::new();
+        super::volumes(&json!({"volumes": volumes}), Path("spec"), &mut errors);
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    /// Of one volume; its path is left out.
+    fn said_of(source: Value) -> Vec<String> {
+        let mut volume = json!({"name": "v"});
+        volume.as_object_mut().unwrap().append(source.clone().as_object_mut().unwrap());
+        let all = said(json!([volume]));
+        all.iter().map(|text| text.replacen("spec.volumes[0]", "", 1)).collect()
+    }
+
+    /// Spec: `TestValidateVolumes` of upstream v1.36 (`pkg/apis/core/validation/validation_test.go`).
+    #[test]
+    fn volumes_have_names_and_one_source_each() {
+        let empty = || json!({});
+        assert_eq!(
+            said(json!([{"name": "a", "emptyDir": empty()}, {"name": "b", "hostPath": {"path": "/d"}}])),
+            [""; 0]
+        );
+        assert_eq!(
+            said(json!([{"emptyDir": empty()}, {"name": "a", "emptyDir": empty()},
+                {"name": "a", "emptyDir": empty()}])),
+            ["spec.volumes[0].name: Required value", "spec.volumes[2].name: Duplicate value: \"a\""]
+        );
+        let named = said(json!([{"name": "a.b.c", "emptyDir": empty()}]));
+        assert_eq!(named, ["spec.volumes[0].name: Invalid value: \"a.b.c\": must not contain dots"]);
+        assert_eq!(said(json!([{"name": "a"}])), ["spec.volumes[0]: Required value: must specify a volume type"]);
+        let two = json!([{"name": "a", "emptyDir": empty(), "hostPath": {"path": "/d"}}]);
+        assert_eq!(said(two), ["spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type"]);
+    }
+
+    #[test]
+    fn each_source_has_what_it_needs() {
+        for (source, wanted) in [
+            (json!({"hostPath": {"path": "", "type": "Odd"}}), &[".hostPath.path: Required value"][..]),
+            (
+                json!({"hostPath": {"path": "/a/../b"}}),
+                &[".hostPath.path: Invalid value: \"/a/../b\": must not contain '..'"],
+            ),
+            (json!({"hostPath": {"path": "/a/..b", "type": "Socket"}}), &[]),
+            (
+                json!({"gitRepo": {"repository": "", "directory": "/d"}}),
+                &[
+                    ".gitRepo.repository: Required value",
+                    ".gitRepo.directory: Invalid value: \"/d\": must be a relative path",
+                ],
+            ),
+            (
+                json!({"gitRepo": {"repository": "r", "directory": "a/../b"}}),
+                &[".gitRepo.directory: Invalid value: \"a/../b\": must not contain '..'"],
+            ),
+            (
+                json!({"emptyDir": {"sizeLimit": "-1Gi"}}),
+                &[".emptyDir.sizeLimit: Forbidden: SizeLimit field must be a valid resource quantity"],
+            ),
+            (json!({"persistentVolumeClaim": {}}), &[".persistentVolumeClaim.claimName: Required value"]),
+            (
+                json!({"nfs": {"server": "s", "path": "d"}}),
+                &[".nfs.path: Invalid value: \"d\": must be an absolute path"],
+            ),
+            (
+                json!({"csi": {"driver": "d.io", "nodePublishSecretRef": {}}}),
+                &[".csi.nodePublishSecretRef.name: Required value"],
+            ),
+            (json!({"csi": {"driver": ""}}), &[".csi.driver: Required value"]),
+            (json!({"image": {"reference": ""}}), &[".image.reference: Required value"]),
+            (
+                json!({"image": {"reference": "i", "pullPolicy": "Odd"}}),
+                &[".image.pullPolicy: Unsupported value: \"Odd\": supported values: \"Always\", \"IfNotPresent\", \
+                    \"Never\""],
+            ),
+            (json!({"ephemeral": {}}), &[".ephemeral.volumeClaimTemplate: Required value"]),
+        ] {
+            assert_eq!(said_of(source.clone()), wanted, "{source}");
+        }
+        let secret = said_of(json!({"csi": {"driver": "d.io", "nodePublishSecretRef": {"name": "A b"}}}));
+        assert!(
+            secret[0].starts_with(
+                ".csi.name: Invalid value: \"A b\": a lowercase RFC 1123 \
+            subdomain"
+            ),
+            "{secret:?}"
+        );
+    }
+
+    #[test]
+    fn files_stay_below_their_volume_and_have_modes() {
+        let item = |key: &str, path: &str, mode: i64| {
+            let item = json!({"key": key, "path": path, "mode": mode});
+            json!({"secret": {"secretName": "s", "items": [item]}})
+        };
+        let mode = "must be a number between 0 and 0777 (octal), both inclusive";
+        for (source, wanted) in [
+            (item("k", "a/b", 0o644), vec![]),
+            (item("k", "a/..b", 0), vec![]),
+            (item("", "p", 0), vec![".secret.items[0].key: Required value".to_owned()]),
+            (item("k", "", 0), vec![".secret.items[0].path: Required value".to_owned()]),
+            (
+                item("k", "/p", 0),
+                vec![".secret.items[0].path: Invalid value: \"/p\": must be a relative path".to_owned()],
+            ),
+            (
+                item("k", "a/../p", 0),
+                vec![".secret.items[0].path: Invalid value: \"a/../p\": must not contain '..'".to_owned()],
+            ),
+            (
+                item("k", "..", 0),
+                vec![".secret.items[0].path: Invalid value: \"..\": must not contain '..'".to_owned()],
+            ),
+            (
+                item("k", "..p", 0),
+                vec![".secret.items[0].path: Invalid value: \"..p\": must not start with '..'".to_owned()],
+            ),
+            (item("k", "p", 0o1000), vec![format!(".secret.items[0].mode: Invalid value: 512: {mode}")]),
+            (
+                json!({"configMap": {"name": "c", "defaultMode": -1}}),
+                vec![format!(".configMap.defaultMode: Invalid value: -1: {mode}")],
+            ),
+            (json!({"configMap": {}}), vec![".configMap.name: Required value".to_owned()]),
+            (
+                json!({"downwardAPI": {"items": [{"path": "p"}]}}),
+                vec![".downwardAPI: Required value: one of fieldRef and resourceFieldRef is required".to_owned()],
+            ),
+        ] {
+            assert_eq!(said_of(source.clone()), wanted, "{source}");
+        }
+    }
+
+    #[test]
+    fn the_sources_of_a_projection_make_different_files() {
+        let projected = |sources: Value| said_of(json!({"projected": {"sources": sources}}));
+        let of = |kind: &str, path: &str| json!({kind: {"name": "n", "items": [{"key": "k", "path": path}]}});
+        assert_eq!(projected(json!([of("secret", "a"), of("configMap", "b")])), [""; 0]);
+        assert_eq!(
+            projected(json!([of("secret", "a"), of("configMap", "a")])),
+            [".projected: Invalid value: \"n\": conflicting duplicate paths"]
+        );
+        let token = |path: &str, secs: i64| json!([{"serviceAccountToken": {"path": path, "expirationSeconds": secs}}]);
+        assert_eq!(projected(token("t", 600)), [""; 0]);
+        let at = ".projected.sources[0].serviceAccountToken.expirationSeconds";
+        assert_eq!(
+            projected(token("t", 599)),
+            [format!("{at}: Invalid value: 599: may not specify a duration less than 10 minutes")]
+        );
+        assert_eq!(
+            projected(token("t", (1 << 32) + 1)),
+            [format!("{at}: Invalid value: 4294967297: may not specify a duration larger than 2^32 seconds")]
+        );
+        assert_eq!(projected(token("", 600)), [".projected.path: Required value"]);
+        let mut both = of("secret", "a");
+        both.as_object_mut().unwrap().append(of("configMap", "b").as_object_mut().unwrap());
+        assert_eq!(
+            projected(json!([both])),
+            [".projected.sources[0]: Forbidden: may not specify more than 1 volume type per source"]
+        );
+        assert_eq!(projected(json!([{"secret": {}}])), [".projected.sources[0].secret.name: Required value"]);
+    }
+
+    /// Spec: `ValidateTemplateObjectMeta` of upstream v1.36.
+    #[test]
+    fn a_claim_that_a_pod_brings_has_labels_and_annotations_alone() {
+        let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+        let with = |metadata: Value| {
+            said_of(json!({"ephemeral": {"volumeClaimTemplate": {"metadata": metadata,
+            "spec": spec}}}))
+        };
+        let at = ".ephemeral.volumeClaimTemplate.metadata";
+        assert_eq!(with(json!({"labels": {"a": "b"}, "annotations": {"A/b": "c"}, "name": ""})), [""; 0]);
+        assert_eq!(with(json!({"name": "n"})), [format!("{at}.name: Forbidden: cannot be set")]);
+        let labels = with(json!({"labels": {"a": "b c"}}));
+        assert!(labels[0].starts_with(&format!("{at}.labels: Invalid value: \"b c\": a valid label")), "{labels:?}");
     }
 }

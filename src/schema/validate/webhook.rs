@@ -2,13 +2,15 @@
 
 use std::collections::BTreeSet;
 
+use cel::admission::Extras;
 use model::names;
 use serde_json::Value;
 
 use crate::read;
 use crate::validate::checks::{Errors, invalid_each, label_selector};
 use crate::validate::error::FieldError;
-use crate::validate::matching::{self, one_of};
+use crate::validate::matching::{self, Presence, one_of};
+use crate::validate::path::Path;
 
 const REVIEWS: [&str; 2] = ["v1", "v1beta1"];
 const SIDE_EFFECTS: [&str; 2] = ["None", "NoneOnDryRun"];
@@ -18,8 +20,8 @@ pub(crate) fn configuration(object: &Value, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for (idx, hook) in read::list(object, "webhooks").iter().enumerate() {
         let path = format!("webhooks[{idx}]");
-        webhook(hook, &path, errors);
-        review_versions(hook, &format!("{path}.admissionReviewVersions"), errors);
+        webhook(hook, Path(&path), errors);
+        review_versions(hook, Path(&format!("{path}.admissionReviewVersions")), errors);
         let name = read::text(hook, "name");
         if !name.is_empty() && !seen.insert(name) {
             errors.push(FieldError::duplicate(format!("{path}.name"), name));
@@ -27,13 +29,13 @@ pub(crate) fn configuration(object: &Value, errors: &mut Errors) {
     }
 }
 
-fn webhook(hook: &Value, path: &str, errors: &mut Errors) {
-    full_name(read::text(hook, "name"), &format!("{path}.name"), errors);
+fn webhook(hook: &Value, path: Path<'_>, errors: &mut Errors) {
+    full_name(read::text(hook, "name"), Path(&format!("{path}.name")), errors);
     for (idx, rule) in read::list(hook, "rules").iter().enumerate() {
-        matching::rule(rule, &format!("{path}.rules[{idx}]"), errors);
+        matching::rule(rule, Path(&format!("{path}.rules[{idx}]")), errors);
     }
-    one_of(hook, path, "failurePolicy", &["Fail", "Ignore"], false, errors);
-    one_of(hook, path, "matchPolicy", &["Equivalent", "Exact"], false, errors);
+    one_of(hook, path, ("failurePolicy", Presence::Optional), &["Fail", "Ignore"], errors);
+    one_of(hook, path, ("matchPolicy", Presence::Optional), &["Equivalent", "Exact"], errors);
     match read::some_text(hook, "sideEffects") {
         None => {
             let why = format!("must specify one of {}", SIDE_EFFECTS.join(", "));
@@ -50,15 +52,15 @@ fn webhook(hook: &Value, path: &str, errors: &mut Errors) {
     }
     for field in ["namespaceSelector", "objectSelector"] {
         if let Some(selector) = read::at(hook, field) {
-            label_selector(selector, &format!("{path}.{field}"), errors);
+            label_selector(selector, Path(&format!("{path}.{field}")), errors);
         }
     }
-    one_of(hook, path, "reinvocationPolicy", &["IfNeeded", "Never"], false, errors);
-    matching::client_config(&hook["clientConfig"], &format!("{path}.clientConfig"), errors);
-    matching::conditions(hook, path, false, errors);
+    one_of(hook, path, ("reinvocationPolicy", Presence::Optional), &["IfNeeded", "Never"], errors);
+    matching::client_config(&hook["clientConfig"], Path(&format!("{path}.clientConfig")), errors);
+    matching::conditions(hook, path, Extras { params: false, authorizer: true }, errors);
 }
 
-fn full_name(name: &str, path: &str, errors: &mut Errors) {
+fn full_name(name: &str, path: Path<'_>, errors: &mut Errors) {
     if name.is_empty() {
         errors.push(FieldError::required(path, ""));
         return;
@@ -77,7 +79,7 @@ fn full_name(name: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-fn review_versions(hook: &Value, path: &str, errors: &mut Errors) {
+fn review_versions(hook: &Value, path: Path<'_>, errors: &mut Errors) {
     let all = read::texts(hook, "admissionReviewVersions");
     if all.is_empty() {
         errors.push(FieldError::required(path, format!("must specify one of {}", REVIEWS.join(", "))));
@@ -90,7 +92,7 @@ fn review_versions(hook: &Value, path: &str, errors: &mut Errors) {
             errors.push(FieldError::invalid(here, *version, "duplicate version"));
             continue;
         }
-        invalid_each(&here, *version, names::dns_1035_label_errors(version), errors);
+        invalid_each(Path(&here), *version, names::dns_1035_label_errors(version), errors);
     }
     if !all.iter().any(|v| REVIEWS.contains(v)) {
         let why = format!("must include at least one of {}", REVIEWS.join(", "));
@@ -125,8 +127,10 @@ mod tests {
         assert_eq!(
             wrong(bad),
             [
-                "webhooks[0].name: Invalid value: \"a.b\": should be a domain with at least three segments separated by dots",
-                "webhooks[0].rules[0].resources: Invalid value: [\"*\",\"pods\"]: if '*' is present, must not specify other resources without subresources",
+                "webhooks[0].name: Invalid value: \"a.b\": should be a domain with at least three segments separated \
+                by dots",
+                "webhooks[0].rules[0].resources: Invalid value: [\"*\",\"pods\"]: if '*' is present, must not specify \
+                other resources without subresources",
                 "webhooks[0].sideEffects: Unsupported value: \"Some\": supported values: \"None\", \"NoneOnDryRun\"",
             ]
         );

@@ -10,6 +10,7 @@ use crate::validate::checks::{
 };
 use crate::validate::error::FieldError;
 use crate::validate::job;
+use crate::validate::path::Path;
 use crate::validate::pod::pod_template;
 use crate::validate::storage;
 
@@ -19,7 +20,7 @@ fn spec_of(object: &Value) -> &Value {
 
 /// Templates of workloads that restart their pods themselves.
 fn always_template(object: &Value, errors: &mut Errors) {
-    pod_template(spec_of(object), "template", "spec.template", errors);
+    pod_template(spec_of(object), "template", Path("spec.template"), errors);
     let policy = read::text(object, "spec.template.spec.restartPolicy");
     if !matches!(policy, "" | "Always") {
         errors.push(FieldError::not_supported("spec.template.spec.restartPolicy", policy, &["Always"]));
@@ -32,7 +33,7 @@ fn always_template(object: &Value, errors: &mut Errors) {
 
 fn counts(object: &Value, fields: &[&str], errors: &mut Errors) {
     for field in fields {
-        not_negative(spec_of(object), "spec", field, errors);
+        not_negative(spec_of(object), Path("spec"), field, errors);
     }
 }
 
@@ -47,7 +48,7 @@ pub(crate) fn deployment(object: &Value, errors: &mut Errors) {
             let message = "may not be specified when strategy `type` is 'Recreate'";
             errors.push(FieldError::forbidden("spec.strategy.rollingUpdate", message));
         }
-        ("RollingUpdate", Some(rolling)) => rolling_update(rolling, "spec.strategy.rollingUpdate", errors),
+        ("RollingUpdate", Some(rolling)) => rolling_update(rolling, Path("spec.strategy.rollingUpdate"), errors),
         // Defaulting fills in what is empty.
         ("" | "Recreate" | "RollingUpdate", None) => {}
         (other, _) => {
@@ -60,7 +61,7 @@ pub(crate) fn deployment(object: &Value, errors: &mut Errors) {
         }
     }
     if let Some(deadline) = read::integer(object, "spec.progressDeadlineSeconds") {
-        not_negative(spec_of(object), "spec", "progressDeadlineSeconds", errors);
+        not_negative(spec_of(object), Path("spec"), "progressDeadlineSeconds", errors);
         if deadline <= read::number(object, "spec.minReadySeconds") {
             errors.push(FieldError::invalid(
                 "spec.progressDeadlineSeconds",
@@ -71,7 +72,7 @@ pub(crate) fn deployment(object: &Value, errors: &mut Errors) {
     }
 }
 
-fn rolling_update(rolling: &Value, path: &str, errors: &mut Errors) {
+fn rolling_update(rolling: &Value, path: Path<'_>, errors: &mut Errors) {
     int_or_percent(rolling, path, "maxUnavailable", errors);
     int_or_percent(rolling, path, "maxSurge", errors);
     if let Some(unavailable) = read::at(rolling, "maxUnavailable")
@@ -125,8 +126,8 @@ pub(crate) fn daemon_set(object: &Value, errors: &mut Errors) {
     always_template(object, errors);
     if let Some(rolling) = read::at(object, "spec.updateStrategy.rollingUpdate") {
         let path = "spec.updateStrategy.rollingUpdate";
-        int_or_percent(rolling, path, "maxUnavailable", errors);
-        int_or_percent(rolling, path, "maxSurge", errors);
+        int_or_percent(rolling, Path(path), "maxUnavailable", errors);
+        int_or_percent(rolling, Path(path), "maxSurge", errors);
         let (down, up) = (int_or_percent_value(rolling, "maxUnavailable"), int_or_percent_value(rolling, "maxSurge"));
         if down == 0 && up == 0 {
             let value = read::at(rolling, "maxUnavailable").cloned().unwrap_or(Value::Null);
@@ -185,8 +186,8 @@ pub(crate) fn stateful_set(object: &Value, errors: &mut Errors) {
             errors.push(FieldError::invalid("spec.updateStrategy", shown, "must be 'RollingUpdate' or 'OnDelete'"));
         }
     }
-    not_negative(strategy, "spec.updateStrategy", "rollingUpdate.partition", errors);
-    not_negative(spec_of(object), "spec", "ordinals.start", errors);
+    not_negative(strategy, Path("spec.updateStrategy"), "rollingUpdate.partition", errors);
+    not_negative(spec_of(object), Path("spec"), "ordinals.start", errors);
     let (path, supported) = ("spec.persistentVolumeClaimRetentionPolicy", ["Retain", "Delete"]);
     if let Some(policy) = read::at(object, path) {
         for field in ["whenDeleted", "whenScaled"].into_iter().filter(|f| !supported.contains(&read::text(policy, f))) {
@@ -195,14 +196,14 @@ pub(crate) fn stateful_set(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// What of a set is fixed once it is there, and so only judged when it is new.
+/// Fields of a set that are fixed once it is there, and so only judged when it is new.
 pub(crate) fn new_stateful_set(object: &Value, errors: &mut Errors) {
     for (idx, claim) in read::list(spec_of(object), "volumeClaimTemplates").iter().enumerate() {
         let spec = read::at(claim, "spec").unwrap_or(&Value::Null);
-        storage::claim_spec(spec, &format!("spec.volumeClaimTemplates[{idx}].spec"), errors);
+        storage::claim_spec(spec, Path(&format!("spec.volumeClaimTemplates[{idx}].spec")), errors);
     }
     if let Some(name) = read::some_text(object, "spec.serviceName") {
-        invalid_each("spec.serviceName", name, names::dns_label_errors(name), errors);
+        invalid_each(Path("spec.serviceName"), name, names::dns_label_errors(name), errors);
     }
 }
 
@@ -229,7 +230,9 @@ pub(crate) fn stateful_set_update(new: &Value, old: &Value, errors: &mut Errors)
         spec
     };
     if fixed(new) != fixed(old) {
-        let message = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
+        let message = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
+            'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are \
+                forbidden";
         errors.push(FieldError::forbidden("spec", message));
     }
 }
@@ -238,14 +241,14 @@ pub(crate) fn controller_revision(object: &Value, errors: &mut Errors) {
     if read::at(object, "data").is_none() {
         errors.push(FieldError::required("data", "data is mandatory"));
     }
-    not_negative(object, "", "revision", errors);
+    not_negative(object, Path(""), "revision", errors);
 }
 
 pub(crate) fn controller_revision_update(new: &Value, old: &Value, errors: &mut Errors) {
     immutable(new, old, "data", errors);
 }
 
-fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
+fn job_spec(spec: &Value, path: Path<'_>, errors: &mut Errors) {
     for field in [
         "parallelism",
         "completions",
@@ -257,7 +260,7 @@ fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
         not_negative(spec, path, field, errors);
     }
     job::modes(spec, path, errors);
-    pod_template(spec, "template", &format!("{path}.template"), errors);
+    pod_template(spec, "template", Path(&format!("{path}.template")), errors);
     let policy = read::text(spec, "template.spec.restartPolicy");
     let here = format!("{path}.template.spec.restartPolicy");
     if matches!(policy, "" | "Always") {
@@ -272,11 +275,11 @@ fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
 
 pub(crate) fn job(object: &Value, errors: &mut Errors) {
     let spec = spec_of(object);
-    job_spec(spec, "spec", errors);
+    job_spec(spec, Path("spec"), errors);
     match read::at(spec, "selector") {
         None => errors.push(FieldError::required("spec.selector", "")),
         Some(selector) => {
-            label_selector(selector, "spec.selector", errors);
+            label_selector(selector, Path("spec.selector"), errors);
             selector_matches_template(spec, selector, errors);
         }
     }
@@ -391,7 +394,7 @@ pub(crate) fn cron_job(object: &Value, errors: &mut Errors) {
     }
     time_zone(spec, errors);
     for field in ["startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"] {
-        not_negative(spec, "spec", field, errors);
+        not_negative(spec, Path("spec"), field, errors);
     }
     if model::meta::name(object).len() > 52 {
         errors.push(FieldError::invalid(
@@ -405,7 +408,7 @@ pub(crate) fn cron_job(object: &Value, errors: &mut Errors) {
         errors.push(FieldError::not_supported("spec.concurrencyPolicy", policy, &["Allow", "Forbid", "Replace"]));
     }
     let job = read::at(spec, "jobTemplate.spec").unwrap_or(&Value::Null);
-    job_spec(job, "spec.jobTemplate.spec", errors);
+    job_spec(job, Path("spec.jobTemplate.spec"), errors);
     if let Some(selector) = read::at(job, "selector") {
         errors.push(FieldError::invalid(
             "spec.jobTemplate.spec.selector",
@@ -424,8 +427,8 @@ pub(crate) fn disruption_budget(object: &Value, errors: &mut Errors) {
         let message = "minAvailable and maxUnavailable cannot be both set";
         errors.push(FieldError::invalid("spec", spec.clone(), message));
     }
-    int_or_percent(spec, "spec", "minAvailable", errors);
-    int_or_percent(spec, "spec", "maxUnavailable", errors);
+    int_or_percent(spec, Path("spec"), "minAvailable", errors);
+    int_or_percent(spec, Path("spec"), "maxUnavailable", errors);
     for field in ["minAvailable", "maxUnavailable"] {
         if read::at(spec, field).is_some_and(Value::is_string) && int_or_percent_value(spec, field) > 100 {
             let value = read::at(spec, field).cloned().unwrap_or(Value::Null);
@@ -441,7 +444,7 @@ pub(crate) fn disruption_budget(object: &Value, errors: &mut Errors) {
         ));
     }
     if let Some(selector) = read::at(spec, "selector") {
-        label_selector(selector, "spec.selector", errors);
+        label_selector(selector, Path("spec.selector"), errors);
     }
 }
 

@@ -35,11 +35,12 @@ fn defaults(object: &mut Object) {
     }
 }
 
-/// What this server serves itself is there from the beginning.
+/// A group that this server serves itself is there from the beginning.
 fn prepare_create(new: &mut Value) {
     if new["spec"].get("service").is_none_or(Value::is_null) {
         new["status"] = json!({"conditions": [{
-            "type": "Available", "status": "True", "reason": "Local", "message": "Local APIServices are always available",
+            "type": "Available", "status": "True", "reason": "Local",
+                "message": "Local APIServices are always available",
             "lastTransitionTime": meta::creation_timestamp(new).unwrap_or_default(),
         }]});
     }
@@ -50,7 +51,7 @@ fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
         None => "Local".to_owned(),
         Some(s) => format!("{}/{}", read::text(s, "namespace"), read::text(s, "name")),
     };
-    let condition = read::find(read::list(object, "status.conditions"), "type", "Available");
+    let condition = read::typed(read::list(object, "status.conditions"), "Available");
     let available = match condition {
         None => "Unknown".to_owned(),
         Some(c) => match (read::text(c, "status"), read::some_text(c, "reason")) {

@@ -55,7 +55,8 @@ fn defaults(object: &mut Object) {
         spec.insert("metrics".into(), json!([{"type": "Resource", "resource": {"name": "cpu", "target": target}}]));
     }
     let Some(behavior) = at(spec, "behavior") else { return };
-    let up = json!([{"type": "Pods", "value": 4, "periodSeconds": 15}, {"type": "Percent", "value": 100, "periodSeconds": 15}]);
+    let up = json!([{"type": "Pods", "value": 4, "periodSeconds": 15},
+        {"type": "Percent", "value": 100, "periodSeconds": 15}]);
     let rules = make(behavior, "scaleUp");
     put(rules, "stabilizationWindowSeconds", 0);
     scaling_rules(rules, up);

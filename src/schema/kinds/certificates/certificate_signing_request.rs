@@ -76,7 +76,7 @@ fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
 
 fn signing_status(object: &Value) -> String {
     let conditions = read::list(object, "status.conditions");
-    let has = |kind: &str| read::find(conditions, "type", kind).is_some();
+    let has = |kind: &str| read::typed(conditions, kind).is_some();
     let mut status = if has("Denied") {
         "Denied"
     } else if has("Approved") {

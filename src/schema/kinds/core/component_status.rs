@@ -19,7 +19,7 @@ pub(crate) static COMPONENT_STATUS: Behaviour = Behaviour {
 };
 
 fn cells(object: &Value, _now: Timestamp) -> Vec<Value> {
-    let healthy = read::find(read::list(object, "conditions"), "type", "Healthy");
+    let healthy = read::typed(read::list(object, "conditions"), "Healthy");
     let status = match healthy.map(|c| read::text(c, "status")) {
         Some("True") => "Healthy",
         Some(_) => "Unhealthy",

@@ -45,7 +45,7 @@ fn defaults(object: &mut Object) {
 }
 
 fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
-    let ready = read::find(read::list(object, "status.conditions"), "type", "Ready");
+    let ready = read::typed(read::list(object, "status.conditions"), "Ready");
     let mut status = match ready.map(|c| read::text(c, "status")) {
         Some("True") => "Ready",
         Some(_) => "NotReady",
@@ -56,7 +56,7 @@ fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
         status.push_str(",SchedulingDisabled");
     }
     let address = |kind: &str| {
-        let found = read::find(read::list(object, "status.addresses"), "type", kind);
+        let found = read::typed(read::list(object, "status.addresses"), kind);
         json!(found.and_then(|a| read::some_text(a, "address")).unwrap_or("<none>"))
     };
     let detail = |field: &str| {

@@ -105,7 +105,7 @@ fn prepare_update(new: &mut Value, old: &Value) {
     drop_dependent(new, old, &now, &before);
 }
 
-/// What only the type before needed goes with it, unless the client changed it too: then validation speaks.
+/// Fields that only the type before needed go with it, unless the client changed it too: then validation speaks.
 fn drop_dependent(new: &mut Value, old: &Value, now: &str, before: &str) {
     let balancer = |k: &str| k == "LoadBalancer";
     let outside = |v: &Value, k: &str| {

@@ -34,7 +34,7 @@ fn defaults(object: &mut Object) {
 }
 
 fn cells(object: &Value, now: Timestamp) -> Vec<Value> {
-    let dangling = read::find(read::list(object, "status.conditions"), "type", "Dangling");
+    let dangling = read::typed(read::list(object, "status.conditions"), "Dangling");
     vec![
         name(object),
         json!(read::text(object, "spec.priorityLevelConfiguration.name")),
