@@ -8,7 +8,7 @@ use base::cron::Schedule;
 use base::task::Group;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
-use cluster::snapshot::{self, Listed, Places};
+use cluster::snapshot::{self, Listed, Places, SnapshotError};
 use jiff::tz::TimeZone;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tracing::{error, info};
@@ -16,7 +16,7 @@ use tracing::{error, info};
 use crate::flags::s3::S3Flags;
 use crate::flags::store::StoreFlags;
 use crate::process::version::VERSION;
-use crate::server::away::AwayError;
+use crate::server::away::{self, AwayError, Kept};
 use crate::server::datastore::DatastoreError;
 
 /// As k3s counts them, and by its labels.
@@ -85,7 +85,8 @@ pub(crate) fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group
             let began = tokio::time::Instant::now();
             let taken = Group::blocking(move || {
                 let saved = snapshot::save(&taking.places, &taking.prefix, &taking.node, VERSION, &now, &rng)?;
-                snapshot::prune(&taking.places.dir, &taking.prefix, &taking.node, taking.keep).map(|gone| (saved, gone.len()))
+                let gone = snapshot::prune(&taking.places.dir, &taking.prefix, &taking.node, taking.keep)?;
+                Ok::<_, SnapshotError>((saved, gone.len()))
             });
             let taken = taken.await;
             let status = if matches!(taken, Ok(Ok(_))) { "success" } else { "failure" };
@@ -103,7 +104,8 @@ pub(crate) fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group
             };
             let saved = match taken {
                 Ok(Ok((saved, n_gone))) => {
-                    info!(name = %saved.name, rev = saved.manifest.revision, bytes = saved.size, n_gone, "snapshot taken");
+                    let (rev, bytes) = (saved.manifest.revision, saved.size);
+                    info!(name = %saved.name, rev, bytes, n_gone, "snapshot taken");
                     saved
                 }
                 Ok(Err(err)) => {
@@ -129,15 +131,8 @@ pub(crate) fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group
 
 async fn put_away(plan: &Plan, saved: &Listed, client: &kube::Client, group: &Group) -> Result<(), AwayError> {
     let bucket = plan.s3.bucket(Some(client), group).await?;
-    let n_gone = crate::server::away::take(
-        &bucket,
-        &saved.location,
-        &saved.name,
-        &plan.prefix,
-        &plan.node,
-        plan.s3.etcd_s3_retention,
-    )
-    .await?;
+    let kept = Kept { prefix: &plan.prefix, node: &plan.node, keep: plan.s3.etcd_s3_retention };
+    let n_gone = away::take(&bucket, &saved.location, &saved.name, kept).await?;
     info!(location = %bucket.location(&saved.name), n_gone, "snapshot put into S3");
     Ok(())
 }
