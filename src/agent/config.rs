@@ -32,11 +32,10 @@ impl NodeFlags {
     ///
     /// Errors: the flag that cannot be used, and why.
     pub(crate) fn of(args: &NodeArgs) -> Result<NodeFlags, HostError> {
-        let kubelet = host::kubelet_settings(args);
         Ok(NodeFlags {
             labels: host::labels(args)?,
             taints: host::taints(args)?,
-            kubelet: kubelet.map_err(|reason| HostError::Flag { flag: "kubelet-arg", reason })?,
+            kubelet: host::kubelet_settings(args)?,
             dns: host::node_dns(args)?,
         })
     }
@@ -210,5 +209,42 @@ impl NetworkChoice {
             policies: !is_on("disable-network-policy"),
             services: !is_on("disable-kube-proxy"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_network_is_as_the_cluster_says_and_what_it_does_not_say_is_usual() {
+        let of = |options: &[(&str, &str)]| {
+            let options = options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            NetworkChoice::of(&options, Some("eth1".to_owned()))
+        };
+        let usual = of(&[]);
+        assert_eq!(usual.backend, Backend::Vxlan);
+        assert!(usual.policies && usual.services && !usual.external_ip && !usual.ipv6_masquerade);
+        assert_eq!(usual.interface.as_deref(), Some("eth1"));
+        for (name, backend) in [("host-gw", Backend::HostGw), ("none", Backend::None), ("vxlan", Backend::Vxlan)] {
+            assert_eq!(of(&[("flannel-backend", name)]).backend, backend);
+        }
+        let other = of(&[
+            ("flannel-external-ip", "true"),
+            ("flannel-ipv6-masq", "true"),
+            ("disable-network-policy", "true"),
+            ("disable-kube-proxy", "true"),
+        ]);
+        assert!(!other.policies && !other.services && other.external_ip && other.ipv6_masquerade);
+        let not = of(&[("disable-kube-proxy", "false"), ("disable-network-policy", "")]);
+        assert!(not.services && not.policies);
+    }
+
+    #[test]
+    fn a_cluster_without_a_range_is_refused() {
+        let err = some("range of pods", &[]).unwrap_err();
+        assert_eq!(err.to_string(), "the server's settings cannot be used: no range of pods");
+        let range = ["10.42.0.0/16".parse().unwrap()];
+        assert_eq!(some("range of pods", &range).unwrap(), range);
     }
 }

@@ -1,6 +1,7 @@
 //! This machine: its name, its address, its real resolvers.
 
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -12,10 +13,11 @@ use base::rng::Rng;
 use k8s_openapi::api::core::v1::Taint;
 use kubelet::config::NodeDns;
 use model::names;
+use nix::errno::Errno;
 use nix::ifaddrs::InterfaceAddress;
 use tracing::{info, warn};
 
-use crate::flags::ranges;
+use crate::flags::ranges::{self, Family, RangeError};
 use crate::flags::roles::NodeArgs;
 
 /// Files that may hold the host's resolvers, best first. systemd-resolved's own file names the real ones where the
@@ -31,10 +33,30 @@ pub(crate) enum HostError {
     BadName { name: String },
     #[error("this host has no address but loopback; name one with --node-ip")]
     NoAddress,
-    #[error("--{flag}: {reason}")]
-    Flag { flag: &'static str, reason: String },
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// The kubelet has no such setting, or not with such a value.
+    #[error("--kubelet-arg")]
+    KubeletArg(#[source] Box<dyn Error + Send + Sync>),
+    #[error("--{flag}: '{name}' is not a DNS name")]
+    DnsName { flag: &'static str, name: String },
+    #[error("--node-label: '{0}' is not KEY=VALUE")]
+    NoLabel(String),
+    #[error("--node-label: '{text}' is not KEY=VALUE: {fault}")]
+    Label { text: String, fault: String },
+    #[error("--node-taint: '{0}' is not KEY=VALUE:EFFECT or KEY:EFFECT")]
+    Taint(String),
     #[error(transparent)]
     File(#[from] FileError),
+}
+
+/// A group that this machine does not have, as far as is known.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GroupError {
+    #[error("cannot look up the group '{group}'")]
+    LookUp { group: String, source: Errno },
+    #[error("this machine has no group '{group}'")]
+    Missing { group: String },
 }
 
 /// The host's name in lower case, as kubelets register.
@@ -81,7 +103,11 @@ fn kept_name(agent: &AgentFolder, host: String) -> Result<String, HostError> {
     match kept.filter(|kept| check_node_name(kept).is_ok()) {
         Some(kept) => {
             if kept != host {
-                info!(host, node = %kept, "this host has another name now, the node keeps the one it began with; --node-name changes it");
+                info!(
+                    host,
+                    node = %kept,
+                    "this host has another name now, the node keeps the one it began with; --node-name changes it"
+                );
             }
             Ok(kept)
         }
@@ -158,22 +184,24 @@ pub(crate) fn ip_of_default_route(like: IpAddr) -> Option<IpAddr> {
     ip_towards(if like.is_ipv4() { ([192, 0, 2, 1], 9).into() } else { (world, 9).into() })
 }
 
-/// Where to listen for everybody. IPv4's callers come to IPv6's wildcard, too.
-pub(crate) fn any_address(v6: bool) -> IpAddr {
-    if v6 && Path::new("/proc/net/if_inet6").exists() { Ipv6Addr::UNSPECIFIED.into() } else { [0, 0, 0, 0].into() }
+/// Where to listen for everybody in the family; IPv4's wildcard where the kernel has no IPv6.
+pub(crate) fn any_address(family: Family) -> IpAddr {
+    let family = if Path::new("/proc/net/if_inet6").exists() { family } else { Family::V4 };
+    family.unspecified()
 }
 
 /// The kubelet's settings: `--kubelet-arg`, and the flag that k3s has beside it.
 ///
-/// Errors: a setting that the kubelet does not have, or a value that does not fit, as a sentence.
-pub(crate) fn kubelet_settings(args: &NodeArgs) -> Result<kubelet::settings::Settings, String> {
+/// Errors: a setting that the kubelet does not have, or a value that does not fit.
+pub(crate) fn kubelet_settings(args: &NodeArgs) -> Result<kubelet::settings::Settings, HostError> {
     let flag = |name: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!("{name}={}", path.display()));
     let providers = [
         flag("image-credential-provider-config", &args.image_credential_provider_config),
         flag("image-credential-provider-bin-dir", &args.image_credential_provider_bin_dir),
     ];
     let words = providers.iter().flatten().chain(&args.kubelet_arg).map(String::as_str);
-    let mut settings = kubelet::settings::Settings::parse(words)?;
+    let parsed = kubelet::settings::Settings::parse(words);
+    let mut settings = parsed.map_err(|err| HostError::KubeletArg(err.into()))?;
     settings.protect_kernel_defaults |= args.protect_kernel_defaults;
     Ok(settings)
 }
@@ -181,7 +209,7 @@ pub(crate) fn kubelet_settings(args: &NodeArgs) -> Result<kubelet::settings::Set
 /// Names of `--node-internal-dns` and `--node-external-dns`.
 pub(crate) fn node_dns(args: &NodeArgs) -> Result<NodeDns, HostError> {
     let judged = |flag: &'static str, names: &[String]| match names.iter().find(|name| !is_dns_name(name)) {
-        Some(bad) => Err(HostError::Flag { flag, reason: format!("'{bad}' is not a DNS name") }),
+        Some(bad) => Err(HostError::DnsName { flag, name: bad.clone() }),
         None => Ok(names.to_vec()),
     };
     Ok(NodeDns {
@@ -190,14 +218,14 @@ pub(crate) fn node_dns(args: &NodeArgs) -> Result<NodeDns, HostError> {
     })
 }
 
-/// The number of a group that is named, or is a number. Errors: as a sentence.
-pub(crate) fn group_id(group: &str) -> Result<u32, String> {
+/// The number of a group that is named, or is a number.
+pub(crate) fn group_id(group: &str) -> Result<u32, GroupError> {
     if let Ok(id) = group.parse() {
         return Ok(id);
     }
-    let found =
-        nix::unistd::Group::from_name(group).map_err(|err| format!("cannot look up the group '{group}': {err}"))?;
-    found.map(|group| group.gid.as_raw()).ok_or_else(|| format!("this machine has no group '{group}'"))
+    let found = nix::unistd::Group::from_name(group);
+    let found = found.map_err(|source| GroupError::LookUp { group: group.to_owned(), source })?;
+    found.map(|group| group.gid.as_raw()).ok_or_else(|| GroupError::Missing { group: group.to_owned() })
 }
 
 /// Labels of `--node-label`.
@@ -206,10 +234,11 @@ pub(crate) fn labels(args: &NodeArgs) -> Result<BTreeMap<String, String>, HostEr
 }
 
 fn label(text: &str) -> Result<(String, String), HostError> {
-    let bad = |why: &str| HostError::Flag { flag: "node-label", reason: format!("'{text}' is not KEY=VALUE{why}") };
-    let (key, value) = text.split_once('=').ok_or_else(|| bad(""))?;
-    let faults = names::qualified_name_errors(key).into_iter().chain(names::label_value_errors(value)).next();
-    faults.map_or_else(|| Ok((key.to_owned(), value.to_owned())), |fault| Err(bad(&format!(": {fault}"))))
+    let (key, value) = text.split_once('=').ok_or_else(|| HostError::NoLabel(text.to_owned()))?;
+    match names::qualified_name_errors(key).into_iter().chain(names::label_value_errors(value)).next() {
+        None => Ok((key.to_owned(), value.to_owned())),
+        Some(fault) => Err(HostError::Label { text: text.to_owned(), fault }),
+    }
 }
 
 /// Taints of `--node-taint`.
@@ -218,8 +247,7 @@ pub(crate) fn taints(args: &NodeArgs) -> Result<Vec<Taint>, HostError> {
 }
 
 fn taint(text: &str) -> Result<Taint, HostError> {
-    let bad =
-        || HostError::Flag { flag: "node-taint", reason: format!("'{text}' is not KEY=VALUE:EFFECT or KEY:EFFECT") };
+    let bad = || HostError::Taint(text.to_owned());
     let (key_value, effect) = text.rsplit_once(':').ok_or_else(bad)?;
     let (key, value) =
         key_value.split_once('=').map_or((key_value, None), |(key, value)| (key, Some(value.to_owned())));
@@ -243,25 +271,21 @@ fn is_dns_name(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// The node's addresses: those of `--node-ip`, else one of each of the cluster's families (`true` is IPv4). The node
-/// may lack the second: its pods have both in any case.
-pub(crate) fn node_ips(args: &NodeArgs, families: &[bool]) -> Result<Vec<IpAddr>, HostError> {
+/// The node's addresses: those of `--node-ip`, else one of each of the cluster's families. The node may lack the
+/// second: its pods have both in any case.
+pub(crate) fn node_ips(args: &NodeArgs, families: &[Family]) -> Result<Vec<IpAddr>, HostError> {
     if !args.node_ip.is_empty() {
-        return ranges::node_ips(&args.node_ip, families).map_err(|reason| HostError::Flag { flag: "node-ip", reason });
+        return Ok(ranges::node_ips(&args.node_ip, families)?);
     }
-    let first = match families {
-        [false, ..] => node_ip(any_address(true))?,
-        _ => node_ip([0, 0, 0, 0].into())?,
-    };
+    let first = node_ip(any_address(families.first().copied().unwrap_or(Family::V4)))?;
     Ok(std::iter::once(first).chain(second_ip(first, families)).collect())
 }
 
 /// The address to have beside `first` in a cluster of these families.
-pub(crate) fn second_ip(first: IpAddr, families: &[bool]) -> Option<IpAddr> {
-    let other = *families.iter().find(|v4| **v4 != first.is_ipv4())?;
-    let found = node_ip(if other { [0, 0, 0, 0].into() } else { Ipv6Addr::UNSPECIFIED.into() }).ok();
+pub(crate) fn second_ip(first: IpAddr, families: &[Family]) -> Option<IpAddr> {
+    let family = *families.iter().find(|family| **family != Family::of(&first))?;
+    let found = node_ip(family.unspecified()).ok();
     if found.is_none() {
-        let family = if other { "IPv4" } else { "IPv6" };
         warn!(
             "this host has no {family} address but loopback: its pods have one, it has none; name one with --node-ip"
         );
@@ -344,5 +368,84 @@ mod tests {
         for bad in ["", "Edge", "a_b", "-a", "a..b"] {
             assert!(check_node_name(bad).is_err(), "{bad}");
         }
+    }
+
+    #[derive(clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        node: NodeArgs,
+    }
+
+    fn node(args: &[&str]) -> NodeArgs {
+        <Flags as clap::Parser>::try_parse_from(["kedge"].iter().chain(args)).unwrap().node
+    }
+
+    #[test]
+    fn taints_are_read_as_kubectl_writes_them() {
+        let read = |text: &str| taint(text).map(|taint| (taint.key, taint.value, taint.effect));
+        let taint = |key: &str, value: Option<&str>, effect: &str| {
+            (key.to_owned(), value.map(str::to_owned), effect.to_owned())
+        };
+        for (text, wanted) in [
+            ("gpu=yes:NoSchedule", taint("gpu", Some("yes"), "NoSchedule")),
+            ("gpu:NoExecute", taint("gpu", None, "NoExecute")),
+            ("a.b/c=:PreferNoSchedule", taint("a.b/c", Some(""), "PreferNoSchedule")),
+        ] {
+            assert_eq!(read(text).unwrap(), wanted);
+        }
+        for bad in ["gpu", "gpu=yes", "gpu=yes:Never", ":NoSchedule", "=yes:NoSchedule", "gpu:noschedule"] {
+            let said = read(bad).unwrap_err().to_string();
+            assert_eq!(said, format!("--node-taint: '{bad}' is not KEY=VALUE:EFFECT or KEY:EFFECT"));
+        }
+    }
+
+    #[test]
+    fn a_group_is_a_number_or_one_that_this_machine_has() {
+        assert_eq!(group_id("1234").unwrap(), 1234);
+        assert_eq!(group_id("root").unwrap(), 0);
+        let missing = group_id("no such group").unwrap_err().to_string();
+        assert_eq!(missing, "this machine has no group 'no such group'");
+    }
+
+    #[test]
+    fn dns_names_of_a_node_are_judged_by_their_flag() {
+        let names = node_dns(&node(&["--node-internal-dns=a.lan,b.lan", "--node-external-dns=a.example.com"])).unwrap();
+        assert_eq!((names.internal.len(), names.external), (2, vec!["a.example.com".to_owned()]));
+        for flag in ["node-internal-dns", "node-external-dns"] {
+            let Err(err) = node_dns(&node(&[&format!("--{flag}=a_b")])) else { panic!("{flag}") };
+            assert_eq!(err.to_string(), format!("--{flag}: 'a_b' is not a DNS name"));
+        }
+    }
+
+    #[test]
+    fn a_setting_that_the_kubelet_lacks_is_refused_by_its_flag() {
+        let settings = kubelet_settings(&node(&["--protect-kernel-defaults", "--kubelet-arg=max-pods=50"])).unwrap();
+        assert!(settings.protect_kernel_defaults);
+        let Err(err) = kubelet_settings(&node(&["--kubelet-arg=warp-speed=1"])) else { panic!() };
+        let text = base::chain::Chain(&err).to_string();
+        assert_eq!(text, "--kubelet-arg: warp-speed: this kubelet has no such setting");
+    }
+
+    #[test]
+    fn a_node_keeps_the_name_and_the_id_that_it_began_with() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path());
+        assert_eq!(kept_name(&layout.agent(), "first".to_owned()).unwrap(), "first");
+        assert_eq!(kept_name(&layout.agent(), "renamed".to_owned()).unwrap(), "first");
+        let args = node(&["--node-name=edge", "--with-node-id"]);
+        let name = full_node_name(&args, &layout, &Rng::from_os()).unwrap();
+        assert!(name.starts_with("edge-") && name.len() == "edge-".len() + 8, "{name}");
+        assert_eq!(full_node_name(&args, &layout, &Rng::from_os()).unwrap(), name);
+        let Err(err) = full_node_name(&node(&["--node-name=Edge"]), &layout, &Rng::from_os()) else { panic!() };
+        assert!(err.to_string().starts_with("'Edge' cannot be a node's name"), "{err}");
+    }
+
+    #[test]
+    fn given_addresses_are_judged_before_any_is_looked_for() {
+        let ips = |text: &str, families: &[Family]| node_ips(&node(&[&format!("--node-ip={text}")]), families);
+        assert_eq!(ips("10.0.0.1", &[Family::V4]).unwrap(), [IpAddr::from([10, 0, 0, 1])]);
+        let Err(err) = ips("fd00::1", &[Family::V4]) else { panic!() };
+        let text = base::chain::Chain(&err).to_string();
+        assert!(text.starts_with("--node-ip: 'fd00::1': the cluster's pods have IPv4 addresses first"), "{text}");
     }
 }

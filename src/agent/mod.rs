@@ -194,7 +194,7 @@ pub(crate) async fn build(
     let server = kubelet::server::Server::new(handle, client, config.node_name, group);
     let (port, addr) = (
         config.kubelet_port,
-        SocketAddr::new(host::any_address(ranges::has_v6(&config.cluster_cidrs)), config.kubelet_port),
+        SocketAddr::new(host::any_address(ranges::widest(&config.cluster_cidrs)), config.kubelet_port),
     );
     let listener = wire::serve::Server::bind(addr, Some(serving), server).await;
     listener.map_err(|source| AgentError::Listen { port, source })?.start(group);
@@ -235,10 +235,9 @@ fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
         let mut mtus = network::pod_mtu(&files.net, &tasks).await;
         nodes.synced().await;
         let mut guard = SourceGuard::default();
-        let mut written = (Vec::new(), None, false);
+        let mut written = None;
         loop {
-            let ask = || cni::source_guard_is_possible().map_err(|refused| refused.to_string());
-            guard.keep(ask, GUARD_AGAIN).await;
+            guard.keep(obstacle_to_source_guard, GUARD_AGAIN).await;
             let mtu = *mtus.borrow_and_update();
             let spec = nodes.get("", &node_name).and_then(|node| node.spec.clone()).unwrap_or_default();
             let all = spec.pod_cidrs.unwrap_or_default();
@@ -248,12 +247,12 @@ fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
                 files.net.cluster_cidrs.iter().any(|range| range.addr().is_ipv4() == cidr.addr().is_ipv4())
             };
             let cidrs: Vec<IpNet> = all.iter().filter_map(|cidr| cidr.parse().ok()).filter(served).collect();
-            let wanted = (cidrs, mtu, guard.is_possible);
-            if !wanted.0.is_empty() && wanted != written {
-                match write_conflist(&files, &wanted.0, mtu, guard.is_possible) {
+            let wanted = PodNetwork { cidrs, mtu, source_guard: guard.is_possible };
+            if !wanted.cidrs.is_empty() && written.as_ref() != Some(&wanted) {
+                match write_conflist(&files, &wanted) {
                     Ok(()) => {
-                        info!(node = %node_name, cidr = ?wanted.0, mtu, "pod network configured");
-                        written = wanted;
+                        info!(node = %node_name, cidr = ?wanted.cidrs, mtu, "pod network configured");
+                        written = Some(wanted);
                     }
                     Err(err) => warn!(err = %Chain(&err), "cannot write the pod network's configuration"),
                 }
@@ -265,6 +264,19 @@ fn follow_pod_cidr(files: CniFiles, informers: &Informers, group: &Group) {
             }
         }
     });
+}
+
+/// The part of the network's configuration that changes while the node runs.
+#[derive(PartialEq)]
+struct PodNetwork {
+    cidrs: Vec<IpNet>,
+    mtu: Option<u32>,
+    source_guard: bool,
+}
+
+/// The reason for which pods of this node cannot be held to their addresses, if there is one.
+fn obstacle_to_source_guard() -> Option<String> {
+    cni::source_guard_is_possible().err().map(|err| err.to_string())
 }
 
 /// Whether pods of this node can be held to their addresses. Once they can, they are: nft's troubles of later are for
@@ -279,42 +291,38 @@ struct SourceGuard {
 impl SourceGuard {
     /// Looks each `again` whether what was not possible is: nft refuses for want of memory, too, and a kernel's module
     /// may come later.
-    async fn keep(&mut self, ask: fn() -> Result<(), String>, again: Duration) {
-        let is_first = self.looked.is_none();
+    async fn keep(&mut self, obstacle: fn() -> Option<String>, again: Duration) {
         if self.is_possible || self.looked.as_ref().is_some_and(|looked| looked.elapsed() < again) {
             return;
         }
-        let found = Group::blocking(ask).await;
-        self.found(found.map_err(|err| err.to_string()).and_then(|possible| possible), is_first);
-    }
-
-    /// That it is not possible is said once.
-    fn found(&mut self, possible: Result<(), String>, is_first: bool) {
-        self.looked = Some(Stopwatch::start());
-        match possible {
-            Ok(()) => self.is_possible = true,
-            Err(why) if is_first => {
-                warn!(
-                    why,
-                    "pods of this node can send under addresses of others, and so pass network policies: nftables has no family bridge here"
-                );
+        let obstacle = Group::blocking(obstacle).await.unwrap_or_else(|err| Some(err.to_string()));
+        let is_first = self.looked.replace(Stopwatch::start()).is_none();
+        match obstacle {
+            None => {
+                self.is_possible = true;
+                if !is_first {
+                    info!("pods of this node that begin from now on are held to their addresses");
+                }
             }
-            Err(_) => {}
-        }
-        if self.is_possible && !is_first {
-            info!("pods of this node that begin from now on are held to their addresses");
+            // That it is not possible is said once.
+            Some(why) if is_first => warn!(
+                why,
+                "pods of this node can send under addresses of others, and so pass network policies: nftables has no \
+                 family bridge here"
+            ),
+            Some(_) => {}
         }
     }
 }
 
-fn write_conflist(cni: &CniFiles, cidrs: &[IpNet], mtu: Option<u32>, source_guard: bool) -> Result<(), FileError> {
+fn write_conflist(cni: &CniFiles, wanted: &PodNetwork) -> Result<(), FileError> {
     let text = conflist(&Conflist {
-        pod_cidrs: cidrs.to_vec(),
-        mtu,
+        pod_cidrs: wanted.cidrs.clone(),
+        mtu: wanted.mtu,
         ipam_dir: cni.ipam_dir.display().to_string(),
         bridge: base::traces::BRIDGE.to_owned(),
         policy_socket: cni.net.gate.as_ref().map(|gate| gate.socket.display().to_string()),
-        source_guard,
+        source_guard: wanted.source_guard,
         own_ports: cni.net.own_ports.clone(),
     });
     if files::read_if_exists(&cni.conf)?.is_some_and(|old| old == text.as_bytes()) {
@@ -331,13 +339,13 @@ mod tests {
     #[tokio::test]
     async fn a_node_that_could_not_hold_pods_to_their_addresses_does_so_as_soon_as_it_can() {
         let mut guard = SourceGuard::default();
-        for (ask, again, is_possible) in [
-            ((|| Err("no memory".to_owned())) as fn() -> Result<(), String>, Duration::ZERO, false),
-            (|| Ok(()), GUARD_AGAIN, false),
-            (|| Ok(()), Duration::ZERO, true),
-            (|| Err("no memory".to_owned()), Duration::ZERO, true),
+        for (obstacle, again, is_possible) in [
+            ((|| Some("no memory".to_owned())) as fn() -> Option<String>, Duration::ZERO, false),
+            (|| None, GUARD_AGAIN, false),
+            (|| None, Duration::ZERO, true),
+            (|| Some("no memory".to_owned()), Duration::ZERO, true),
         ] {
-            guard.keep(ask, again).await;
+            guard.keep(obstacle, again).await;
             assert_eq!(guard.is_possible, is_possible);
         }
     }

@@ -39,7 +39,7 @@ use super::{AgentError, addresses};
 use crate::agent::config::{AgentConfig, ApiServers, NodeFlags, OwnNode, some};
 use crate::agent::host::{self, HostError};
 use crate::agent::images::SystemImages;
-use crate::flags::ranges;
+use crate::flags::ranges::{self, Family};
 use crate::flags::roles::AgentArgs;
 use crate::flags::token::Given;
 use crate::process::http1::h1;
@@ -116,7 +116,7 @@ impl Plan {
         let node_ips = match args.node.node_ip.as_slice() {
             [] => vec![towards().map_or_else(|| host::node_ip([0, 0, 0, 0].into()), Ok)?],
             // Which of two is the first the cluster says.
-            given => ranges::node_ips(given, &[]).map_err(|reason| HostError::Flag { flag: "node-ip", reason })?,
+            given => ranges::node_ips(given, &[]).map_err(HostError::from)?,
         };
         // Judged before anything is asked or written.
         let flags = NodeFlags::of(&args.node)?;
@@ -128,7 +128,7 @@ impl Plan {
     fn follow_ips(
         &self,
         balancer: &Arc<Balancer>,
-        families: &[bool],
+        families: &[Family],
         group: &Group,
     ) -> Result<watch::Receiver<Vec<IpAddr>>, HostError> {
         if !self.args.node.node_ip.is_empty() {
@@ -136,7 +136,7 @@ impl Plan {
         }
         let mut ips = self.node_ips.clone();
         ips.extend(ips.first().and_then(|first| host::second_ip(*first, families)));
-        ips.sort_by_key(|ip| families.first().is_some_and(|v4| ip.is_ipv4() != *v4));
+        ips.sort_by_key(|ip| families.first().is_some_and(|first| Family::of(ip) != *first));
         let (balancer, leads) = (Arc::clone(balancer), self.node_ips.first().is_none_or(IpAddr::is_ipv4));
         let find = move |last: IpAddr| {
             let towards = |server: &String| split(server)?.to_socket_addrs().ok()?.find_map(host::ip_towards);
@@ -293,7 +293,7 @@ async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleEr
             opened,
             node_ips,
         },
-        welcome.is_none(),
+        if welcome.is_none() { First::AtOnce } else { First::WhenDue },
         paths,
     );
     Ok(())
@@ -381,6 +381,15 @@ async fn places(servers: Vec<String>) -> Result<Vec<SocketAddr>, RoleError> {
     }
 }
 
+/// Why a node has its certificates no longer renewed. An event on the Node shows it.
+#[derive(Debug, thiserror::Error)]
+enum RenewError {
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    #[error(transparent)]
+    Files(#[from] PkiError),
+}
+
 /// Parts that keep the membership.
 struct Renewal {
     joiner: Joiner,
@@ -438,13 +447,9 @@ impl Renewal {
         other
     }
 
-    async fn renew(&self) -> Result<(), String> {
-        let welcome = self
-            .joiner
-            .join(&self.balancer.candidates(), Purpose::Join)
-            .await
-            .map_err(|refusal| refusal.to_string())?;
-        self.node.swap().map_err(|err| Chain(&err).to_string())?;
+    async fn renew(&self) -> Result<(), RenewError> {
+        let welcome = self.joiner.join(&self.balancer.candidates(), Purpose::Join).await?;
+        self.node.swap()?;
         // Connections keep the certificate they began with: they are made anew, long before it ends.
         self.balancer.cut_all();
         self.renewed.send_modify(|n| *n += 1);
@@ -456,8 +461,15 @@ impl Renewal {
     }
 }
 
+/// The first renewal of certificates.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum First {
+    AtOnce,
+    WhenDue,
+}
+
 /// Renews certificates at two thirds of their life, and at once after a start without a server or with another address.
-fn keep_membership(mut renewal: Renewal, at_once: bool, group: &Group) {
+fn keep_membership(mut renewal: Renewal, first: First, group: &Group) {
     group.spawn("membership", async move {
         let watch = base::folder::FolderWatch::flat(renewal.node.folder().path());
         if let Err(err) = &watch {
@@ -467,13 +479,14 @@ fn keep_membership(mut renewal: Renewal, at_once: bool, group: &Group) {
         if let Err(err) = &clock {
             warn!(err = %err, "cannot hear of changes of the clock");
         }
-        let mut due = at_once;
+        let mut due = first == First::AtOnce;
         loop {
             let mut backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
             while due {
                 match renewal.renew().await {
                     Ok(()) => due = false,
-                    Err(why) => {
+                    Err(err) => {
+                        let why = Chain(&err).to_string();
                         warn!(why, "cannot renew the node's certificates, trying again");
                         renewal.tell(&why);
                         tokio::select! {
@@ -511,7 +524,8 @@ mod tests {
         let pod = |host: bool, node: &str, phase: &str| -> Pod {
             serde_json::from_value(serde_json::json!({
                 "metadata": {"name": "p", "namespace": "n"},
-                "spec": {"hostNetwork": host, "nodeName": node, "containers": [{"name": "c", "ports": [{"containerPort": 80}]}]},
+                "spec": {"hostNetwork": host, "nodeName": node, "containers": [{"name": "c",
+                    "ports": [{"containerPort": 80}]}]},
                 "status": {"phase": phase}
             }))
             .unwrap()

@@ -16,7 +16,10 @@ use serde_json::Value;
 pub(crate) enum AdminError {
     #[error(transparent)]
     File(#[from] FileError),
-    #[error("{path} is no kubeconfig with a server, its authority and a client certificate: {why}", path = path.display())]
+    #[error(
+        "{path} is no kubeconfig with a server, its authority and a client certificate: {why}",
+        path = path.display()
+    )]
     Kubeconfig { path: PathBuf, why: String },
     #[error("certificates")]
     Pki(#[from] PkiError),
@@ -30,15 +33,15 @@ pub(crate) struct Admin {
 }
 
 /// The item of this name in a list of `{name, …}`.
-fn named<'a>(document: &'a Value, list: &str, name: &str) -> Option<&'a Value> {
-    document[list].as_array()?.iter().find(|item| item["name"] == name)
+fn named<'a>(list: &'a Value, name: &str) -> Option<&'a Value> {
+    list.as_array()?.iter().find(|item| item["name"] == name)
 }
 
 /// Server URL, authority, certificate and key, the last three PEM.
 fn current(document: &Value) -> Option<[String; 4]> {
-    let context = &named(document, "contexts", document["current-context"].as_str()?)?["context"];
-    let cluster = &named(document, "clusters", context["cluster"].as_str()?)?["cluster"];
-    let user = &named(document, "users", context["user"].as_str()?)?["user"];
+    let context = &named(&document["contexts"], document["current-context"].as_str()?)?["context"];
+    let cluster = &named(&document["clusters"], context["cluster"].as_str()?)?["cluster"];
+    let user = &named(&document["users"], context["user"].as_str()?)?["user"];
     let pem = |value: &Value| String::from_utf8(STANDARD.decode(value.as_str()?).ok()?).ok();
     Some([
         cluster["server"].as_str()?.to_owned(),

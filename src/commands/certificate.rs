@@ -145,7 +145,8 @@ impl Seen {
     fn to_json(&self, now: Timestamp) -> Value {
         json!({
             "filename": self.file, "subject": self.subject, "usages": self.usages, "expires": self.ends.to_string(),
-            "residualSeconds": self.ends.as_second() - now.as_second(), "authority": self.authority, "status": self.status(now),
+            "residualSeconds": self.ends.as_second() - now.as_second(), "authority": self.authority,
+                "status": self.status(now),
         })
     }
 }

@@ -29,7 +29,7 @@ pub(crate) fn is_fit() -> bool {
         ("root", root()),
         ("kernel", kernel(&fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default())),
         ("cgroups", cgroups(Path::new("/sys/fs/cgroup"))),
-        ("overlayfs", filesystem(&fs::read_to_string("/proc/filesystems").unwrap_or_default(), "overlay")),
+        ("overlayfs", overlayfs(&fs::read_to_string("/proc/filesystems").unwrap_or_default())),
         ("nftables", nftables()),
         ("bridge", link("bridge")),
         ("veth", link("veth")),
@@ -39,17 +39,20 @@ pub(crate) fn is_fit() -> bool {
         (
             "conntrack",
             table(
-                "/proc/sys/net/netfilter/nf_conntrack_max",
+                Path::new("/proc/sys/net/netfilter/nf_conntrack_max"),
                 "connections are not tracked: services need the module nf_conntrack",
             ),
         ),
         (
             "seccomp",
-            table("/proc/sys/kernel/seccomp/actions_avail", "no seccomp: pods that ask for a profile do not start"),
+            table(
+                Path::new("/proc/sys/kernel/seccomp/actions_avail"),
+                "no seccomp: pods that ask for a profile do not start",
+            ),
         ),
         ("containerd", containerd()),
-        ("runc", program("runc", &["--version"], "install the package runc")),
-        ("ctr", program("ctr", &["--version"], "install the package containerd: images are imported with its client")),
+        ("runc", program(RUNC)),
+        ("ctr", program(CTR)),
         ("clock", clock()),
         ("swap", swap(&fs::read_to_string("/proc/swaps").unwrap_or_default())),
     ];
@@ -102,19 +105,21 @@ fn cgroups(root: &Path) -> Verdict {
     match missing.as_slice() {
         [] => Fine(format!("version {version}, {}", wanted.join(" "))),
         missing if missing.contains(&"memory") => Fails(format!(
-            "version {version} without {}: on a Raspberry Pi add 'cgroup_memory=1 cgroup_enable=memory' to /boot/firmware/cmdline.txt and reboot",
+            "version {version} without {}: on a Raspberry Pi add 'cgroup_memory=1 cgroup_enable=memory' to \
+             /boot/firmware/cmdline.txt and reboot",
             missing.join(" ")
         )),
         missing => Fails(format!("version {version} without {}", missing.join(" "))),
     }
 }
 
-fn filesystem(list: &str, name: &str) -> Verdict {
-    let known = list.lines().any(|line| line.split_whitespace().last() == Some(name));
-    if known || modprobe(name) {
+/// Judges the kernel's list of filesystems.
+fn overlayfs(list: &str) -> Verdict {
+    let known = list.lines().any(|line| line.split_whitespace().last() == Some("overlay"));
+    if known || modprobe("overlay") {
         Fine("there".to_owned())
     } else {
-        Lacks(format!("no {name}: images are kept as plain copies, which takes space"))
+        Lacks("no overlay: images are kept as plain copies, which takes space".to_owned())
     }
 }
 
@@ -122,7 +127,7 @@ fn modprobe(module: &str) -> bool {
     said("modprobe", ["-q", module]).is_ok_and(|output| output.status.success())
 }
 
-/// What a program says, or that it does not.
+/// Output of a program, or that it does not run.
 fn said<A: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = A>) -> io::Result<Output> {
     base::program::output(
         Command::new(program).args(args).env("PATH", crate::flags::environment::search_path()),
@@ -137,7 +142,7 @@ fn nftables() -> Verdict {
         "nft",
         ["-c", "add table inet kedge_check; add set inet kedge_check s { type ipv4_addr . inet_service; }"],
     ) {
-        Err(err) => Fails(unanswered("nft", "install the package nftables", &err)),
+        Err(err) => Fails(NFT.unanswered(&err)),
         Ok(output) if output.status.success() => {
             Fine(first_line(&said("nft", ["--version"]).map(|o| o.stdout).unwrap_or_default()))
         }
@@ -145,11 +150,27 @@ fn nftables() -> Verdict {
     }
 }
 
-/// Why a program gave no answer.
-fn unanswered(name: &str, hint: &str, err: &io::Error) -> String {
-    match err.kind() {
-        io::ErrorKind::NotFound => format!("{name} was not found: {hint}"),
-        _ => format!("{name} does not work: {err}"),
+/// A program that kedge runs, and how to get it.
+#[derive(Clone, Copy)]
+struct Needed {
+    name: &'static str,
+    remedy: &'static str,
+}
+
+const NFT: Needed = Needed { name: "nft", remedy: "install the package nftables" };
+const CONTAINERD: Needed = Needed { name: "containerd", remedy: "install the package containerd" };
+const RUNC: Needed = Needed { name: "runc", remedy: "install the package runc" };
+const CTR: Needed =
+    Needed { name: "ctr", remedy: "install the package containerd: images are imported with its client" };
+
+impl Needed {
+    /// Why the program gave no answer.
+    fn unanswered(self, err: &io::Error) -> String {
+        let Needed { name, remedy } = self;
+        match err.kind() {
+            io::ErrorKind::NotFound => format!("{name} was not found: {remedy}"),
+            _ => format!("{name} does not work: {err}"),
+        }
     }
 }
 
@@ -184,7 +205,8 @@ fn vxlan() -> Verdict {
         return Fine("there".to_owned());
     }
     Lacks(
-        "no vxlan: pods of other machines cannot be reached over the tunnel; install linux-modules-extra, or use --flannel-backend=host-gw"
+        "no vxlan: pods of other machines cannot be reached over the tunnel; install linux-modules-extra, or use \
+         --flannel-backend=host-gw"
             .to_owned(),
     )
 }
@@ -195,7 +217,8 @@ fn bridge_filter() -> Verdict {
         Fine("there".to_owned())
     } else {
         Lacks(
-            "no br_netfilter: a service that answers on the caller's own node may not be reached, and pods under a network policy do not start"
+            "no br_netfilter: a service that answers on the caller's own node may not be reached, and pods under a \
+             network policy do not start"
                 .to_owned(),
         )
     }
@@ -210,7 +233,8 @@ fn forward() -> Verdict {
     }
 }
 
-fn table(path: &str, without: &str) -> Verdict {
+/// Whether a file of the kernel is there; `without` says what is lost otherwise.
+fn table(path: &Path, without: &str) -> Verdict {
     match fs::read_to_string(path) {
         Ok(text) => Fine(text.trim().to_owned()),
         Err(_) => Lacks(without.to_owned()),
@@ -218,7 +242,7 @@ fn table(path: &str, without: &str) -> Verdict {
 }
 
 fn containerd() -> Verdict {
-    match program("containerd", &["--version"], "install the package containerd") {
+    match program(CONTAINERD) {
         Fine(text) => {
             let version = text.split_whitespace().nth(2).unwrap_or_default().trim_start_matches('v').to_owned();
             let mut numbers = version.split(['.', '~', '-']).filter_map(|n| n.parse::<u32>().ok());
@@ -231,10 +255,10 @@ fn containerd() -> Verdict {
     }
 }
 
-fn program(name: &str, args: &[&str], hint: &str) -> Verdict {
-    match said(name, args) {
+fn program(needed: Needed) -> Verdict {
+    match said(needed.name, ["--version"]) {
         Ok(output) => Fine(first_line(&output.stdout)),
-        Err(err) => Fails(unanswered(name, hint, &err)),
+        Err(err) => Fails(needed.unanswered(&err)),
     }
 }
 
@@ -278,8 +302,8 @@ mod tests {
             io::Error::new(io::ErrorKind::TimedOut, "nft took longer than 20 s"),
             io::Error::from(io::ErrorKind::NotFound),
         );
-        assert_eq!(unanswered("nft", "install it", &late), "nft does not work: nft took longer than 20 s");
-        assert_eq!(unanswered("nft", "install it", &away), "nft was not found: install it");
+        assert_eq!(NFT.unanswered(&late), "nft does not work: nft took longer than 20 s");
+        assert_eq!(NFT.unanswered(&away), "nft was not found: install the package nftables");
     }
 
     #[test]
@@ -290,6 +314,6 @@ mod tests {
 
     #[test]
     fn a_filesystem_of_the_kernel_is_found_in_its_list() {
-        assert!(matches!(filesystem("nodev\tsysfs\nnodev\toverlay\n", "overlay"), Fine(_)));
+        assert!(matches!(overlayfs("nodev\tsysfs\nnodev\toverlay\n"), Fine(_)));
     }
 }

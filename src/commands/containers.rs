@@ -124,7 +124,10 @@ pub(crate) fn images(args: &ImagesArgs) -> Result<(), ContainersError> {
     let mut all = asked(&args.place, async |cri| cri.images().await)?;
     all.sort_by(|a, b| a.repo_tags.cmp(&b.repo_tags));
     if args.json {
-        let one = |i: &cri::Image| json!({ "id": i.id, "repoTags": i.repo_tags, "repoDigests": i.repo_digests, "size": i.size, "pinned": i.pinned });
+        let one = |i: &cri::Image| {
+            json!({ "id": i.id, "repoTags": i.repo_tags, "repoDigests": i.repo_digests,
+            "size": i.size, "pinned": i.pinned })
+        };
         println!("{}", Value::Array(all.iter().map(one).collect()));
         return Ok(());
     }
@@ -176,7 +179,8 @@ pub(crate) fn ps(args: &PsArgs) -> Result<(), ContainersError> {
     if args.json {
         let one = |c: &cri::Container| {
             let [namespace, pod, name] = names(c);
-            json!({ "id": c.id, "namespace": namespace, "pod": pod, "name": name, "image": c.image.as_ref().map(|i| &i.image), "state": state(c), "createdAt": c.created_at })
+            json!({ "id": c.id, "namespace": namespace, "pod": pod, "name": name,
+                "image": c.image.as_ref().map(|i| &i.image), "state": state(c), "createdAt": c.created_at })
         };
         println!("{}", Value::Array(all.iter().map(one).collect()));
         return Ok(());

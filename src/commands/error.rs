@@ -2,7 +2,7 @@
 
 use crate::agent::role::RoleError;
 use crate::commands::certificate::CertificateError;
-use crate::commands::cleanup::CleanupError;
+use crate::commands::cleanup::error::CleanupError;
 use crate::commands::containers::ContainersError;
 use crate::commands::secrets_encrypt::EncryptError;
 use crate::commands::snapshot::SnapshotsError;

@@ -19,7 +19,7 @@ pub(crate) mod why;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use base::chain::Chain;
 use base::layout::CONFIG_FILE;
@@ -29,9 +29,9 @@ use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subc
 use crate::commands::cleanup::{KillallArgs, UninstallArgs};
 use crate::commands::error::CommandError;
 use crate::commands::token::TokenArgs;
-use crate::flags::config_file::{ConfigError, Settings};
+use crate::flags::config_file::{ConfigError, MainFile, Settings};
 use crate::flags::environment::environment;
-use crate::flags::layers::{config_named, env_args, flags_of, given_flags, is_of_snapshots};
+use crate::flags::layers::{config_named, env_args, flags_of, given_flags, is_of_snapshots, letters_of};
 use crate::flags::refused;
 use crate::flags::roles::{AgentArgs, ServerArgs};
 use crate::process::version::VERSION;
@@ -91,7 +91,7 @@ enum Role {
     },
 }
 
-/// What a tool is given as it is.
+/// Arguments that a tool is given as they are.
 #[derive(Clone, Debug, Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct ToolArgs {
@@ -185,10 +185,11 @@ fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cl
     let role = words.first().cloned().unwrap_or_default();
     if matches!(role.as_str(), "server" | "agent") && !words.iter().any(|word| word == "--help" || word == "-h") {
         let flags = flags_of(&mut command, &role);
-        let given = given_flags(&words);
+        let given = given_flags(&words, &letters_of(&mut command, &role));
         let named = config_named(&words).or_else(|| env("KEDGE_CONFIG_FILE")).or_else(|| env("K3S_CONFIG_FILE"));
-        let path = PathBuf::from(named.as_deref().unwrap_or(CONFIG_FILE));
-        let settings = Settings::read(&role, &path, named.is_some(), &flags).map_err(Refusal::Config)?;
+        let main =
+            named.as_deref().map_or(MainFile::Usual(Path::new(CONFIG_FILE)), |path| MainFile::Named(Path::new(path)));
+        let settings = Settings::read(&role, main, &flags).map_err(Refusal::Config)?;
         all.push(role.into());
         all.extend(env_args(&flags, &settings, &given, env).map(OsString::from));
         all.extend(settings.to_args(&flags).into_iter().map(OsString::from));
@@ -198,7 +199,8 @@ fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cl
         // The file may be an agent's, whose commands say that there is no server.
         flags.extend(flags_of(&mut command, "agent"));
         let named = config_named(&words).or_else(|| env("KEDGE_CONFIG_FILE")).or_else(|| env("K3S_CONFIG_FILE"));
-        let settings = Settings::read("server", Path::new(named.as_deref().unwrap_or(CONFIG_FILE)), false, &flags);
+        let settings =
+            Settings::read("server", MainFile::Usual(Path::new(named.as_deref().unwrap_or(CONFIG_FILE))), &flags);
         let settings = settings.map_err(Refusal::Config)?;
         // Those of the command line stand in a later word, and win.
         let none = BTreeSet::new();
@@ -214,15 +216,16 @@ fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cl
         all.extend(args.into_iter().skip(1));
     } else {
         let cleans = matches!(words.first().map(String::as_str), Some("killall" | "uninstall"));
-        let named = given_flags(&words).contains("data-dir")
-            || words.iter().any(|word| word == "-d" || word == "--help" || word == "-h");
+        let asks = words.iter().any(|word| word == "--help" || word == "-h");
+        let is_named = cleans && given_flags(&words, &letters_of(&mut command, &role)).contains("data-dir");
         all.extend(args);
         // Where the server was told to keep its data, there it is looked for.
-        if cleans && !named {
+        if cleans && !asks && !is_named {
             // The file may be a server's or an agent's.
             let mut flags = flags_of(&mut command, "server");
             flags.extend(flags_of(&mut command, "agent"));
-            let settings = Settings::read("server", Path::new(CONFIG_FILE), false, &flags).map_err(Refusal::Config)?;
+            let settings =
+                Settings::read("server", MainFile::Usual(Path::new(CONFIG_FILE)), &flags).map_err(Refusal::Config)?;
             let mut dirs = settings.to_args(&flags).into_iter().filter(|flag| flag.starts_with("--data-dir="));
             let env = env("KEDGE_DATA_DIR").or_else(|| env("K3S_DATA_DIR")).map(|dir| format!("--data-dir={dir}"));
             all.extend(dirs.next_back().or(env).map(OsString::from));
@@ -288,6 +291,27 @@ mod tests {
         );
         assert_eq!(server(&["--disable=traefik,coredns"], &[]).unwrap().disable, ["traefik", "coredns"]);
         assert!(server(&["--config=/no/such/file"], &[]).unwrap_err().contains("/no/such/file"));
+    }
+
+    // A list that stands in the environment, too, was added to: two addresses of one family are refused.
+    #[test]
+    fn a_flag_by_its_letter_wins_over_the_environment() {
+        let args = server(&["-i", "10.0.0.1"], &[("K3S_NODE_IP", "10.0.0.2"), ("K3S_URL", "https://a:6443")]).unwrap();
+        assert_eq!(args.node.node_ip, [std::net::IpAddr::from([10, 0, 0, 1])]);
+        assert_eq!(args.server.as_deref(), Some("https://a:6443"));
+    }
+
+    // Clap refused the flag as given twice.
+    #[test]
+    fn a_cleanup_takes_the_folder_that_is_named_in_any_form() {
+        let env = |name: &str| (name == "KEDGE_DATA_DIR").then(|| "/of/the/environment".to_owned());
+        for words in [&["-d", "/srv/x"][..], &["-d=/srv/x"], &["-d/srv/x"], &["--data-dir=/srv/x"]] {
+            let words = ["killall"].iter().chain(words).map(OsString::from).collect();
+            let Ok(Cli { role: Role::Killall(args) }) = parse(words, &env) else { panic!() };
+            assert_eq!(args.state.layout.to_string(), "/srv/x");
+        }
+        let Ok(Cli { role: Role::Killall(args) }) = parse(vec!["killall".into()], &env) else { panic!() };
+        assert_eq!(args.state.layout.to_string(), "/of/the/environment");
     }
 
     // security.md S10: the kernel's table of mounts names no relative folder.

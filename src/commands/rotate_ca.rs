@@ -110,7 +110,8 @@ async fn send(server: &ServerFolder, args: &RotateArgs) -> Result<String, Rotate
         false => api.create(&PostParams::default(), &made).await,
     }
     .map_err(RotateCaError::Refused)?;
-    Ok(told(args.drop_old, servers.iter().map(ResourceExt::name_any).collect::<Vec<_>>().join(", ")))
+    let done = if args.drop_old { Done::Dropped } else { Done::Replaced };
+    Ok(told(done, servers.iter().map(ResourceExt::name_any).collect::<Vec<_>>().join(", ")))
 }
 
 /// k3s users prepare a folder that holds `tls`.
@@ -124,18 +125,27 @@ fn folder(path: Option<&Path>) -> Result<Option<PathBuf>, RotateCaError> {
     }
 }
 
-fn told(dropped: bool, servers: String) -> String {
+/// The step of a rotation that was done.
+enum Done {
+    Replaced,
+    Dropped,
+}
+
+fn told(done: Done, servers: String) -> String {
     let servers = if servers.is_empty() { "this one".to_owned() } else { servers };
-    let what = match dropped {
-        true => "Authorities that were replaced are trusted no more when every server was restarted.",
-        false => "New authorities are with the servers; old ones stay trusted beside them.",
-    };
-    let then = match dropped {
-        true => "Join tokens and kubeconfigs from before the rotation are good no more then.",
-        false => "When all have been, 'kedge certificate rotate-ca --drop-old' ends the trust in the old ones.",
+    let (what, then) = match done {
+        Done::Dropped => (
+            "Authorities that were replaced are trusted no more when every server was restarted.",
+            "Join tokens and kubeconfigs from before the rotation are good no more then.",
+        ),
+        Done::Replaced => (
+            "New authorities are with the servers; old ones stay trusted beside them.",
+            "When all have been, 'kedge certificate rotate-ca --drop-old' ends the trust in the old ones.",
+        ),
     };
     format!(
-        "{what}\nRestart kedge on every server, one after another ({servers}). Agents follow by themselves, and pods run on.\n{then}"
+        "{what}\nRestart kedge on every server, one after another ({servers}). Agents follow by themselves, and pods \
+         run on.\n{then}"
     )
 }
 

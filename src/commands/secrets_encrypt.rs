@@ -195,7 +195,8 @@ mod tests {
             shown(&json!({ "enabled": true, "keys": [{ "active": true, "type": "XSalsa20-POLY1305", "name": "k" }] }));
         assert_eq!(
             text,
-            "Encryption Status: Enabled\n\nActive  Key Type           Name\n------  --------           ----\n *      XSalsa20-POLY1305  k\n"
+            "Encryption Status: Enabled\n\nActive  Key Type           Name\n------  --------           ----\n *      \
+             XSalsa20-POLY1305  k\n"
         );
     }
 }

@@ -21,7 +21,7 @@ use crate::flags::shared::{AdminArgs, StateArgs};
 use crate::flags::token::{FrontError, Given};
 use crate::process::life::LifeError;
 use crate::process::version::VERSION;
-use crate::server::away::{AwayError, Got};
+use crate::server::away::{self, AwayError, Got, Kept};
 
 /// Flags of `kedge snapshot`.
 #[derive(Clone, Debug, Args)]
@@ -150,7 +150,8 @@ async fn run(args: SnapshotArgs, places: Places, node: String) -> Result<(), Sna
             let saved = snapshot::save(&places, &Series { prefix: name, node }, VERSION, &clock, &Rng::from_os())?;
             let holds = match saved.manifest.sealed {
                 true => {
-                    "the cluster; its keys are sealed with the servers' token (server/token): keep both, and not in one place"
+                    "the cluster; its keys are sealed with the servers' token (server/token): keep both, and not in \
+                     one place"
                 }
                 false => "the store alone: there are no keys, token or configuration here",
             };
@@ -166,7 +167,7 @@ async fn run(args: SnapshotArgs, places: Places, node: String) -> Result<(), Sna
             let (here, away) = (
                 snapshot::list(&places.dir)?,
                 match bucket {
-                    Some(bucket) => crate::server::away::list(bucket).await.map_err(AwayError::S3)?,
+                    Some(bucket) => away::list(bucket).await.map_err(AwayError::S3)?,
                     None => Vec::new(),
                 },
             );
@@ -186,10 +187,7 @@ async fn run(args: SnapshotArgs, places: Places, node: String) -> Result<(), Sna
                 println!("Snapshot {gone} deleted.");
             }
             if let Some(bucket) = bucket {
-                for gone in crate::server::away::prune(bucket, &series, args.s3.etcd_s3_retention)
-                    .await
-                    .map_err(AwayError::S3)?
-                {
+                for gone in away::prune(bucket, &series, args.s3.etcd_s3_retention).await.map_err(AwayError::S3)? {
                     println!("Snapshot {} deleted.", bucket.location(&gone));
                 }
             }
@@ -215,13 +213,7 @@ async fn open(args: &SnapshotArgs, group: &Group) -> Result<Bucket, SnapshotsErr
 async fn delete(dir: &Path, name: &str, bucket: Option<&Bucket>) -> Result<(), SnapshotsError> {
     let file = snapshot::file_of(name)?;
     let away = match bucket {
-        Some(bucket)
-            if crate::server::away::list(bucket)
-                .await
-                .map_err(AwayError::S3)?
-                .iter()
-                .any(|entry| entry.key == file) =>
-        {
+        Some(bucket) if away::list(bucket).await.map_err(AwayError::S3)?.iter().any(|entry| entry.key == file) => {
             Some(bucket)
         }
         _ => None,
@@ -270,7 +262,8 @@ fn rows(here: &[Listed], away: &[Entry], bucket: Option<&Bucket>) -> Vec<Value> 
     let away = away.iter().map(|entry| {
         let made = snapshot::made_at(&entry.key).and_then(|secs| Timestamp::from_second(secs).ok());
         let location = bucket.map(|bucket| bucket.location(&entry.key));
-        json!({"name": entry.key, "location": location, "size": entry.size, "created": made.map(base::time::rfc3339_secs)})
+        json!({"name": entry.key, "location": location, "size": entry.size,
+            "created": made.map(base::time::rfc3339_secs)})
     });
     here.chain(away).collect()
 }

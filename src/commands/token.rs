@@ -54,7 +54,10 @@ enum Verb {
         #[arg(long, default_value = "24h", value_parser = parse_ttl)]
         ttl: SignedDuration,
         /// What it may be used for. May be repeated.
-        #[arg(long, value_delimiter = ',', default_values = ["signing", "authentication"], value_parser = ["signing", "authentication"])]
+        #[arg(
+            long, value_delimiter = ',', default_values = ["signing", "authentication"],
+            value_parser = ["signing", "authentication"]
+        )]
         usages: Vec<String>,
     },
     /// Delete tokens, named whole or by ID.
@@ -120,9 +123,14 @@ pub(crate) enum TokenError {
     Life(#[from] LifeError),
 }
 
+/// A life of a token that cannot be read; clap names the flag.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not a duration such as 30m, 24h or 7d")]
+struct BadTtl(String);
+
 /// `24h`, `30m`, `90s`, `7d`, `1h30m`, `0`.
-fn parse_ttl(text: &str) -> Result<SignedDuration, String> {
-    let bad = || format!("'{text}' is not a duration such as 30m, 24h or 7d");
+fn parse_ttl(text: &str) -> Result<SignedDuration, BadTtl> {
+    let bad = || BadTtl(text.to_owned());
     if text == "0" {
         return Ok(SignedDuration::ZERO);
     }
@@ -205,8 +213,15 @@ async fn run(args: &TokenArgs) -> Result<(), TokenError> {
     }
 }
 
+/// A token by the flag that gives it.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    flag: &'static str,
+    text: &'a str,
+}
+
 /// The password in a join token that a person gives; it must not pin another cluster.
-fn password(flag: &'static str, text: &str, ca: &str) -> Result<HiddenText, TokenError> {
+fn password(Given { flag, text }: Given<'_>, ca: &str) -> Result<HiddenText, TokenError> {
     let refused = |why: String| TokenError::New { flag, why };
     let token = JoinToken::parse(text).map_err(|err| refused(err.to_string()))?;
     if token
@@ -240,11 +255,13 @@ async fn rotate(
         let text = std::fs::read_to_string(&path)
             .map_err(FileError::at("cannot read", &path))
             .map_err(TokenError::NoServer)?;
-        if password("token", old, ca)? != password("token", &text, ca)? {
+        let of = |text| password(Given { flag: "token", text }, ca);
+        if of(old)? != of(&text)? {
             return Err(TokenError::Old);
         }
     }
-    let given = |flag: &'static str, text: Option<&str>| text.map(|text| password(flag, text, ca)).transpose();
+    let given =
+        |flag: &'static str, text: Option<&str>| text.map(|text| password(Given { flag, text }, ca)).transpose();
     let password = given("new-token", new[0])?.unwrap_or_else(|| pki::token::new_password(&rng));
     let agent = given("new-agent-token", new[1])?.unwrap_or_else(|| pki::token::new_password(&rng));
     let found = api.get_opt(rotation::NAME).await.map_err(TokenError::Refused)?;
@@ -339,7 +356,10 @@ impl Row {
 }
 
 fn print(rows: &[Row], output: Output) {
-    let as_json = |row: &Row| json!({"id": row.id, "ttl": row.ttl, "expires": row.expires, "usages": row.usages, "description": row.description, "groups": row.groups});
+    let as_json = |row: &Row| {
+        json!({"id": row.id, "ttl": row.ttl, "expires": row.expires, "usages": row.usages,
+        "description": row.description, "groups": row.groups})
+    };
     match output {
         Output::Json => println!("{}", json!(rows.iter().map(as_json).collect::<Vec<_>>())),
         // One JSON object a line is YAML, too.

@@ -13,6 +13,8 @@ use client::transport::Clients;
 use kube::ResourceExt as _;
 use tracing::{debug, warn};
 
+use crate::signer::SignError;
+
 /// Keys that one controller works on at once.
 const WORKERS: usize = 5;
 
@@ -34,6 +36,9 @@ pub(crate) enum Error {
         #[source]
         first: kube::Error,
     },
+    /// The cluster's keys did not sign.
+    #[error(transparent)]
+    Sign(SignError),
     /// An object cannot be worked with as it stands.
     #[error("{0}")]
     Object(String),
@@ -64,6 +69,15 @@ pub(crate) enum Next {
 pub(crate) trait Reconcile: Send + Sync + 'static {
     /// Looks at the caches and acts. `NotFound` of its own object is no error.
     async fn reconcile(&self, key: &Key) -> Result<Next, Error>;
+}
+
+/// A controller that reports under another name than its own.
+#[derive(Clone, Copy)]
+pub(crate) struct EventSource<'a> {
+    /// The controller, whose service account writes the events.
+    pub(crate) account: &'a str,
+    /// The name in the events' source, upstream's.
+    pub(crate) component: &'a str,
 }
 
 /// Dependencies of every controller.
@@ -103,9 +117,9 @@ impl Context {
         client::events::Recorder::new(self.client(name), name, "", &self.group)
     }
 
-    /// A recorder of events of controller `name` under another name.
-    pub(crate) fn recorder_as(&self, name: &str, component: &str) -> client::events::Recorder {
-        client::events::Recorder::new(self.client(name), component, "", &self.group)
+    /// A recorder of events of a controller under another name.
+    pub(crate) fn recorder_as(&self, source: EventSource<'_>) -> client::events::Recorder {
+        client::events::Recorder::new(self.client(source.account), source.component, "", &self.group)
     }
 
     /// Starts the workers of a controller once `ready` has resolved. Its queue is fed by [`Context::feed`]. When the

@@ -80,13 +80,34 @@ fn says(cidr: &ServiceCIDR, status: &str) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == status)
 }
 
+/// The condition Ready of a range.
+enum Readiness {
+    Ready,
+    /// It is to go, and has addresses of Services.
+    InUse,
+}
+
 impl Controller {
-    async fn say(&self, cidr: &ServiceCIDR, status: &str, reason: &str, message: &str) -> Result<(), Error> {
+    async fn say(&self, cidr: &ServiceCIDR, readiness: Readiness) -> Result<(), Error> {
+        let (status, reason, message) = match readiness {
+            Readiness::Ready => ("True", "", "Kubernetes Service CIDR is ready"),
+            Readiness::InUse => (
+                "False",
+                "Terminating",
+                "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new \
+                 ServiceCIDR",
+            ),
+        };
         if says(cidr, status) {
             return Ok(());
         }
-        let now = rfc3339_secs(self.clock.now());
-        let condition = json!({ "type": "Ready", "status": status, "reason": reason, "message": message, "lastTransitionTime": now });
+        let condition = json!({
+            "type": "Ready",
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": rfc3339_secs(self.clock.now()),
+        });
         let patch = Patch::Merge(json!({ "status": { "conditions": [condition] } }));
         let api: Api<ServiceCIDR> = Api::all(self.client.clone());
         driver::gone_is_fine(api.patch_status(&cidr.name_any(), &PatchParams::default(), &patch).await)?;
@@ -121,15 +142,14 @@ impl Reconcile for Controller {
                 let all = cidr.finalizers().iter().cloned().chain([FINALIZER.to_owned()]).collect();
                 self.set_finalizers(&cidr, all).await?;
             }
-            self.say(&cidr, "True", "", "Kubernetes Service CIDR is ready").await?;
+            self.say(&cidr, Readiness::Ready).await?;
             return Ok(Next::Wait);
         };
         if !held {
             return Ok(Next::Wait);
         }
         if is_needed(&cidr, &self.cidrs.list(), self.service_ips().into_iter()) {
-            let still = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR";
-            self.say(&cidr, "False", "Terminating", still).await?;
+            self.say(&cidr, Readiness::InUse).await?;
             return Ok(Next::Wait);
         }
         if let Some(left) = left(since, self.clock.now()) {

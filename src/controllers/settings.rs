@@ -1,6 +1,7 @@
 //! `--kube-controller-manager-arg`: upstream's flags of the controller manager, those that mean something here. All
 //! others are refused by name.
 
+use std::error::Error;
 use std::time::Duration;
 
 /// A year: the longest life that the signers give.
@@ -234,28 +235,61 @@ const NOT_HERE: &[&str] = &[
     "vmodule",
 ];
 
+/// A flag of the controller manager's that cannot be taken.
+#[derive(Debug, thiserror::Error)]
+#[error("--kube-controller-manager-arg={name}")]
+pub struct FlagError {
+    name: String,
+    source: Fault,
+}
+
+/// The fault of a flag or of its value.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error("unknown flag")]
+    Unknown,
+    #[error("kube-controller-manager knows this flag, kedge has no such setting; remove it")]
+    NoSetting,
+    #[error("{0:?} is not a number")]
+    NoNumber(String),
+    #[error("{0:?} is not a number of at least 0")]
+    Negative(String),
+    #[error("{0:?} is no duration such as 40s")]
+    NoDuration(String),
+    #[error("{0:?} is too long: kedge signs for a year (8760h) at most")]
+    TooLong(String),
+    #[error(transparent)]
+    Gates(Box<dyn Error + Send + Sync>),
+}
+
+/// One flag as it was given.
+struct Flag<'a> {
+    name: &'a str,
+    value: &'a str,
+}
+
 impl Settings {
     /// Reads `name=value` texts, with or without dashes; a later one of the same name wins.
     ///
-    /// Errors: a text that names the flag.
-    pub fn parse(args: &[String]) -> Result<Settings, String> {
+    /// Errors: the flag that cannot be taken.
+    pub fn parse(args: &[String]) -> Result<Settings, FlagError> {
         let mut out = Settings::default();
         for arg in args {
             let arg = arg.trim_start_matches('-');
             let (name, value) = arg.split_once('=').unwrap_or((arg, "true"));
-            out.set(name, value).map_err(|why| format!("--kube-controller-manager-arg={name}: {why}"))?;
+            out.set(Flag { name, value }).map_err(|source| FlagError { name: name.to_owned(), source })?;
         }
         Ok(out)
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+    fn set(&mut self, Flag { name, value }: Flag<'_>) -> Result<(), Fault> {
         match name {
             "node-monitor-grace-period" => self.node_grace = duration(value)?,
             "node-eviction-rate" => self.evictions.rate = number(value)?,
             "secondary-node-eviction-rate" => self.evictions.rate_when_unhealthy = number(value)?,
             "unhealthy-zone-threshold" => self.evictions.unhealthy_share = number(value)?,
             "large-cluster-size-threshold" => {
-                self.evictions.large_zone = value.parse().map_err(|_| format!("{value:?} is not a number"))?;
+                self.evictions.large_zone = value.parse().map_err(|_| Fault::NoNumber(value.to_owned()))?;
             }
             "horizontal-pod-autoscaler-sync-period" => self.autoscaler.period = duration(value)?,
             "horizontal-pod-autoscaler-downscale-stabilization" => self.autoscaler.down_window = duration(value)?,
@@ -263,36 +297,36 @@ impl Settings {
             "horizontal-pod-autoscaler-initial-readiness-delay" => self.autoscaler.first_ready = duration(value)?,
             "horizontal-pod-autoscaler-tolerance" => self.autoscaler.tolerance = number(value)?,
             "terminated-pod-gc-threshold" => {
-                let count: i64 = value.parse().map_err(|_| format!("{value:?} is not a number"))?;
+                let count: i64 = value.parse().map_err(|_| Fault::NoNumber(value.to_owned()))?;
                 self.ended_pods_max = usize::try_from(count).unwrap_or(0);
             }
             "legacy-service-account-token-clean-up-period" => self.legacy_token_life = duration(value)?,
             "cluster-signing-duration" => {
                 let life = duration(value)?;
                 if life > SIGNING_LIFE_MAX {
-                    return Err(format!("{value:?} is too long: kedge signs for a year (8760h) at most"));
+                    return Err(Fault::TooLong(value.to_owned()));
                 }
                 self.signing_life = Some(life);
             }
-            "feature-gates" => return schema::gates::check(value).map_err(|err| err.to_string()),
+            "feature-gates" => schema::gates::check(value).map_err(|err| Fault::Gates(err.into()))?,
             _ if FIXED.iter().any(|(n, v)| *n == name && v.eq_ignore_ascii_case(value)) => {}
             _ if NOT_HERE.contains(&name) || FIXED.iter().any(|(n, _)| *n == name) => {
-                return Err("kube-controller-manager knows this flag, kedge has no such setting; remove it".to_owned());
+                return Err(Fault::NoSetting);
             }
-            _ => return Err("unknown flag".to_owned()),
+            _ => return Err(Fault::Unknown),
         }
         Ok(())
     }
 }
 
-fn number(value: &str) -> Result<f64, String> {
+fn number(value: &str) -> Result<f64, Fault> {
     let number = value.parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0);
-    number.ok_or_else(|| format!("{value:?} is not a number of at least 0"))
+    number.ok_or_else(|| Fault::Negative(value.to_owned()))
 }
 
 /// Go's durations in whole seconds and larger: `40s`, `1m30s`. None is shorter than a second here.
-fn duration(value: &str) -> Result<Duration, String> {
-    let bad = || format!("{value:?} is no duration such as 40s");
+fn duration(value: &str) -> Result<Duration, Fault> {
+    let bad = || Fault::NoDuration(value.to_owned());
     let (mut total, mut number) = (0_u64, String::new());
     for c in value.chars() {
         let factor = match c {
@@ -314,37 +348,87 @@ fn duration(value: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
+    use base::chain::Chain;
+
     use super::*;
 
+    fn parse(args: &[&str]) -> Result<Settings, String> {
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        Settings::parse(&args).map_err(|err| Chain(&err).to_string())
+    }
+
+    fn refusal(arg: &str) -> String {
+        let text = parse(&[arg]).unwrap_err();
+        text.strip_prefix("--kube-controller-manager-arg=").unwrap_or(&text).to_owned()
+    }
+
     #[test]
-    fn known_flags_act_and_others_are_refused_by_name() {
-        let parse = |args: &[&str]| Settings::parse(&args.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>());
-        let all =
-            parse(&["node-monitor-grace-period=1m30s", "--terminated-pod-gc-threshold=10", "profiling=false"]).unwrap();
-        assert_eq!((all.node_grace, all.ended_pods_max), (Duration::from_secs(90), 10));
-        assert_eq!(parse(&["nonsense=1"]).unwrap_err(), "--kube-controller-manager-arg=nonsense: unknown flag");
-        assert!(parse(&["leader-elect=true"]).unwrap_err().contains("kedge has no such setting"));
-        assert!(parse(&["node-monitor-grace-period=fast"]).is_err());
-        assert!(
-            parse(&["concurrent-job-syncs=9"])
-                .unwrap_err()
-                .contains("concurrent-job-syncs: kube-controller-manager knows this flag")
-        );
-        assert_eq!(parse(&["cluster-signing-duration=24h"]).unwrap().signing_life, Some(Duration::from_secs(86_400)));
-        assert_eq!(
-            parse(&["legacy-service-account-token-clean-up-period=48h"]).unwrap().legacy_token_life,
-            Duration::from_secs(172_800)
-        );
-        assert!(parse(&["cluster-signing-duration=87600h"]).unwrap_err().contains("a year"));
-        let tuned =
-            parse(&["horizontal-pod-autoscaler-tolerance=0.2", "horizontal-pod-autoscaler-downscale-stabilization=1m"])
-                .unwrap();
-        assert_eq!((tuned.autoscaler.tolerance, tuned.autoscaler.down_window), (0.2, Duration::from_secs(60)));
-        assert!(parse(&["horizontal-pod-autoscaler-tolerance=-1"]).is_err());
+    fn a_flag_changes_its_setting_and_the_last_one_counts() {
+        let all = parse(&[
+            "node-monitor-grace-period=1m30s",
+            "--terminated-pod-gc-threshold=10",
+            "profiling=false",
+            "cluster-signing-duration=24h",
+            "legacy-service-account-token-clean-up-period=48h",
+            "terminated-pod-gc-threshold=20",
+        ])
+        .unwrap();
+        assert_eq!((all.node_grace, all.ended_pods_max), (Duration::from_secs(90), 20));
+        assert_eq!(all.signing_life, Some(Duration::from_secs(86_400)));
+        assert_eq!(all.legacy_token_life, Duration::from_secs(172_800));
+        assert_eq!(parse(&["terminated-pod-gc-threshold=-1"]).unwrap().ended_pods_max, 0, "no bound");
+    }
+
+    #[test]
+    fn an_autoscaler_is_tuned_by_its_five_flags() {
+        let tuned = parse(&[
+            "horizontal-pod-autoscaler-tolerance=0.2",
+            "horizontal-pod-autoscaler-downscale-stabilization=1m",
+            "horizontal-pod-autoscaler-sync-period=30s",
+            "horizontal-pod-autoscaler-cpu-initialization-period=10m",
+            "horizontal-pod-autoscaler-initial-readiness-delay=1h",
+        ])
+        .unwrap()
+        .autoscaler;
+        assert_eq!(tuned.tolerance, 0.2);
+        let durations = [tuned.down_window, tuned.period, tuned.cpu_start, tuned.first_ready];
+        assert_eq!(durations.map(|duration| duration.as_secs()), [60, 30, 600, 3600]);
+    }
+
+    #[test]
+    fn evictions_slow_down_by_their_flags() {
         let slow = parse(&["node-eviction-rate=0.5", "secondary-node-eviction-rate=0", "unhealthy-zone-threshold=0.8"])
             .unwrap()
             .evictions;
         assert_eq!((slow.rate, slow.rate_when_unhealthy, slow.unhealthy_share, slow.large_zone), (0.5, 0.0, 0.8, 50));
-        assert!(parse(&["large-cluster-size-threshold=many"]).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_taken_is_refused_by_its_name_with_the_reason() {
+        let not_here = "kube-controller-manager knows this flag, kedge has no such setting; remove it";
+        let no_duration = "is no duration such as 40s";
+        for (arg, wanted) in [
+            ("nonsense=1", "nonsense: unknown flag".to_owned()),
+            ("--nonsense", "nonsense: unknown flag".to_owned()),
+            ("leader-elect=true", format!("leader-elect: {not_here}")),
+            ("concurrent-job-syncs=9", format!("concurrent-job-syncs: {not_here}")),
+            ("node-monitor-grace-period=fast", format!("node-monitor-grace-period: \"fast\" {no_duration}")),
+            ("node-monitor-grace-period=40", format!("node-monitor-grace-period: \"40\" {no_duration}")),
+            ("node-monitor-grace-period=0s", format!("node-monitor-grace-period: \"0s\" {no_duration}")),
+            ("node-monitor-grace-period=1ms", format!("node-monitor-grace-period: \"1ms\" {no_duration}")),
+            (
+                "horizontal-pod-autoscaler-tolerance=-1",
+                "horizontal-pod-autoscaler-tolerance: \"-1\" is not a number of at least 0".to_owned(),
+            ),
+            ("node-eviction-rate=inf", "node-eviction-rate: \"inf\" is not a number of at least 0".to_owned()),
+            ("large-cluster-size-threshold=many", "large-cluster-size-threshold: \"many\" is not a number".to_owned()),
+            (
+                "cluster-signing-duration=87600h",
+                "cluster-signing-duration: \"87600h\" is too long: kedge signs for a year (8760h) at most".to_owned(),
+            ),
+            ("feature-gates=Nonsense=true", "feature-gates: unrecognized feature gate: Nonsense".to_owned()),
+        ] {
+            assert_eq!(refusal(arg), wanted);
+        }
     }
 }

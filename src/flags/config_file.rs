@@ -27,18 +27,33 @@ pub(crate) enum FlagKind {
 /// A configuration file that cannot be used. Each says which file, which key, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    #[error("cannot read configuration file {path}: {source}", path = path.display())]
+    #[error("cannot read configuration file {path}", path = path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("configuration file {path} is not valid YAML: {reason}", path = path.display())]
     Yaml { path: PathBuf, reason: String },
-    #[error("configuration file {path} must hold keys and values at its top level, like 'node-name: edge-1'", path = path.display())]
+    #[error(
+        "configuration file {path} must hold keys and values at its top level, like 'node-name: edge-1'",
+        path = path.display()
+    )]
     NotAMap { path: PathBuf },
-    #[error("configuration file {path}: unknown key '{key}'; see 'kedge {role} --help' for the flags, which are the keys", path = path.display())]
+    #[error(
+        "configuration file {path}: unknown key '{key}'; see 'kedge {role} --help' for the flags, which are the keys",
+        path = path.display()
+    )]
     UnknownKey { path: PathBuf, key: String, role: String },
     #[error("configuration file {path}: '{key}' is refused: {why}", path = path.display())]
     Refused { path: PathBuf, key: String, why: &'static str },
     #[error("configuration file {path}: the value of '{key}' must be {wanted}", path = path.display())]
     Value { path: PathBuf, key: String, wanted: &'static str },
+}
+
+/// The file beside which drop-ins stand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum MainFile<'a> {
+    /// A person named it.
+    Named(&'a Path),
+    /// The place where it is, if there is one.
+    Usual(&'a Path),
 }
 
 /// The values of all files, by flag name.
@@ -49,13 +64,16 @@ impl Settings {
     /// Reads `main` and `main.d/*.yaml` in name order. A missing main file is an error only if the user named it.
     pub(crate) fn read(
         role: &str,
-        main: &Path,
-        named_by_user: bool,
+        main: MainFile<'_>,
         flags: &BTreeMap<String, FlagKind>,
     ) -> Result<Settings, ConfigError> {
         let mut settings = Settings::default();
         let mut files = Vec::new();
-        if named_by_user || main.exists() {
+        let (main, is_wanted) = match main {
+            MainFile::Named(path) => (path, true),
+            MainFile::Usual(path) => (path, path.exists()),
+        };
+        if is_wanted {
             files.push(main.to_owned());
         }
         files.extend(drop_ins(main)?);
@@ -167,6 +185,8 @@ fn scalar(value: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use base::chain::Chain;
+
     use super::*;
 
     fn flags() -> BTreeMap<String, FlagKind> {
@@ -186,7 +206,7 @@ mod tests {
         for (name, text) in files {
             fs::write(dir.path().join(name), text).unwrap();
         }
-        let settings = Settings::read("server", &dir.path().join("config.yaml"), false, &flags())
+        let settings = Settings::read("server", MainFile::Usual(&dir.path().join("config.yaml")), &flags())
             .map_err(|err| err.to_string())?;
         Ok(settings.to_args(&flags()))
     }
@@ -223,5 +243,53 @@ mod tests {
     fn an_empty_or_absent_file_sets_nothing() {
         assert!(read(&[]).unwrap().is_empty());
         assert!(read(&[("config.yaml", "# nothing yet\n")]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_value_has_the_form_of_its_flag() {
+        for (text, args) in [
+            ("debug: false", Ok(vec![])),
+            ("debug: true", Ok(vec!["--debug"])),
+            ("node-name: 7", Ok(vec!["--node-name=7"])),
+            ("node-name: true", Ok(vec!["--node-name=true"])),
+            ("disable: one", Ok(vec!["--disable=one"])),
+            ("disable: []", Ok(vec![])),
+            ("node-name: [a]", Err("the value of 'node-name' must be one plain value")),
+            ("node-name: {a: b}", Err("the value of 'node-name' must be one plain value")),
+            ("disable: [[a]]", Err("the value of 'disable' must be a list of plain values")),
+            ("debug: 'true'", Err("the value of 'debug' must be true or false")),
+            ("disable+: [a]\nnode-name+: b", Ok(vec!["--disable=a", "--node-name=b"])),
+        ] {
+            match (read(&[("config.yaml", text)]), args) {
+                (Ok(read), Ok(args)) => assert_eq!(read, args, "{text}"),
+                (Err(said), Err(end)) => assert!(said.ends_with(end), "{text}: {said}"),
+                (read, args) => panic!("{text}: {read:?}, {args:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn drop_ins_are_yaml_files_in_the_order_of_their_names() {
+        let args = read(&[
+            ("config.yaml.d/20.yml", "node-name: second"),
+            ("config.yaml.d/10.yaml", "node-name: first"),
+            ("config.yaml.d/30.txt", "node-name: none"),
+        ]);
+        assert_eq!(args.unwrap(), ["--node-name=second"]);
+        assert!(
+            read(&[("config.yaml.d/10.yaml", "node-name: [")]).unwrap_err().contains("10.yaml is not valid YAML: ")
+        );
+    }
+
+    // The system's words stood twice in the line that says why a server does not start.
+    #[test]
+    fn a_missing_file_is_an_error_if_it_was_named_and_its_cause_is_printed_once() {
+        let path = Path::new("/no/such/config.yaml");
+        assert!(Settings::read("server", MainFile::Usual(path), &flags()).unwrap().to_args(&flags()).is_empty());
+        let err = Settings::read("server", MainFile::Named(path), &flags()).unwrap_err();
+        assert_eq!(
+            Chain(&err).to_string(),
+            "cannot read configuration file /no/such/config.yaml: No such file or directory (os error 2)"
+        );
     }
 }

@@ -12,3 +12,4 @@ pub(crate) mod s3;
 pub(crate) mod shared;
 pub(crate) mod store;
 pub(crate) mod token;
+pub(crate) mod value;

@@ -1,7 +1,8 @@
 //! The address ranges of a cluster and their families, as flags give them: one range of pods and of services, or one of
 //! each family.
 
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
@@ -18,55 +19,133 @@ pub(crate) struct Ranges {
     pub(crate) dns: Vec<IpAddr>,
 }
 
-/// A flag that cannot be followed, and why.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct BadRange {
-    pub(crate) flag: &'static str,
-    pub(crate) reason: String,
+/// A family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    V4,
+    V6,
 }
 
-fn bad(flag: &'static str, reason: impl Into<String>) -> BadRange {
-    BadRange { flag, reason: reason.into() }
+impl Family {
+    pub(crate) fn of(ip: &IpAddr) -> Family {
+        if ip.is_ipv4() { Family::V4 } else { Family::V6 }
+    }
+
+    /// The address that is none, of which a listener has all.
+    pub(crate) fn unspecified(self) -> IpAddr {
+        match self {
+            Family::V4 => Ipv4Addr::UNSPECIFIED.into(),
+            Family::V6 => Ipv6Addr::UNSPECIFIED.into(),
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Family::V4 => "IPv4",
+            Family::V6 => "IPv6",
+        })
+    }
+}
+
+/// A flag that cannot be followed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--{flag}")]
+pub(crate) struct RangeError {
+    flag: &'static str,
+    source: Fault,
+}
+
+/// The fault of a range or an address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum Fault {
+    #[error("'{0}' is not an address range such as 10.42.0.0/16 or fd42::/56")]
+    NoRange(String),
+    #[error("'{range}' {misfit}")]
+    Misfit { range: String, misfit: &'static str },
+    #[error("'{0}' names two ranges of one family: want one of IPv4 and one of IPv6")]
+    OneFamily(String),
+    #[error("'{text}' names {n_ranges} ranges: want one, or one of IPv4 and one of IPv6")]
+    TooMany { text: String, n_ranges: usize },
+    #[error("is {service} while --cluster-cidr is {cluster}: {remedy}")]
+    OtherFamilies { service: String, cluster: String, remedy: &'static str },
+    #[error("overlaps --cluster-cidr")]
+    Overlap,
+    #[error("{dns} must be an address of --service-cidr {service}")]
+    Outside { dns: IpAddr, service: String },
+    #[error("{0} and {1} are of one family: want one address a family")]
+    TwoOfAFamily(IpAddr, IpAddr),
+    #[error("'{0}' must contain either a single IP or a dual-stack pair of IPs")]
+    NodeIps(String),
+    #[error(
+        "'{ips}': the cluster's pods have {family} addresses first, and so must the node: name its {family} address"
+    )]
+    OtherFirst { ips: String, family: Family },
+}
+
+/// The flags that name ranges.
+#[derive(Clone, Copy)]
+enum RangeFlag {
+    Cluster,
+    Service,
+}
+
+impl RangeFlag {
+    fn refused(self, source: Fault) -> RangeError {
+        let flag = match self {
+            RangeFlag::Cluster => "cluster-cidr",
+            RangeFlag::Service => "service-cidr",
+        };
+        RangeError { flag, source }
+    }
+
+    fn fits(self, range: &IpNet) -> Result<(), &'static str> {
+        match self {
+            RangeFlag::Cluster => pods_fit(range),
+            RangeFlag::Service => services_fit(range),
+        }
+    }
+}
+
+/// Values of the flags that name ranges, each a list with commas.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) cluster_cidr: &'a str,
+    pub(crate) service_cidr: &'a str,
 }
 
 impl Ranges {
     /// Judges `--cluster-cidr`, `--service-cidr` and `--cluster-dns`.
-    pub(crate) fn of(cluster: &str, service: &str, dns: &[IpAddr]) -> Result<Ranges, BadRange> {
-        let cluster = list("cluster-cidr", cluster, pods_fit)?;
-        let service = list("service-cidr", service, services_fit)?;
+    pub(crate) fn of(asked: Asked<'_>, dns: &[IpAddr]) -> Result<Ranges, RangeError> {
+        let cluster = list(RangeFlag::Cluster, asked.cluster_cidr)?;
+        let service = list(RangeFlag::Service, asked.service_cidr)?;
         if families(&cluster) != families(&service) {
             let remedy = match families(&cluster).as_slice() {
-                [true] => "give both flags one range, or both two",
-                [false] => "give it one IPv6 range, such as fd43::/112",
-                [true, ..] => "give it two in the same order, such as 10.43.0.0/16,fd43::/112",
+                [Family::V4] => "give both flags one range, or both two",
+                [Family::V6] => "give it one IPv6 range, such as fd43::/112",
+                [Family::V4, ..] => "give it two in the same order, such as 10.43.0.0/16,fd43::/112",
                 _ => "give it two in the same order, such as fd43::/112,10.43.0.0/16",
             };
-            return Err(bad(
-                "service-cidr",
-                format!("is {} while --cluster-cidr is {}: {remedy}", words(&service), words(&cluster)),
-            ));
+            let (service, cluster) = (words(&service), words(&cluster));
+            return Err(RangeFlag::Service.refused(Fault::OtherFamilies { service, cluster, remedy }));
         }
         if service.iter().any(|s| cluster.iter().any(|c| s.contains(c) || c.contains(s))) {
-            return Err(bad("service-cidr", "overlaps --cluster-cidr"));
+            return Err(RangeFlag::Service.refused(Fault::Overlap));
         }
         let dns = dns_addresses(&service, dns)?;
         Ok(Ranges { cluster, service, dns })
     }
-
-    /// Whether anything has an IPv6 address.
-    pub(crate) fn v6(&self) -> bool {
-        has_v6(&self.cluster)
-    }
 }
 
-/// Whether any of these ranges is IPv6.
-pub(crate) fn has_v6(ranges: &[IpNet]) -> bool {
-    ranges.iter().any(|range| range.addr().is_ipv6())
+/// The family to listen with: IPv4's callers come to IPv6's wildcard, too.
+pub(crate) fn widest(ranges: &[IpNet]) -> Family {
+    if families(ranges).contains(&Family::V6) { Family::V6 } else { Family::V4 }
 }
 
-/// The families of ranges, `true` for IPv4.
-pub(crate) fn families(ranges: &[IpNet]) -> Vec<bool> {
-    ranges.iter().map(|range| range.addr().is_ipv4()).collect()
+/// The families of ranges, in their order.
+pub(crate) fn families(ranges: &[IpNet]) -> Vec<Family> {
+    ranges.iter().map(|range| Family::of(&range.addr())).collect()
 }
 
 /// Several ranges as a flag has them.
@@ -74,32 +153,22 @@ pub(crate) fn joined<T: ToString>(all: &[T]) -> String {
     all.iter().map(T::to_string).collect::<Vec<_>>().join(",")
 }
 
-fn words(ranges: &[IpNet]) -> &'static str {
-    match families(ranges).as_slice() {
-        [true] => "IPv4",
-        [false] => "IPv6",
-        [true, ..] => "IPv4 and IPv6",
-        _ => "IPv6 and IPv4",
-    }
+fn words(ranges: &[IpNet]) -> String {
+    families(ranges).iter().map(Family::to_string).collect::<Vec<_>>().join(" and ")
 }
 
-fn list(flag: &'static str, text: &str, fit: fn(&IpNet) -> Result<(), &'static str>) -> Result<Vec<IpNet>, BadRange> {
+fn list(flag: RangeFlag, text: &str) -> Result<Vec<IpNet>, RangeError> {
     let mut ranges: Vec<IpNet> = Vec::new();
     for one in text.split(',').map(str::trim) {
-        let range: IpNet = one
-            .parse()
-            .map_err(|_| bad(flag, format!("'{one}' is not an address range such as 10.42.0.0/16 or fd42::/56")))?;
-        fit(&range).map_err(|why| bad(flag, format!("'{one}' {why}")))?;
+        let range: IpNet = one.parse().map_err(|_| flag.refused(Fault::NoRange(one.to_owned())))?;
+        flag.fits(&range).map_err(|misfit| flag.refused(Fault::Misfit { range: one.to_owned(), misfit }))?;
         ranges.push(range.trunc());
     }
     match families(&ranges).as_slice() {
-        [_] | [true, false] | [false, true] => Ok(ranges),
-        [true, true] | [false, false] => {
-            Err(bad(flag, format!("'{text}' names two ranges of one family: want one of IPv4 and one of IPv6")))
-        }
-        _ => {
-            Err(bad(flag, format!("'{text}' names {} ranges: want one, or one of IPv4 and one of IPv6", ranges.len())))
-        }
+        [_] => Ok(ranges),
+        [first, second] if first != second => Ok(ranges),
+        [_, _] => Err(flag.refused(Fault::OneFamily(text.to_owned()))),
+        all => Err(flag.refused(Fault::TooMany { text: text.to_owned(), n_ranges: all.len() })),
     }
 }
 
@@ -125,17 +194,15 @@ fn services_fit(range: &IpNet) -> Result<(), &'static str> {
 }
 
 /// One address a range: the one given, else the tenth.
-fn dns_addresses(service: &[IpNet], given: &[IpAddr]) -> Result<Vec<IpAddr>, BadRange> {
-    const FLAG: &str = "cluster-dns";
+fn dns_addresses(service: &[IpNet], given: &[IpAddr]) -> Result<Vec<IpAddr>, RangeError> {
+    let refused = |source| RangeError { flag: "cluster-dns", source };
     if let Some(outside) = given.iter().find(|ip| !service.iter().any(|range| range.contains(*ip))) {
-        return Err(bad(FLAG, format!("{outside} must be an address of --service-cidr {}", joined(service))));
+        return Err(refused(Fault::Outside { dns: *outside, service: joined(service) }));
     }
     let of = |range: &IpNet| {
         let mut own = given.iter().filter(|ip| range.contains(*ip));
         match (own.next(), own.next()) {
-            (Some(first), Some(second)) => {
-                Err(bad(FLAG, format!("{first} and {second} are of one family: want one address a family")))
-            }
+            (Some(first), Some(second)) => Err(refused(Fault::TwoOfAFamily(*first, *second))),
             (Some(one), None) => Ok(*one),
             _ => Ok(registry::services::nth_address(range, DNS_PLACE)),
         }
@@ -144,36 +211,33 @@ fn dns_addresses(service: &[IpNet], given: &[IpAddr]) -> Result<Vec<IpAddr>, Bad
 }
 
 /// Judges `--node-ip`, as the kubelet does, and puts the address of the cluster's first family first.
-///
-/// Errors: as a sentence.
-pub(crate) fn node_ips(given: &[IpAddr], cluster: &[bool]) -> Result<Vec<IpAddr>, String> {
+pub(crate) fn node_ips(given: &[IpAddr], cluster: &[Family]) -> Result<Vec<IpAddr>, RangeError> {
+    let refused = |source| RangeError { flag: "node-ip", source };
     let mut ips = given.to_vec();
     if ips.len() > 2 || matches!(ips.as_slice(), [a, b] if a.is_ipv4() == b.is_ipv4()) {
-        return Err(format!("'{}' must contain either a single IP or a dual-stack pair of IPs", joined(given)));
+        return Err(refused(Fault::NodeIps(joined(given))));
     }
     let Some(first) = cluster.first() else { return Ok(ips) };
-    ips.sort_by_key(|ip| ip.is_ipv4() != *first);
-    if ips.first().is_some_and(|ip| ip.is_ipv4() != *first) {
-        let family = if *first { "IPv4" } else { "IPv6" };
-        return Err(format!(
-            "'{}': the cluster's pods have {family} addresses first, and so must the node: name its {family} address",
-            joined(given)
-        ));
+    ips.sort_by_key(|ip| Family::of(ip) != *first);
+    if ips.first().is_some_and(|ip| Family::of(ip) != *first) {
+        return Err(refused(Fault::OtherFirst { ips: joined(given), family: *first }));
     }
     Ok(ips)
 }
 
 #[cfg(test)]
 mod tests {
+    use base::chain::Chain;
+
     use super::*;
 
     fn said(cluster: &str, service: &str, dns: &[&str]) -> String {
         let dns: Vec<IpAddr> = dns.iter().map(|ip| ip.parse().unwrap()).collect();
-        match Ranges::of(cluster, service, &dns) {
+        match Ranges::of(Asked { cluster_cidr: cluster, service_cidr: service }, &dns) {
             Ok(ranges) => {
                 format!("{} | {} | {}", joined(&ranges.cluster), joined(&ranges.service), joined(&ranges.dns))
             }
-            Err(BadRange { flag, reason }) => format!("--{flag}: {reason}"),
+            Err(err) => Chain(&err).to_string(),
         }
     }
 
@@ -258,9 +322,18 @@ mod tests {
     fn a_node_has_one_address_a_family_and_the_clusters_first_one_first() {
         let ips = |text: &[&str]| -> Vec<IpAddr> { text.iter().map(|ip| ip.parse().unwrap()).collect() };
         let both = ips(&["10.0.0.1", "fd00::1"]);
-        assert_eq!(node_ips(&both, &[false, true]).unwrap(), ips(&["fd00::1", "10.0.0.1"]));
-        assert_eq!(node_ips(&both, &[true]).unwrap(), both);
-        assert!(node_ips(&ips(&["10.0.0.1", "10.0.0.2"]), &[true]).unwrap_err().contains("dual-stack pair"));
-        assert!(node_ips(&ips(&["10.0.0.1"]), &[false]).unwrap_err().contains("name its IPv6 address"));
+        assert_eq!(node_ips(&both, &[Family::V6, Family::V4]).unwrap(), ips(&["fd00::1", "10.0.0.1"]));
+        assert_eq!(node_ips(&both, &[Family::V4]).unwrap(), both);
+        assert_eq!(node_ips(&ips(&["fd00::1"]), &[]).unwrap(), ips(&["fd00::1"]), "of any family before it joins");
+        let refused = |given: &[&str], family| Chain(&node_ips(&ips(given), &[family]).unwrap_err()).to_string();
+        assert_eq!(
+            refused(&["10.0.0.1", "10.0.0.2"], Family::V4),
+            "--node-ip: '10.0.0.1,10.0.0.2' must contain either a single IP or a dual-stack pair of IPs"
+        );
+        assert_eq!(
+            refused(&["10.0.0.1"], Family::V6),
+            "--node-ip: '10.0.0.1': the cluster's pods have IPv6 addresses first, and so must the node: name its IPv6 \
+             address"
+        );
     }
 }

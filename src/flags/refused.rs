@@ -78,4 +78,16 @@ mod tests {
         assert!(why("docker=true").unwrap().contains("containerd"));
         assert_eq!(why("--rootles"), None);
     }
+
+    #[test]
+    fn each_refused_flag_has_one_reason_which_is_a_part_of_a_sentence() {
+        let mut names: Vec<&str> = REFUSED.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), REFUSED.len());
+        for (name, why) in REFUSED {
+            assert!(!name.starts_with('-') && !why.is_empty() && !why.ends_with('.'), "{name}: {why}");
+            assert_eq!(super::why(&format!("--{name}=x")), Some(why));
+        }
+    }
 }

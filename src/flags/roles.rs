@@ -7,8 +7,9 @@ use clap::Args;
 
 use crate::flags::shared::StateArgs;
 use crate::flags::store::StoreFlags;
+use crate::flags::value::ValueError;
 
-/// What both roles have in common beside the node.
+/// Flags that both roles have beside the node's.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct CommonArgs {
     /// Configuration file; flags are its keys. Drop-ins are read from FILE.d/*.yaml.
@@ -96,7 +97,10 @@ pub(crate) struct ServerArgs {
     )]
     pub(crate) service_cidr: Vec<String>,
     /// Ports for services of type NodePort.
-    #[arg(long, default_value = "30000-32767", value_name = "FROM-TO", value_parser = parse_port_range, help_heading = "Networking")]
+    #[arg(
+        long, default_value = "30000-32767", value_name = "FROM-TO", value_parser = parse_port_range,
+        help_heading = "Networking"
+    )]
     pub(crate) service_node_port_range: (u16, u16),
     /// Address of the cluster's DNS service, one a family (default: the tenth of each service range).
     #[arg(long, value_name = "IP", value_delimiter = ',', help_heading = "Networking")]
@@ -106,7 +110,10 @@ pub(crate) struct ServerArgs {
     pub(crate) cluster_domain: String,
 
     /// How pods of other nodes are reached: a vxlan tunnel, plain routes between nodes of one segment, or not at all.
-    #[arg(long, default_value = "vxlan", value_name = "KIND", value_parser = ["vxlan", "host-gw", "none"], help_heading = "Networking")]
+    #[arg(
+        long, default_value = "vxlan", value_name = "KIND", value_parser = ["vxlan", "host-gw", "none"],
+        help_heading = "Networking"
+    )]
     pub(crate) flannel_backend: String,
     /// Let other nodes reach this one's pods under its external address.
     #[arg(long, help_heading = "Networking")]
@@ -135,7 +142,10 @@ pub(crate) struct ServerArgs {
     pub(crate) supervisor_metrics: bool,
     /// Accepted as k3s has it: no name that nobody asked for with --tls-san ever enters a certificate; it cannot be
     /// switched off.
-    #[arg(long, value_name = "true", value_parser = ["true"], num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = "Listening")]
+    #[arg(
+        long, value_name = "true", value_parser = ["true"], num_args = 0..=1, require_equals = true,
+        default_missing_value = "true", help_heading = "Listening"
+    )]
     pub(crate) tls_san_security: Option<String>,
     /// Folder on every node for volumes of the class local-path (default: storage in the data directory).
     #[arg(long, value_name = "DIR", help_heading = "Components")]
@@ -157,7 +167,10 @@ pub(crate) struct ServerArgs {
     pub(crate) kube_scheduler_arg: Vec<String>,
     /// Component not to deploy, and to remove: coredns, local-storage, metrics-server, runtimes, servicelb, or a file
     /// of the folder server/manifests without its ending. May be repeated.
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = parse_component, help_heading = "Components")]
+    #[arg(
+        long, value_name = "NAME", value_delimiter = ',', value_parser = parse_component,
+        help_heading = "Components"
+    )]
     pub(crate) disable: Vec<String>,
     /// Do not run the scheduler: something else binds pods to nodes.
     #[arg(long, help_heading = "Components")]
@@ -185,7 +198,7 @@ pub(crate) struct ServerArgs {
     pub(crate) store: StoreFlags,
 }
 
-/// What a server's node and an agent's have in common.
+/// Flags that a server's node and an agent's have in common.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct NodeArgs {
     /// Name of this node (default: the host's name).
@@ -222,7 +235,10 @@ pub(crate) struct NodeArgs {
     #[arg(long, value_name = "SOCKET", help_heading = "Node")]
     pub(crate) container_runtime_endpoint: Option<String>,
     /// How containerd keeps images' files (default: overlayfs where that works, else native).
-    #[arg(long, value_name = "NAME", value_parser = ["overlayfs", "native", "btrfs", "zfs"], conflicts_with = "container_runtime_endpoint", help_heading = "Node")]
+    #[arg(
+        long, value_name = "NAME", value_parser = ["overlayfs", "native", "btrfs", "zfs"],
+        conflicts_with = "container_runtime_endpoint", help_heading = "Node"
+    )]
     pub(crate) snapshotter: Option<String>,
     /// Runtime of pods that name no RuntimeClass: runc, or one of those found on this machine.
     #[arg(
@@ -287,24 +303,120 @@ pub(crate) struct AgentArgs {
     pub(crate) node: NodeArgs,
 }
 
-fn parse_mode(text: &str) -> Result<u32, String> {
-    u32::from_str_radix(text, 8)
-        .ok()
-        .filter(|mode| *mode <= 0o777)
-        .ok_or_else(|| "want octal permission bits such as 0600".to_owned())
+fn parse_mode(text: &str) -> Result<u32, ValueError> {
+    u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777).ok_or(ValueError::Mode)
 }
 
-fn parse_component(text: &str) -> Result<String, String> {
+fn parse_component(text: &str) -> Result<String, ValueError> {
     let name = text.trim();
     let plain = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
-    if plain {
-        Ok(name.to_owned())
-    } else {
-        Err("want a component's name such as coredns, or that of a file in server/manifests".to_owned())
-    }
+    if plain { Ok(name.to_owned()) } else { Err(ValueError::Component) }
 }
 
-fn parse_port_range(text: &str) -> Result<(u16, u16), String> {
+fn parse_port_range(text: &str) -> Result<(u16, u16), ValueError> {
     let ports = text.split_once('-').and_then(|(from, to)| Some((from.parse().ok()?, to.parse().ok()?)));
-    ports.filter(|(from, to)| *from > 0 && from <= to).ok_or_else(|| "want two ports such as 30000-32767".to_owned())
+    ports.filter(|(from, to)| *from > 0 && from <= to).ok_or(ValueError::PortRange)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Server {
+        #[command(flatten)]
+        args: ServerArgs,
+    }
+
+    fn server(args: &[&str]) -> Result<ServerArgs, String> {
+        let parsed = Server::try_parse_from(["kedge"].iter().chain(args));
+        parsed.map(|server| server.args).map_err(|err| err.to_string())
+    }
+
+    #[test]
+    fn every_flag_has_one_meaning() {
+        // Clap finds doubles, conflicts with flags that are not there, and defaults that do not parse.
+        Server::command().debug_assert();
+    }
+
+    #[test]
+    fn permission_bits_are_octal_and_of_a_file() {
+        for (text, mode) in [("0600", Some(0o600)), ("640", Some(0o640)), ("777", Some(0o777)), ("0", Some(0))] {
+            assert_eq!(parse_mode(text).ok(), mode, "{text}");
+        }
+        for text in ["1777", "0o600", "-1", "8", "rw", ""] {
+            assert_eq!(parse_mode(text).unwrap_err().to_string(), "want octal permission bits such as 0600", "{text}");
+        }
+    }
+
+    #[test]
+    fn a_component_is_a_plain_name() {
+        for text in ["coredns", " coredns ", "my_add-on2"] {
+            assert_eq!(parse_component(text).unwrap(), text.trim());
+        }
+        for text in ["", "../x", "a.yaml", "a b"] {
+            assert!(parse_component(text).unwrap_err().to_string().starts_with("want a component's name"), "{text}");
+        }
+    }
+
+    #[test]
+    fn ports_of_services_are_a_range_that_begins_above_zero() {
+        for (text, range) in [
+            ("30000-32767", Some((30000, 32767))),
+            ("30000-30000", Some((30000, 30000))),
+            ("0-1", None),
+            ("2-1", None),
+            ("30000", None),
+            ("30000-70000", None),
+            ("a-b", None),
+        ] {
+            assert_eq!(parse_port_range(text).ok(), range, "{text}");
+        }
+        let said = server(&["--service-node-port-range=2-1"]).unwrap_err();
+        assert!(said.contains("--service-node-port-range") && said.contains("want two ports such as"), "{said}");
+    }
+
+    #[test]
+    fn flags_that_need_or_exclude_each_other_say_so() {
+        for (args, named) in [
+            (&["--token=a", "--token-file=/f"][..], "--token-file"),
+            (&["--agent-token=a", "--agent-token-file=/f"], "--agent-token-file"),
+            (&["--datastore-certfile=/f"], "--datastore-keyfile"),
+            (&["--datastore-keyfile=/f"], "--datastore-certfile"),
+            (&["--cluster-reset-restore-path=/f"], "--cluster-reset"),
+            (&["--image-credential-provider-config=/f"], "--image-credential-provider-bin-dir"),
+            (&["--nonroot-devices", "--container-runtime-endpoint=/s"], "--nonroot-devices"),
+            (&["--flannel-backend=wireguard"], "--flannel-backend"),
+            (&["--secrets-encryption-provider=aesgcm"], "--secrets-encryption-provider"),
+        ] {
+            let said = server(args).unwrap_err();
+            assert!(said.contains(named), "{args:?}: {said}");
+        }
+    }
+
+    #[test]
+    fn lists_take_commas_and_repetitions() {
+        let args =
+            server(&["--tls-san=a,b", "--tls-san=c", "--node-ip=10.0.0.1,fd00::1", "--disable=coredns, x"]).unwrap();
+        assert_eq!(args.tls_san, ["a", "b", "c"]);
+        assert_eq!(args.node.node_ip.len(), 2);
+        assert_eq!(args.disable, ["coredns", "x"]);
+        let kubelet = server(&["--kubelet-arg=eviction-hard=memory.available<5%,nodefs.available<5%"]).unwrap();
+        assert_eq!(kubelet.node.kubelet_arg.len(), 1, "a kubelet's values have commas of their own");
+    }
+
+    #[test]
+    fn an_agent_must_be_told_a_server() {
+        #[derive(Debug, Parser)]
+        struct Agent {
+            #[command(flatten)]
+            args: AgentArgs,
+        }
+        let said = Agent::try_parse_from(["kedge"]).unwrap_err().to_string();
+        assert!(said.contains("--server"), "{said}");
+        let agent = Agent::try_parse_from(["kedge", "-s", "https://a:6443", "-t", "secret"]).unwrap().args;
+        assert_eq!((agent.server.as_str(), agent.lb_server_port), ("https://a:6443", 6444));
+    }
 }

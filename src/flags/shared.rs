@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use base::layout::{self, Layout};
 use clap::Args;
 
+use crate::flags::value::ValueError;
+
 /// Where the state of this machine is: of every command that looks at it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct StateArgs {
@@ -18,16 +20,16 @@ pub(crate) struct StateArgs {
 
 /// A folder by its absolute path: programs that are started elsewhere are told of it, and the kernel's table of mounts
 /// names no other.
-fn parse_folder(text: &str) -> Result<Layout, String> {
-    let path = std::path::absolute(text).map_err(|err| err.to_string())?;
+fn parse_folder(text: &str) -> Result<Layout, ValueError> {
+    let path = std::path::absolute(text)?;
     if path.components().any(|part| part == std::path::Component::ParentDir) {
-        return Err("must not contain '..'".to_owned());
+        return Err(ValueError::ParentFolder);
     }
     // Spelt in one way: with no `.` and no slash at its end.
     Ok(Layout::new(path.components().collect::<PathBuf>()))
 }
 
-/// Who asks the API: of every command that does.
+/// Credentials of every command that asks the API.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct AdminArgs {
     /// Kubeconfig of an administrator.

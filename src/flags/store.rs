@@ -6,6 +6,7 @@ use clap::Args;
 use store::etcd::client::Endpoint;
 
 use crate::flags::s3::{S3Flags, parse_retention};
+use crate::flags::value::ValueError;
 
 /// Flags of the store, spelled as k3s spells them.
 #[derive(Clone, Debug, Args)]
@@ -54,11 +55,29 @@ pub(crate) struct StoreFlags {
     pub(crate) s3: S3Flags,
 }
 
-fn parse_endpoint(text: &str) -> Result<Endpoint, String> {
-    let wrong = || {
-        format!(
-            "'{text}' is not an etcd server such as https://10.0.0.5:2379; SQL databases and NATS are not supported"
-        )
-    };
-    Endpoint::parse(text.trim()).ok_or_else(wrong)
+fn parse_endpoint(text: &str) -> Result<Endpoint, ValueError> {
+    Endpoint::parse(text.trim()).ok_or_else(|| ValueError::Endpoint(text.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_endpoint_is_an_etcd_server_and_other_stores_of_k3s_are_refused() {
+        for (text, read) in [
+            ("https://10.0.0.5:2379", "https://10.0.0.5:2379"),
+            (" https://etcd.example.com ", "https://etcd.example.com:2379"),
+            ("http://[fd00::1]:2380/", "http://[fd00::1]:2380"),
+        ] {
+            assert_eq!(parse_endpoint(text).unwrap().to_string(), read);
+        }
+        for text in
+            ["postgres://u:p@db:5432/k3s", "mysql://u@tcp(db)/k3s", "nats://n:4222", "10.0.0.5:2379", "https://", ""]
+        {
+            let said = parse_endpoint(text).unwrap_err().to_string();
+            assert!(said.starts_with(&format!("'{text}' is not an etcd server such as")), "{said}");
+            assert!(said.ends_with("SQL databases and NATS are not supported"), "{said}");
+        }
+    }
 }

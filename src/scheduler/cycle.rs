@@ -71,7 +71,7 @@ pub fn decide(pod: &Pod, snapshot: &Snapshot, tie: u64) -> Decision {
             Ok(preemption) => Decision::Unschedulable { message, room: Room::Of(preemption) },
             Err(refusal) => {
                 let (room, why) = match refusal {
-                    Refusal::NotEligible(why) => (Room::AsBefore, why),
+                    Refusal::NotEligible(why) => (Room::AsBefore, why.to_string()),
                     Refusal::NoVictims(why) => (Room::None, why),
                 };
                 let message = format!("{message} {}, preemption: {why}", after_filters(&candidate));

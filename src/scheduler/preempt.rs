@@ -30,11 +30,22 @@ pub fn priority(pod: &Pod) -> i32 {
     pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0)
 }
 
+/// Why a pod makes no room for itself, in upstream's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Ineligible {
+    /// It asks not to.
+    #[error("not eligible due to preemptionPolicy=Never.")]
+    Never,
+    /// It made room before, which is still being cleared.
+    #[error("not eligible due to a terminating pod on the nominated node.")]
+    Waits,
+}
+
 /// Why there is no preemption, in upstream's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The pod makes no room for itself, or made it and waits.
-    NotEligible(String),
+    NotEligible(Ineligible),
     /// On no node would it help.
     NoVictims(String),
 }
@@ -71,15 +82,15 @@ pub fn not_helpful(snapshot: &Snapshot) -> String {
 
 const NOT_HELPFUL: &str = "Preemption is not helpful for scheduling";
 
-fn eligible(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Result<(), String> {
+fn eligible(candidate: &Candidate<'_>, snapshot: &Snapshot) -> Result<(), Ineligible> {
     if candidate.spec.preemption_policy.as_deref() == Some("Never") {
-        return Err("not eligible due to preemptionPolicy=Never.".to_owned());
+        return Err(Ineligible::Never);
     }
     let nominated = candidate.pod.status.as_ref().and_then(|s| s.nominated_node_name.as_deref()).unwrap_or_default();
     let leaving = |pod: &Arc<Pod>| pod.metadata.deletion_timestamp.is_some() && priority(pod) < priority(candidate.pod);
     // The room made before is still being cleared: a second set of victims would go for nothing.
     if snapshot.nodes.get(nominated).is_some_and(|node| node.pods.iter().any(leaving)) {
-        return Err("not eligible due to a terminating pod on the nominated node.".to_owned());
+        return Err(Ineligible::Waits);
     }
     Ok(())
 }

@@ -141,7 +141,7 @@ fn wants_node(pod: &Pod) -> bool {
         && spec.scheduling_gates.as_deref().unwrap_or_default().is_empty()
 }
 
-/// What of a node can decide about pods: its status changes often, and mostly in ways that do not.
+/// Parts of a node that can decide about pods: its status changes often, and mostly in ways that do not.
 fn matters(old: &Node, new: &Node) -> bool {
     let allocatable = |node: &Node| node.status.as_ref().and_then(|s| s.allocatable.clone());
     old.spec != new.spec || old.metadata.labels != new.metadata.labels || allocatable(old) != allocatable(new)

@@ -43,8 +43,8 @@ fn made(room: Room) -> Option<Preemption> {
     if let Room::Of(preemption) = room { Some(preemption) } else { None }
 }
 
-const TAINTED: &str = "0/1 nodes are available: 1 node(s) had untolerated taint(s). no new claims to deallocate, preemption: \
-    0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
+const TAINTED: &str = "0/1 nodes are available: 1 node(s) had untolerated taint(s). no new claims to deallocate, \
+    preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.";
 
 #[test]
 fn the_reasons_are_counted_and_sorted_as_upstream_does() {
@@ -56,8 +56,9 @@ fn the_reasons_are_counted_and_sorted_as_upstream_does() {
     ];
     assert_eq!(
         decision(&nodes, &[], &pod("p", &json!({"cpu": "2"}))),
-        "0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 2 Insufficient cpu. \
-         no new claims to deallocate, preemption: 0/4 nodes are available: 4 Preemption is not helpful for scheduling."
+        "0/4 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) were unschedulable, 2 Insufficient \
+         cpu. no new claims to deallocate, preemption: 0/4 nodes are available: 4 Preemption is not helpful for \
+         scheduling."
     );
     assert_eq!(decision(&[], &[], &pod("p", &json!({}))), "no nodes available to schedule pods");
 }
@@ -68,8 +69,8 @@ fn what_runs_on_a_node_counts_against_it() {
     let running = pod("r", &json!({"nodeName": "a", "cpu": "950m"}));
     assert_eq!(
         decision(&nodes, &[running], &pod("p", &json!({}))),
-        "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are available: \
-         1 No preemption victims found for incoming pod."
+        "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: 0/1 nodes are \
+         available: 1 No preemption victims found for incoming pod."
     );
     let mut ended = (*pod("r", &json!({"nodeName": "a", "cpu": "950m"}))).clone();
     ended.status = serde_json::from_value(json!({"phase": "Succeeded"})).unwrap();
@@ -92,8 +93,8 @@ fn a_pod_that_claims_a_device_waits_and_never_runs_without_it() {
     assert_eq!(claiming(made_of.clone(), json!([{"name": "gpu", "resourceClaimName": "p-gpu-x"}])), held);
     assert_eq!(
         claiming(made_of.clone(), json!([{"name": "other", "resourceClaimName": "x"}])),
-        "0/2 nodes are available: pod \"default/p\": ResourceClaim not created yet. no new claims to deallocate, preemption: \
-         0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+        "0/2 nodes are available: pod \"default/p\": ResourceClaim not created yet. no new claims to deallocate, \
+         preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
     );
     // The template's controller says that this pod needs none.
     assert!(["a", "b"].contains(&claiming(made_of, json!([{"name": "gpu"}])).as_str()));
@@ -122,8 +123,10 @@ fn a_toleration_opens_a_tainted_node() {
 fn a_node_selector_and_affinity_must_both_match() {
     let nodes = [node("a", "1", &json!({})), node("b", "1", &json!({}))];
     assert_eq!(decision(&nodes, &[], &pod("p", &json!({"nodeSelector": {"kubernetes.io/hostname": "b"}}))), "b");
-    let not_b = json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
-        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["b"]}]}]}}}});
+    let terms =
+        json!([{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "NotIn", "values": ["b"]}]}]);
+    let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}});
+    let not_b = json!({"affinity": {"nodeAffinity": required}});
     assert_eq!(decision(&nodes, &[], &pod("p", &not_b)), "a");
 }
 
@@ -136,8 +139,8 @@ fn host_ports_and_anti_affinity_keep_pods_apart() {
     assert_eq!(decision(&nodes, std::slice::from_ref(&first), &pod("p", &apart)), "b");
     assert_eq!(
         decision(&nodes[..1], &[first], &pod("p", &apart)),
-        "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules. no new claims to deallocate, preemption: \
-         0/1 nodes are available: 1 No preemption victims found for incoming pod."
+        "0/1 nodes are available: 1 node(s) didn't match pod anti-affinity rules. no new claims to deallocate, \
+         preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
     );
 }
 
@@ -178,7 +181,8 @@ fn a_budget_is_spared_where_another_node_can_be_emptied() {
     let running = [Arc::new(guarded), pod("b-mid", &json!({"nodeName": "b", "cpu": "900m", "priority": 5}))];
     let budget = |namespace: &str| {
         let selector = json!({"matchLabels": {"app": "db"}});
-        let budget = json!({"metadata": {"name": "b", "namespace": namespace}, "spec": {"selector": selector}, "status": {
+        let budget = json!({"metadata": {"name": "b", "namespace": namespace}, "spec": {"selector": selector},
+            "status": {
             "disruptionsAllowed": 0, "currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1}});
         Arc::new(serde_json::from_value(budget).unwrap())
     };
@@ -205,9 +209,11 @@ fn wished_spread_and_affinity_move_a_pod_though_the_node_is_fuller() {
     ];
     let running = [running[0].clone(), Arc::new(Pod { metadata: kube_meta("big"), ..(*running[1]).clone() })];
     let spread = json!({"topologySpreadConstraints": [
-        {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": same}]});
+        {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": same}]});
     let term = json!({"topologyKey": "kubernetes.io/hostname", "labelSelector": same});
-    let wish = |kind: &str| json!({"affinity": {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 50, "podAffinityTerm": term}]}}});
+    let terms = json!([{"weight": 50, "podAffinityTerm": term}]);
+    let wish = |kind: &str| json!({"affinity": {kind: {"preferredDuringSchedulingIgnoredDuringExecution": terms}}});
     assert_eq!(decision(&nodes, &running, &pod("p", &json!({}))), "a");
     assert_eq!(decision(&nodes, &running, &pod("p", &spread)), "b");
     assert_eq!(decision(&nodes, &running, &pod("p", &wish("podAntiAffinity"))), "b");
@@ -281,7 +287,8 @@ fn a_pod_in_a_resize_counts_with_what_it_has_until_it_has_less() {
     let resized = |asked: &str, has: &str, reason: &str| {
         let pod = json!({"metadata": {"name": "r", "namespace": "default", "uid": "r"},
             "spec": {"nodeName": "a", "containers": [{"name": "c", "resources": {"requests": {"cpu": asked}}}]},
-            "status": {"phase": "Running", "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+            "status": {"phase": "Running", "conditions": [{"type": "PodResizePending", "status": "True",
+                "reason": reason}],
                 "containerStatuses": [{"name": "c", "restartCount": 0, "resources": {"requests": {"cpu": has}},
                     "allocatedResources": {"cpu": has}}]}});
         Arc::new(serde_json::from_value::<Pod>(pod).unwrap())
@@ -300,9 +307,11 @@ fn a_pod_in_a_resize_as_a_whole_counts_with_what_it_has_and_with_its_overhead_on
     // the pod has.
     let need = |asked: &str, has: &str, allocated: &str, phase: &str, reason: &str| {
         let amounts = |cpu: &str| json!({"cpu": cpu, "memory": "1100Mi"});
-        let status = json!({"phase": phase, "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+        let status = json!({"phase": phase, "conditions": [{"type": "PodResizePending", "status": "True",
+            "reason": reason}],
             "resources": {"requests": amounts(has)}, "allocatedResources": amounts(allocated)});
-        let pod = json!({"metadata": {"name": "r"}, "status": status, "spec": {"overhead": {"cpu": "100m", "memory": "100Mi"},
+        let pod = json!({"metadata": {"name": "r"}, "status": status, "spec": {"overhead": {"cpu": "100m",
+            "memory": "100Mi"},
             "containers": [{"name": "c"}], "resources": {"requests": {"cpu": asked, "memory": "1Gi"}}}});
         let need = model::requests::of_pod(&serde_json::from_value(pod).unwrap());
         (need["cpu"], need["memory"] >> 20)
@@ -320,16 +329,20 @@ fn a_pod_in_a_resize_as_a_whole_counts_with_what_it_has_and_with_its_overhead_on
 #[test]
 fn a_resize_that_is_done_or_given_up_frees_room() {
     let told = |asked: &str, has: &str, reason: &str| -> Pod {
-        let pod = json!({"metadata": {"name": "r"}, "spec": {"containers": [{"name": "c"}], "resources": {"requests": {"cpu": asked}}},
-            "status": {"phase": "Running", "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+        let pod = json!({"metadata": {"name": "r"}, "spec": {"containers": [{"name": "c"}],
+            "resources": {"requests": {"cpu": asked}}},
+            "status": {"phase": "Running", "conditions": [{"type": "PodResizePending", "status": "True",
+                "reason": reason}],
                 "resources": {"requests": {"cpu": has}}, "allocatedResources": {"cpu": asked}}});
         serde_json::from_value(pod).unwrap()
     };
     assert!(frees(&told("200m", "1", ""), &told("200m", "200m", "")), "it has less now");
     assert!(!frees(&told("1", "200m", ""), &told("1", "1", "")));
     let waits = |reason: &str| -> Pod {
-        let pod = json!({"metadata": {"name": "r"}, "spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]},
-            "status": {"phase": "Running", "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
+        let pod = json!({"metadata": {"name": "r"}, "spec": {"containers": [{"name": "c",
+            "resources": {"requests": {"cpu": "1"}}}]},
+            "status": {"phase": "Running", "conditions": [{"type": "PodResizePending", "status": "True",
+                "reason": reason}],
                 "containerStatuses": [{"name": "c", "restartCount": 0, "resources": {"requests": {"cpu": "200m"}}}]}});
         serde_json::from_value(pod).unwrap()
     };
@@ -341,17 +354,20 @@ fn a_resize_that_is_done_or_given_up_frees_room() {
 fn with_volumes(pods: &[Arc<Pod>], claims: &[(&str, &str)]) -> Snapshot {
     let nodes = [node("n1", "4", &json!({})), node("n2", "4", &json!({}))];
     let mut snapshot = Snapshot::build(&nodes, pods, &BTreeMap::new());
-    let class = json!({"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"});
+    let class = json!({"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner",
+        "volumeBindingMode": "WaitForFirstConsumer"});
     snapshot.classes.insert("local".to_owned(), Arc::new(serde_json::from_value(class).unwrap()));
     for (name, size, on) in [("small", "1Gi", "n1"), ("big", "10Gi", "n2")] {
         let on = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
             {"key": "kubernetes.io/hostname", "operator": "In", "values": [on]}]}]}});
-        let volume = json!({"metadata": {"name": name}, "status": {"phase": "Available"}, "spec": {"capacity": {"storage": size},
+        let volume = json!({"metadata": {"name": name}, "status": {"phase": "Available"},
+            "spec": {"capacity": {"storage": size},
             "accessModes": ["ReadWriteOnce"], "storageClassName": "local", "nodeAffinity": on}});
         snapshot.volumes.insert(name.to_owned(), Arc::new(serde_json::from_value(volume).unwrap()));
     }
     for (name, size) in claims {
-        let claim = json!({"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": {"storageClassName": "local",
+        let claim = json!({"metadata": {"name": name, "namespace": "default", "uid": name},
+            "spec": {"storageClassName": "local",
             "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}});
         snapshot
             .claims

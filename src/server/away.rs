@@ -16,7 +16,7 @@ use kube::api::Api;
 
 use crate::flags::s3::S3Flags;
 
-/// What a Secret may say. All else is a matter of the machine's own flags and files.
+/// Keys that a Secret may have. All else is a matter of the machine's own flags and files.
 const FROM_SECRET: [&str; 3] = ["access-key", "secret-key", "session-token"];
 /// Where the Secret of --etcd-s3-config-secret is.
 const NAMESPACE: &str = "kube-system";
@@ -28,10 +28,11 @@ pub(crate) enum AwayError {
     Bad(Bad),
     #[error("--etcd-s3-config-secret: cannot read {kind} {NAMESPACE}/{name}")]
     Unread { kind: &'static str, name: String, source: Box<kube::Error> },
-    #[error("--etcd-s3-config-secret {name}: {bad}")]
-    InSecret { name: String, bad: Bad },
+    #[error("--etcd-s3-config-secret {name}")]
+    InSecret { name: String, source: Bad },
     #[error(
-        "--etcd-s3-config-secret {name}: {key} is taken from --{key} alone, for whoever may write that Secret must not choose where the cluster goes: give the flag, and remove the key"
+        "--etcd-s3-config-secret {name}: {key} is taken from --{key} alone, for whoever may write that Secret must \
+         not choose where the cluster goes: give the flag, and remove the key"
     )]
     NotFromSecret { name: String, key: String },
     #[error(
@@ -47,7 +48,7 @@ pub(crate) enum AwayError {
 }
 
 impl S3Flags {
-    /// What flags say, by the part of their names after `etcd-s3-`.
+    /// Values of flags, by the part of their names after `etcd-s3-`.
     fn given(&self) -> BTreeMap<String, Secret<String>> {
         let plain = |text: &Option<String>| text.clone().map(Secret::new);
         let switch = |on: bool| on.then(|| Secret::new("true".to_owned()));
@@ -69,7 +70,7 @@ impl S3Flags {
         all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
 
-    /// What flags say by themselves.
+    /// Values of the flags alone.
     ///
     /// Errors: a flag that is wrong, or one that is missing and that no Secret can say.
     pub(crate) fn check(&self) -> Result<(), AwayError> {
@@ -198,6 +199,19 @@ mod tests {
         assert!(flags(&["--s3-bucket=b"]).check().is_ok(), "not asked for");
     }
 
+    // Both were printed twice: once by the error that names the flag, once as its cause.
+    #[test]
+    fn the_fault_of_a_flag_or_a_secret_is_printed_once() {
+        let missing = flags(&["--s3"]).check().unwrap_err();
+        let Err(in_secret) = flags(&["--s3", "--s3-bucket=b"]).settings(Some(("name", BTreeMap::new()))) else {
+            panic!()
+        };
+        for (err, name) in [(missing, "etcd-s3-bucket"), (in_secret, "etcd-s3-access-key")] {
+            let text = Chain(&err).to_string();
+            assert_eq!(text.matches(name).count(), 1, "{text}");
+        }
+    }
+
     #[test]
     fn a_secret_says_who_one_is_and_not_where_snapshots_go() {
         let more = |values: &[(&str, &str)]| {
@@ -215,6 +229,7 @@ mod tests {
             assert!(err.to_string().contains(&format!("etcd-s3-{key} is taken from --etcd-s3-{key} alone")), "{err}");
         }
         let Err(err) = given.settings(Some(("name", BTreeMap::new()))) else { panic!() };
-        assert!(err.to_string().starts_with("--etcd-s3-config-secret name: etcd-s3-access-key"), "{err}");
+        let text = Chain(&err).to_string();
+        assert!(text.starts_with("--etcd-s3-config-secret name: etcd-s3-access-key: "), "{text}");
     }
 }

@@ -81,7 +81,8 @@ impl Keeper {
         group.spawn("certificates", async move {
             let watch = FolderWatch::new(&self.dir);
             if let Err(err) = &watch {
-                warn!(path = %self.dir.display(), err = %err, "cannot watch certificates: rotating them takes a restart");
+                warn!(path = %self.dir.display(), err = %err, "cannot watch certificates: rotating them takes a \
+                    restart");
             }
             let clock = ClockSet::listen();
             if let Err(err) = &clock {
@@ -100,7 +101,9 @@ impl Keeper {
                     () = changed => {}
                     // A machine that began in 1970 finds its certificates ended when it learns the time.
                     () = ClockSet::next_if(&clock) => {}
-                    Ok(()) = self.node_ips.changed() => self.pki.set_node_ips(self.node_ips.borrow_and_update().clone()),
+                    Ok(()) = self.node_ips.changed() => {
+                        self.pki.set_node_ips(self.node_ips.borrow_and_update().clone());
+                    }
                     () = tokio::time::sleep(wait) => {}
                 }
             }
@@ -167,7 +170,9 @@ impl Keeper {
 /// The page of metrics of certificates, for Prometheus.
 pub(crate) fn metrics(pki: &Pki, clock: &Clock) -> String {
     let now = clock.now().as_second();
-    let mut text = "# HELP kedge_certificate_expiration_seconds Seconds until the certificate ends.\n# TYPE kedge_certificate_expiration_seconds gauge\n".to_owned();
+    let mut text = "# HELP kedge_certificate_expiration_seconds Seconds until the certificate ends.\n# TYPE \
+        kedge_certificate_expiration_seconds gauge\n"
+        .to_owned();
     for (stem, end) in pki.ends().unwrap_or_default() {
         text += &format!("kedge_certificate_expiration_seconds{{name=\"{stem}\"}} {}\n", end.as_second() - now);
     }
@@ -182,5 +187,28 @@ pub(crate) fn left(secs: i64) -> String {
         () if days >= 2 => format!("{days} days"),
         () if hours >= 2 => format!("{hours} hours"),
         () => format!("{secs} s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_life_is_told_in_the_largest_unit_of_which_it_has_two() {
+        let day = DAY_SECS;
+        for (secs, text) in [
+            (-1, "none"),
+            (0, "none"),
+            (59, "59 s"),
+            (7199, "7199 s"),
+            (7200, "2 hours"),
+            (2 * day - 1, "47 hours"),
+            (2 * day, "2 days"),
+            (729 * day, "729 days"),
+            (730 * day, "2 years"),
+        ] {
+            assert_eq!(left(secs), text);
+        }
     }
 }

@@ -20,7 +20,7 @@ const HELM_USER: u32 = 65521;
 /// Longest life of the certificate that one call of helm is given.
 const LIFE: Duration = Duration::from_secs(24 * 3600);
 
-/// What the controller is told, if it is wanted; `url` is where this server's API is.
+/// Settings of the controller, if it is wanted; `url` is where this server's API is.
 pub(crate) fn config(args: &ServerArgs, pki: &Arc<Pki>, clock: &Clock, rng: &Rng, url: String) -> Option<Config> {
     if args.disable_helm_controller {
         return None;

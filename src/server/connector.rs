@@ -78,18 +78,29 @@ impl Direct {
     }
 }
 
+/// Whose node it is.
+#[derive(Clone, Copy)]
+enum Whose {
+    /// This server's own.
+    Own,
+    Other,
+}
+
 /// Where the kubelet of a node listens, by the node's own word: an address of one machine is dialled, of this server's
 /// `own` node any, and no name.
 ///
 /// Errors: 400 where the node has addresses, but none such; 500 where it has none.
-fn kubelet_host(node: &Value, own: bool) -> Result<IpAddr, Status> {
+fn kubelet_host(node: &Value, whose: Whose) -> Result<IpAddr, Status> {
     let addresses: Vec<NodeAddress> = serde_json::from_value(node["status"]["addresses"].clone()).unwrap_or_default();
     if !addresses.iter().any(|address| ADDRESS_TYPES.contains(&address.type_.as_str())) {
         return Err(Status::internal(format!("no preferred addresses found for node {:?}", model::meta::name(node))));
     }
     let said =
         Node { status: Some(NodeStatus { addresses: Some(addresses), ..NodeStatus::default() }), ..Node::default() };
-    let first = |kind| if own { node::own_addresses(&said, kind).next() } else { node::addresses(&said, kind).next() };
+    let first = |kind| match whose {
+        Whose::Own => node::own_addresses(&said, kind).next(),
+        Whose::Other => node::addresses(&said, kind).next(),
+    };
     ADDRESS_TYPES.into_iter().find_map(first).ok_or_else(|| Status::bad_request("address not allowed"))
 }
 
@@ -112,7 +123,7 @@ impl Connector for Direct {
                     Some(_) => IpAddr::from([127, 0, 0, 1]),
                     // This server's own node may call itself 127.0.0.1; to another one's word that would be this
                     // server.
-                    None => kubelet_host(&node, name == self.own)?,
+                    None => kubelet_host(&node, if name == self.own { Whose::Own } else { Whose::Other })?,
                 };
                 let (host, port) = (host.to_string(), kubelet_port(&node));
                 let to =
@@ -149,12 +160,13 @@ mod tests {
     #[test]
     fn the_internal_address_is_preferred() {
         let node = json!({"status": {
-            "addresses": [{"type": "ExternalIP", "address": "192.0.2.1"}, {"type": "InternalIP", "address": "10.0.0.1"}],
+            "addresses": [{"type": "ExternalIP", "address": "192.0.2.1"}, {"type": "InternalIP",
+                "address": "10.0.0.1"}],
             "daemonEndpoints": {"kubeletEndpoint": {"Port": 11250}},
         }});
-        assert_eq!(kubelet_host(&node, false).unwrap(), IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(kubelet_host(&node, Whose::Other).unwrap(), IpAddr::from([10, 0, 0, 1]));
         assert_eq!(kubelet_port(&node), 11250);
-        assert_eq!(kubelet_host(&json!({}), false).unwrap_err().code, 500);
+        assert_eq!(kubelet_host(&json!({}), Whose::Other).unwrap_err().code, 500);
     }
 
     #[test]
@@ -164,11 +176,19 @@ mod tests {
             json!({"status": {"addresses": all}})
         };
         for text in ["127.0.0.1", "169.254.169.254", "::1", "localhost", "vault.prod.svc"] {
-            assert_eq!(kubelet_host(&node(&[text]), false).unwrap_err().code, 400, "{text}");
+            assert_eq!(kubelet_host(&node(&[text]), Whose::Other).unwrap_err().code, 400, "{text}");
         }
-        assert!(kubelet_host(&node(&["127.0.0.1"]), true).is_ok(), "this server's own node");
-        assert_eq!(kubelet_host(&node(&["127.0.0.1", "10.0.0.1"]), false).unwrap(), IpAddr::from([10, 0, 0, 1]));
+        assert!(kubelet_host(&node(&["127.0.0.1"]), Whose::Own).is_ok(), "this server's own node");
+        assert_eq!(kubelet_host(&node(&["127.0.0.1", "10.0.0.1"]), Whose::Other).unwrap(), IpAddr::from([10, 0, 0, 1]));
         let named = json!({"status": {"addresses": [{"type": "Hostname", "address": "10.0.0.1"}]}});
-        assert_eq!(kubelet_host(&named, false).unwrap_err().code, 500);
+        assert_eq!(kubelet_host(&named, Whose::Other).unwrap_err().code, 500);
+    }
+
+    #[test]
+    fn the_port_is_the_one_that_the_node_names_or_the_usual_one() {
+        let port =
+            |port: Value| kubelet_port(&json!({"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}}));
+        assert_eq!((port(json!(11250)), port(json!(70000)), port(json!("x"))), (11250, KUBELET_PORT, KUBELET_PORT));
+        assert_eq!(kubelet_port(&json!({})), KUBELET_PORT);
     }
 }

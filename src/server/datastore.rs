@@ -46,7 +46,8 @@ pub(crate) enum DatastoreError {
     #[error("--{flag} {path}", path = path.display())]
     Unusable { flag: &'static str, path: PathBuf, source: pki::error::PkiError },
     #[error(
-        "--datastore-endpoint {0} needs --datastore-cafile: the authority that signed the certificate of the etcd server"
+        "--datastore-endpoint {0} needs --datastore-cafile: the authority that signed the certificate of the etcd \
+         server"
     )]
     NoAuthority(String),
     #[error("--{0} is for endpoints with https://, and --datastore-endpoint names none")]
@@ -195,7 +196,8 @@ impl StoreFlags {
         token: Option<&Secret<String>>,
     ) -> Result<String, DatastoreError> {
         let (clock, rng) = (Clock::system(), Rng::from_os());
-        let next = "Start the server again without --cluster-reset. On every other server delete the folder server/db and start it: it joins anew.";
+        let next = "Start the server again without --cluster-reset. On every other server delete the folder server/db \
+            and start it: it joins anew.";
         if let Some(archive) = &self.cluster_reset_restore_path {
             let mut got = None;
             if self.s3.etcd_s3 && !archive.exists() {
@@ -245,4 +247,84 @@ pub(crate) async fn serve_etcd(
         Err(err) => info!(addr = %addr, err = %Chain(&err), "the store is not served there: the port is taken"),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Flags {
+        #[command(flatten)]
+        store: StoreFlags,
+    }
+
+    fn flags(args: &[&str]) -> StoreFlags {
+        <Flags as clap::Parser>::try_parse_from(["kedge"].iter().chain(args)).unwrap().store
+    }
+
+    const TLS: &str = "--datastore-endpoint=https://etcd:2379";
+    const PLAIN: &str = "--datastore-endpoint=http://etcd:2379";
+
+    #[test]
+    fn snapshots_that_cannot_be_kept_are_refused_before_the_start() {
+        let said = |args: &[&str]| flags(args).check().map_err(|err| Chain(&err).to_string());
+        assert_eq!(said(&[]), Ok(()));
+        assert_eq!(said(&["--etcd-snapshot-schedule-cron=*/5 * * * *"]), Ok(()));
+        let schedule = said(&["--etcd-snapshot-schedule-cron=often"]).unwrap_err();
+        assert!(schedule.starts_with("--etcd-snapshot-schedule-cron: "), "{schedule}");
+        let s3 = ["--etcd-s3", "--etcd-s3-bucket=b", "--etcd-s3-access-key=A", "--etcd-s3-secret-key=S"];
+        assert_eq!(said(&s3), Ok(()));
+        let foreign = said(&[&s3[..], &[TLS]].concat()).unwrap_err();
+        assert!(foreign.starts_with("--etcd-s3: with --datastore-endpoint kedge takes no snapshots"), "{foreign}");
+    }
+
+    #[test]
+    fn the_tls_of_an_external_etcd_is_whole_or_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, "no certificate").unwrap();
+            path.display().to_string()
+        };
+        let (ca, other) = (format!("--datastore-cafile={}", file("ca")), file("other"));
+        let (cert, key) = (format!("--datastore-certfile={other}"), format!("--datastore-keyfile={other}"));
+        let said = |args: &[&str]| flags(args).client_tls().map(drop).map_err(|err| err.to_string());
+        assert_eq!(said(&[PLAIN]), Ok(()));
+        for (args, begins) in [
+            (&[TLS][..], "--datastore-endpoint https://etcd:2379 needs --datastore-cafile: "),
+            (&[TLS, &cert, &key], "--datastore-endpoint https://etcd:2379 needs --datastore-cafile: "),
+            (&[PLAIN, &ca], "--datastore-cafile is for endpoints with https://"),
+            (&[PLAIN, &cert, &key], "--datastore-certfile is for endpoints with https://"),
+            (&[TLS, "--datastore-cafile=/no/such/file"], "--datastore-cafile"),
+            (&[TLS, &ca], "--datastore-cafile /"),
+        ] {
+            let said = said(args).unwrap_err();
+            assert!(said.starts_with(begins), "{said}");
+        }
+    }
+
+    #[test]
+    fn all_servers_name_the_endpoints_in_one_order() {
+        let both = flags(&["--datastore-endpoint=https://b:2379,https://a"]);
+        assert_eq!(both.endpoints(), "https://a:2379,https://b:2379");
+        assert_eq!(flags(&[]).endpoints(), "");
+    }
+
+    #[test]
+    fn an_error_of_the_external_etcd_names_the_flags_that_may_be_wrong() {
+        assert_eq!(flags(&[TLS]).tls_flags(), "");
+        let all = ["--datastore-cafile=/ca", "--datastore-certfile=/c", "--datastore-keyfile=/k"];
+        assert_eq!(
+            flags(&all).tls_flags(),
+            " with --datastore-cafile /ca --datastore-certfile /c --datastore-keyfile /k"
+        );
+    }
+
+    #[test]
+    fn snapshots_lie_in_the_data_folder_unless_another_one_is_named() {
+        let layout = Layout::new("/srv/kedge");
+        assert_eq!(flags(&[]).places(&layout, Path::new("/c")).dir, layout.server().snapshots());
+        assert_eq!(flags(&["--etcd-snapshot-dir=/snap"]).places(&layout, Path::new("/c")).dir, Path::new("/snap"));
+    }
 }

@@ -114,7 +114,8 @@ pub(crate) async fn sealed(
     if wanted.claimed && !seals_secrets(&state.config) {
         // Not refused: the command says of itself that it stays.
         warn!(
-            "--secrets-encryption is given, and 'kedge secrets-encrypt disable' switched it off: Secrets are written as they are"
+            "--secrets-encryption is given, and 'kedge secrets-encrypt disable' switched it off: Secrets are written \
+             as they are"
         );
     }
     let seals = Arc::new(Seals::new(state, Some(share), rng.clone()));
@@ -145,4 +146,27 @@ async fn refuse_a_second_key(storage: &dyn Storage, own: &Path) -> Result<(), Se
         own.display()
     );
     Err(ServerError::Argument(why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_sealed_if_the_first_provider_of_theirs_seals() {
+        let of = |resources: &str, first: &str| {
+            let identity = r#"{"identity": {}}"#;
+            let sealing =
+                r#"{"secretbox": {"keys": [{"name": "k", "secret": "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="}]}}"#;
+            let providers = if first == "identity" { [identity, sealing] } else { [sealing, identity] }.join(", ");
+            let text = format!(
+                r#"{{"kind": "EncryptionConfiguration", "apiVersion": "apiserver.config.k8s.io/v1",
+                "resources": [{{"resources": ["{resources}"], "providers": [{providers}]}}]}}"#
+            );
+            seals_secrets(&Config::parse(&text).unwrap_or_else(|_| panic!("{text}")))
+        };
+        assert!(of("secrets", "secretbox"));
+        assert!(!of("secrets", "identity"));
+        assert!(!of("configmaps", "secretbox"), "Secrets have no provider");
+    }
 }

@@ -6,24 +6,40 @@ use std::net::SocketAddr;
 use base::files::FileError;
 
 use crate::agent::AgentError;
-use crate::agent::host::HostError;
+use crate::agent::host::{GroupError, HostError};
+use crate::flags::claims::BrokenClaim;
+use crate::flags::ranges::RangeError;
 use crate::flags::token::FrontError;
 use crate::process::life::LifeError;
 use crate::process::logging::LogError;
 use crate::server::datastore::DatastoreError;
 use crate::server::joining::JoinError;
+use crate::server::packaged::UnknownComponent;
 
 /// Why the server did not start, or ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServerError {
     #[error(
-        "kedge server must run as root to start containers: run it with sudo, or with --disable-agent for an API server alone"
+        "kedge server must run as root to start containers: run it with sudo, or with --disable-agent for an API \
+         server alone"
     )]
     NotRoot,
     #[error("--{flag}: {reason}")]
     Flag { flag: &'static str, reason: String },
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    #[error("--write-kubeconfig-group")]
+    KubeconfigGroup(#[source] GroupError),
+    #[error(transparent)]
+    Claim(#[from] BrokenClaim),
+    #[error(transparent)]
+    Disable(#[from] UnknownComponent),
     #[error("{0}")]
     Argument(String),
+    #[error(transparent)]
+    ControllerFlag(#[from] controllers::settings::FlagError),
+    #[error(transparent)]
+    SchedulerFlag(#[from] scheduler::settings::FlagError),
     #[error(transparent)]
     Log(#[from] LogError),
     #[error(transparent)]

@@ -48,11 +48,22 @@ pub(crate) enum JoinError {
     Refused(Refusal),
     #[error("cannot look into the store in {path}", path = path.display())]
     Store { path: PathBuf, source: store::error::Error },
-    #[error("{path} was about to join a cluster and is no cluster itself: give --server again, or remove {path} for a new cluster", path = path.display())]
+    #[error(
+        "{path} was about to join a cluster and is no cluster itself: give --server again, or remove {path} for a new \
+         cluster",
+        path = path.display()
+    )]
     HalfWay { path: PathBuf },
-    #[error("{path} belongs to another cluster than {url}: to join that one remove {dir}, or give another --data-dir", path = path.display(), dir = dir.display())]
+    #[error(
+        "{path} belongs to another cluster than {url}: to join that one remove {dir}, or give another --data-dir",
+        path = path.display(),
+        dir = dir.display()
+    )]
     OtherCluster { path: PathBuf, dir: PathBuf, url: String },
-    #[error("this server was removed from the cluster: to let it join again remove {path} and start it with --server", path = path.display())]
+    #[error(
+        "this server was removed from the cluster: to let it join again remove {path} and start it with --server",
+        path = path.display()
+    )]
     Removed { path: PathBuf },
     #[error(transparent)]
     File(#[from] FileError),
@@ -200,7 +211,8 @@ impl Plan<'_> {
                         .collect();
                     warn!(
                         members = others.join(", "),
-                        "waiting for a majority of the servers; start them, or use --cluster-reset if they are gone for good"
+                        "waiting for a majority of the servers; start them, or use --cluster-reset if they are gone \
+                         for good"
                     );
                 }
             }

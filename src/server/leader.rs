@@ -1,4 +1,4 @@
-//! What must run once in a cluster: it starts when this server leads, and stops, not the process, when it leads no
+//! Work that must run once in a cluster: it starts when this server leads, and stops, not the process, when it leads no
 //! more.
 
 use std::sync::Arc;
@@ -29,7 +29,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 const _: () = assert!(CERTAIN.as_secs() + 2 < LEASE_SECS);
 
-/// Who leads: as the embedded store says, or as servers agree upon over a store that is somebody else's.
+/// The leader, as the embedded store says, or as servers agree upon over a store that is somebody else's.
 pub(crate) fn leadership(
     embedded: Option<&Arc<Store>>,
     storage: &Arc<dyn Storage>,

@@ -1,4 +1,4 @@
-//! What answers on the API's port: the supervisor for machines that join and nodes that open tunnels, the API server
+//! Services on the API's port: the supervisor for machines that join and nodes that open tunnels, the API server
 //! for all else.
 
 use std::collections::BTreeMap;
@@ -62,7 +62,8 @@ impl Front {
                 serde_json::to_value(Refusal::NotReady { why: "it is starting".to_owned() }).unwrap_or_default()
             }
             _ => serde_json::json!({
-                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": "ServiceUnavailable", "code": 503,
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "reason": "ServiceUnavailable", "code": 503,
                 "message": "the server is starting",
             }),
         };

@@ -107,7 +107,8 @@ pub(crate) fn end_when_removed(store: Arc<Store>, db: PathBuf, group: &Group) {
         store.removed().await;
         error!(
             path = %db.display(),
-            "this server was removed from the cluster: to let it join again remove that folder and start it with --server"
+            "this server was removed from the cluster: to let it join again remove that folder and start it with \
+             --server"
         );
     });
 }
@@ -133,7 +134,8 @@ async fn remove(store: &Store, name: &str) {
             }
             Err(Error::LastMember) => return,
             Err(err) => {
-                warn!(node = name, err = %Chain(&err), "the server of a deleted node cannot be removed from the store yet")
+                warn!(node = name, err = %Chain(&err), "the server of a deleted node cannot be removed from the store \
+                    yet")
             }
         }
         tokio::time::sleep(RETRY).await;
@@ -147,7 +149,8 @@ pub(crate) async fn warn_of_two(store: &Store) {
     if voters.len() == 2 {
         warn!(
             servers = voters.join(", "),
-            "TWO SERVERS ARE LESS SAFE THAN ONE: if either is down, nothing can be written. Add a third, or remove one with 'kubectl delete node'"
+            "TWO SERVERS ARE LESS SAFE THAN ONE: if either is down, nothing can be written. Add a third, or remove \
+             one with 'kubectl delete node'"
         );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::chain::Chain;
@@ -70,19 +70,25 @@ impl Variables {
 /// there.
 const COMPONENTS: [&str; 6] = ["coredns", "local-storage", "metrics-server", "runtimes", "servicelb", "traefik"];
 
+/// A name that disables nothing, which is a mistake.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "--disable: there is no component {name}, and no such file in {}; components are {}",
+    manifests.display(),
+    COMPONENTS.join(", ")
+)]
+pub(crate) struct UnknownComponent {
+    name: String,
+    manifests: PathBuf,
+}
+
 /// Whether each of the names is one of a component, or of a file of the operator's own in `manifests`.
-///
-/// Errors: a text for a person. A word that disables nothing is a mistake.
-pub(crate) fn check_disabled(names: &[String], manifests: &Path) -> Result<(), String> {
+pub(crate) fn check_disabled(names: &[String], manifests: &Path) -> Result<(), UnknownComponent> {
     let of_file =
         |name: &str| ["yaml", "yml", "json"].iter().any(|ending| manifests.join(format!("{name}.{ending}")).exists());
     match names.iter().find(|name| !COMPONENTS.contains(&name.as_str()) && !of_file(name)) {
         None => Ok(()),
-        Some(unknown) => Err(format!(
-            "there is no component {unknown}, and no such file in {}; components are {}",
-            manifests.display(),
-            COMPONENTS.join(", ")
-        )),
+        Some(unknown) => Err(UnknownComponent { name: unknown.clone(), manifests: manifests.to_owned() }),
     }
 }
 
@@ -211,5 +217,64 @@ mod tests {
         let nodes: Vec<Arc<Node>> = many.chain([node("z", "01", &["10.0.0.1"])]).collect();
         let hosts = node_hosts(&nodes, "cluster.local");
         assert!(hosts.len() <= NODE_HOSTS_BYTES_MAX && hosts.ends_with("10.0.0.1 z\n"), "{}", hosts.len());
+    }
+
+    #[test]
+    fn only_what_is_there_can_be_disabled() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("own.yaml"), "").unwrap();
+        std::fs::write(dir.path().join("notes.txt"), "").unwrap();
+        let said = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            check_disabled(&names, dir.path()).map_err(|err| err.to_string())
+        };
+        assert_eq!(said(&[]), Ok(()));
+        assert_eq!(said(&["coredns", "traefik", "servicelb", "own"]), Ok(()));
+        assert_eq!(
+            said(&["coredns", "notes"]),
+            Err(format!(
+                "--disable: there is no component notes, and no such file in {}; components are coredns, \
+                 local-storage, metrics-server, runtimes, servicelb, traefik",
+                dir.path().display()
+            ))
+        );
+    }
+
+    #[test]
+    fn variables_of_manifests_have_the_clusters_values() {
+        let variables = |dns: &[&str]| Variables {
+            cluster_dns: dns.iter().map(|ip| ip.parse().unwrap()).collect(),
+            cluster_domain: "cluster.local".to_owned(),
+            storage_dir: "/storage".to_owned(),
+            dns_image: None,
+        };
+        let text = "%{CLUSTER_DNS}% %{CLUSTER_DNS_LIST}% %{CLUSTER_DNS_IPFAMILYPOLICY}% %{CLUSTER_DOMAIN}% \
+            %{DEFAULT_LOCAL_STORAGE_PATH}% %{DNS_IMAGE}%%{OTHER}%";
+        assert_eq!(
+            variables(&["10.43.0.10"]).expand(text),
+            "10.43.0.10 [\"10.43.0.10\"] SingleStack cluster.local /storage %{OTHER}%"
+        );
+        assert_eq!(
+            variables(&["fd43::a", "10.43.0.10"]).expand("%{CLUSTER_DNS_LIST}% %{CLUSTER_DNS_IPFAMILYPOLICY}%"),
+            "[\"fd43::a\", \"10.43.0.10\"] RequireDualStack"
+        );
+    }
+
+    #[test]
+    fn what_is_disabled_or_has_no_image_is_not_deployed_and_no_variable_is_left() {
+        let names = |disabled: &[&str], image: Option<&str>| {
+            let variables = Variables {
+                cluster_dns: vec!["10.43.0.10".parse().unwrap()],
+                cluster_domain: "cluster.local".to_owned(),
+                storage_dir: "/storage".to_owned(),
+                dns_image: image.map(str::to_owned),
+            };
+            let all = variables.packaged(&disabled.iter().map(|name| (*name).to_owned()).collect());
+            assert!(all.iter().all(|packaged| !packaged.text.contains("%{")));
+            all.iter().map(|packaged| packaged.name.to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&[], Some("dns")), ["coredns", "local-storage", "metrics-server", "runtimes"]);
+        assert_eq!(names(&["local-storage", "runtimes"], Some("dns")), ["coredns", "metrics-server"]);
+        assert_eq!(names(&["metrics-server"], None), ["local-storage", "runtimes"]);
     }
 }

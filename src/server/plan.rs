@@ -14,7 +14,7 @@ use tracing::warn;
 use crate::agent;
 use crate::agent::config::NodeFlags;
 use crate::agent::host::{self, HostError};
-use crate::flags::ranges::{self, BadRange, Ranges};
+use crate::flags::ranges::{self, Asked, Ranges};
 use crate::flags::roles::ServerArgs;
 use crate::flags::token::Given;
 use crate::flags::{claims, environment};
@@ -42,18 +42,15 @@ impl Plan {
             return Err(ServerError::NotRoot);
         }
         let node_name = host::full_node_name(&args.node, &args.common.state.layout, &Rng::from_os())?;
-        let bad_range = |bad: BadRange| ServerError::Flag { flag: bad.flag, reason: bad.reason };
-        let ranges = Ranges::of(&args.cluster_cidr.join(","), &args.service_cidr.join(","), &args.cluster_dns)
-            .map_err(bad_range)?;
+        let (cluster_cidr, service_cidr) = (&args.cluster_cidr.join(","), &args.service_cidr.join(","));
+        let ranges = Ranges::of(Asked { cluster_cidr, service_cidr }, &args.cluster_dns)?;
         let node_ips = host::node_ips(&args.node, &ranges::families(&ranges.cluster))?;
-        let no_group = |reason| ServerError::Flag { flag: "write-kubeconfig-group", reason };
-        let kubeconfig_group =
-            args.write_kubeconfig_group.as_deref().map(host::group_id).transpose().map_err(no_group)?;
-        scheduler::settings::check(&args.kube_scheduler_arg).map_err(ServerError::Argument)?;
+        let kubeconfig_group = args.write_kubeconfig_group.as_deref().map(host::group_id).transpose();
+        let kubeconfig_group = kubeconfig_group.map_err(ServerError::KubeconfigGroup)?;
+        scheduler::settings::check(&args.kube_scheduler_arg)?;
         args.store.check()?;
-        claims::check(&args).map_err(|(flag, reason)| ServerError::Flag { flag, reason })?;
-        packaged::check_disabled(&args.disable, &args.common.state.layout.server().manifests())
-            .map_err(|reason| ServerError::Flag { flag: "disable", reason })?;
+        claims::check(&args)?;
+        packaged::check_disabled(&args.disable, &args.common.state.layout.server().manifests())?;
         // Everybody who may list processes sees it.
         if let Some(flag) = environment::secret_on_command_line() {
             warn!(
@@ -70,13 +67,12 @@ impl Plan {
                 .or(node_ips.first().copied())
                 .ok_or(HostError::NoAddress)?,
             node_ips,
-            bind: args.bind_address.unwrap_or_else(|| host::any_address(ranges.v6())),
+            bind: args.bind_address.unwrap_or_else(|| host::any_address(ranges::widest(&ranges.cluster))),
             ranges,
             kubeconfig_group,
             apiserver: Arguments::parse(&args.kube_apiserver_arg)
                 .map_err(|err| ServerError::Argument(Chain(&err).to_string()))?,
-            controllers: controllers::settings::Settings::parse(&args.kube_controller_manager_arg)
-                .map_err(ServerError::Argument)?,
+            controllers: controllers::settings::Settings::parse(&args.kube_controller_manager_arg)?,
             args,
         })
     }

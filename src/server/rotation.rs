@@ -127,7 +127,10 @@ pub(crate) fn follow(follower: Follower, informers: &Informers, group: &Group) -
                 match Held::of(&secret, &seal) {
                     Some(Held::Sealed(rotated)) => follower.take(&rotated),
                     Some(Held::Open(passwords)) => follower.close(&secret, passwords, &seal).await,
-                    None => warn!("Secret {NAMESPACE}/{NAME} was not sealed by a server of this cluster: join tokens stay as they are"),
+                    None => warn!(
+                        "Secret {NAMESPACE}/{NAME} was not sealed by a server of this cluster: join tokens \
+                        stay as they are"
+                    ),
                 }
             }
             changes.next().await;
@@ -175,7 +178,8 @@ impl Follower {
             self.known.as_ref() == Some(&passwords.server) || self.credentials.passwords().server == passwords.server;
         if !known {
             return warn!(
-                "Secret {NAMESPACE}/{NAME} holds join tokens that no server sealed: they are not taken; see 'kedge token rotate'"
+                "Secret {NAMESPACE}/{NAME} holds join tokens that no server sealed: they are not taken; see 'kedge \
+                 token rotate'"
             );
         }
         let rotated = Rotated { passwords, at_ms: self.now_ms };

@@ -16,7 +16,7 @@ use tracing::{error, info};
 use crate::flags::s3::S3Flags;
 use crate::flags::store::StoreFlags;
 use crate::process::version::VERSION;
-use crate::server::away::AwayError;
+use crate::server::away::{self, AwayError, Kept};
 use crate::server::datastore::DatastoreError;
 
 /// As k3s counts them, and by its labels.
@@ -101,7 +101,8 @@ pub(crate) fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group
             };
             let saved = match taken {
                 Ok(Ok((saved, n_gone))) => {
-                    info!(name = %saved.name, rev = saved.manifest.revision, bytes = saved.size, n_gone, "snapshot taken");
+                    let (rev, bytes) = (saved.manifest.revision, saved.size);
+                    info!(name = %saved.name, rev, bytes, n_gone, "snapshot taken");
                     saved
                 }
                 Ok(Err(err)) => {
@@ -127,7 +128,7 @@ pub(crate) fn keep(plan: Plan, client: kube::Client, clock: Clock, group: &Group
 
 async fn put_away(plan: &Plan, saved: &Listed, client: &kube::Client, group: &Group) -> Result<(), AwayError> {
     let bucket = plan.s3.bucket(Some(client), group).await?;
-    let n_gone = crate::server::away::take(&bucket, saved, &plan.series, plan.s3.etcd_s3_retention).await?;
+    let n_gone = away::take(&bucket, saved, &plan.series, plan.s3.etcd_s3_retention).await?;
     info!(location = %bucket.location(&saved.name), n_gone, "snapshot put into S3");
     Ok(())
 }

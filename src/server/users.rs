@@ -1,4 +1,4 @@
-//! Who the parts of this process are when they call the API server: each its own user, judged by the same RBAC as
+//! Users as which the parts of this process call the API server: each its own user, judged by the same RBAC as
 //! anybody.
 
 use std::sync::Arc;

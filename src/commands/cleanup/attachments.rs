@@ -15,19 +15,20 @@ use base::confined::tree;
 use base::{program, traces};
 use kubelet::runtime::attachments::{self, Places};
 
-use super::{Cleaner, PROGRAM_LIMIT, owned, run};
+use super::error::StepError;
+use super::{Cleaner, Mode, PROGRAM_LIMIT, owned, run};
 
 /// Where containerd names the network namespaces of sandboxes.
 const NAMESPACES: &str = "/run/netns";
 /// Sockets of shims, whoever's they are.
 const SOCKETS: &str = "/run/containerd/s";
-/// What runc knows of the containers of CRI runtimes, whoever's they are.
+/// State of runc about the containers of CRI runtimes, whoever's they are.
 const CONTAINERS: &str = "/run/containerd/runc/k8s.io";
 
 impl Cleaner {
     /// Ends what containerd, which has ended, has left.
     pub(super) fn end_attachments(&mut self) {
-        if self.dry_run {
+        if self.mode == Mode::Print {
             // By then it will not be what it is now: containerd ends most of it.
             println!("end what containerd leaves of pods: networks, links, sockets");
             return;
@@ -47,19 +48,19 @@ impl Cleaner {
                     eprintln!("  {}: only what is recorded is removed", Chain(&err));
                     attachment.forget()
                 });
-                ended.map_err(|err| Chain(&err).to_string())
+                Ok(ended?)
             });
         }
         for path in empty_namespaces(Path::new(attachments::RECORDS)) {
             self.step(&format!("remove network namespace {}", path.display()), || {
-                attachments::remove_netns(&path).map_err(|err| Chain(&err).to_string())
+                Ok(attachments::remove_netns(&path)?)
             });
         }
     }
 
     /// Removes cables that plugins made last: a bridge that goes leaves those that were plugged into it.
     pub(super) fn remove_cables(&mut self) {
-        if self.dry_run {
+        if self.mode == Mode::Print {
             return;
         }
         let command = ["-o", "link", "show", "master", traces::BRIDGE, "type", "veth"];
@@ -72,7 +73,7 @@ impl Cleaner {
 
     /// Removes what killed shims and a killed runc leave.
     pub(super) fn remove_runtime_rests(&mut self) {
-        if self.dry_run {
+        if self.mode == Mode::Print {
             return;
         }
         for path in dead_sockets(Path::new(SOCKETS)) {
@@ -87,9 +88,9 @@ impl Cleaner {
     }
 }
 
-fn gone(removed: io::Result<()>) -> Result<(), String> {
+fn gone(removed: io::Result<()>) -> Result<(), StepError> {
     match removed {
-        Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err.to_string()),
+        Err(err) if err.kind() != io::ErrorKind::NotFound => Err(err.into()),
         _ => Ok(()),
     }
 }
@@ -176,7 +177,8 @@ mod tests {
 
     #[test]
     fn cables_of_other_plugins_stay() {
-        let text = "7: veth0e0ff19102c@if2: <BROADCAST,UP> mtu 1450 master cni0\n8: veth0a1b2c3d@if2: <UP> mtu 1450\n9: vethpeer@x: <UP>\n";
+        let text = "7: veth0e0ff19102c@if2: <BROADCAST,UP> mtu 1450 master cni0\n8: veth0a1b2c3d@if2: <UP> mtu \
+            1450\n9: vethpeer@x: <UP>\n";
         assert_eq!(cables(text), ["veth0e0ff19102c"]);
     }
 

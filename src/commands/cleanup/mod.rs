@@ -4,19 +4,21 @@
 //! It never removes anything through a mount: mounts are detached, folders are left.
 
 mod attachments;
+pub(crate) mod error;
 mod owned;
 mod uninstall;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use base::chain::Chain;
 use base::layout::Layout;
 use base::{program, traces};
 use clap::Args;
+use error::{CleanupError, StepError};
 use kubelet::runtime::cri::Cri;
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
@@ -34,24 +36,9 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Devices of kedge: the pods' bridge and the overlay's tunnel.
 const LINKS: [&str; 2] = [base::traces::BRIDGE, base::traces::TUNNEL];
 
-/// Why cleaning stopped.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum CleanupError {
-    #[error("kedge killall and uninstall must run as root: run them with sudo")]
-    NotRoot,
-    #[error("cannot look at the machine's {what}")]
-    Look { what: &'static str, source: io::Error },
-    #[error("cannot start the async runtime")]
-    Runtime(#[source] io::Error),
-    #[error("{} is no folder of kedge's: nothing was done. Name the data folder of this machine's kedge with --data-dir", path.display())]
-    NotOurs { path: PathBuf },
-    #[error("{n} steps failed; the lines above say which and why")]
-    Steps { n: usize },
-}
-
 /// Stops and removes, printing each step first; with `--dry-run` only prints.
 pub(crate) fn killall(args: &KillallArgs) -> Result<(), CleanupError> {
-    let mut cleaner = Cleaner::new(&args.state.layout, args.dry_run)?;
+    let mut cleaner = Cleaner::new(&args.state.layout, if args.dry_run { Mode::Print } else { Mode::Act })?;
     cleaner.stop_all()?;
     cleaner.outcome()
 }
@@ -59,16 +46,23 @@ pub(crate) fn killall(args: &KillallArgs) -> Result<(), CleanupError> {
 /// Removes kedge from this machine: prints the plan, then does it; with `--dry-run` only prints.
 pub(crate) fn uninstall(args: &UninstallArgs) -> Result<(), CleanupError> {
     println!("# the plan; pods stop, and these are removed");
-    uninstall::run(args, Cleaner::new(&args.state.layout, true)?)?;
+    uninstall::run(args, Cleaner::new(&args.state.layout, Mode::Print)?)?;
     if args.dry_run {
         return Ok(());
     }
     println!("# doing it");
-    uninstall::run(args, Cleaner::new(&args.state.layout, false)?)
+    uninstall::run(args, Cleaner::new(&args.state.layout, Mode::Act)?)
+}
+
+/// Whether steps are done, or only printed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Print,
+    Act,
 }
 
 struct Cleaner {
-    dry_run: bool,
+    mode: Mode,
     failed: usize,
     layout: Layout,
 }
@@ -117,14 +111,14 @@ fn wait_gone(pid: i32) -> bool {
 }
 
 impl Cleaner {
-    fn new(layout: &Layout, dry_run: bool) -> Result<Cleaner, CleanupError> {
+    fn new(layout: &Layout, mode: Mode) -> Result<Cleaner, CleanupError> {
         if !nix::unistd::geteuid().is_root() {
             return Err(CleanupError::NotRoot);
         }
         if !owned::may_clean(layout)? {
             return Err(CleanupError::NotOurs { path: layout.data_dir().to_owned() });
         }
-        Ok(Cleaner { dry_run, failed: 0, layout: layout.clone() })
+        Ok(Cleaner { mode, failed: 0, layout: layout.clone() })
     }
 
     fn stop_all(&mut self) -> Result<(), CleanupError> {
@@ -163,13 +157,13 @@ impl Cleaner {
     }
 
     /// Prints a step and does it.
-    fn step(&mut self, what: &str, act: impl FnOnce() -> Result<(), String>) {
+    fn step(&mut self, what: &str, act: impl FnOnce() -> Result<(), StepError>) {
         println!("{what}");
-        if self.dry_run {
+        if self.mode == Mode::Print {
             return;
         }
-        if let Err(why) = act() {
-            eprintln!("  failed: {why}");
+        if let Err(err) = act() {
+            eprintln!("  failed: {}", Chain(&err));
             self.failed += 1;
         }
     }
@@ -211,8 +205,8 @@ impl Cleaner {
             self.step(&format!("stop pod {name}"), || {
                 runtime.block_on(async {
                     for id in &sandboxes {
-                        cri.stop_sandbox(id).await.map_err(|err| err.to_string())?;
-                        cri.remove_sandbox(id).await.map_err(|err| err.to_string())?;
+                        cri.stop_sandbox(id).await?;
+                        cri.remove_sandbox(id).await?;
                     }
                     Ok(())
                 })
@@ -255,7 +249,7 @@ impl Cleaner {
             fs::read_to_string(base::mounts::TABLE).map_err(|source| CleanupError::Look { what: "mounts", source })?;
         for point in owned::mounts(&text, &owned::folders_of_mounts(&self.layout)) {
             self.step(&format!("unmount {}", point.display()), || {
-                umount2(&point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW).map_err(|err| err.to_string())
+                Ok(umount2(&point, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW)?)
             });
         }
         Ok(())
@@ -306,13 +300,13 @@ fn link_exists(name: &str) -> bool {
 }
 
 /// SIGTERM, then SIGKILL for one that does not listen.
-fn end(pid: i32) -> Result<(), String> {
+fn end(pid: i32) -> Result<(), StepError> {
     let target = Pid::from_raw(pid);
     if kill(target, Signal::SIGTERM).is_err() || wait_gone(pid) {
         return Ok(());
     }
-    kill(target, Signal::SIGKILL).map_err(|err| err.to_string())?;
-    if wait_gone(pid) { Ok(()) } else { Err("it does not end".to_owned()) }
+    kill(target, Signal::SIGKILL)?;
+    if wait_gone(pid) { Ok(()) } else { Err(StepError::StillRuns) }
 }
 
 fn descendants(pid: i32) -> Vec<i32> {
@@ -325,7 +319,7 @@ fn succeeds(name: &str, args: &[&str]) -> bool {
     program::output(Command::new(name).args(args), b"", PROGRAM_LIMIT).is_ok_and(|output| output.status.success())
 }
 
-/// What a program says, whatever its exit code; nothing if it does not run.
+/// Output of a program, whatever its exit code; nothing if it does not run.
 fn said(name: &str, args: &[&str]) -> String {
     let output = program::output(Command::new(name).args(args), b"", PROGRAM_LIMIT);
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
@@ -341,10 +335,11 @@ fn may_run(shown: &str) -> bool {
     !["", "inactive", "failed"].contains(&value("ActiveState")) || !["", "0"].contains(&value("Job"))
 }
 
-fn run(name: &str, args: &[&str]) -> Result<(), String> {
-    let output =
-        program::output(Command::new(name).args(args), b"", PROGRAM_LIMIT).map_err(|err| format!("{name}: {err}"))?;
-    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).trim().to_owned()) }
+fn run(name: &str, args: &[&str]) -> Result<(), StepError> {
+    let output = program::output(Command::new(name).args(args), b"", PROGRAM_LIMIT);
+    let output = output.map_err(|source| StepError::NotRun { name: name.to_owned(), source })?;
+    let said = || String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if output.status.success() { Ok(()) } else { Err(StepError::Program { said: said() }) }
 }
 
 /// Flags of `kedge killall`.

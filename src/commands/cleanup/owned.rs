@@ -1,5 +1,5 @@
-//! What of this machine is kedge's, and what is somebody else's: judged by marks and by what processes hold, never by a
-//! name alone.
+//! Things of this machine that are kedge's, and those that are somebody else's: judged by marks and by what
+//! processes hold, never by a name alone.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -50,14 +50,14 @@ pub(super) fn whose(layout: &Layout) -> std::io::Result<Option<Owner>> {
     Ok(if layout.was_used() { Some(owner::judge(data_dir, Layout::is_part)?) } else { None })
 }
 
-/// What of a kubelet's folder goes: all of it, or, where another kubelet has its own in it, the pods that are marked as
-/// ours.
+/// The part of a kubelet's folder that goes: all of it, or, where another kubelet has its own in it, the pods that
+/// are marked as ours.
 pub(super) enum KubeletPart {
     Whole(PathBuf),
     Pods(Vec<PathBuf>),
 }
 
-/// What of the kubelet's folder goes.
+/// The part of the kubelet's folder that goes.
 pub(super) fn kubelet_part(layout: &Layout) -> KubeletPart {
     let dir = layout.kubelet_in_use();
     // Earlier versions made no marks, and wrote down that they used it.
@@ -106,8 +106,8 @@ pub(super) fn mounts(mountinfo: &str, folders: &[PathBuf]) -> Vec<PathBuf> {
     found
 }
 
-/// What tells a service of install.sh's its data folder, in the order in which it counts: its own file, the variables
-/// it reads, the file of settings.
+/// Sources from which a service of install.sh's has its data folder, in the order in which it counts: its own file,
+/// the variables it reads, the file of settings.
 pub(super) fn settings_of(name: &str, file: &Path) -> String {
     let beside = [layout::CONFIG_DIR, "/etc/default", "/etc/sysconfig"].map(|dir| Path::new(dir).join(name));
     let variables = [beside[0].with_extension("env"), beside[1].clone(), beside[2].clone()];

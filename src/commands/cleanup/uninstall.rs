@@ -12,8 +12,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::commands::cleanup::UninstallArgs;
+use crate::commands::cleanup::error::{CleanupError, StepError};
 use crate::commands::cleanup::owned::{self, KubeletPart};
-use crate::commands::cleanup::{self, Cleaner, CleanupError, succeeds};
+use crate::commands::cleanup::{self, Cleaner, succeeds};
 
 /// Made for pods, but not in folders of our own.
 const SHARED: [&str; 5] = ["/var/lib/cni", "/var/log/containers", "/var/log/pods", "/run/containerd", "/run/netns"];
@@ -99,7 +100,10 @@ pub(super) fn run(args: &UninstallArgs, mut cleaner: Cleaner) -> Result<(), Clea
         println!("keep the program: mend what failed and run this again");
         return cleaner.outcome();
     }
-    remove_config(&mut cleaner, args.delete_config);
+    match args.delete_config {
+        true => remove_folder(&mut cleaner, Path::new(CONFIG_DIR), &[]),
+        false => remove_own_config(&mut cleaner),
+    }
     for item in made.iter().filter(late) {
         remove_item(&mut cleaner, item);
     }
@@ -122,8 +126,7 @@ fn removal(cleaner: &mut Cleaner, path: &Path, remove: impl FnOnce() -> tree::Le
     }
     cleaner.step(&format!("remove {}", path.display()), || {
         let left = remove().0;
-        let texts: Vec<String> = left.iter().map(|(path, why)| format!("{}: {why}", path.display())).collect();
-        if texts.is_empty() { Ok(()) } else { Err(texts.join("; ")) }
+        if left.is_empty() { Ok(()) } else { Err(StepError::Left(left)) }
     });
 }
 
@@ -143,15 +146,12 @@ fn remove_item(cleaner: &mut Cleaner, item: &Installed) {
         "link" if !meta.is_symlink() => return println!("keep {} (not the link that was installed)", path.display()),
         _ => {}
     }
-    cleaner.step(&format!("remove {}", path.display()), || fs::remove_file(path).map_err(|err| err.to_string()));
+    cleaner.step(&format!("remove {}", path.display()), || Ok(fs::remove_file(path)?));
 }
 
 /// The kubeconfig and the record are ours; the rest was written by the administrator.
-fn remove_config(cleaner: &mut Cleaner, all: bool) {
+fn remove_own_config(cleaner: &mut Cleaner) {
     let dir = Path::new(CONFIG_DIR);
-    if all {
-        return remove_folder(cleaner, dir, &[]);
-    }
     let names = |dir: &Path| -> Vec<String> {
         fs::read_dir(dir)
             .into_iter()
@@ -167,7 +167,7 @@ fn remove_config(cleaner: &mut Cleaner, all: bool) {
     if !kept.is_empty() {
         println!("keep {CONFIG_DIR} with {} (--delete-config removes it)", kept.join(", "));
     } else if dir.exists() {
-        cleaner.step(&format!("remove {CONFIG_DIR}"), || fs::remove_dir(dir).map_err(|err| err.to_string()));
+        cleaner.step(&format!("remove {CONFIG_DIR}"), || Ok(fs::remove_dir(dir)?));
     }
 }
 
@@ -228,7 +228,7 @@ fn remove_cgroups(cleaner: &mut Cleaner, pods: &[String]) {
     }
 }
 
-fn sweep_cgroups(dir: &Path, pods: &[String]) -> Result<(), String> {
+fn sweep_cgroups(dir: &Path, pods: &[String]) -> Result<(), StepError> {
     for (name, path) in cgroups_in(dir) {
         if pods.iter().any(|uid| name.contains(uid.as_str()) || name.contains(&uid.replace('-', "_"))) {
             end_cgroup(&path)?;
@@ -248,7 +248,7 @@ fn cgroups_in(dir: &Path) -> Vec<(String, PathBuf)> {
 
 /// Ends what still runs in a pod's group, a container that was being made when its kubelet stopped, and removes it with
 /// the groups in it.
-fn end_cgroup(path: &Path) -> Result<(), String> {
+fn end_cgroup(path: &Path) -> Result<(), StepError> {
     for (_, inner) in cgroups_in(path) {
         end_cgroup(&inner)?;
     }
@@ -261,7 +261,9 @@ fn end_cgroup(path: &Path) -> Result<(), String> {
     }
     stop_slice(path);
     match fs::remove_dir(path) {
-        Err(err) if err.kind() != std::io::ErrorKind::NotFound => Err(format!("{}: {err}", path.display())),
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(StepError::ControlGroup { path: path.to_owned(), source })
+        }
         _ => Ok(()),
     }
 }
@@ -307,7 +309,8 @@ mod tests {
     #[test]
     fn the_record_is_read_line_by_line() {
         let items = parse(
-            "systemd kedge /etc/systemd/system/kedge.service\nlink kubectl /usr/local/bin/kubectl\n\nodd line\nlink x relative\n",
+            "systemd kedge /etc/systemd/system/kedge.service\nlink kubectl /usr/local/bin/kubectl\n\nodd line\nlink x \
+             relative\n",
         );
         assert_eq!(items.len(), 2);
         assert_eq!(

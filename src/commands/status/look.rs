@@ -9,7 +9,7 @@ use std::time::Duration;
 use base::chain::Chain;
 use base::layout::{AgentFolder, Layout};
 use base::time::{Clock, Stopwatch};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod};
 use kube::ResourceExt as _;
 use kube::api::{Api, DynamicObject, ListParams};
 use serde_json::{Value, json};
@@ -68,7 +68,19 @@ fn find_process(role: &str, layout: &Layout) -> Option<u32> {
     })
 }
 
-fn field(pid: u32, file: &str, name: &str) -> Option<u64> {
+/// A number that the kernel keeps about a process.
+enum Number {
+    /// Memory, in KiB.
+    Rss,
+    /// Bytes written to disks.
+    Written,
+}
+
+fn number(pid: u32, number: Number) -> Option<u64> {
+    let (file, name) = match number {
+        Number::Rss => ("status", "VmRSS"),
+        Number::Written => ("io", "write_bytes"),
+    };
     let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim_start_matches(':').split_whitespace().next()?.parse().ok()
@@ -79,7 +91,7 @@ fn mib(bytes: u64) -> String {
 }
 
 fn version(report: &mut Report, role: &str, pid: Option<u32>) {
-    let rss = pid.and_then(|pid| field(pid, "status", "VmRSS")).map(|kib| kib * 1024);
+    let rss = pid.and_then(|pid| number(pid, Number::Rss)).map(|kib| kib * 1024);
     let mut lines = vec![format!("kedge {}", crate::process::version::VERSION)];
     match (role, pid) {
         ("nothing", _) => report.problems.push(Problem::new(
@@ -131,31 +143,10 @@ async fn ask(report: &mut Report, client: &kube::Client) -> Result<(), kube::Err
     let mut lines = Vec::new();
     let mut values = Vec::new();
     for node in &nodes {
-        let (name, info) =
-            (node.name_any(), node.status.as_ref().and_then(|s| s.node_info.clone()).unwrap_or_default());
-        let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
-        let bad: Vec<_> = conditions
-            .filter(|c| (c.type_ == "Ready" || c.type_ == "OverlayHealthy") != (c.status == "True"))
-            .cloned()
-            .collect();
-        let ready = !bad.iter().any(|c| c.type_ == "Ready");
-        let state = if ready { "Ready" } else { "NotReady" };
-        lines.push(format!(
-            "{name}  {state}  {}  {}  {}",
-            info.kubelet_version, info.container_runtime_version, info.kernel_version
-        ));
-        values.push(json!({ "name": name, "ready": ready, "version": info.kubelet_version, "runtime": info.container_runtime_version }));
-        for condition in bad {
-            let remedy = match condition.type_.as_str() {
-                "DiskPressure" => "make room on its disk; images that no pod uses are deleted by themselves",
-                "MemoryPressure" => "give its pods memory limits, or move some away: 'kubectl top pods -A'",
-                _ => "look there: 'kedge status' and 'journalctl -u kedge' on that machine",
-            };
-            let why = condition.message.unwrap_or_default();
-            report
-                .problems
-                .push(Problem::new(format!("node {name}: {} is {}: {why}", condition.type_, condition.status), remedy));
-        }
+        let seen = seen(node);
+        lines.push(seen.line);
+        values.push(seen.value);
+        report.problems.extend(seen.problems);
     }
     report.add("nodes", lines, Value::Array(values));
     let pods = Api::<Pod>::all(client.clone()).list(&ListParams::default()).await?;
@@ -168,6 +159,37 @@ async fn ask(report: &mut Report, client: &kube::Client) -> Result<(), kube::Err
         json!({ "running": running, "pending": pending, "failed": failed }),
     );
     addons(report, client).await
+}
+
+/// A node in the report.
+struct SeenNode {
+    line: String,
+    value: Value,
+    problems: Vec<Problem>,
+}
+
+fn seen(node: &Node) -> SeenNode {
+    let (name, info) = (node.name_any(), node.status.as_ref().and_then(|s| s.node_info.clone()).unwrap_or_default());
+    let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
+    let bad: Vec<_> = conditions
+        .filter(|c| (c.type_ == "Ready" || c.type_ == "OverlayHealthy") != (c.status == "True"))
+        .cloned()
+        .collect();
+    let ready = !bad.iter().any(|c| c.type_ == "Ready");
+    let (version, runtime) = (info.kubelet_version, info.container_runtime_version);
+    let state = if ready { "Ready" } else { "NotReady" };
+    let line = format!("{name}  {state}  {version}  {runtime}  {}", info.kernel_version);
+    let value = json!({ "name": name, "ready": ready, "version": version, "runtime": runtime });
+    let problem = |condition: NodeCondition| {
+        let remedy = match condition.type_.as_str() {
+            "DiskPressure" => "make room on its disk; images that no pod uses are deleted by themselves",
+            "MemoryPressure" => "give its pods memory limits, or move some away: 'kubectl top pods -A'",
+            _ => "look there: 'kedge status' and 'journalctl -u kedge' on that machine",
+        };
+        let why = condition.message.unwrap_or_default();
+        Problem::new(format!("node {name}: {} is {}: {why}", condition.type_, condition.status), remedy)
+    };
+    SeenNode { line, value, problems: bad.into_iter().map(problem).collect() }
 }
 
 async fn addons(report: &mut Report, client: &kube::Client) -> Result<(), kube::Error> {
@@ -192,7 +214,7 @@ async fn addons(report: &mut Report, client: &kube::Client) -> Result<(), kube::
 
 fn store(report: &mut Report, db: &Path, pid: Option<u32>) {
     let DiskUse { database: file, log } = disk_use(db);
-    let written = pid.and_then(|pid| field(pid, "io", "write_bytes"));
+    let written = pid.and_then(|pid| number(pid, Number::Written));
     let mut lines = vec![format!("{} and {} of log in {}", mib(file), mib(log), db.display())];
     let slowest = slowest_write(db);
     match &slowest {
@@ -300,5 +322,100 @@ fn disk(report: &mut Report, data_dir: &Path) {
     if percent < DISK_FREE_PERCENT_MIN {
         let what = format!("the disk of {} has {percent} % left", place.display());
         report.problems.push(Problem::new(what, "make room: 'kedge images', 'kedge snapshot ls', logs in /var/log"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(conditions: &[(&str, &str)]) -> SeenNode {
+        let all: Vec<Value> =
+            conditions.iter().map(|(kind, status)| json!({"type": kind, "status": status, "message": "why"})).collect();
+        let info = json!({"kubeletVersion": "v1.36.2", "containerRuntimeVersion": "containerd://2", "kernelVersion": "6.1",
+            "architecture": "", "bootID": "", "kubeProxyVersion": "", "machineID": "", "operatingSystem": "",
+            "osImage": "", "systemUUID": ""});
+        let node = json!({"metadata": {"name": "n"}, "status": {"nodeInfo": info, "conditions": all}});
+        seen(&serde_json::from_value(node).unwrap())
+    }
+
+    fn problems(report: &Report) -> Vec<(&str, &str)> {
+        report.problems.iter().map(|problem| (problem.what.as_str(), problem.remedy.as_str())).collect()
+    }
+
+    #[test]
+    fn a_node_that_is_well_has_no_problem() {
+        let well = node(&[("Ready", "True"), ("DiskPressure", "False"), ("OverlayHealthy", "True")]);
+        assert_eq!(well.line, "n  Ready  v1.36.2  containerd://2  6.1");
+        assert!(well.problems.is_empty());
+        assert_eq!(well.value["ready"], true);
+    }
+
+    #[test]
+    fn each_condition_of_a_node_that_is_ill_has_its_remedy() {
+        for (kind, status, state, remedy) in [
+            ("Ready", "Unknown", "NotReady", "look there: 'kedge status'"),
+            ("OverlayHealthy", "False", "Ready", "look there: 'kedge status'"),
+            ("DiskPressure", "True", "Ready", "make room on its disk"),
+            ("MemoryPressure", "True", "Ready", "give its pods memory limits"),
+            ("PIDPressure", "True", "Ready", "look there: 'kedge status'"),
+        ] {
+            let ill = node(&[(kind, status)]);
+            assert!(ill.line.starts_with(&format!("n  {state}  ")), "{}", ill.line);
+            let [problem] = ill.problems.as_slice() else { panic!("{kind}") };
+            assert_eq!(problem.what, format!("node n: {kind} is {status}: why"));
+            assert!(problem.remedy.starts_with(remedy), "{}", problem.remedy);
+        }
+    }
+
+    #[test]
+    fn a_machine_on_which_nothing_runs_is_told_what_to_start() {
+        for (role, what, remedy) in [
+            ("nothing", "kedge has not run on this machine", "start it: 'kedge server', or 'kedge agent"),
+            ("server", "kedge server does not run", "start it: 'systemctl start kedge'"),
+            ("agent", "kedge agent does not run", "start it: 'systemctl start kedge'"),
+        ] {
+            let mut report = Report::default();
+            version(&mut report, role, None);
+            let [(said, do_this)] = problems(&report)[..] else { panic!("{role}") };
+            assert!(said == what && do_this.starts_with(remedy), "{said} {do_this}");
+        }
+        let mut running = Report::default();
+        version(&mut running, "server", Some(std::process::id()));
+        assert!(problems(&running).is_empty());
+        assert!(running.to_text().contains(&format!("server runs, pid {}, ", std::process::id())));
+    }
+
+    #[test]
+    fn the_role_of_a_machine_is_read_off_its_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::new(dir.path());
+        assert_eq!(role(&layout), "nothing");
+        let membership = layout.agent().membership();
+        fs::create_dir_all(membership.parent().unwrap()).unwrap();
+        fs::write(membership, "{}").unwrap();
+        assert_eq!(role(&layout), "agent");
+        fs::create_dir_all(layout.server().tls()).unwrap();
+        assert_eq!(role(&layout), "server");
+    }
+
+    #[test]
+    fn a_store_that_cannot_be_written_is_a_problem() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut report = Report::default();
+        store(&mut report, &dir.path().join("none"), None);
+        let all = problems(&report);
+        assert!(all[0].0.starts_with("cannot write into ") && all[0].1 == "check the disk and its mount", "{all:?}");
+        store(&mut report, dir.path(), None);
+        assert!(fs::read_dir(dir.path()).unwrap().next().is_none(), "the probe is gone");
+    }
+
+    #[test]
+    fn amounts_of_bytes_are_told_in_mib_with_one_digit() {
+        for (bytes, text) in
+            [(0, "0.0 MiB"), (1 << 20, "1.0 MiB"), ((1 << 20) + (1 << 19), "1.5 MiB"), (1023, "0.0 MiB")]
+        {
+            assert_eq!(mib(bytes), text);
+        }
     }
 }

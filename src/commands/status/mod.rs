@@ -61,7 +61,7 @@ pub(crate) fn main(args: &StatusArgs) -> Result<(), StatusError> {
     }
 }
 
-/// What is known, section by section: the heading, its lines for people, its value for programs.
+/// The report, section by section: the heading, its lines for people, its value for programs.
 #[derive(Default)]
 pub(crate) struct Report {
     sections: Vec<(&'static str, Vec<String>, Value)>,

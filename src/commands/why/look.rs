@@ -33,6 +33,35 @@ const SHORT: [(&str, &str); 12] = [
     ("crd", "customresourcedefinitions"),
 ];
 
+/// The object that somebody asks about.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) kind: &'a str,
+    pub(super) name: &'a str,
+    pub(super) namespace: &'a str,
+}
+
+/// A kind of which objects are read.
+struct Known {
+    group: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+}
+
+const PODS: Known = Known { group: "", kind: "Pod", plural: "pods" };
+const NODES: Known = Known { group: "", kind: "Node", plural: "nodes" };
+const EVENTS: Known = Known { group: "", kind: "Event", plural: "events" };
+const CLAIMS: Known = Known { group: "", kind: "PersistentVolumeClaim", plural: "persistentvolumeclaims" };
+const CLASSES: Known = Known { group: "storage.k8s.io", kind: "StorageClass", plural: "storageclasses" };
+const SLICES: Known = Known { group: "discovery.k8s.io", kind: "EndpointSlice", plural: "endpointslices" };
+const REPLICA_SETS: Known = Known { group: "apps", kind: "ReplicaSet", plural: "replicasets" };
+
+impl Known {
+    fn resource(&self) -> ApiResource {
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(self.group, "v1", self.kind), self.plural)
+    }
+}
+
 struct Cluster {
     client: kube::Client,
     namespace: String,
@@ -44,12 +73,8 @@ fn plain(object: &DynamicObject) -> Result<Value, WhyError> {
 }
 
 /// Finds out what an object waits for.
-pub(super) async fn findings(
-    kubeconfig: &Path,
-    kind: &str,
-    name: &str,
-    namespace: &str,
-) -> Result<Vec<Finding>, WhyError> {
+pub(super) async fn findings(kubeconfig: &Path, asked: Asked<'_>) -> Result<Vec<Finding>, WhyError> {
+    let Asked { kind, name, namespace } = asked;
     let admin = Admin::open(kubeconfig)?;
     let cluster = Cluster { client: admin.client, namespace: namespace.to_owned() };
     let (resource, capabilities) = cluster.resolve(kind).await?;
@@ -90,9 +115,12 @@ impl Cluster {
         all.into_iter().next().ok_or_else(|| WhyError::Kind(kind.to_owned()))
     }
 
-    fn api(&self, group: &str, version: &str, kind: &str, plural: &str) -> Api<DynamicObject> {
-        let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
-        Api::namespaced_with(self.client.clone(), &self.namespace, &resource)
+    fn api(&self, known: &Known) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &self.namespace, &known.resource())
+    }
+
+    fn api_of_all(&self, known: &Known) -> Api<DynamicObject> {
+        Api::all_with(self.client.clone(), &known.resource())
     }
 
     async fn list(&self, api: &Api<DynamicObject>, params: &ListParams) -> Result<Vec<Value>, WhyError> {
@@ -100,10 +128,8 @@ impl Cluster {
     }
 
     async fn events(&self, object: &DynamicObject) -> Result<Vec<Value>, WhyError> {
-        let events = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", "Event"), "events");
-        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &events);
         let Some(uid) = object.uid() else { return Ok(Vec::new()) };
-        self.list(&api, &ListParams::default().fields(&format!("involvedObject.uid={uid}"))).await
+        self.list(&self.api_of_all(&EVENTS), &ListParams::default().fields(&format!("involvedObject.uid={uid}"))).await
     }
 
     async fn pod(&self, pod: &Value, events: &[Value]) -> Result<Vec<Finding>, WhyError> {
@@ -129,12 +155,8 @@ impl Cluster {
         }
         let mut found = reasons::pod(&format!("pod {name}"), pod, events, &|container| logs.get(container).cloned());
         if pod["spec"]["nodeName"].is_null() && !found.is_empty() {
-            let every = |kind: &str, plural: &str| {
-                let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("", "v1", kind), plural);
-                Api::<DynamicObject>::all_with(self.client.clone(), &resource)
-            };
-            let nodes = self.list(&every("Node", "nodes"), &ListParams::default()).await?;
-            let pods = self.list(&every("Pod", "pods"), &ListParams::default()).await?;
+            let nodes = self.list(&self.api_of_all(&NODES), &ListParams::default()).await?;
+            let pods = self.list(&self.api_of_all(&PODS), &ListParams::default()).await?;
             if let Some(first) = found.first_mut() {
                 for line in nodes::lines(pod, &nodes, &pods) {
                     first.what = format!("{}\n{line}", first.what);
@@ -151,18 +173,14 @@ impl Cluster {
 
     async fn claim_named(&self, name: &str) -> Result<Vec<Finding>, WhyError> {
         let about = format!("persistentvolumeclaim {name}");
-        match self.api("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims").get_opt(name).await? {
+        match self.api(&CLAIMS).get_opt(name).await? {
             Some(claim) => self.claim(&about, &plain(&claim)?, &self.events(&claim).await?).await,
             None => Ok(vec![reasons::finding(&about, "there is none of that name", "make it")]),
         }
     }
 
     async fn claim(&self, about: &str, claim: &Value, events: &[Value]) -> Result<Vec<Finding>, WhyError> {
-        let classes = ApiResource::from_gvk_with_plural(
-            &GroupVersionKind::gvk("storage.k8s.io", "v1", "StorageClass"),
-            "storageclasses",
-        );
-        let classes = self.list(&Api::all_with(self.client.clone(), &classes), &ListParams::default()).await?;
+        let classes = self.list(&self.api_of_all(&CLASSES), &ListParams::default()).await?;
         let is_default =
             |class: &Value| class["metadata"]["annotations"]["storageclass.kubernetes.io/is-default-class"] == "true";
         let class = match claim["spec"]["storageClassName"].as_str() {
@@ -170,7 +188,7 @@ impl Cluster {
             None => classes.iter().find(|class| is_default(class)),
         };
         let name = &claim["metadata"]["name"];
-        let pods = self.list(&self.api("", "v1", "Pod", "pods"), &ListParams::default()).await?;
+        let pods = self.list(&self.api(&PODS), &ListParams::default()).await?;
         let mounts = |pod: &&Value| {
             let volumes = pod["spec"]["volumes"].as_array();
             volumes.is_some_and(|volumes| {
@@ -182,7 +200,7 @@ impl Cluster {
 
     async fn service(&self, about: &str, service: &Value) -> Result<Vec<Finding>, WhyError> {
         let name = service["metadata"]["name"].as_str().unwrap_or_default();
-        let slices = self.api("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices");
+        let slices = self.api(&SLICES);
         let slices =
             self.list(&slices, &ListParams::default().labels(&format!("kubernetes.io/service-name={name}"))).await?;
         let endpoints: Vec<&Value> =
@@ -193,9 +211,7 @@ impl Cluster {
             labels.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default())).collect();
         let pods = match labels.is_empty() {
             true => Vec::new(),
-            false => {
-                self.list(&self.api("", "v1", "Pod", "pods"), &ListParams::default().labels(&labels.join(","))).await?
-            }
+            false => self.list(&self.api(&PODS), &ListParams::default().labels(&labels.join(","))).await?,
         };
         let mut found = reasons::service(about, service, ready, endpoints.len() - ready, pods.len());
         if ready == 0 {
@@ -216,7 +232,7 @@ impl Cluster {
             };
             all.into_iter().filter(ours).collect()
         };
-        let sets = self.api("apps", "v1", "ReplicaSet", "replicasets");
+        let sets = self.api(&REPLICA_SETS);
         for set in owned(self.list(&sets, &ListParams::default()).await?, &owners) {
             owners.push(set["metadata"]["uid"].clone());
             let name = set["metadata"]["name"].as_str().unwrap_or_default();
@@ -231,15 +247,15 @@ impl Cluster {
                 ));
             }
         }
-        let pods = owned(self.list(&self.api("", "v1", "Pod", "pods"), &ListParams::default()).await?, &owners);
+        let pods = owned(self.list(&self.api(&PODS), &ListParams::default()).await?, &owners);
         found.extend(self.pods(pods).await?);
         Ok(found)
     }
 
-    /// What the first of these that wait wait for.
+    /// Findings about the first of these that wait.
     async fn pods(&self, pods: Vec<Value>) -> Result<Vec<Finding>, WhyError> {
         let (mut found, mut looked) = (Vec::new(), 0);
-        let api = self.api("", "v1", "Pod", "pods");
+        let api = self.api(&PODS);
         for pod in pods {
             let name = pod["metadata"]["name"].as_str().unwrap_or_default();
             let Some(whole) = api.get_opt(name).await? else { continue };

@@ -8,6 +8,7 @@ mod reasons;
 
 use clap::Args;
 
+use self::look::Asked;
 use self::reasons::Finding;
 use crate::commands::admin::AdminError;
 use crate::flags::shared::AdminArgs;
@@ -65,7 +66,8 @@ pub(crate) fn main(args: &WhyArgs) -> Result<(), WhyError> {
         [kind, name] => (kind.as_str(), name.as_str()),
         _ => return Err(wrong()),
     };
-    let findings = life::ask(look::findings(&args.admin.kubeconfig, kind, name, &args.namespace))??;
+    let asked = Asked { kind, name, namespace: &args.namespace };
+    let findings = life::ask(look::findings(&args.admin.kubeconfig, asked))??;
     print!("{}", to_text(&format!("{kind}/{name}"), &findings));
     if findings.is_empty() { Ok(()) } else { Err(WhyError::Waits { kind: kind.to_owned(), name: name.to_owned() }) }
 }

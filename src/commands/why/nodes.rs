@@ -79,7 +79,8 @@ mod tests {
     fn each_node_says_what_it_has_against_a_pod() {
         let node = |name: &str, spec: Value, cpu: &str| {
             json!({"metadata": {"name": name, "labels": {"disk": "ssd"}}, "spec": spec, "status": {
-                "conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": cpu, "memory": "1Gi", "pods": "110"},
+                "conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": cpu, "memory": "1Gi",
+                    "pods": "110"},
             }})
         };
         let taint = json!({"taints": [{"key": "gpu", "value": "yes", "effect": "NoSchedule"}]});
@@ -89,20 +90,24 @@ mod tests {
             node("c", json!({}), "1"),
             node("d", json!({}), "8"),
         ];
-        let runs = json!({"spec": {"nodeName": "c", "containers": [{"resources": {"requests": {"cpu": "800m"}}}]}, "status": {"phase": "Running"}});
-        let pod = json!({"spec": {"containers": [{"resources": {"requests": {"cpu": "500m"}}}], "nodeSelector": {"disk": "ssd"}}});
+        let runs = json!({"spec": {"nodeName": "c", "containers": [{"resources": {"requests": {"cpu": "800m"}}}]},
+            "status": {"phase": "Running"}});
+        let pod = json!({"spec": {"containers": [{"resources": {"requests": {"cpu": "500m"}}}],
+            "nodeSelector": {"disk": "ssd"}}});
         assert_eq!(
             lines(&pod, &nodes, std::slice::from_ref(&runs)),
             ["node a: taint gpu=yes:NoSchedule", "node b: cordoned", "node c: wants 500m of cpu, 200m is free"]
         );
-        let tolerant = json!({"spec": {"containers": [], "tolerations": [{"key": "gpu", "operator": "Exists"}], "nodeSelector": {"disk": "hdd"}}});
+        let tolerant = json!({"spec": {"containers": [], "tolerations": [{"key": "gpu", "operator": "Exists"}],
+            "nodeSelector": {"disk": "hdd"}}});
         assert_eq!(lines(&tolerant, &nodes[..1], &[]), ["node a: no label disk=hdd"]);
     }
 
     #[test]
     fn a_pod_wants_all_that_the_scheduler_counts() {
         let node = json!({"metadata": {"name": "n"}, "status": {
-            "conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "2", "memory": "1Gi", "pods": "2"},
+            "conditions": [{"type": "Ready", "status": "True"}], "allocatable": {"cpu": "2", "memory": "1Gi",
+                "pods": "2"},
         }});
         let asks = |cpu: &str| json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
         let mut sidecar = asks("1500m");
@@ -114,7 +119,10 @@ mod tests {
         assert_eq!(said(&with_sidecar, &[]), ["node n: wants 2500m of cpu, 2000m is free"]);
         assert_eq!(said(&with_overhead, &[]), ["node n: wants 2100m of cpu, 2000m is free"]);
         assert_eq!(said(&as_a_whole, &[]), ["node n: wants 3000m of cpu, 2000m is free"]);
-        let runs = |name: &str, cpu: &str| json!({"metadata": {"name": name}, "spec": {"nodeName": "n", "containers": [], "overhead": {"cpu": cpu}}});
+        let runs = |name: &str, cpu: &str| {
+            json!({"metadata": {"name": name}, "spec": {"nodeName": "n",
+            "containers": [], "overhead": {"cpu": cpu}}})
+        };
         let one = json!({"containers": [asks("1")]});
         assert_eq!(said(&one, &[runs("a", "1500m")]), ["node n: wants 1000m of cpu, 500m is free"]);
         assert_eq!(said(&one, &[runs("a", "0"), runs("b", "0")]), ["node n: wants 1 of pods, 0 is free"]);

@@ -1,4 +1,4 @@
-//! What the fields of an object, and its events, say of why it is not as it should be. Pure; one function a kind.
+//! Reasons for which an object is not as it should be, by its fields and its events. Pure; one function a kind.
 
 use serde_json::Value;
 
@@ -110,7 +110,8 @@ pub(super) fn pod(
     for (reason, remedy) in [
         (
             "FailedMount",
-            "what it mounts must be there: ConfigMap, Secret, PersistentVolumeClaim, or the volume's driver on its node",
+            "what it mounts must be there: ConfigMap, Secret, PersistentVolumeClaim, or the volume's driver on its \
+             node",
         ),
         ("FailedAttachVolume", "see VolumeAttachments and the volume's driver"),
         ("FailedCreatePodSandBox", "the network plugin or the runtime of its node refuses: see that node's log"),
@@ -172,7 +173,8 @@ fn waits(about: &str, status: &Value, waiting: &Value, with_log: &dyn Fn(String)
     match reason {
         "PodInitializing" | "ContainerCreating" => None,
         "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull" => {
-            let remedy = "check the image's name; give credentials with imagePullSecrets or registries.yaml, or put the image into agent/images";
+            let remedy = "check the image's name; give credentials with imagePullSecrets or registries.yaml, or put \
+                the image into agent/images";
             Some(finding(about, format!("its image {} is not there: {message}", text(status, "/image")), remedy))
         }
         "CrashLoopBackOff" => {
@@ -275,7 +277,8 @@ fn refusal(message: &str) -> &'static str {
             "change the pod, or the namespace's label pod-security.kubernetes.io/enforce"
         }
         m if m.contains("failed calling webhook") => {
-            "see the Service behind that webhook; kubectl get validatingwebhookconfigurations,mutatingwebhookconfigurations"
+            "see the Service behind that webhook; kubectl get \
+             validatingwebhookconfigurations,mutatingwebhookconfigurations"
         }
         m if m.contains("denied the request") || m.contains("ValidatingAdmissionPolicy") => {
             "the policy or webhook that it names forbids it"
@@ -410,14 +413,16 @@ mod tests {
 
     fn waiting(reason: &str, message: &str) -> Value {
         json!({"phase": "Pending", "containerStatuses": [{
-            "name": "app", "image": "x:1", "restartCount": 4, "state": {"waiting": {"reason": reason, "message": message}},
+            "name": "app", "image": "x:1", "restartCount": 4, "state": {"waiting": {"reason": reason,
+                "message": message}},
             "lastState": {"terminated": {"reason": "Error", "exitCode": 2}},
         }]})
     }
 
     #[test]
     fn a_pod_says_what_keeps_it() {
-        let scheduled = json!({"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available: 1 Insufficient cpu."}]});
+        let scheduled = json!({"conditions": [{"type": "PodScheduled", "status": "False",
+            "message": "0/1 nodes are available: 1 Insufficient cpu."}]});
         let found = of_pod(scheduled, &[]);
         assert!(found[0].0.contains("Insufficient cpu") && found[0].1.contains("requests"));
         assert!(
@@ -428,8 +433,10 @@ mod tests {
             crash.contains("4 times") && crash.contains("exit code 2") && crash.ends_with("its log ended with:\nboom"),
             "{crash}"
         );
-        let unready = json!({"phase": "Running", "containerStatuses": [{"name": "app", "ready": false, "started": true, "state": {"running": {}}}]});
-        let probe = json!({"type": "Warning", "reason": "Unhealthy", "message": "Readiness probe failed: 503", "lastTimestamp": "2026-01-01T00:00:00Z"});
+        let unready = json!({"phase": "Running", "containerStatuses": [{"name": "app", "ready": false,
+            "started": true, "state": {"running": {}}}]});
+        let probe = json!({"type": "Warning", "reason": "Unhealthy", "message": "Readiness probe failed: 503",
+            "lastTimestamp": "2026-01-01T00:00:00Z"});
         assert!(of_pod(unready, &[probe])[0].0.ends_with("Readiness probe failed: 503"));
         assert!(
             of_pod(json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}), &[]).is_empty()
@@ -438,9 +445,8 @@ mod tests {
 
     #[test]
     fn what_makes_pods_says_who_refused_them() {
-        let events = [
-            json!({"type": "Warning", "reason": "FailedCreate", "message": "pods \"a\" is forbidden: exceeded quota: q"}),
-        ];
+        let events = [json!({"type": "Warning", "reason": "FailedCreate",
+                "message": "pods \"a\" is forbidden: exceeded quota: q"})];
         let found = workload("replicaset web", &json!({}), &events);
         assert!(found[0].what.contains("exceeded quota") && found[0].remedy.contains("ResourceQuota"));
         assert!(workload("job x", &json!({"spec": {"suspend": true}}), &[])[0].what.contains("paused"));
@@ -460,7 +466,173 @@ mod tests {
         assert!(service("svc web", &web, 1, 0, 1).is_empty());
         let gone = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x/y"]}});
         assert!(other("ns old", &gone, &[])[0].what.contains("x/y"));
-        let node = json!({"status": {"conditions": [{"type": "DiskPressure", "status": "True", "message": "full"}, {"type": "Ready", "status": "True"}]}});
+        let node = json!({"status": {"conditions": [{"type": "DiskPressure", "status": "True",
+            "message": "full"}, {"type": "Ready", "status": "True"}]}});
         assert_eq!(other("node n", &node, &[]).len(), 1);
+    }
+
+    #[test]
+    fn a_pod_that_no_node_takes_has_the_remedy_for_its_reason() {
+        for (message, remedy) in [
+            ("1 Insufficient memory.", "lower its requests"),
+            ("1 node(s) had untolerated taint(s).", "give it a toleration"),
+            ("1 node(s) were unschedulable.", "let a node take pods again"),
+            ("persistentvolumeclaim \"d\" not found", "see the claim"),
+            ("1 node(s) didn't match Pod's node affinity/selector.", "compare its nodeSelector"),
+            ("1 node(s) didn't have free ports", "kubectl describe nodes"),
+        ] {
+            let scheduled = json!({"type": "PodScheduled", "status": "False", "message": message});
+            let found = of_pod(json!({"phase": "Pending", "conditions": [scheduled]}), &[]);
+            assert_eq!(found[0].0, format!("no node takes it: {message}"));
+            assert!(found[0].1.starts_with(remedy), "{message}: {}", found[0].1);
+        }
+        let gated = json!({"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": "gated"});
+        assert!(of_pod(json!({"conditions": [gated]}), &[])[0].1.contains("spec.schedulingGates"));
+    }
+
+    #[test]
+    fn a_container_that_waits_has_the_remedy_for_its_reason() {
+        for (reason, what, remedy) in [
+            ("ErrImagePull", "its image x:1 is not there: why", "check the image's name"),
+            ("InvalidImageName", "its image x:1 is not there: why", "check the image's name"),
+            ("CreateContainerConfigError", "why", "make the ConfigMap or Secret"),
+            ("CrashLoopBackOff", "it ended 4 times and waits for its next start: Error", "mend what its log says"),
+            ("RunContainerError", "RunContainerError: why", ""),
+        ] {
+            let found = of_pod(waiting(reason, "why"), &[]);
+            assert!(found[0].0.starts_with(what) && found[0].1.starts_with(remedy), "{reason}: {found:?}");
+        }
+        for beginning in ["ContainerCreating", "PodInitializing"] {
+            assert_eq!(of_pod(waiting(beginning, ""), &[])[0].0, "it is starting");
+        }
+    }
+
+    #[test]
+    fn a_container_that_ended_for_want_of_memory_needs_more_of_it() {
+        let mut status = waiting("CrashLoopBackOff", "back-off");
+        status["containerStatuses"][0]["lastState"] = json!({"terminated": {"reason": "OOMKilled", "exitCode": 137}});
+        assert_eq!(of_pod(status, &[])[0].1, "raise its memory limit");
+    }
+
+    #[test]
+    fn a_pod_that_failed_or_has_no_scheduler_says_so() {
+        let failed = json!({"phase": "Failed", "reason": "Evicted", "message": "low on disk"});
+        assert_eq!(of_pod(failed, &[])[0].0, "it failed: Evicted low on disk");
+        assert_eq!(of_pod(json!({"phase": "Failed"}), &[])[0].0, "it failed");
+        assert!(of_pod(json!({"phase": "Succeeded"}), &[]).is_empty());
+        let unseen = pod("pod web", &json!({"status": {"phase": "Pending"}}), &[], &|_| None);
+        assert_eq!(unseen[0].what, "no scheduler has looked at it yet");
+    }
+
+    #[test]
+    fn mounts_and_networks_that_fail_are_told_while_a_pod_waits() {
+        for (reason, remedy) in [
+            ("FailedMount", "what it mounts must be there"),
+            ("FailedAttachVolume", "see VolumeAttachments"),
+            ("FailedCreatePodSandBox", "the network plugin or the runtime"),
+        ] {
+            let event = json!({"type": "Warning", "reason": reason, "message": "m"});
+            let found = of_pod(json!({"phase": "Pending"}), std::slice::from_ref(&event));
+            assert!(found[0].0 == format!("{reason}: m") && found[0].1.starts_with(remedy), "{found:?}");
+            assert!(!of_pod(json!({"phase": "Running"}), &[event])[0].1.starts_with(remedy), "it runs by now");
+        }
+    }
+
+    #[test]
+    fn a_closed_readiness_gate_is_told() {
+        let of = |conditions: Value| {
+            let gates = json!([{"conditionType": "example.com/ready"}]);
+            let object = json!({"spec": {"nodeName": "n", "readinessGates": gates},
+                "status": {"phase": "Running", "conditions": conditions}});
+            pod("pod web", &object, &[], &|_| None).remove(0).what
+        };
+        assert_eq!(of(json!([])), "its readiness gate example.com/ready is not True");
+        assert_eq!(of(json!([{"type": "example.com/ready", "status": "True"}])), "it is starting");
+    }
+
+    #[test]
+    fn a_startup_probe_goes_before_a_readiness_probe() {
+        let of = |started: bool, events: &[Value]| {
+            let status = json!({"name": "app", "ready": false, "started": started, "state": {"running": {}}});
+            of_pod(json!({"phase": "Running", "containerStatuses": [status]}), events).remove(0)
+        };
+        let probe = json!({"type": "Warning", "reason": "Unhealthy", "message": "refused"});
+        assert_eq!(of(false, &[]).0, "its startup probe has not succeeded yet");
+        assert_eq!(of(false, std::slice::from_ref(&probe)).0, "its startup probe has not succeeded yet: refused");
+        assert!(of(false, &[]).1.contains("failureThreshold"));
+        assert_eq!(of(true, &[]).0, "it runs and is not ready");
+        assert_eq!(of(true, &[probe]).0, "it runs and is not ready: refused");
+    }
+
+    #[test]
+    fn a_refused_pod_has_the_remedy_of_who_refused_it() {
+        for (message, remedy) in [
+            ("exceeded quota: q", "raise the ResourceQuota"),
+            ("failed quota: q: must specify limits.cpu", "the ResourceQuota wants requests"),
+            ("violates PodSecurity \"restricted:latest\"", "change the pod, or the namespace's label"),
+            ("failed calling webhook \"w\": timeout", "see the Service behind that webhook"),
+            ("admission webhook \"w\" denied the request: no", "the policy or webhook that it names"),
+            ("ValidatingAdmissionPolicy 'p' with binding 'b' denied", "the policy or webhook that it names"),
+            ("error looking up service account d/x: serviceaccount \"x\" not found", "make the ServiceAccount"),
+            ("something else", ""),
+        ] {
+            assert!(refusal(message).starts_with(remedy), "{message}: {}", refusal(message));
+            assert_eq!(refusal(message).is_empty(), remedy.is_empty());
+        }
+    }
+
+    #[test]
+    fn an_object_that_is_going_says_who_keeps_it() {
+        let gone = |finalizers: Value| json!({"metadata": {"deletionTimestamp": "T", "finalizers": finalizers}});
+        let kept = going("pod web", &gone(json!(["a/b", "c/d"]))).unwrap();
+        assert_eq!(kept.what, "it was deleted at T, and finalizers keep it: a/b, c/d");
+        let ending = going("pod web", &gone(json!([]))).unwrap();
+        assert_eq!((ending.what.as_str(), ending.remedy.as_str()), ("it was deleted at T and is ending", ""));
+        assert_eq!(going("pod web", &json!({"metadata": {}})), None);
+    }
+
+    #[test]
+    fn a_claim_without_a_class_and_one_whose_provisioner_is_silent_say_so() {
+        let said = |object: Value, class: Option<&Value>, pods| {
+            claim("pvc d", &object, class, pods, &[json!({"type": "Warning", "reason": "r", "message": "m"})])
+        };
+        assert!(said(json!({"status": {"phase": "Bound"}}), None, 0).is_empty());
+        assert_eq!(said(json!({}), None, 0)[0].what, "it names no StorageClass and there is no default one");
+        let class = json!({"metadata": {"name": "c"}, "provisioner": "p"});
+        assert_eq!(said(json!({}), Some(&class), 0)[0].what, "it is not bound; its StorageClass c is served by p: m");
+    }
+
+    #[test]
+    fn a_service_says_what_stands_between_it_and_its_pods() {
+        let of = |spec: Value, ready, unready, pods| {
+            let found = service("svc web", &json!({"spec": spec}), ready, unready, pods);
+            found.into_iter().map(|finding| finding.what).collect::<Vec<_>>()
+        };
+        let web = json!({"selector": {"app": "web"}});
+        assert_eq!(of(json!({}), 0, 0, 0), ["it has no selector and no ready endpoints"]);
+        assert!(of(web, 0, 0, 3)[0].starts_with("3 pods have the labels app=web, and none has an address"));
+        assert!(of(json!({"type": "ExternalName"}), 0, 0, 0).is_empty());
+        assert_eq!(
+            of(json!({"type": "LoadBalancer", "selector": {"a": "b"}}), 1, 0, 1),
+            ["no address was given to it yet"]
+        );
+    }
+
+    #[test]
+    fn any_other_object_shows_the_conditions_that_say_no_and_its_last_warnings() {
+        let of = |conditions: Value, events: &[Value]| {
+            let found = other("x y", &json!({"status": {"conditions": conditions}}), events);
+            found.into_iter().map(|finding| finding.what).collect::<Vec<_>>()
+        };
+        let event = |reason: &str, time: &str| json!({"type": "Warning", "reason": reason, "message": "m", "lastTimestamp": time});
+        assert!(of(json!([{"type": "Established", "status": "True"}]), &[event("A", "1")]).is_empty());
+        let bad = json!([{"type": "Available", "status": "False", "reason": "R", "message": "why"}]);
+        let events = [event("A", "1"), event("B", "2"), event("A", "3"), event("C", "0"), event("D", "4")];
+        assert_eq!(of(bad, &events), ["Available is False: R why", "D: m", "A: m", "B: m"]);
+        let cordoned = other("node n", &json!({"spec": {"unschedulable": true}}), &[]);
+        assert_eq!(
+            (cordoned[0].what.as_str(), cordoned[0].remedy.as_str()),
+            ("it takes no new pods", "kubectl uncordon NODE")
+        );
     }
 }

@@ -14,7 +14,7 @@ use base::time::Stopwatch;
 use client::events::{Recorder, Severity};
 use client::informer::{Change, Groups, Informer, Key};
 use client::queue::Queue;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
@@ -22,8 +22,8 @@ use model::pod::Pod;
 use serde_json::json;
 use tracing::warn;
 
-use self::plan::{Attachment, NodeView, Wish};
-use crate::driver::{self, Context, Error, Next, Reconcile};
+use self::plan::{Attachment, NodeView, VolumeId, Wish};
+use crate::driver::{self, Context, Error, EventSource, Next, Reconcile};
 
 const NAME: &str = "attachdetach-controller";
 /// A node that fell silent has this long to let go of a volume.
@@ -41,6 +41,17 @@ struct Memory {
     failures: BTreeMap<String, String>,
     /// Nodes that wait for volumes which others have: the volumes.
     blocked: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// How it went with a volume that pods wait for.
+#[derive(Clone, Copy)]
+enum Outcome {
+    Attached,
+    Failed,
+}
+
+fn id_of(source: &CSIPersistentVolumeSource) -> VolumeId<'_> {
+    VolumeId { driver: &source.driver, handle: &source.volume_handle }
 }
 
 struct Attacher {
@@ -107,7 +118,7 @@ fn begin(context: &Context) {
     let pods: Informer<Pod> = context.informers.get();
     let attacher = Attacher {
         client: context.client(NAME),
-        recorder: context.recorder_as(NAME, "attachdetach-controller"),
+        recorder: context.recorder_as(EventSource { account: NAME, component: "attachdetach-controller" }),
         by_node: pods.group_by(node_of),
         claims: context.informers.get(),
         volumes: context.informers.get(),
@@ -236,7 +247,7 @@ impl Reconcile for Attacher {
         }
         for volume in &plan.fresh {
             let text = format!("AttachVolume.Attach succeeded for volume {volume:?} ");
-            self.tell_pods(&pods, volume, Severity::Normal, "SuccessfulAttachVolume", &text);
+            self.tell_pods(&pods, volume, Outcome::Attached, &text);
         }
         self.tell_failures(&node.name, &pods);
         for name in &plan.detach {
@@ -294,7 +305,7 @@ impl Attacher {
         Some(Attachment {
             name: attachment.name_any(),
             node: attachment.spec.node_name.clone(),
-            unique: csi.map(|csi| plan::unique_name(&csi.driver, &csi.volume_handle)).unwrap_or_default(),
+            unique: csi.map_or_else(String::new, |csi| id_of(&csi).unique_name()),
             volume,
             is_attached: attachment.status.as_ref().is_some_and(|s| s.attached),
             is_leaving: attachment.metadata.deletion_timestamp.is_some(),
@@ -310,7 +321,7 @@ impl Attacher {
     }
 
     async fn attach(&self, node: &str, wish: &Wish) -> Result<(), Error> {
-        let name = plan::name_of(&wish.driver, &wish.handle, node);
+        let name = VolumeId { driver: &wish.driver, handle: &wish.handle }.attachment_on(node);
         let spec = VolumeAttachmentSpec {
             attacher: wish.driver.clone(),
             node_name: node.to_owned(),
@@ -330,7 +341,11 @@ impl Attacher {
     }
 
     /// Tells the pods that have the volume.
-    fn tell_pods(&self, pods: &[Arc<Pod>], volume: &str, severity: Severity, reason: &'static str, text: &str) {
+    fn tell_pods(&self, pods: &[Arc<Pod>], volume: &str, outcome: Outcome, text: &str) {
+        let (severity, reason) = match outcome {
+            Outcome::Attached => (Severity::Normal, "SuccessfulAttachVolume"),
+            Outcome::Failed => (Severity::Warning, "FailedAttachVolume"),
+        };
         for pod in pods {
             if claim_names(pod).any(|claim| self.volume(pod, &claim).is_some_and(|v| v.name_any() == volume)) {
                 self.recorder.report(&**pod, severity, reason, text.to_owned());
@@ -354,7 +369,7 @@ impl Attacher {
             if let Some(message) = error.filter(|_| fresh) {
                 let volume = attachment.spec.source.persistent_volume_name.as_deref().unwrap_or_default();
                 let text = format!("AttachVolume.Attach failed for volume {volume:?} : {message}");
-                self.tell_pods(pods, volume, Severity::Warning, "FailedAttachVolume", &text);
+                self.tell_pods(pods, volume, Outcome::Failed, &text);
             }
         }
     }
@@ -370,7 +385,9 @@ impl Attacher {
             }
         };
         for volume in volumes.difference(&before.unwrap_or_default()) {
-            let users = self.users_elsewhere(node, volume);
+            let elsewhere = |pod: &Arc<Pod>| node_of(pod).is_some_and(|key| key.name != node);
+            let users: Vec<String> =
+                self.users(volume).iter().filter(|pod| elsewhere(pod)).map(|pod| pod.name_any()).collect();
             let why = match users.is_empty() {
                 true => {
                     "Volume is already exclusively attached to one node and can't be attached to another".to_owned()
@@ -378,19 +395,19 @@ impl Attacher {
                 false => format!("Volume is already used by pod(s) {}", users.join(", ")),
             };
             let text = format!("Multi-Attach error for volume {volume:?} {why}");
-            self.tell_pods(pods, volume, Severity::Warning, "FailedAttachVolume", &text);
+            self.tell_pods(pods, volume, Outcome::Failed, &text);
         }
     }
 
-    /// Pods of other nodes that have the volume.
-    fn users_elsewhere(&self, node: &str, volume: &str) -> Vec<String> {
+    /// Pods that have the volume and have not ended.
+    fn users(&self, volume: &str) -> Vec<Arc<Pod>> {
         let Some(claim) = self.volumes.get("", volume).and_then(|v| v.spec.as_ref()?.claim_ref.clone()) else {
             return Vec::new();
         };
         let (ns, name) = (claim.namespace.unwrap_or_default(), claim.name.unwrap_or_default());
-        let pods = self.pods.list_in(&ns).into_iter();
-        let elsewhere = pods.filter(|pod| node_of(pod).is_some_and(|key| key.name != node) && !ended(pod));
-        elsewhere.filter(|pod| claim_names(pod).any(|used| used == name)).map(|pod| pod.name_any()).collect()
+        let mut pods = self.pods.list_in(&ns);
+        pods.retain(|pod| !ended(pod) && claim_names(pod).any(|used| used == name));
+        pods
     }
 
     /// Remembers since when attachments wait for the kubelet, and says when to look again.

@@ -15,17 +15,26 @@ pub(super) struct Wish {
     pub(super) is_shared: bool,
 }
 
-/// As a volume is called in a node's status.
-pub(super) fn unique_name(driver: &str, handle: &str) -> String {
-    format!("kubernetes.io/csi/{driver}^{handle}")
+/// A volume as its driver knows it.
+#[derive(Clone, Copy)]
+pub(super) struct VolumeId<'a> {
+    pub(super) driver: &'a str,
+    pub(super) handle: &'a str,
 }
 
 const NAME_PREFIX: &str = "csi-";
 
-/// The name of the VolumeAttachment by which a node gets a volume, upstream's.
-pub(super) fn name_of(driver: &str, handle: &str, node: &str) -> String {
-    let hash = Sha256::digest(format!("{handle}{driver}{node}"));
-    format!("{NAME_PREFIX}{}", base::hex::encode(&hash))
+impl VolumeId<'_> {
+    /// The name of the volume in a node's status.
+    pub(super) fn unique_name(self) -> String {
+        format!("kubernetes.io/csi/{}^{}", self.driver, self.handle)
+    }
+
+    /// The name of the VolumeAttachment by which a node gets the volume, upstream's.
+    pub(super) fn attachment_on(self, node: &str) -> String {
+        let hash = Sha256::digest(format!("{}{}{node}", self.handle, self.driver));
+        format!("{NAME_PREFIX}{}", base::hex::encode(&hash))
+    }
 }
 
 /// Whether a VolumeAttachment has a name of that form. Others are somebody's own, who takes them away as well.
@@ -127,12 +136,16 @@ mod tests {
         Wish { volume: volume.to_owned(), driver: "d".to_owned(), handle: volume.to_owned(), is_shared: false }
     }
 
+    fn unique_name(volume: &str) -> String {
+        VolumeId { driver: "d", handle: volume }.unique_name()
+    }
+
     fn attachment(node: &str, volume: &str) -> Attachment {
         Attachment {
             name: format!("csi-{node}-{volume}"),
             node: node.to_owned(),
             volume: volume.to_owned(),
-            unique: unique_name("d", volume),
+            unique: unique_name(volume),
             is_attached: true,
             is_leaving: false,
         }
@@ -144,7 +157,7 @@ mod tests {
 
     #[test]
     fn attachments_that_somebody_else_made_are_not_ours() {
-        assert!(is_ours(&name_of("d", "vol-1", "n")));
+        assert!(is_ours(&VolumeId { driver: "d", handle: "vol-1" }.attachment_on("n")));
         assert!(!is_ours("va-e2e-4rvht") && !is_ours("csi-abc"));
     }
 
@@ -156,13 +169,13 @@ mod tests {
         on_its_way.is_attached = false;
         assert_eq!(plan(&node(), &[wish("v")], &[on_its_way], &BTreeSet::new()), Plan::default());
         let done = plan(&node(), &[wish("v")], &[attachment("n", "v")], &BTreeSet::new());
-        assert_eq!((done.fresh, done.attached), (vec!["v".to_owned()], BTreeSet::from([unique_name("d", "v")])));
+        assert_eq!((done.fresh, done.attached), (vec!["v".to_owned()], BTreeSet::from([unique_name("v")])));
     }
 
     #[test]
     fn what_the_kubelet_uses_is_not_taken_from_it() {
         let mut view = node();
-        view.in_use.insert(unique_name("d", "v"));
+        view.in_use.insert(unique_name("v"));
         let all = [attachment("n", "v")];
         let kept = plan(&view, &[], &all, &BTreeSet::new());
         assert_eq!((kept.detach.len(), kept.held.len(), kept.attached.len()), (0, 1, 1));

@@ -5,6 +5,7 @@ mod plan;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::chain::Chain;
 use base::time::Clock;
 use client::informer::{Informer, Key};
 use client::queue::Queue;
@@ -14,6 +15,7 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, PostParams};
+use plan::Verdict;
 
 use crate::driver::{self, Context, Error, Next, Reconcile};
 use crate::signer::Signer;
@@ -91,8 +93,7 @@ impl Controller {
         ];
         for (subresource, message, _) in ways.into_iter().filter(|(_, _, fits)| *fits) {
             if self.may(csr, subresource).await? {
-                let approved =
-                    plan::with_condition(csr, "Approved", "AutoApproved", message.to_owned(), self.clock.now());
+                let approved = plan::judged(csr, Verdict::Approved(message), self.clock.now());
                 self.api().replace_subresource("approval", &csr.name_any(), &PostParams::default(), &approved).await?;
                 return Ok(());
             }
@@ -132,7 +133,8 @@ impl Controller {
             Some(why) => Err(why),
             None => {
                 let usages: Vec<&str> = csr.spec.usages.iter().flatten().map(String::as_str).collect();
-                self.signer.certificate(&csr.spec.signer_name, &csr.spec.request.0, &usages, life)
+                let signed = self.signer.certificate(&csr.spec.signer_name, &csr.spec.request.0, &usages, life);
+                signed.map_err(|err| Chain(&err).to_string())
             }
         };
         let updated = match signed {
@@ -141,7 +143,7 @@ impl Controller {
                 updated.status.get_or_insert_default().certificate = Some(ByteString(pem.into_bytes()));
                 updated
             }
-            Err(why) => plan::with_condition(csr, "Failed", "SignerValidationFailure", why, self.clock.now()),
+            Err(why) => plan::judged(csr, Verdict::Failed(why), self.clock.now()),
         };
         driver::gone_is_fine(self.api().replace_status(&csr.name_any(), &PostParams::default(), &updated).await)?;
         Ok(())

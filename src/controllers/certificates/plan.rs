@@ -45,14 +45,20 @@ pub(super) fn bad_usages(csr: &CertificateSigningRequest) -> Option<String> {
     wrong.then(|| format!("usages did not match {name} certificate: {usages:?}"))
 }
 
-/// The request with one more condition.
-pub(super) fn with_condition(
-    csr: &CertificateSigningRequest,
-    kind: &str,
-    reason: &str,
-    message: String,
-    now: Timestamp,
-) -> CertificateSigningRequest {
+/// The outcome for a request.
+pub(super) enum Verdict {
+    /// It may be signed, for this reason.
+    Approved(&'static str),
+    /// It cannot be signed, for this reason.
+    Failed(String),
+}
+
+/// The request with the verdict as a condition.
+pub(super) fn judged(csr: &CertificateSigningRequest, verdict: Verdict, now: Timestamp) -> CertificateSigningRequest {
+    let (kind, reason, message) = match verdict {
+        Verdict::Approved(why) => ("Approved", "AutoApproved", why.to_owned()),
+        Verdict::Failed(why) => ("Failed", "SignerValidationFailure", why),
+    };
     let mut updated = csr.clone();
     updated.status.get_or_insert_default().conditions.get_or_insert_default().push(
         CertificateSigningRequestCondition {

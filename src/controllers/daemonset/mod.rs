@@ -21,7 +21,7 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions
 use model::owners;
 use model::pod::Pod;
 use model::selectors;
-use plan::Ended;
+use plan::{Ended, Fresh};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -200,7 +200,7 @@ impl Controller {
         }
         let api: Api<WholePod> = Api::namespaced(self.client.clone(), &key.namespace);
         for node in &plan.create {
-            match api.create(&PostParams::default(), &plan::pod(set, node, hash)).await {
+            match api.create(&PostParams::default(), &plan::pod(set, Fresh { node, hash })).await {
                 Ok(pod) => {
                     self.expectations.created(key, pod.uid().unwrap_or_default());
                     self.recorder.report(

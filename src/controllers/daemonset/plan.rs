@@ -46,8 +46,16 @@ pub(super) struct Plan {
     pub(super) look_again_secs: Option<u64>,
 }
 
+/// A pod to make.
+#[derive(Clone, Copy)]
+pub(super) struct Fresh<'a> {
+    pub(super) node: &'a str,
+    /// The revision of the template.
+    pub(super) hash: &'a str,
+}
+
 /// A pod of the set for one node: the scheduler binds it there and nowhere else.
-pub(super) fn pod(set: &DaemonSet, node: &str, hash: &str) -> WholePod {
+pub(super) fn pod(set: &DaemonSet, Fresh { node, hash }: Fresh<'_>) -> WholePod {
     let template = set.spec.as_ref().map(|s| s.template.clone()).unwrap_or_default();
     let mut pod = phase::from_template(
         &template,

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 use model::pod::Pod;
 use serde_json::{Value, json};
 
-use super::plan;
+use super::plan::{self, Fresh};
 
 fn set(pod_spec: Value) -> DaemonSet {
     let spec = json!({"selector": {}, "template": {"spec": pod_spec}});
@@ -58,7 +58,8 @@ fn an_update_renews_one_node_at_a_time() {
 #[test]
 fn a_pod_is_bound_to_its_node_before_the_scheduler_sees_it() {
     let spec = set(json!({"containers": []}));
-    let waiting: Pod = serde_json::from_value(serde_json::to_value(plan::pod(&spec, "a", "h")).unwrap()).unwrap();
+    let made = plan::pod(&spec, Fresh { node: "a", hash: "h" });
+    let waiting: Pod = serde_json::from_value(serde_json::to_value(made).unwrap()).unwrap();
     let waiting = Arc::new(waiting);
     let plan = plan::plan(&spec, &[node("a", json!([]))], &[waiting], "h", NOW);
     assert!(plan.create.is_empty() && plan.delete.is_empty());

@@ -122,7 +122,8 @@ impl Controller {
             Action::Create(set) => self.create(deployment, &api, &set).await,
             Action::Scale { set, to, annotations } => {
                 let from = numbers::wanted(&set);
-                let patch = json!({"metadata": {"resourceVersion": set.resource_version(), "annotations": annotations}, "spec": {"replicas": to}});
+                let patch = json!({"metadata": {"resourceVersion": set.resource_version(),
+                    "annotations": annotations}, "spec": {"replicas": to}});
                 api.patch(&set.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await?;
                 if from != to {
                     let how = if to > from { "up" } else { "down" };

@@ -21,21 +21,29 @@ pub(super) fn bounds(deployment: &Deployment) -> Bounds {
     }
     let rolling = spec.strategy.as_ref().and_then(|s| s.rolling_update.clone()).unwrap_or_default();
     let quarter = || IntOrString::String("25%".to_owned());
-    let surge = resolve(&rolling.max_surge.unwrap_or_else(quarter), replicas, true);
-    let mut unavailable = resolve(&rolling.max_unavailable.unwrap_or_else(quarter), replicas, false);
+    let surge = resolve(&rolling.max_surge.unwrap_or_else(quarter), replicas, Round::Up);
+    let mut unavailable = resolve(&rolling.max_unavailable.unwrap_or_else(quarter), replicas, Round::Down);
     if surge == 0 && unavailable == 0 {
         unavailable = 1;
     }
     Bounds { surge, unavailable: unavailable.min(replicas) }
 }
 
-fn resolve(value: &IntOrString, of: i32, round_up: bool) -> i32 {
+enum Round {
+    Up,
+    Down,
+}
+
+fn resolve(value: &IntOrString, of: i32, round: Round) -> i32 {
     match value {
         IntOrString::Int(number) => *number,
         IntOrString::String(text) => {
             let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
             let product = percent * i64::from(of);
-            let whole = if round_up { (product + 99) / 100 } else { product / 100 };
+            let whole = match round {
+                Round::Up => (product + 99) / 100,
+                Round::Down => product / 100,
+            };
             i32::try_from(whole).unwrap_or(i32::MAX)
         }
     }

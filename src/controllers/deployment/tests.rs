@@ -13,8 +13,10 @@ use super::{status, template};
 fn deployment(replicas: i32, image: &str, strategy: &Value) -> Deployment {
     serde_json::from_value(json!({
         "metadata": {"name": "web", "namespace": "default", "uid": "d", "generation": 1},
-        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "strategy": strategy, "progressDeadlineSeconds": 600,
-                 "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": image}]}}},
+        "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "strategy": strategy,
+            "progressDeadlineSeconds": 600,
+                 "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c",
+                     "image": image}]}}},
     }))
     .unwrap()
 }

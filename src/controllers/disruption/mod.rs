@@ -1,5 +1,6 @@
 //! PodDisruptionBudgets: how many of their pods may be evicted now.
 
+mod error;
 mod plan;
 mod scale;
 #[cfg(test)]
@@ -8,10 +9,12 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::chain::Chain;
 use base::time::Clock;
 use client::events::{Recorder, Severity};
 use client::informer::{Informer, Key};
 use client::queue::Queue;
+use error::CountError;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
 use kube::ResourceExt as _;
 use kube::api::{Api, Patch, PatchParams, PostParams};
@@ -20,7 +23,7 @@ use model::pod::Pod;
 use scale::Scales;
 use serde_json::json;
 
-use crate::driver::{self, Context, Error, Next, Reconcile};
+use crate::driver::{self, Context, Error, EventSource, Next, Reconcile};
 
 const NAME: &str = "disruption-controller";
 /// Upstream's name for it as a source of events.
@@ -48,7 +51,7 @@ pub(crate) fn start(context: &Context) {
     let waits = scales.clone();
     let controller = Controller {
         client: context.client(NAME),
-        recorder: context.recorder_as(NAME, SOURCE),
+        recorder: context.recorder_as(EventSource { account: NAME, component: SOURCE }),
         budgets: budgets.clone(),
         pods: pods.clone(),
         scales,
@@ -92,7 +95,8 @@ impl Reconcile for Controller {
                 self.write_status(&budget, plan.status).await?;
                 Ok(plan.look_again.map_or(Next::Wait, Next::After))
             }
-            Err(why) => {
+            Err(err) => {
+                let why = Chain(&err).to_string();
                 let text = format!("Failed to calculate the number of expected pods: {why}");
                 self.recorder.report(&*budget, Severity::Warning, "CalculateExpectedPodCountFailed", text);
                 self.write_status(&budget, plan::failed(&budget, why, now)).await?;
@@ -104,19 +108,19 @@ impl Reconcile for Controller {
 }
 
 impl Controller {
-    async fn expected(&self, budget: &PodDisruptionBudget, covered: &[Arc<Pod>]) -> Result<plan::Expected, String> {
+    async fn expected(&self, budget: &PodDisruptionBudget, covered: &[Arc<Pod>]) -> Result<plan::Expected, CountError> {
         let mut scale = 0;
         if plan::needs_scale(budget) {
             let sum = self.scales.sum(covered).await?;
             scale = sum.wanted;
             if sum.unmanaged > 0 {
-                let text = "Pods selected by this PodDisruptionBudget were found to be unmanaged. As a result, the status of the PDB cannot \
-                    be calculated correctly, which may result in undefined behavior. To account for these pods please set \
-                    \".spec.minAvailable\" field of the PDB to an integer value.";
+                let text = "Pods selected by this PodDisruptionBudget were found to be unmanaged. As a result, the \
+                    status of the PDB cannot be calculated correctly, which may result in undefined behavior. To \
+                    account for these pods please set \".spec.minAvailable\" field of the PDB to an integer value.";
                 self.recorder.report(budget, Severity::Warning, "UnmanagedPods", text);
             }
         }
-        plan::expected(budget, i32::try_from(covered.len()).unwrap_or(i32::MAX), scale)
+        Ok(plan::expected(budget, i32::try_from(covered.len()).unwrap_or(i32::MAX), scale)?)
     }
 
     async fn write_status(&self, budget: &PodDisruptionBudget, status: PodDisruptionBudgetStatus) -> Result<(), Error> {

@@ -9,9 +9,10 @@ use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatu
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt as _;
+use model::phase;
 use model::pod::Pod;
 
-use model::phase;
+use super::error::BoundError;
 
 /// An evicted pod that is still there after this time was not evicted.
 const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_secs(120);
@@ -31,16 +32,16 @@ pub(super) fn needs_scale(budget: &PodDisruptionBudget) -> bool {
 }
 
 /// `scale` is the sum of what the pods' controllers want, asked for if [`needs_scale`].
-pub(super) fn expected(budget: &PodDisruptionBudget, n_pods: i32, scale: i32) -> Result<Expected, String> {
+pub(super) fn expected(budget: &PodDisruptionBudget, n_pods: i32, scale: i32) -> Result<Expected, BoundError> {
     let Some(spec) = &budget.spec else { return Ok(Expected { pods: 0, healthy: 0 }) };
-    let of = |bound: &IntOrString| -> Result<i32, String> {
+    let of = |bound: &IntOrString| -> Result<i32, BoundError> {
         match bound {
             IntOrString::Int(n) => Ok(*n),
             IntOrString::String(text) => {
                 let percent: i32 = text
                     .strip_suffix('%')
                     .and_then(|p| p.parse().ok())
-                    .ok_or_else(|| format!("invalid value for IntOrString: {text}"))?;
+                    .ok_or_else(|| BoundError { text: text.clone() })?;
                 Ok((scale * percent + 99) / 100)
             }
         }
@@ -93,8 +94,8 @@ pub(super) fn plan(budget: &PodDisruptionBudget, covered: &[Arc<Pod>], expected:
         observed_generation: budget.metadata.generation,
         conditions: old.conditions.clone(),
     };
-    let reason = if allowed > 0 { "SufficientPods" } else { "InsufficientPods" };
-    let status = with_condition(status, budget, allowed > 0, reason, String::new(), now);
+    let verdict = if allowed > 0 { Verdict::Sufficient } else { Verdict::Insufficient };
+    let status = with_condition(status, budget, verdict, now);
     let look_again = next.map(|at| at.duration_since(now).unsigned_abs() + Duration::from_secs(1));
     Plan { status, not_deleted, look_again }
 }
@@ -106,18 +107,28 @@ pub(super) fn failed(budget: &PodDisruptionBudget, why: String, now: Timestamp) 
     for n in [&mut status.current_healthy, &mut status.desired_healthy, &mut status.expected_pods] {
         n.get_or_insert(0);
     }
-    with_condition(status, budget, false, "SyncFailed", why, now)
+    with_condition(status, budget, Verdict::Unknown(why), now)
+}
+
+/// The condition DisruptionAllowed, in short.
+enum Verdict {
+    Sufficient,
+    Insufficient,
+    /// Counting failed, for this reason.
+    Unknown(String),
 }
 
 fn with_condition(
     mut status: PodDisruptionBudgetStatus,
     budget: &PodDisruptionBudget,
-    allowed: bool,
-    reason: &str,
-    message: String,
+    verdict: Verdict,
     now: Timestamp,
 ) -> PodDisruptionBudgetStatus {
-    let text = if allowed { "True" } else { "False" };
+    let (text, reason, message) = match verdict {
+        Verdict::Sufficient => ("True", "SufficientPods", String::new()),
+        Verdict::Insufficient => ("False", "InsufficientPods", String::new()),
+        Verdict::Unknown(why) => ("False", "SyncFailed", why),
+    };
     let conditions = status.conditions.get_or_insert_default();
     let same = conditions.iter().find(|c| c.type_ == ALLOWED && c.status == text);
     let since = same.map_or(Time(now), |c| c.last_transition_time.clone());

@@ -11,7 +11,9 @@ use kube::ResourceExt as _;
 use kube::api::{Api, DynamicObject};
 use model::owners;
 use model::pod::Pod;
+use model::reference::GroupResource;
 
+use super::error::CountError;
 use crate::discovery;
 
 /// Knows the built-in workloads from caches and asks others for their `scale`.
@@ -49,8 +51,8 @@ impl Scales {
         self.replication_controllers.synced().await;
     }
 
-    /// Each controller once. Errors: a sentence, worded as upstream's.
-    pub(super) async fn sum(&self, covered: &[Arc<Pod>]) -> Result<Sum, String> {
+    /// Each controller once.
+    pub(super) async fn sum(&self, covered: &[Arc<Pod>]) -> Result<Sum, CountError> {
         let (mut by_uid, mut unmanaged) = (BTreeMap::new(), 0);
         for pod in covered {
             let Some(owner) = owners::controller_of(&pod.metadata) else {
@@ -65,7 +67,7 @@ impl Scales {
                 Some(known) => known,
                 None => self.asked(&namespace, owner).await?,
             };
-            let (uid, wanted) = wanted.ok_or_else(|| format!("found no controllers for pod {:?}", pod.name_any()))?;
+            let (uid, wanted) = wanted.ok_or_else(|| CountError::NoController { pod: pod.name_any() })?;
             by_uid.insert(uid, wanted);
             by_uid.entry(owner.uid.clone()).or_insert(0);
         }
@@ -97,8 +99,8 @@ impl Scales {
         })
     }
 
-    async fn asked(&self, namespace: &str, owner: &OwnerReference) -> Result<Option<(String, i32)>, String> {
-        let kinds = discovery::kinds(&self.client).await.map_err(|err| base::chain::Chain(&err).to_string())?;
+    async fn asked(&self, namespace: &str, owner: &OwnerReference) -> Result<Option<(String, i32)>, CountError> {
+        let kinds = discovery::kinds(&self.client).await?;
         let group = owner.api_version.rsplit_once('/').map_or("", |(group, _)| group);
         let Some(kind) =
             kinds.into_iter().find(|k| k.resource.group == group && k.resource.kind == owner.kind && k.namespaced)
@@ -112,10 +114,10 @@ impl Scales {
             }
             Ok(_) => Ok(None),
             Err(kube::Error::Api(status)) if status.code == 404 => {
-                let dot = if group.is_empty() { "" } else { "." };
-                Err(format!("{}{dot}{group} does not implement the scale subresource", kind.resource.plural))
+                let resource = GroupResource { group, resource: &kind.resource.plural };
+                Err(CountError::NoScale { resource: resource.to_string() })
             }
-            Err(err) => Err(base::chain::Chain(&err).to_string()),
+            Err(err) => Err(err.into()),
         }
     }
 }

@@ -70,3 +70,61 @@ fn a_budget_that_says_nothing_allows_nothing() {
     let plan = plan::plan(&silent, &[pod("a", true), pod("b", true)], expected, Timestamp::UNIX_EPOCH);
     assert_eq!(plan.status.disruptions_allowed, Some(0));
 }
+
+#[test]
+fn a_bound_that_is_no_number_is_refused_in_upstreams_words() {
+    for text in ["half", "5", "%", "1.5%"] {
+        for spec in [json!({"minAvailable": text}), json!({"maxUnavailable": text})] {
+            let said = plan::expected(&budget(spec, json!({})), 4, 10).unwrap_err().to_string();
+            assert_eq!(said, format!("invalid value for IntOrString: {text}"));
+        }
+    }
+}
+
+// Upstream's table: `TestPDBControllerPercentage` and `getExpectedPodCount` (disruption.go, 1.36.2).
+#[test]
+fn percentages_are_rounded_up_and_nothing_below_zero_is_needed() {
+    let healthy = |spec: Value, scale: i32| plan::expected(&budget(spec, json!({})), scale, scale).unwrap().healthy;
+    for (spec, scale, wanted) in [
+        (json!({"minAvailable": "28%"}), 7, 2),
+        (json!({"minAvailable": "29%"}), 7, 3),
+        (json!({"minAvailable": "0%"}), 7, 0),
+        (json!({"minAvailable": "100%"}), 7, 7),
+        (json!({"maxUnavailable": "28%"}), 7, 5),
+        (json!({"maxUnavailable": "100%"}), 7, 0),
+        (json!({"maxUnavailable": 9}), 7, 0),
+        (json!({"maxUnavailable": 0}), 7, 7),
+        (json!({"minAvailable": 9}), 7, 9),
+    ] {
+        assert_eq!(healthy(spec.clone(), scale), wanted, "{spec}");
+    }
+}
+
+#[test]
+fn a_condition_keeps_its_time_while_it_says_the_same() {
+    let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+    let said = json!([{"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+    let before = budget(json!({}), json!({"conditions": said}));
+    let since = |pods: &[Arc<Pod>]| {
+        let plan = plan::plan(&before, pods, Expected { pods: 1, healthy: 0 }, now);
+        plan.status.conditions.unwrap()[0].last_transition_time.0
+    };
+    assert_eq!(since(&[]), "2026-01-01T00:00:00Z".parse().unwrap());
+    assert_eq!(since(&[pod("a", true)]), now);
+}
+
+#[test]
+fn an_announced_disruption_is_stale_after_two_minutes_unless_it_came() {
+    let now: Timestamp = "2026-01-01T00:01:30Z".parse().unwrap();
+    let of = |phase: &str, condition: Value, deleted: Value| {
+        let metadata = json!({"name": "p", "deletionTimestamp": deleted});
+        let pod = json!({"metadata": metadata, "status": {"phase": phase, "conditions": [condition]}});
+        plan::stale_after(&serde_json::from_value(pod).unwrap(), now).map(|left| left.as_secs())
+    };
+    let target = |status: &str| json!({"type": "DisruptionTarget", "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    assert_eq!(of("Running", target("True"), json!(null)), Some(30));
+    assert_eq!(of("Running", target("False"), json!(null)), None);
+    assert_eq!(of("Failed", target("True"), json!(null)), None);
+    assert_eq!(of("Running", target("True"), json!("2026-01-01T00:01:00Z")), None, "it is going");
+}

@@ -132,7 +132,7 @@ fn endpoint(service: &Service, pod: &Pod, family: &str, nodes: &BTreeMap<String,
     let ready = publish_all || serving && !terminating;
     Some(Endpoint {
         addresses,
-        hints: hints(service, ready, about.node_name.as_deref(), zone.as_deref()),
+        hints: if ready { hints(service, about.node_name.as_deref(), zone.as_deref()) } else { None },
         conditions: Some(EndpointConditions {
             ready: Some(ready),
             serving: Some(serving),
@@ -147,8 +147,8 @@ fn endpoint(service: &Service, pod: &Pod, family: &str, nodes: &BTreeMap<String,
 }
 
 /// Clients that should prefer an endpoint, by the Service's `trafficDistribution`: those of its own node, or zone.
-fn hints(service: &Service, ready: bool, node: Option<&str>, zone: Option<&str>) -> Option<EndpointHints> {
-    let wish = service.spec.as_ref()?.traffic_distribution.as_deref().filter(|_| ready)?;
+fn hints(service: &Service, node: Option<&str>, zone: Option<&str>) -> Option<EndpointHints> {
+    let wish = service.spec.as_ref()?.traffic_distribution.as_deref()?;
     let for_zones = zone.map(|zone| vec![ForZone { name: zone.to_owned() }]);
     let hints = match wish {
         "PreferClose" | "PreferSameZone" => EndpointHints { for_zones, for_nodes: None },
@@ -224,11 +224,11 @@ fn plan_group(
         .filter(|slice| slice.address_type == family && same_ports(slice, ports) && !kept.contains(&slice.name_any()));
     let mut slices: Vec<&Arc<EndpointSlice>> = usable.collect();
     slices.sort_by_key(|slice| slice.name_any());
-    let mut left: BTreeMap<Vec<String>, Endpoint> = endpoints.into_iter().map(|e| (e.addresses.clone(), e)).collect();
+    let mut left: BTreeMap<Identity, Endpoint> = endpoints.into_iter().map(|e| (identity(&e), e)).collect();
     let mut filled: Vec<(Option<&Arc<EndpointSlice>>, Vec<Endpoint>)> = slices
         .into_iter()
         .map(|slice| {
-            (Some(slice), slice.endpoints.iter().flatten().filter_map(|e| left.remove(&e.addresses)).collect())
+            (Some(slice), slice.endpoints.iter().flatten().filter_map(|e| left.remove(&identity(e))).collect())
         })
         .collect();
     let mut rest = left.into_values();
@@ -261,6 +261,13 @@ fn plan_group(
             }
         }
     }
+}
+
+/// Key that tells endpoints apart: pods on their node's network share its address.
+type Identity = (Vec<String>, Option<String>);
+
+fn identity(endpoint: &Endpoint) -> Identity {
+    (endpoint.addresses.clone(), endpoint.target_ref.as_ref().and_then(|of| of.uid.clone()))
 }
 
 fn slice_ports(ports: &Ports) -> Vec<EndpointPort> {
@@ -296,7 +303,8 @@ mod tests {
     fn service() -> Service {
         serde_json::from_value(json!({
             "metadata": {"name": "web", "namespace": "default", "uid": "s"},
-            "spec": {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "targetPort": "web"}], "ipFamilies": ["IPv4"]},
+            "spec": {"selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "targetPort": "web"}],
+                "ipFamilies": ["IPv4"]},
         }))
         .unwrap()
     }
@@ -305,8 +313,10 @@ mod tests {
         Arc::new(
             serde_json::from_value(json!({
                 "metadata": {"name": name, "namespace": "default", "uid": name},
-                "spec": {"nodeName": "n", "containers": [{"name": "c", "ports": [{"name": "web", "containerPort": port}]}]},
-                "status": {"phase": "Running", "podIPs": [{"ip": ip}], "conditions": [{"type": "Ready", "status": ready}]},
+                "spec": {"nodeName": "n", "containers": [{"name": "c", "ports": [{"name": "web",
+                    "containerPort": port}]}]},
+                "status": {"phase": "Running", "podIPs": [{"ip": ip}], "conditions": [{"type": "Ready",
+                    "status": ready}]},
             }))
             .unwrap(),
         )
@@ -360,5 +370,77 @@ mod tests {
             .map(|s| s.endpoints.as_ref().unwrap().len())
             .collect();
         assert_eq!(sizes, [100, 50]);
+    }
+
+    // The one that was not ready hid the other. Upstream tells endpoints apart by their pods, too (`endpointset`, 1.36.2).
+    #[test]
+    fn pods_that_share_the_address_of_their_node_are_all_listed() {
+        let pods = [pod("a", "10.0.0.1", "True", 8080), pod("b", "10.0.0.1", "False", 8080)];
+        let slice = existing(plan(&service(), &pods, &BTreeMap::new(), &[]).create.remove(0), "web-1");
+        let mut ready: Vec<_> =
+            slice.endpoints.iter().flatten().map(|endpoint| endpoint.conditions.as_ref().unwrap().ready).collect();
+        ready.sort_unstable();
+        assert_eq!(ready, [Some(false), Some(true)]);
+        let again = plan(&service(), &pods, &BTreeMap::new(), &[slice]);
+        assert!(again.create.is_empty() && again.update.is_empty() && again.delete.is_empty(), "{again:?}");
+    }
+
+    // Upstream's table: `TestReconcile_TrafficDistribution` (endpointslice/reconciler_test.go, 1.36.2).
+    #[test]
+    fn the_traffic_distribution_of_a_service_gives_hints_to_what_is_ready() {
+        let zones =
+            |hints: &EndpointHints| hints.for_zones.iter().flatten().map(|z| z.name.clone()).collect::<Vec<_>>();
+        let names =
+            |hints: &EndpointHints| hints.for_nodes.iter().flatten().map(|n| n.name.clone()).collect::<Vec<_>>();
+        let with = |wish: &str| {
+            let mut service = service();
+            service.spec.as_mut().unwrap().traffic_distribution = Some(wish.to_owned());
+            service
+        };
+        for (wish, zone, for_zones, for_nodes) in [
+            ("PreferClose", Some("z"), &["z"][..], &[][..]),
+            ("PreferSameZone", Some("z"), &["z"], &[]),
+            ("PreferSameNode", Some("z"), &["z"], &["n"]),
+            ("PreferSameNode", None, &[], &["n"]),
+        ] {
+            let hints = hints(&with(wish), Some("n"), zone).unwrap();
+            assert_eq!(
+                (zones(&hints), names(&hints)),
+                (
+                    for_zones.iter().map(|s| (*s).to_owned()).collect(),
+                    for_nodes.iter().map(|s| (*s).to_owned()).collect()
+                ),
+                "{wish}"
+            );
+        }
+        assert_eq!(hints(&with("PreferClose"), Some("n"), None), None, "a node of no zone");
+        assert_eq!(hints(&with("Odd"), Some("n"), Some("z")), None);
+        assert_eq!(hints(&service(), Some("n"), Some("z")), None);
+        let (node, unready) =
+            (json!({"metadata": {"name": "n", "labels": {"topology.kubernetes.io/zone": "z"}}}), "False");
+        let nodes = BTreeMap::from([("n".to_owned(), Arc::new(serde_json::from_value(node).unwrap()))]);
+        let listed = endpoint(&with("PreferClose"), &pod("a", "10.0.0.1", unready, 8080), "IPv4", &nodes).unwrap();
+        assert_eq!((listed.zone.as_deref(), listed.hints), (Some("z"), None));
+    }
+
+    #[test]
+    fn a_target_port_is_a_number_or_the_name_of_a_port_of_the_protocol() {
+        let of = |port: serde_json::Value| {
+            let ports = json!([{"name": "web", "containerPort": 8080}, {"name": "dns", "containerPort": 53, "protocol": "UDP"}]);
+            let sidecar =
+                json!({"name": "s", "restartPolicy": "Always", "ports": [{"name": "proxy", "containerPort": 15001}]});
+            let once = json!({"name": "i", "ports": [{"name": "init", "containerPort": 1}]});
+            let spec = json!({"containers": [{"name": "c", "ports": ports}], "initContainers": [sidecar, once]});
+            let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
+            target_port(&serde_json::from_value(port).unwrap(), &pod)
+        };
+        assert_eq!(of(json!({"port": 80})), Some(80));
+        assert_eq!(of(json!({"port": 80, "targetPort": 0})), Some(80));
+        assert_eq!(of(json!({"port": 80, "targetPort": 9090})), Some(9090));
+        assert_eq!(of(json!({"port": 80, "targetPort": "web"})), Some(8080));
+        assert_eq!(of(json!({"port": 53, "targetPort": "dns"})), None, "that is a port of UDP");
+        assert_eq!(of(json!({"port": 53, "targetPort": "dns", "protocol": "UDP"})), Some(53));
+        assert_eq!(of(json!({"port": 80, "targetPort": "proxy"})), Some(15001), "of a sidecar");
+        assert_eq!(of(json!({"port": 80, "targetPort": "init"})), None, "it ends before the pod serves");
     }
 }

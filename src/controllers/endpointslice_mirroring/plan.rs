@@ -52,7 +52,8 @@ pub(super) fn slices(endpoints: &Endpoints) -> Vec<EndpointSlice> {
             let family = if address.ip.contains(':') { "IPv6" } else { "IPv4" };
             let group =
                 groups.entry((family.to_owned(), format!("{ports:?}"))).or_insert_with(|| (ports.clone(), Vec::new()));
-            group.1.push(endpoint(address, ready));
+            let conditions = EndpointConditions { ready: Some(ready), ..EndpointConditions::default() };
+            group.1.push(Endpoint { conditions: Some(conditions), ..endpoint(address) });
         }
     }
     let mut slices = Vec::new();
@@ -72,10 +73,9 @@ fn ports(subset: &EndpointSubset) -> Vec<EndpointPort> {
     subset.ports.iter().flatten().map(one).collect()
 }
 
-fn endpoint(address: &EndpointAddress, ready: bool) -> Endpoint {
+fn endpoint(address: &EndpointAddress) -> Endpoint {
     Endpoint {
         addresses: vec![address.ip.clone()],
-        conditions: Some(EndpointConditions { ready: Some(ready), ..EndpointConditions::default() }),
         hostname: address.hostname.clone().filter(|h| !h.is_empty()),
         node_name: address.node_name.clone(),
         target_ref: address.target_ref.clone(),

@@ -1,18 +1,54 @@
 //! The graph of dependents, over all kinds. Pure: fed by changes, asked what is to be done about one object.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-pub(super) const FOREGROUND: &str = "foregroundDeletion";
-pub(super) const ORPHAN: &str = "orphan";
+/// Finalizers that say what becomes of an object's dependents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finalizer {
+    /// They go first.
+    Foreground,
+    /// They stay, and forget it.
+    Orphan,
+}
+
+impl Finalizer {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Finalizer::Foreground => "foregroundDeletion",
+            Finalizer::Orphan => "orphan",
+        }
+    }
+}
 
 /// Type of an object; all objects of a kind share it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Type {
     pub(super) api_version: String,
     pub(super) kind: String,
+}
+
+impl Type {
+    pub(super) fn of_owner(reference: &OwnerReference) -> Type {
+        Type { api_version: reference.api_version.clone(), kind: reference.kind.clone() }
+    }
+}
+
+/// `kind Pod of v1`, as errors name a type.
+impl fmt::Display for Type {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "kind {} of {}", self.kind, self.api_version)
+    }
+}
+
+/// The way from an owner to a dependent, by their uids.
+#[derive(Clone, Copy)]
+struct Edge<'a> {
+    owner: &'a str,
+    dependent: &'a str,
 }
 
 /// Where an object is found.
@@ -34,9 +70,13 @@ pub(super) struct Node {
 }
 
 impl Node {
+    pub(super) fn has(&self, finalizer: Finalizer) -> bool {
+        self.finalizers.iter().any(|f| f == finalizer.as_str())
+    }
+
     /// Whether the object is being deleted and waits in this way for its dependents.
-    pub(super) fn waits(&self, finalizer: &str) -> bool {
-        self.deleting && self.finalizers.iter().any(|f| f == finalizer)
+    pub(super) fn waits(&self, finalizer: Finalizer) -> bool {
+        self.deleting && self.has(finalizer)
     }
 }
 
@@ -55,7 +95,7 @@ pub(super) enum Verdict {
     /// It waits for dependents: these must be looked at (foreground deletion).
     AwaitDependents(Vec<String>),
     /// Its dependents are gone, or free: take this finalizer off.
-    RemoveFinalizer(&'static str),
+    RemoveFinalizer(Finalizer),
     /// These dependents must forget it, and then its `orphan` finalizer goes.
     OrphanDependents(Vec<String>),
     /// It has owners: these are known to live, wait for their dependents, or are not in the graph and must be asked
@@ -82,21 +122,23 @@ impl Graph {
     pub(super) fn may_close_a_circle(&self, uid: &str) -> bool {
         let blocks =
             self.nodes.get(uid).is_some_and(|node| node.owners.iter().any(|o| o.block_owner_deletion == Some(true)));
-        let mut dependents = self.dependents.get(uid).into_iter().flatten();
-        blocks && dependents.any(|dependent| self.nodes.get(dependent.as_str()).is_some_and(|d| d.waits(FOREGROUND)))
+        let waits = |dependent: &String| {
+            self.nodes.get(dependent.as_str()).is_some_and(|node| node.waits(Finalizer::Foreground))
+        };
+        blocks && self.dependents.get(uid).into_iter().flatten().any(waits)
     }
 
     /// Takes the newest version of an object in; returns the uids that must be looked at.
     pub(super) fn put(&mut self, uid: &str, node: Node) -> Vec<String> {
         let mut look = Vec::new();
-        if !node.owners.is_empty() || node.waits(FOREGROUND) || node.waits(ORPHAN) {
+        if !node.owners.is_empty() || node.waits(Finalizer::Foreground) || node.waits(Finalizer::Orphan) {
             look.push(uid.to_owned());
         }
         let old = self.nodes.insert(uid.into(), node.clone());
         let old_owners = old.as_ref().map(|old| &old.owners[..]).unwrap_or_default();
         let owners: HashSet<&str> = node.owners.iter().map(|owner| owner.uid.as_str()).collect();
         for owner in old_owners.iter().filter(|owner| !owners.contains(owner.uid.as_str())) {
-            self.unlink(&owner.uid, uid);
+            self.unlink(Edge { owner: &owner.uid, dependent: uid });
             look.push(owner.uid.clone());
         }
         for owner in &node.owners {
@@ -114,14 +156,14 @@ impl Graph {
         let mut look: Vec<String> = self.dependents.get(uid).into_iter().flatten().cloned().collect();
         if let Some(node) = self.nodes.remove(uid) {
             for owner in node.owners {
-                self.unlink(&owner.uid, uid);
+                self.unlink(Edge { owner: &owner.uid, dependent: uid });
                 look.push(owner.uid);
             }
         }
         look
     }
 
-    fn unlink(&mut self, owner: &str, dependent: &str) {
+    fn unlink(&mut self, Edge { owner, dependent }: Edge<'_>) {
         if let Some(dependents) = self.dependents.get_mut(owner) {
             dependents.remove(dependent);
             if dependents.is_empty() {
@@ -134,16 +176,16 @@ impl Graph {
     pub(super) fn judge(&self, uid: &str) -> Verdict {
         let Some(node) = self.nodes.get(uid) else { return Verdict::Keep };
         let dependents = || self.dependents.get(uid).into_iter().flatten();
-        if node.waits(ORPHAN) {
+        if node.waits(Finalizer::Orphan) {
             return Verdict::OrphanDependents(dependents().cloned().collect());
         }
-        if node.waits(FOREGROUND) {
+        if node.waits(Finalizer::Foreground) {
             let blocks = |dependent: &&String| {
                 let owners = self.nodes.get(dependent.as_str()).map(|d| &d.owners[..]).unwrap_or_default();
                 owners.iter().any(|o| o.uid == uid && o.block_owner_deletion == Some(true))
             };
             if !dependents().any(|dependent| blocks(&dependent)) {
-                return Verdict::RemoveFinalizer(FOREGROUND);
+                return Verdict::RemoveFinalizer(Finalizer::Foreground);
             }
             return Verdict::AwaitDependents(
                 dependents().filter(|d| self.nodes.get(d.as_str()).is_some_and(|d| !d.deleting)).cloned().collect(),
@@ -155,7 +197,7 @@ impl Graph {
         let (mut alive, mut waiting, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
         for reference in &node.owners {
             match self.nodes.get(reference.uid.as_str()).filter(|owner| fits(owner, reference, node)) {
-                Some(owner) if owner.waits(FOREGROUND) => waiting.push(reference.uid.clone()),
+                Some(owner) if owner.waits(Finalizer::Foreground) => waiting.push(reference.uid.clone()),
                 Some(_) => alive.push(reference.uid.clone()),
                 None => unknown.push(reference.clone()),
             }
@@ -184,13 +226,26 @@ pub(super) enum Fate {
     Delete,
 }
 
-/// Spec: upstream's `attemptToDeleteItem`.
-pub(super) fn fate(alive: &[String], waiting: &[String], dangling: &[String], has_dependents: bool) -> Fate {
-    match (alive.is_empty(), waiting.is_empty(), dangling.is_empty()) {
-        (false, true, true) => Fate::Keep,
-        (false, ..) => Fate::DropOwners(waiting.iter().chain(dangling).cloned().collect()),
-        (true, false, _) if has_dependents => Fate::DeleteForeground,
-        (true, true, true) => Fate::Keep,
-        (true, ..) => Fate::Delete,
+/// The owners of an object after they were judged (uids), and whether it is one itself.
+#[derive(Debug, Default)]
+pub(super) struct Family {
+    pub(super) alive: Vec<String>,
+    /// Those that are being deleted once their dependents are gone.
+    pub(super) waiting: Vec<String>,
+    /// Those that are not there.
+    pub(super) dangling: Vec<String>,
+    pub(super) has_dependents: bool,
+}
+
+impl Family {
+    /// Spec: upstream's `attemptToDeleteItem`.
+    pub(super) fn fate(&self) -> Fate {
+        match (self.alive.is_empty(), self.waiting.is_empty(), self.dangling.is_empty()) {
+            (false, true, true) => Fate::Keep,
+            (false, ..) => Fate::DropOwners(self.waiting.iter().chain(&self.dangling).cloned().collect()),
+            (true, false, _) if self.has_dependents => Fate::DeleteForeground,
+            (true, true, true) => Fate::Keep,
+            (true, ..) => Fate::Delete,
+        }
     }
 }

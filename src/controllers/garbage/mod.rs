@@ -16,7 +16,7 @@ use base::task::Group;
 use client::informer::Key;
 use client::queue::Queue;
 use feed::Feed;
-use graph::{FOREGROUND, Fate, Graph, Node, ORPHAN, Place, Verdict};
+use graph::{Family, Fate, Finalizer, Graph, Node, Place, Type, Verdict};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
@@ -142,10 +142,10 @@ impl Collector {
     }
 
     /// The kind of this group and name, whatever its version.
-    fn kind(&self, api_version: &str, kind: &str) -> Option<Kind> {
-        let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
+    fn kind(&self, of: &Type) -> Option<Kind> {
+        let group = of.api_version.rsplit_once('/').map_or("", |(group, _)| group);
         let kinds = self.kinds.lock();
-        kinds.iter().find(|k| k.resource.group == group && k.resource.kind == kind).cloned()
+        kinds.iter().find(|k| k.resource.group == group && k.resource.kind == of.kind).cloned()
     }
 
     fn api(&self, kind: &Kind, ns: &str) -> Api<DynamicObject> {
@@ -157,21 +157,15 @@ impl Collector {
     }
 
     fn api_of(&self, place: &Place) -> Result<Api<DynamicObject>, Error> {
-        let kind = self.kind(&place.of.api_version, &place.of.kind);
-        let kind = kind.ok_or_else(|| {
-            Error::Object(format!("kind {} of {} is not served", place.of.kind, place.of.api_version))
-        })?;
+        let kind = self.kind(&place.of);
+        let kind = kind.ok_or_else(|| Error::Object(format!("{} is not served", place.of)))?;
         Ok(self.api(&kind, &place.ns))
     }
 
     /// Asks the server whether an owner exists that the graph does not know.
     async fn lives(&self, reference: &OwnerReference, dependent: &Place) -> Result<bool, Error> {
-        let Some(kind) = self.kind(&reference.api_version, &reference.kind) else {
-            return Err(Error::Object(format!(
-                "owner kind {} of {} is not served",
-                reference.kind, reference.api_version
-            )));
-        };
+        let of = Type::of_owner(reference);
+        let kind = self.kind(&of).ok_or_else(|| Error::Object(format!("owner {of} is not served")))?;
         if kind.namespaced && dependent.ns.is_empty() {
             // A cluster-scoped object cannot have an owner in a namespace; which one would it be? Leave it alone, as
             // upstream does.
@@ -202,15 +196,15 @@ impl Reconcile for Collector {
                         self.drop_owners(&dependent_node, &dependent, &[uid.to_owned()]).await?;
                     }
                 }
-                self.remove_finalizer(&node, uid, ORPHAN).await?;
+                self.remove_finalizer(&node, uid, Finalizer::Orphan).await?;
             }
-            Verdict::JudgeOwners { mut alive, waiting, unknown } => {
-                let mut dangling = Vec::new();
+            Verdict::JudgeOwners { alive, waiting, unknown } => {
+                let mut family = Family { alive, waiting, dangling: Vec::new(), has_dependents };
                 for reference in unknown {
                     let lives = self.lives(&reference, &node.place).await?;
-                    if lives { &mut alive } else { &mut dangling }.push(reference.uid);
+                    if lives { &mut family.alive } else { &mut family.dangling }.push(reference.uid);
                 }
-                match graph::fate(&alive, &waiting, &dangling, has_dependents) {
+                match family.fate() {
                     Fate::Keep => {}
                     Fate::DropOwners(uids) => self.drop_owners(&node, uid, &uids).await?,
                     // The change makes it be looked at again.
@@ -226,8 +220,7 @@ impl Reconcile for Collector {
 
 /// An object that was told how to treat its dependents keeps to it.
 fn policy_of(node: &Node) -> PropagationPolicy {
-    let has = |finalizer: &str| node.finalizers.iter().any(|f| f == finalizer);
-    match (has(ORPHAN), has(FOREGROUND)) {
+    match (node.has(Finalizer::Orphan), node.has(Finalizer::Foreground)) {
         (true, _) => PropagationPolicy::Orphan,
         (_, true) => PropagationPolicy::Foreground,
         _ => PropagationPolicy::Background,
@@ -236,7 +229,8 @@ fn policy_of(node: &Node) -> PropagationPolicy {
 
 impl Collector {
     async fn delete(&self, node: &Node, uid: &str, policy: PropagationPolicy) -> Result<(), Error> {
-        info!(controller = NAME, kind = %node.place.of.kind, ns = %node.place.ns, name = %node.place.name, uid, "owners are gone, deleting");
+        let Place { of, ns, name } = &node.place;
+        info!(controller = NAME, kind = %of.kind, ns = %ns, name = %name, uid, "owners are gone, deleting");
         // The resource version too: somebody may have adopted it since we looked.
         let same = Preconditions {
             uid: Some(uid.to_owned()),
@@ -259,8 +253,8 @@ impl Collector {
         self.patch_meta(node, uid, json!({ "ownerReferences": owners })).await
     }
 
-    async fn remove_finalizer(&self, node: &Node, uid: &str, finalizer: &str) -> Result<(), Error> {
-        let left: Vec<_> = node.finalizers.iter().filter(|f| *f != finalizer).collect();
+    async fn remove_finalizer(&self, node: &Node, uid: &str, finalizer: Finalizer) -> Result<(), Error> {
+        let left: Vec<_> = node.finalizers.iter().filter(|f| *f != finalizer.as_str()).collect();
         self.patch_meta(node, uid, json!({ "finalizers": left })).await
     }
 

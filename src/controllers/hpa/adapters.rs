@@ -7,14 +7,16 @@ use std::collections::BTreeMap;
 
 use base::url;
 use jiff::SignedDuration;
-use k8s_openapi::api::autoscaling::v2::CrossVersionObjectReference;
+use k8s_openapi::api::autoscaling::v2::MetricIdentifier;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use model::labels::Selector;
+use model::labels::error::SelectorError;
 use model::quantity::Quantity;
+use model::reference::GroupResource;
 use serde_json::Value;
 
+use super::error::ScaleError;
 use super::replicas::Reading;
-use super::said;
 
 const CUSTOM: &str = "custom.metrics.k8s.io";
 const EXTERNAL: &str = "external.metrics.k8s.io";
@@ -26,63 +28,60 @@ pub(super) struct Adapters<'a> {
 }
 
 impl Adapters<'_> {
-    async fn get(&self, path: &str) -> Result<Value, String> {
-        let request = http::Request::get(path).body(Vec::new()).map_err(|err| err.to_string())?;
-        self.client.request(request).await.map_err(|err| said(&err))
+    async fn get(&self, path: &str) -> Result<Value, ScaleError> {
+        Ok(self.client.request(http::Request::get(path).body(Vec::new())?).await?)
     }
 
-    async fn version(&self, group: &str) -> Result<String, String> {
+    async fn version(&self, group: &'static str) -> Result<String, ScaleError> {
         let served = self.get(&format!("/apis/{group}")).await?;
         let version = served["preferredVersion"]["version"].as_str().or(served["versions"][0]["version"].as_str());
-        version.map(str::to_owned).ok_or_else(|| format!("no version of {group} is served"))
+        version.map(str::to_owned).ok_or(ScaleError::NoVersion { group })
     }
 
     /// A metric of the pods that `selector` picks, by name of the pod.
     pub(super) async fn of_pods(
         &self,
-        metric: &str,
-        of: Option<&LabelSelector>,
+        metric: &MetricIdentifier,
         selector: &str,
-    ) -> Result<BTreeMap<String, Reading>, String> {
+    ) -> Result<BTreeMap<String, Reading>, ScaleError> {
         let version = self.version(CUSTOM).await?;
-        let path = format!("/apis/{CUSTOM}/{version}/namespaces/{}/pods/*/{}", self.namespace, encoded(metric));
-        let found = self.get(&with_selectors(&path, Some(selector.to_owned()), of)?).await?;
+        let path = format!("/apis/{CUSTOM}/{version}/namespaces/{}/pods/*/{}", self.namespace, encoded(&metric.name));
+        let query = Query { pods: Some(selector), series: metric.selector.as_ref() };
+        let found = self.get(&query.of(&path)?).await?;
         let items = found["items"].as_array().filter(|items| !items.is_empty());
-        let items = items.ok_or("no metrics returned from custom metrics API")?;
+        let items = items.ok_or(ScaleError::NoMetrics { api: "custom" })?;
         let one = |item: &Value| Some((item["describedObject"]["name"].as_str()?.to_owned(), reading(item)?));
         Ok(items.iter().filter_map(one).collect())
     }
 
-    /// A metric of one object, in thousandths. `resource` is that of the object's kind, e.g.
-    /// `ingresses.networking.k8s.io`.
+    /// A metric of the object `name`, in thousandths. `resource` is that of its kind.
     pub(super) async fn of_object(
         &self,
-        metric: &str,
-        of: Option<&LabelSelector>,
-        object: &CrossVersionObjectReference,
-        resource: &str,
-    ) -> Result<i64, String> {
+        metric: &MetricIdentifier,
+        name: &str,
+        resource: GroupResource<'_>,
+    ) -> Result<i64, ScaleError> {
         let version = self.version(CUSTOM).await?;
-        let (name, metric) = (encoded(&object.name), encoded(metric));
+        let (name, described) = (encoded(name), encoded(&resource.to_string()));
+        let (base, metric_name) = (format!("/apis/{CUSTOM}/{version}/namespaces"), encoded(&metric.name));
         let path = match resource {
             // A namespace is described by itself.
-            "namespaces" => format!("/apis/{CUSTOM}/{version}/namespaces/{name}/metrics/{metric}"),
-            _ => {
-                format!("/apis/{CUSTOM}/{version}/namespaces/{}/{}/{name}/{metric}", self.namespace, encoded(resource))
-            }
+            GroupResource { group: "", resource: "namespaces" } => format!("{base}/{name}/metrics/{metric_name}"),
+            _ => format!("{base}/{}/{described}/{name}/{metric_name}", self.namespace),
         };
-        let found = self.get(&with_selectors(&path, None, of)?).await?;
+        let found = self.get(&Query { pods: None, series: metric.selector.as_ref() }.of(&path)?).await?;
         let item = found["items"].as_array().and_then(|items| items.first()).unwrap_or(&found);
-        milli(item).ok_or_else(|| "no metrics returned from custom metrics API".to_owned())
+        milli(item).ok_or(ScaleError::NoMetrics { api: "custom" })
     }
 
     /// The sum of all series of an external metric, in thousandths.
-    pub(super) async fn external(&self, metric: &str, of: Option<&LabelSelector>) -> Result<i64, String> {
+    pub(super) async fn external(&self, metric: &MetricIdentifier) -> Result<i64, ScaleError> {
         let version = self.version(EXTERNAL).await?;
-        let path = format!("/apis/{EXTERNAL}/{version}/namespaces/{}/{}", self.namespace, encoded(metric));
-        let found = self.get(&with_selectors(&path, of.map(text_of).transpose()?, None)?).await?;
+        let path = format!("/apis/{EXTERNAL}/{version}/namespaces/{}/{}", self.namespace, encoded(&metric.name));
+        let series = metric.selector.as_ref().map(text_of).transpose()?;
+        let found = self.get(&Query { pods: series.as_deref(), series: None }.of(&path)?).await?;
         let items = found["items"].as_array().filter(|items| !items.is_empty());
-        let items = items.ok_or("no metrics returned from external metrics API")?;
+        let items = items.ok_or(ScaleError::NoMetrics { api: "external" })?;
         Ok(items.iter().filter_map(milli).fold(0, i64::saturating_add))
     }
 }
@@ -97,18 +96,30 @@ fn reading(item: &Value) -> Option<Reading> {
     Some(Reading { milli: milli(item)?, at, window: SignedDuration::from_secs(secs) })
 }
 
-/// `of` picks among the series of the metric.
-fn with_selectors(path: &str, labels: Option<String>, of: Option<&LabelSelector>) -> Result<String, String> {
-    let of = of.map(text_of).transpose()?;
-    let parts = [("labelSelector", labels), ("metricLabelSelector", of)];
-    let asked = parts.into_iter().filter_map(|(name, text)| Some((name, text.filter(|text| !text.is_empty())?)));
-    let query: Vec<String> = asked.map(|(name, text)| format!("{name}={}", encoded(&text))).collect();
-    Ok(if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) })
+/// Selectors of a request for metrics.
+struct Query<'a> {
+    /// `labelSelector`: picks pods; among external metrics, series.
+    pods: Option<&'a str>,
+    /// `metricLabelSelector`: picks among the series of a metric.
+    series: Option<&'a LabelSelector>,
+}
+
+impl Query<'_> {
+    /// The path with the selectors behind it.
+    fn of(&self, path: &str) -> Result<String, SelectorError> {
+        let parts = [
+            ("labelSelector", self.pods.map(str::to_owned)),
+            ("metricLabelSelector", self.series.map(text_of).transpose()?),
+        ];
+        let asked = parts.into_iter().filter_map(|(name, text)| Some((name, text.filter(|text| !text.is_empty())?)));
+        let query: Vec<String> = asked.map(|(name, text)| format!("{name}={}", encoded(&text))).collect();
+        Ok(if query.is_empty() { path.to_owned() } else { format!("{path}?{}", query.join("&")) })
+    }
 }
 
 /// A selector as a query has it: `app=web,!old,tier in (a,b)`.
-fn text_of(selector: &LabelSelector) -> Result<String, String> {
-    Selector::from_label_selector(Some(selector)).map(|of| of.to_string()).map_err(|err| err.to_string())
+fn text_of(selector: &LabelSelector) -> Result<String, SelectorError> {
+    Ok(Selector::from_label_selector(Some(selector))?.to_string())
 }
 
 /// Percent-encoded, so that what somebody wrote into an autoscaler stays one part of the path or one value of the
@@ -126,9 +137,10 @@ mod tests {
     #[test]
     fn selectors_become_a_query_and_names_cannot_leave_their_place() {
         let of: LabelSelector = serde_json::from_value(json!({"matchLabels": {"verb": "GET"},
-            "matchExpressions": [{"key": "code", "operator": "In", "values": ["200", "201"]}, {"key": "old", "operator": "DoesNotExist"}]}))
+            "matchExpressions": [{"key": "code", "operator": "In", "values": ["200", "201"]},
+                {"key": "old", "operator": "DoesNotExist"}]}))
         .unwrap();
-        let query = with_selectors("/p", Some("app=web".to_owned()), Some(&of)).unwrap();
+        let query = Query { pods: Some("app=web"), series: Some(&of) }.of("/p").unwrap();
         assert_eq!(
             query,
             "/p?labelSelector=app%3Dweb&metricLabelSelector=code%20in%20%28200%2C201%29%2C%21old%2Cverb%3DGET"

@@ -20,16 +20,32 @@ pub(super) struct Memory {
 pub(super) struct Allowed {
     pub(super) replicas: i32,
     /// Reason and message of the condition ScalingLimited; `None` if nothing limits.
-    pub(super) limited: Option<(&'static str, &'static str)>,
+    pub(super) limited: Option<Limit>,
 }
 
+type Limit = (&'static str, &'static str);
+
+const SCALE_UP_LIMIT: Limit =
+    ("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate");
+const SCALE_DOWN_LIMIT: Limit =
+    ("ScaleDownLimit", "the desired replica count is decreasing faster than the maximum scale rate");
+const TOO_MANY: Limit = ("TooManyReplicas", "the desired replica count is more than the maximum replica count");
+const TOO_FEW: Limit = ("TooFewReplicas", "the desired replica count is less than the minimum replica count");
+
+impl Allowed {
+    fn limited(replicas: i32, limit: Limit) -> Allowed {
+        Allowed { replicas, limited: Some(limit) }
+    }
+}
+
+/// Whether less time has passed than the window has, as upstream counts.
 fn within(at: Timestamp, secs: i32, now: Timestamp) -> bool {
-    now.duration_since(at) <= SignedDuration::from_secs(i64::from(secs))
+    now.duration_since(at) < SignedDuration::from_secs(i64::from(secs))
 }
 
 impl Memory {
-    /// What is there when the autoscaler is first looked at counts as asked for: after a restart, or on its first day,
-    /// one low reading must wait as any other. Spec: upstream's `recordInitialRecommendation` (1.36.2).
+    /// The number of pods when the autoscaler is first looked at counts as asked for: after a restart, or on its
+    /// first day, one low reading must wait as any other. Spec: upstream's `recordInitialRecommendation` (1.36.2).
     pub(super) fn begin(&mut self, current: i32, now: Timestamp) {
         if self.recommendations.is_empty() {
             self.recommendations.push((now, current));
@@ -74,45 +90,20 @@ impl Memory {
             let limit = self.up_limit(up, current, now);
             let bound = max.min(limit);
             if steady > bound {
-                return limited(
-                    bound,
-                    limit < max,
-                    (
-                        ("ScaleUpLimit", "the desired replica count is increasing faster than the maximum scale rate"),
-                        ("TooManyReplicas", "the desired replica count is more than the maximum replica count"),
-                    ),
-                );
+                return Allowed::limited(bound, if limit < max { SCALE_UP_LIMIT } else { TOO_MANY });
             }
         } else if steady < current {
             let limit = self.down_limit(down, current, now);
             let bound = min.max(limit);
             if steady < bound {
-                return limited(
-                    bound,
-                    limit > min,
-                    (
-                        (
-                            "ScaleDownLimit",
-                            "the desired replica count is decreasing faster than the maximum scale rate",
-                        ),
-                        ("TooFewReplicas", "the desired replica count is less than the minimum replica count"),
-                    ),
-                );
+                return Allowed::limited(bound, if limit > min { SCALE_DOWN_LIMIT } else { TOO_FEW });
             }
         }
         if steady > max {
-            return limited(
-                max,
-                false,
-                (("", ""), ("TooManyReplicas", "the desired replica count is more than the maximum replica count")),
-            );
+            return Allowed::limited(max, TOO_MANY);
         }
         if steady < min {
-            return limited(
-                min,
-                false,
-                (("", ""), ("TooFewReplicas", "the desired replica count is less than the minimum replica count")),
-            );
+            return Allowed::limited(min, TOO_FEW);
         }
         Allowed { replicas: steady, limited: None }
     }
@@ -130,7 +121,7 @@ impl Memory {
         let defaults = [policy("Pods", 4, 15), policy("Percent", 100, 15)];
         self.limit(rules, &defaults, current, now, |start, policy| match policy.type_.as_str() {
             "Pods" => start.saturating_add(policy.value),
-            _ => share(start, 100_i64.saturating_add(i64::from(policy.value)), true),
+            _ => bounded((hundredths(start, 100_i64.saturating_add(policy.value.into())) + 99) / 100),
         })
     }
 
@@ -139,7 +130,7 @@ impl Memory {
         let defaults = [policy("Percent", 100, 15)];
         let negative = self.limit(rules, &defaults, current, now, |start, policy| match policy.type_.as_str() {
             "Pods" => -(start - policy.value),
-            _ => -share(start, 100 - i64::from(policy.value), false),
+            _ => -bounded(hundredths(start, 100 - i64::from(policy.value)) / 100),
         });
         if rules.and_then(|r| r.select_policy.as_deref()) == Some("Disabled") { current } else { (-negative).max(0) }
     }
@@ -170,15 +161,12 @@ fn policy(kind: &str, value: i32, period_seconds: i32) -> HPAScalingPolicy {
     HPAScalingPolicy { type_: kind.to_owned(), value, period_seconds }
 }
 
-fn share(start: i32, percent: i64, up: bool) -> i32 {
-    let all = i64::from(start) * percent;
-    i32::try_from(if up { (all + 99) / 100 } else { all / 100 }).unwrap_or(i32::MAX)
+fn hundredths(start: i32, percent: i64) -> i64 {
+    i64::from(start).saturating_mul(percent)
 }
 
-type Words = (&'static str, &'static str);
-
-fn limited(replicas: i32, by_rate: bool, (rate, bound): (Words, Words)) -> Allowed {
-    Allowed { replicas, limited: Some(if by_rate { rate } else { bound }) }
+fn bounded(n: i64) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
 }
 
 #[cfg(test)]
@@ -231,11 +219,88 @@ mod tests {
 
     #[test]
     fn rates_count_what_was_done_within_their_period() {
-        let down = json!({"scaleDown": {"stabilizationWindowSeconds": 0, "policies": [{"type": "Pods", "value": 2, "periodSeconds": 60}]}});
+        let policies = json!([{"type": "Pods", "value": 2, "periodSeconds": 60}]);
+        let down = json!({"scaleDown": {"stabilizationWindowSeconds": 0, "policies": policies}});
         let (hpa, mut memory) = (hpa(down), Memory::default());
         assert_eq!(memory.allow(&hpa, 10, 1, WINDOW, at(0)).replicas, 8);
         memory.changed(-2, at(0));
         assert_eq!(memory.allow(&hpa, 8, 1, WINDOW, at(30)).replicas, 8);
         assert_eq!(memory.allow(&hpa, 8, 1, WINDOW, at(61)).replicas, 6);
+    }
+
+    fn rule(direction: &str, select: &str, policies: &[(&str, i32)]) -> HorizontalPodAutoscaler {
+        let one = |(kind, value): &(&str, i32)| json!({"type": kind, "value": value, "periodSeconds": 60});
+        let policies: Vec<Value> = policies.iter().map(one).collect();
+        hpa(json!({direction: {"stabilizationWindowSeconds": 0, "selectPolicy": select, "policies": policies}}))
+    }
+
+    // Upstream's tables: `TestNormalizeDesiredReplicasWithBehavior` and `TestScalingWithRules` (horizontal_test.go,
+    // 1.36.2).
+    #[test]
+    fn policies_bound_a_step_by_pods_or_percent_and_the_selection_says_which_counts() {
+        let (pods, percent) = (("Pods", 3), ("Percent", 50));
+        for (direction, select, policies, current, wanted, replicas) in [
+            ("scaleUp", "Max", &[pods][..], 10, 40, 13),
+            ("scaleUp", "Max", &[percent], 10, 40, 15),
+            ("scaleUp", "Max", &[pods, percent], 10, 40, 15),
+            ("scaleUp", "Min", &[pods, percent], 10, 40, 13),
+            ("scaleUp", "Disabled", &[pods], 10, 40, 10),
+            // Rounded up, so that a small number grows at all.
+            ("scaleUp", "Max", &[("Percent", 10)], 1, 40, 2),
+            ("scaleUp", "Max", &[("Percent", 900)], 10, 99, 50),
+            ("scaleDown", "Max", &[pods], 10, 1, 7),
+            ("scaleDown", "Max", &[percent], 10, 1, 5),
+            ("scaleDown", "Max", &[pods, percent], 10, 1, 5),
+            ("scaleDown", "Min", &[pods, percent], 10, 1, 7),
+            ("scaleDown", "Disabled", &[pods], 10, 1, 10),
+            // Rounded down, so that a small number shrinks at all.
+            ("scaleDown", "Max", &[("Percent", 10)], 5, 1, 4),
+            ("scaleDown", "Max", &[("Percent", 100)], 10, 1, 1),
+            ("scaleDown", "Max", &[("Pods", 50)], 10, 0, 1),
+        ] {
+            let allowed = Memory::default().allow(&rule(direction, select, policies), current, wanted, WINDOW, at(0));
+            assert_eq!(allowed.replicas, replicas, "{direction} {select} {policies:?} from {current}");
+        }
+    }
+
+    #[test]
+    fn the_limit_that_holds_is_named() {
+        let reason = |hpa: &HorizontalPodAutoscaler, current, wanted| {
+            Memory::default().allow(hpa, current, wanted, WINDOW, at(0)).limited.map(|(reason, _)| reason)
+        };
+        let (up, down) = (rule("scaleUp", "Max", &[("Pods", 3)]), rule("scaleDown", "Max", &[("Pods", 3)]));
+        assert_eq!(reason(&up, 10, 13), None);
+        assert_eq!(reason(&up, 10, 14), Some("ScaleUpLimit"));
+        assert_eq!(reason(&up, 48, 60), Some("TooManyReplicas"), "the bound is nearer than the rate");
+        assert_eq!(reason(&down, 10, 7), None);
+        assert_eq!(reason(&down, 10, 6), Some("ScaleDownLimit"));
+        assert_eq!(reason(&down, 3, 0), Some("TooFewReplicas"), "the bound is nearer than the rate");
+    }
+
+    // Upstream's cut-off lies outside of the window (`rec.timestamp.After(cutoff)`).
+    #[test]
+    fn the_moment_a_window_ends_is_no_part_of_it() {
+        let (hpa, mut memory) = (hpa(json!(null)), Memory::default());
+        memory.begin(10, at(0));
+        assert_eq!(memory.allow(&hpa, 10, 12, WINDOW, at(0)).replicas, 12, "up has no window");
+        assert_eq!(memory.allow(&hpa, 10, 1, WINDOW, at(299)).replicas, 10);
+        assert_eq!(memory.allow(&hpa, 10, 1, WINDOW, at(300)).replicas, 1);
+    }
+
+    #[test]
+    fn a_window_upwards_waits_for_the_least_that_was_asked_within_it() {
+        let hpa = hpa(json!({"scaleUp": {"stabilizationWindowSeconds": 60}}));
+        let mut memory = Memory::default();
+        assert_eq!(memory.allow(&hpa, 4, 5, WINDOW, at(0)).replicas, 5);
+        assert_eq!(memory.allow(&hpa, 5, 8, WINDOW, at(30)).replicas, 5);
+        assert_eq!(memory.allow(&hpa, 5, 8, WINDOW, at(60)).replicas, 8);
+    }
+
+    #[test]
+    fn what_was_removed_in_the_period_may_come_back_at_once() {
+        let (hpa, mut memory) = (rule("scaleUp", "Max", &[("Pods", 3)]), Memory::default());
+        memory.changed(-4, at(0));
+        assert_eq!(memory.allow(&hpa, 6, 40, WINDOW, at(30)).replicas, 13);
+        assert_eq!(memory.allow(&hpa, 6, 40, WINDOW, at(60)).replicas, 9);
     }
 }

@@ -10,6 +10,7 @@ use model::phase;
 use model::pod::Pod;
 use model::quantity::Quantity;
 
+use super::error::CountError;
 use crate::settings::Autoscaler;
 
 /// One pod's reading, in thousandths.
@@ -21,7 +22,7 @@ pub(super) struct Reading {
 }
 
 /// Target that the metric is held against.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     /// Percent of what the pods request.
     Utilization(i32),
@@ -60,7 +61,7 @@ fn group(q: &Question<'_>) -> Groups {
             groups.missing.push(name);
             continue;
         };
-        if q.resource == "cpu" && tells_of_start(pod, reading, q) {
+        if q.measured.resource == "cpu" && tells_of_start(pod, reading, q) {
             groups.unready.push(name);
         } else {
             groups.measured.insert(name, reading.milli as f64);
@@ -82,8 +83,9 @@ fn tells_of_start(pod: &Pod, reading: &Reading, q: &Question<'_>) -> bool {
     ready.status == "False" && after(started.0, of(q.tuning.first_ready)) > since
 }
 
-/// What the pod's containers (or the one of this name) request, in thousandths.
-fn request(pod: &Pod, resource: &str, container: Option<&str>) -> Result<f64, String> {
+/// Requests of the pod's containers, or of the one of this name, in thousandths.
+fn request(pod: &Pod, measured: Measured<'_>) -> Result<f64, CountError> {
+    let Measured { resource, container } = measured;
     let spec = pod.spec.clone().unwrap_or_default();
     let sidecars = spec.init_containers.into_iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
     let mut sum = 0;
@@ -92,12 +94,22 @@ fn request(pod: &Pod, resource: &str, container: Option<&str>) -> Result<f64, St
             .resources
             .and_then(|r| r.requests)
             .and_then(|r| r.get(resource).and_then(|q| q.0.parse::<Quantity>().ok()));
-        let asked = asked.ok_or_else(|| {
-            format!("missing request for {resource} in container {} of Pod {}", found.name, pod.name_any())
+        let asked = asked.ok_or_else(|| CountError::NoRequest {
+            resource: resource.to_owned(),
+            container: found.name,
+            pod: pod.name_any(),
         })?;
         sum += asked.milli_value();
     }
     Ok(sum as f64)
+}
+
+/// The resource whose usage counts; empty for a metric that is none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Measured<'a> {
+    pub(super) resource: &'a str,
+    /// One container of each pod, or all of them.
+    pub(super) container: Option<&'a str>,
 }
 
 /// The question about a metric.
@@ -105,8 +117,7 @@ pub(super) struct Question<'a> {
     pub(super) current: i32,
     pub(super) covered: &'a [Arc<Pod>],
     pub(super) readings: &'a BTreeMap<String, Reading>,
-    pub(super) resource: &'a str,
-    pub(super) container: Option<&'a str>,
+    pub(super) measured: Measured<'a>,
     pub(super) target: Target,
     pub(super) tuning: Autoscaler,
     /// Differences smaller than these are none: downwards and upwards.
@@ -120,19 +131,19 @@ impl Question<'_> {
     }
 }
 
-/// Answers. Errors: a sentence, worded as upstream's.
-pub(super) fn count(q: &Question<'_>) -> Result<Count, String> {
+/// Answers.
+pub(super) fn count(q: &Question<'_>) -> Result<Count, CountError> {
     if q.covered.is_empty() {
-        return Err("no pods returned by selector while calculating replica count".to_owned());
+        return Err(CountError::NoPods);
     }
     let groups = group(q);
     if groups.measured.is_empty() {
-        return Err("did not receive metrics for targeted pods (pods might be unready)".to_owned());
+        return Err(CountError::NoReadings);
     }
     let mut requests = BTreeMap::new();
     if let Target::Utilization(_) = q.target {
         for pod in q.covered {
-            requests.insert(pod.name_any(), request(pod, q.resource, q.container)?);
+            requests.insert(pod.name_any(), request(pod, q.measured)?);
         }
     }
     let ratio = |usage: &BTreeMap<String, f64>| ratio(usage, &requests, q.target);
@@ -206,7 +217,7 @@ pub(super) fn count_whole(whole: Whole, used_milli: i64, target: WholeTarget, to
 }
 
 /// Target of a value for all pods together, in thousandths.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WholeTarget {
     /// As it is.
     Value(i64),
@@ -219,14 +230,14 @@ fn ratio(
     usage: &BTreeMap<String, f64>,
     requests: &BTreeMap<String, f64>,
     target: Target,
-) -> Result<(f64, Option<i32>), String> {
+) -> Result<(f64, Option<i32>), CountError> {
     let used: f64 = usage.values().sum();
     match target {
         Target::Average(milli) => Ok((used / usage.len().max(1) as f64 / (milli.max(1) as f64), None)),
         Target::Utilization(wanted) => {
             let asked: f64 = usage.keys().filter_map(|name| requests.get(name)).sum();
             if asked <= 0.0 {
-                return Err("no metrics returned matched known pods".to_owned());
+                return Err(CountError::NoMatch);
             }
             let percent = (used * 100.0 / asked) as i32;
             Ok((f64::from(percent) / f64::from(wanted.max(1)), Some(percent)))
@@ -247,7 +258,7 @@ mod tests {
         Arc::new(serde_json::from_value(json!({"metadata": {"name": name}, "spec": spec, "status": status})).unwrap())
     }
 
-    fn of(milli: &[(&str, i64)], pods: &[Arc<Pod>], target: Target) -> Result<(i32, Option<i32>), String> {
+    fn of(milli: &[(&str, i64)], pods: &[Arc<Pod>], target: Target) -> Result<(i32, Option<i32>), CountError> {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
         let reading = |milli: i64| Reading { milli, at: now, window: SignedDuration::from_secs(30) };
         let readings = milli.iter().map(|(name, milli)| ((*name).to_owned(), reading(*milli))).collect();
@@ -256,8 +267,7 @@ mod tests {
             current,
             covered: pods,
             readings: &readings,
-            resource: "cpu",
-            container: None,
+            measured: Measured { resource: "cpu", container: None },
             target,
             tuning: Autoscaler::default(),
             tolerances: (0.1, 0.1),
@@ -281,7 +291,7 @@ mod tests {
         assert_eq!(of(&[("a", 100), ("b", 100)], &three, Target::Utilization(50)), Ok((4, Some(100))));
         let silent = [pod("a", "Running"), pod("b", "Running")];
         assert_eq!(of(&[("a", 10)], &silent, Target::Utilization(50)).unwrap().0, 2);
-        assert!(of(&[], &silent, Target::Utilization(50)).unwrap_err().contains("did not receive metrics"));
+        assert_eq!(of(&[], &silent, Target::Utilization(50)), Err(CountError::NoReadings));
     }
 
     // Semantics H6: Object and External metrics.
@@ -297,5 +307,30 @@ mod tests {
         assert_eq!(of(90_000, WholeTarget::Average(10_000), 4), (9, Some(22_500), None));
         assert_eq!(of(41_000, WholeTarget::Average(10_000), 4), (4, Some(10_250), None));
         assert_eq!(of(0, WholeTarget::Average(10_000), 4).0, 0);
+    }
+
+    // Upstream's table: `TestReplicaCalc*` (replica_calculator_test.go, 1.36.2).
+    #[test]
+    fn what_cannot_be_counted_says_why() {
+        let utilization = Target::Utilization(50);
+        assert_eq!(of(&[], &[], utilization), Err(CountError::NoPods));
+        assert_eq!(of(&[("other", 100)], &[pod("a", "Running")], utilization), Err(CountError::NoReadings));
+        assert_eq!(of(&[("a", 100)], &[pod("a", "Failed")], utilization), Err(CountError::NoReadings));
+        assert_eq!(of(&[("a", 100)], &[pod("a", "Pending")], utilization), Err(CountError::NoReadings));
+        let mut silent = (*pod("a", "Running")).clone();
+        silent.spec.as_mut().unwrap().containers[0].resources = None;
+        let missing =
+            CountError::NoRequest { resource: "cpu".to_owned(), container: "c".to_owned(), pod: "a".to_owned() };
+        assert_eq!(of(&[("a", 100)], &[Arc::new(silent.clone())], utilization), Err(missing));
+        assert_eq!(of(&[("a", 100)], &[Arc::new(silent)], Target::Average(50)), Ok((2, None)), "no request is needed");
+    }
+
+    #[test]
+    fn a_difference_within_the_tolerance_changes_nothing() {
+        let two = [pod("a", "Running"), pod("b", "Running")];
+        for (milli, replicas) in [(55, 2), (56, 3), (45, 2), (44, 2), (24, 1)] {
+            let (found, percent) = of(&[("a", milli), ("b", milli)], &two, Target::Utilization(50)).unwrap();
+            assert_eq!((found, percent), (replicas, Some(i32::try_from(milli).unwrap())));
+        }
     }
 }

@@ -12,6 +12,14 @@ use model::quantity::Quantity;
 
 use super::replicas::Count;
 
+/// A condition of an autoscaler, and whether it holds.
+#[derive(Clone, Copy)]
+pub(super) enum Fact {
+    AbleToScale(bool),
+    ScalingActive(bool),
+    ScalingLimited(bool),
+}
+
 /// The status while it is worked out.
 pub(super) struct Report {
     pub(super) status: HorizontalPodAutoscalerStatus,
@@ -27,7 +35,13 @@ impl Report {
     }
 
     /// Writes a condition; its time moves with its status only.
-    pub(super) fn set(&mut self, kind: &str, status: &str, reason: &str, message: impl Into<String>) {
+    pub(super) fn set(&mut self, fact: Fact, reason: &str, message: impl Into<String>) {
+        let (kind, holds) = match fact {
+            Fact::AbleToScale(holds) => ("AbleToScale", holds),
+            Fact::ScalingActive(holds) => ("ScalingActive", holds),
+            Fact::ScalingLimited(holds) => ("ScalingLimited", holds),
+        };
+        let status = if holds { "True" } else { "False" };
         let conditions = self.status.conditions.get_or_insert_default();
         let fresh = HorizontalPodAutoscalerCondition {
             type_: kind.to_owned(),
@@ -38,9 +52,9 @@ impl Report {
         };
         match conditions.iter_mut().find(|c| c.type_ == kind) {
             Some(old) => {
-                let since = old.last_transition_time.clone().filter(|_| old.status == status);
-                *old = fresh;
-                old.last_transition_time = since.or_else(|| old.last_transition_time.clone());
+                let since = old.last_transition_time.take().filter(|_| old.status == status);
+                let last_transition_time = since.or(fresh.last_transition_time);
+                *old = HorizontalPodAutoscalerCondition { last_transition_time, ..fresh };
             }
             None => conditions.push(fresh),
         }

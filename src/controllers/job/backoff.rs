@@ -110,7 +110,8 @@ mod tests {
 
     #[test]
     fn a_pod_that_ended_unseen_ended_when_it_was_told_to_go() {
-        let gone = json!({"metadata": {"creationTimestamp": "1970-01-01T00:00:05Z", "deletionTimestamp": "1970-01-01T00:01:40Z",
+        let gone = json!({"metadata": {"creationTimestamp": "1970-01-01T00:00:05Z",
+            "deletionTimestamp": "1970-01-01T00:01:40Z",
             "deletionGracePeriodSeconds": 30}});
         let mut gone: Pod = serde_json::from_value(gone).unwrap();
         assert_eq!(ended_at(&gone).as_second(), 70);

@@ -100,9 +100,8 @@ mod tests {
     #[test]
     fn a_pod_without_a_controller_names_no_job() {
         let pod = |owners: serde_json::Value| -> Pod {
-            serde_json::from_value(
-                json!({"metadata": {"name": "p", "namespace": "d", "finalizers": [TRACKING], "ownerReferences": owners}}),
-            )
+            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "d", "finalizers": [TRACKING],
+                    "ownerReferences": owners}}))
             .unwrap()
         };
         let owner =

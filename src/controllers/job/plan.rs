@@ -106,12 +106,12 @@ pub(super) fn pod(job: &Job, fresh: &Fresh) -> WholePod {
 pub(super) fn plan(job: &Job, owned: &[Arc<Pod>], known: Option<&Record>, now: Timestamp) -> Plan {
     let spec = job.spec.clone().unwrap_or_default();
     let mut tally = tally::tally(job, owned);
-    let suspended = spec.suspend == Some(true);
+    let suspended = is_suspended(job);
     let record = match known {
         Some(record) => record.after(&tally.new_successes, &tally.new_failures),
         None => Record::default().after(&tally.successes, &tally.failures),
     };
-    let mut plan = Plan { status: status(job, &tally, now, suspended), record, ..Plan::default() };
+    let mut plan = Plan { status: status(job, &tally, now), record, ..Plan::default() };
     if tally.postponed {
         // The sums are not whole yet: count first, decide then.
         plan.release = tally.to_release();
@@ -124,7 +124,7 @@ pub(super) fn plan(job: &Job, owned: &[Arc<Pod>], known: Option<&Record>, now: T
         return plan;
     }
     plan.release = tally.to_release();
-    suspend(job, &mut plan, suspended, now);
+    suspend(job, &mut plan, now);
     if suspended || job.metadata.deletion_timestamp.is_some() {
         if suspended {
             plan.status.terminating = Some(plan.status.terminating.unwrap_or(0) + count(tally.active.len()));
@@ -163,7 +163,12 @@ fn still_tracked(counted: &[Arc<Pod>]) -> UncountedTerminatedPods {
     UncountedTerminatedPods { succeeded: uids(good), failed: uids(bad) }
 }
 
-fn status(job: &Job, tally: &Tally, now: Timestamp, suspended: bool) -> JobStatus {
+fn is_suspended(job: &Job) -> bool {
+    job.spec.as_ref().and_then(|s| s.suspend) == Some(true)
+}
+
+fn status(job: &Job, tally: &Tally, now: Timestamp) -> JobStatus {
+    let suspended = is_suspended(job);
     let old = job.status.clone().unwrap_or_default();
     let ready = tally.active.iter().filter(|pod| phase::is_ready(pod)).count();
     let listed = |indexes: &BTreeSet<i32>| Some(format_indexes(indexes)).filter(|text| !text.is_empty());
@@ -181,64 +186,95 @@ fn status(job: &Job, tally: &Tally, now: Timestamp, suspended: bool) -> JobStatu
     }
 }
 
+/// Outcome of a job.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    Complete,
+    Failed,
+}
+
+impl Outcome {
+    /// The condition of a job that has come to its end.
+    fn terminal(self) -> &'static str {
+        match self {
+            Outcome::Complete => "Complete",
+            Outcome::Failed => "Failed",
+        }
+    }
+
+    /// The condition of a job whose last pods are still ending.
+    fn interim(self) -> &'static str {
+        match self {
+            Outcome::Complete => "SuccessCriteriaMet",
+            Outcome::Failed => "FailureTarget",
+        }
+    }
+
+    fn because(self, reason: &str, message: impl Into<String>) -> Option<End> {
+        Some(End { outcome: self, reason: reason.to_owned(), message: message.into() })
+    }
+}
+
 /// How a job ends.
 struct End {
-    /// `Complete` or `Failed`.
-    kind: &'static str,
+    outcome: Outcome,
     reason: String,
     message: String,
 }
 
-fn end(kind: &'static str, reason: &str, message: impl Into<String>) -> Option<End> {
-    Some(End { kind, reason: reason.to_owned(), message: message.into() })
+impl End {
+    fn condition(&self, kind: &str, now: Timestamp) -> JobCondition {
+        JobCondition {
+            type_: kind.to_owned(),
+            status: "True".to_owned(),
+            reason: Some(self.reason.clone()),
+            message: Some(self.message.clone()),
+            ..condition_at(now)
+        }
+    }
 }
 
 /// Whether the job ends now, or was found to end before. Spec: upstream's `syncJob`.
 fn verdict(job: &Job, tally: &Tally, status: &JobStatus, now: Timestamp) -> Option<End> {
     let spec = job.spec.as_ref()?;
-    for (target, kind) in [("FailureTarget", "Failed"), ("SuccessCriteriaMet", "Complete")] {
-        let known = job
-            .status
-            .iter()
-            .flat_map(|s| s.conditions.iter().flatten())
-            .find(|c| c.type_ == target && c.status == "True");
-        if let Some(known) = known {
-            return end(kind, known.reason.as_deref().unwrap_or_default(), known.message.clone().unwrap_or_default());
+    for outcome in [Outcome::Failed, Outcome::Complete] {
+        let mut conditions = job.status.iter().flat_map(|s| s.conditions.iter().flatten());
+        if let Some(known) = conditions.find(|c| c.type_ == outcome.interim() && c.status == "True") {
+            let reason = known.reason.as_deref().unwrap_or_default();
+            return outcome.because(reason, known.message.clone().unwrap_or_default());
         }
     }
     if let Some(why) = &tally.job_failed {
-        return end("Failed", "PodFailurePolicy", why.clone());
+        return Outcome::Failed.because("PodFailurePolicy", why.clone());
     }
     if tally.failed > spec.backoff_limit.unwrap_or(6) || restarts_exceed(job, tally) {
-        return end("Failed", "BackoffLimitExceeded", "Job has reached the specified backoff limit");
+        return Outcome::Failed.because("BackoffLimitExceeded", "Job has reached the specified backoff limit");
     }
     if let (Some(limit), Some(start)) = (spec.active_deadline_seconds, &status.start_time)
         && now.duration_since(start.0).as_secs() >= limit
     {
-        return end("Failed", "DeadlineExceeded", "Job was active longer than specified deadline");
+        return Outcome::Failed.because("DeadlineExceeded", "Job was active longer than specified deadline");
     }
     if tally::limit_per_index(job).is_some() {
         let failed = count(tally.failed_indexes.len());
         if spec.max_failed_indexes.is_some_and(|max| failed > max) {
-            return end(
-                "Failed",
-                "MaxFailedIndexesExceeded",
-                "Job has exceeded the specified maximal number of failed indexes",
-            );
+            let text = "Job has exceeded the specified maximal number of failed indexes";
+            return Outcome::Failed.because("MaxFailedIndexesExceeded", text);
         }
         if failed > 0 && failed + tally.succeeded >= tally::completions(job) {
-            return end("Failed", "FailedIndexes", "Job has failed indexes");
+            return Outcome::Failed.because("FailedIndexes", "Job has failed indexes");
         }
     }
     if let Some(rule) = policy::success_rule(job, &tally.completed).filter(|_| is_indexed(job)) {
-        return end("Complete", "SuccessPolicy", format!("Matched rules at index {rule}"));
+        return Outcome::Complete.because("SuccessPolicy", format!("Matched rules at index {rule}"));
     }
     let complete = match spec.completions {
         // A work queue: one success says that the queue is empty, the others may finish.
         None => tally.succeeded > 0 && tally.active.is_empty() && tally.terminating == 0,
         Some(wanted) => tally.succeeded >= wanted && tally.active.is_empty(),
     };
-    complete.then(|| end("Complete", "CompletionsReached", "Reached expected number of succeeded pods")).flatten()
+    let text = "Reached expected number of succeeded pods";
+    complete.then(|| Outcome::Complete.because("CompletionsReached", text)).flatten()
 }
 
 /// Containers that restart in place count against the limit too.
@@ -260,38 +296,31 @@ fn restarts_exceed(job: &Job, tally: &Tally) -> bool {
     }
 }
 
-fn condition(kind: &str, status: &str, reason: &str, message: String, now: Timestamp) -> JobCondition {
-    JobCondition {
-        type_: kind.to_owned(),
-        status: status.to_owned(),
-        reason: Some(reason.to_owned()),
-        message: Some(message),
-        last_probe_time: Some(Time(now)),
-        last_transition_time: Some(Time(now)),
-    }
+fn condition_at(now: Timestamp) -> JobCondition {
+    JobCondition { last_probe_time: Some(Time(now)), last_transition_time: Some(Time(now)), ..JobCondition::default() }
 }
 
 /// First `SuccessCriteriaMet` or `FailureTarget`; the terminal condition comes with the end of the last pod.
 fn finish(job: &Job, end: &End, tally: &mut Tally, plan: &mut Plan, now: Timestamp) {
     plan.release.clone_from(&tally.counted);
     plan.delete = std::mem::take(&mut tally.active);
-    if end.kind == "Failed" {
+    if end.outcome == Outcome::Failed {
         // What a failed job stops has failed with it.
         plan.status.failed = positive(tally.failed + count(plan.delete.len()));
     }
     (plan.status.active, plan.status.ready) = (None, Some(0));
     plan.status.terminating = Some(tally.terminating + count(plan.delete.len()));
-    let target = if end.kind == "Complete" { "SuccessCriteriaMet" } else { "FailureTarget" };
+    let target = end.outcome.interim();
     let conditions = plan.status.conditions.get_or_insert_default();
     if !conditions.iter().any(|c| c.type_ == target && c.status == "True") {
         conditions.retain(|c| c.type_ != target);
-        conditions.push(condition(target, "True", &end.reason, end.message.clone(), now));
+        conditions.push(end.condition(target, now));
     }
     if !plan.delete.is_empty() || !plan.release.is_empty() || tally.terminating > 0 || end_of(job).is_some() {
         return;
     }
-    conditions.push(condition(end.kind, "True", &end.reason, end.message.clone(), now));
-    if end.kind == "Complete" {
+    conditions.push(end.condition(end.outcome.terminal(), now));
+    if end.outcome == Outcome::Complete {
         plan.status.completion_time = Some(Time(now));
         plan.events.push((Severity::Normal, "Completed", "Job completed".to_owned()));
     } else {
@@ -305,7 +334,8 @@ fn known_reason(reason: &str) -> &'static str {
     ALL.into_iter().find(|known| *known == reason).unwrap_or("Failed")
 }
 
-fn suspend(job: &Job, plan: &mut Plan, suspended: bool, now: Timestamp) {
+fn suspend(job: &Job, plan: &mut Plan, now: Timestamp) {
+    let suspended = is_suspended(job);
     let was = has_condition(job, "Suspended");
     if suspended == was {
         return;
@@ -314,7 +344,13 @@ fn suspend(job: &Job, plan: &mut Plan, suspended: bool, now: Timestamp) {
         if suspended { ("True", "JobSuspended", "Job suspended") } else { ("False", "JobResumed", "Job resumed") };
     let conditions = plan.status.conditions.get_or_insert_default();
     conditions.retain(|c| c.type_ != "Suspended");
-    conditions.push(condition("Suspended", status, reason, message.to_owned(), now));
+    conditions.push(JobCondition {
+        type_: "Suspended".to_owned(),
+        status: status.to_owned(),
+        reason: Some(reason.to_owned()),
+        message: Some(message.to_owned()),
+        ..condition_at(now)
+    });
     let event = if suspended { "Suspended" } else { "Resumed" };
     plan.events.push((Severity::Normal, event, message.to_owned()));
 }

@@ -1,4 +1,4 @@
-//! What `podFailurePolicy` says about a failed pod, and `successPolicy` about the indexes that have succeeded. Pure.
+//! Verdicts of `podFailurePolicy` on a failed pod, and of `successPolicy` on the indexes that have succeeded. Pure.
 
 use std::collections::BTreeSet;
 

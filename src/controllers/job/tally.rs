@@ -126,7 +126,9 @@ pub(super) fn tally(job: &Job, owned: &[Arc<Pod>]) -> Tally {
             }
             t.counted.push(Arc::clone(pod));
         } else if tracked && is_failed(job, pod) {
-            count_failure(job, pod, new && counts_for_job, &mut t);
+            let meaning = policy::meaning(job, pod);
+            t.failed += i32::from(new && counts_for_job && meaning != Meaning::Ignored);
+            judge_failure(job, pod, &meaning, &mut t);
             t.counted.push(Arc::clone(pod));
         }
         match (ended, terminating) {
@@ -143,18 +145,15 @@ pub(super) fn tally(job: &Job, owned: &[Arc<Pod>]) -> Tally {
     t
 }
 
-fn count_failure(job: &Job, pod: &Pod, new: bool, t: &mut Tally) {
-    let meaning = policy::meaning(job, pod);
-    if new && meaning != Meaning::Ignored {
-        t.failed += 1;
-    }
-    match &meaning {
+/// Takes in what a failure means beyond its number: the end of the job, or of its index.
+fn judge_failure(job: &Job, pod: &Pod, meaning: &Meaning, t: &mut Tally) {
+    match meaning {
         Meaning::FailsJob(why) => t.job_failed = t.job_failed.take().or_else(|| Some(why.clone())),
         Meaning::Ignored => return,
         Meaning::Counts | Meaning::FailsIndex => {}
     }
     if let (Some(limit), Some(index)) = (limit_per_index(job), index_of(pod))
-        && (meaning == Meaning::FailsIndex || indexes::count_of(pod, FAILURES) >= limit)
+        && (*meaning == Meaning::FailsIndex || indexes::count_of(pod, FAILURES) >= limit)
         && index < completions(job)
     {
         t.failed_indexes.insert(index);

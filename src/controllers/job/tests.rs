@@ -22,7 +22,8 @@ fn job(spec: Value, status: Value) -> Job {
 
 fn pod(name: &str, phase: &str, index: Option<i32>) -> Arc<Pod> {
     let notes = index.map(|i| json!({"batch.kubernetes.io/job-completion-index": i.to_string()}));
-    let pod = json!({"metadata": {"name": name, "uid": name, "finalizers": [TRACKING], "annotations": notes}, "status": {"phase": phase}});
+    let pod = json!({"metadata": {"name": name, "uid": name, "finalizers": [TRACKING], "annotations": notes},
+        "status": {"phase": phase}});
     Arc::new(serde_json::from_value(pod).unwrap())
 }
 
@@ -83,10 +84,13 @@ fn an_index_is_made_again_only_while_it_is_open() {
 }
 
 fn failed(name: &str, index: i32, failures: i32, code: i32) -> Arc<Pod> {
-    let notes = json!({"batch.kubernetes.io/job-completion-index": index.to_string(), "batch.kubernetes.io/job-index-failure-count": failures.to_string()});
+    let notes = json!({"batch.kubernetes.io/job-completion-index": index.to_string(),
+        "batch.kubernetes.io/job-index-failure-count": failures.to_string()});
     let ended = json!({"terminated": {"exitCode": code, "finishedAt": "1970-01-01T00:00:00Z"}});
-    let status = json!({"phase": "Failed", "containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": ended}]});
-    let pod = json!({"metadata": {"name": name, "uid": name, "finalizers": [TRACKING], "annotations": notes}, "status": status});
+    let status = json!({"phase": "Failed", "containerStatuses": [{"name": "c", "image": "", "imageID": "",
+        "ready": false, "restartCount": 0, "state": ended}]});
+    let pod = json!({"metadata": {"name": name, "uid": name, "finalizers": [TRACKING], "annotations": notes},
+        "status": status});
     Arc::new(serde_json::from_value(pod).unwrap())
 }
 
@@ -100,7 +104,8 @@ fn reasons(plan: &plan::Plan) -> Vec<String> {
 
 #[test]
 fn failures_by_index_wait_and_end_for_each_index_alone() {
-    let spec = json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimitPerIndex": 1, "backoffLimit": i32::MAX});
+    let spec = json!({"completions": 2, "parallelism": 2, "completionMode": "Indexed", "backoffLimitPerIndex": 1,
+        "backoffLimit": i32::MAX});
     let fresh = job(spec.clone(), json!({}));
     let first = step(&fresh, &[failed("a", 0, 0, 1)], later(5));
     assert_eq!(first.create.iter().map(|f| f.index).collect::<Vec<_>>(), [Some(1)]);
@@ -188,8 +193,10 @@ fn ignored_failures_wait_as_all_others_do() {
 fn a_success_ends_the_wait_of_a_job_with_many_failures() {
     let job =
         job(json!({"completions": 40, "parallelism": 1, "backoffLimit": 100}), json!({"failed": 20, "succeeded": 3}));
-    let succeeded = json!({"metadata": {"name": "s", "uid": "s", "finalizers": [TRACKING]}, "status": {"phase": "Succeeded",
-        "containerStatuses": [{"name": "c", "restartCount": 0, "state": {"terminated": {"exitCode": 0, "finishedAt": "1970-01-01T00:00:05Z"}}}]}});
+    let succeeded = json!({"metadata": {"name": "s", "uid": "s", "finalizers": [TRACKING]},
+        "status": {"phase": "Succeeded",
+        "containerStatuses": [{"name": "c", "restartCount": 0, "state": {"terminated": {"exitCode": 0,
+            "finishedAt": "1970-01-01T00:00:05Z"}}}]}});
     let succeeded = Arc::new(serde_json::from_value(succeeded).unwrap());
     assert_eq!(step(&job, &[failed("a", 0, 0, 1), succeeded], later(6)).create.len(), 1);
 }

@@ -83,7 +83,8 @@ impl Reconcile for Controller {
             self.recorder.report(&*node, Severity::Normal, "CIDRNotAvailable", text);
             return Err(Error::Object("no free pod range is left in the cluster's range".to_owned()));
         };
-        let patch = json!({"metadata": {"resourceVersion": node.resource_version()}, "spec": {"podCIDR": chosen.first(), "podCIDRs": chosen}});
+        let patch = json!({"metadata": {"resourceVersion": node.resource_version()},
+            "spec": {"podCIDR": chosen.first(), "podCIDRs": chosen}});
         let api: Api<Node> = Api::all(self.client.clone());
         api.patch(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await?;
         given.extend(chosen);

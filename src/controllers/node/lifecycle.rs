@@ -20,8 +20,8 @@ use tokio::time::Instant;
 use tracing::info;
 
 use super::plan;
-use super::zones::{Pace, Verdict};
-use crate::driver::{self, Context, Error, Next, Reconcile};
+use super::zones::{Pace, Taint, Verdict};
+use crate::driver::{self, Context, Error, EventSource, Next, Reconcile};
 use crate::settings::{Evictions, Settings};
 
 const NAME: &str = "node-controller";
@@ -43,7 +43,7 @@ struct Nodes {
     grace: Duration,
     evictions: Evictions,
     pace: Mutex<Pace>,
-    /// What each node last showed and when we saw it, by our own clock: nodes' clocks may be anything.
+    /// The last sign of each node and when we saw it, by our own clock: nodes' clocks may be anything.
     seen: Mutex<BTreeMap<String, (String, Instant)>>,
 }
 
@@ -131,9 +131,9 @@ impl Nodes {
     }
 
     fn judge(&self, node: &Node) -> Verdict {
-        let fresh = !plan::is_driven_away(node);
+        let taint = if plan::is_driven_away(node) { Taint::There } else { Taint::Fresh };
         let mut pace = self.pace.lock();
-        pace.judge(node, fresh, &self.nodes.list(), &self.evictions, Instant::now())
+        pace.judge(node, taint, &self.nodes.list(), &self.evictions, Instant::now())
     }
 
     /// How long neither the node's lease nor its status has changed, by our clock.
@@ -158,11 +158,13 @@ impl Nodes {
             .into_iter()
             .map(|kind| match plan::condition(node, kind) {
                 Some(old) => json!({
-                    "type": kind, "status": "Unknown", "reason": "NodeStatusUnknown", "message": "Kubelet stopped posting node status.",
+                    "type": kind, "status": "Unknown", "reason": "NodeStatusUnknown",
+                        "message": "Kubelet stopped posting node status.",
                     "lastHeartbeatTime": old.last_heartbeat_time, "lastTransitionTime": now,
                 }),
                 None => json!({
-                    "type": kind, "status": "Unknown", "reason": "NodeStatusNeverUpdated", "message": "Kubelet never posted node status.",
+                    "type": kind, "status": "Unknown", "reason": "NodeStatusNeverUpdated",
+                        "message": "Kubelet never posted node status.",
                     "lastHeartbeatTime": node.metadata.creation_timestamp, "lastTransitionTime": now,
                 }),
             })
@@ -233,7 +235,8 @@ fn start_eviction(context: &Context, nodes: Informer<Node>, pods: Informer<Pod>)
         })
     });
     let client = context.client(NAME);
-    let recorder = context.recorder_as("node-controller", "taint-eviction-controller");
+    let recorder =
+        context.recorder_as(EventSource { account: "node-controller", component: "taint-eviction-controller" });
     let eviction =
         Eviction { client, recorder, nodes: nodes.clone(), pods: pods.clone(), clock: context.clock.clone() };
     context.start("taint-eviction-controller", &queue, eviction, async move {

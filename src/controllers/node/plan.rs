@@ -63,7 +63,7 @@ impl Range {
     }
 }
 
-/// What is wrong with a node's ranges: the other nodes make no routes for those that are no pieces of the cluster's,
+/// The fault of a node's ranges: the other nodes make no routes for those that are no pieces of the cluster's,
 /// and none for one that an older node has. `older` are the ranges of older nodes.
 pub(super) fn trouble(have: &[String], ranges: &[Range], older: &BTreeSet<String>) -> Option<String> {
     have.iter().find_map(|cidr| match () {
@@ -99,7 +99,18 @@ pub(super) fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondit
     node.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == kind)
 }
 
-fn taint(key: &str, effect: &str, now: Option<Timestamp>) -> Taint {
+/// Effects of the taints that follow from conditions.
+#[derive(Clone, Copy)]
+enum Effect {
+    NoSchedule,
+    NoExecute,
+}
+
+fn taint(key: &str, effect: Effect, now: Option<Timestamp>) -> Taint {
+    let effect = match effect {
+        Effect::NoSchedule => "NoSchedule",
+        Effect::NoExecute => "NoExecute",
+    };
     Taint { key: key.to_owned(), effect: effect.to_owned(), time_added: now.map(Time), value: None }
 }
 
@@ -139,7 +150,7 @@ pub(super) fn taints(node: &Node, verdict: Verdict, now: Timestamp) -> Option<Ve
     let mut wanted: Vec<Taint> = Vec::new();
     if let Some(key) = ready_key {
         // A node that never reported gets no NoExecute: there is nothing on it to drive away.
-        wanted.push(taint(key, "NoSchedule", None));
+        wanted.push(taint(key, Effect::NoSchedule, None));
         let execute = match verdict {
             Verdict::Evict => true,
             // The taint follows the condition from one key to the other, and does not come anew.
@@ -147,7 +158,7 @@ pub(super) fn taints(node: &Node, verdict: Verdict, now: Timestamp) -> Option<Ve
             Verdict::TakeBack => false,
         };
         if execute && !status("Ready").is_empty() {
-            wanted.push(taint(key, "NoExecute", Some(now)));
+            wanted.push(taint(key, Effect::NoExecute, Some(now)));
         }
     }
     for (kind, key) in [
@@ -157,11 +168,11 @@ pub(super) fn taints(node: &Node, verdict: Verdict, now: Timestamp) -> Option<Ve
         ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
     ] {
         if status(kind) == "True" {
-            wanted.push(taint(key, "NoSchedule", None));
+            wanted.push(taint(key, Effect::NoSchedule, None));
         }
     }
     if spec.unschedulable == Some(true) {
-        wanted.push(taint("node.kubernetes.io/unschedulable", "NoSchedule", Some(now)));
+        wanted.push(taint("node.kubernetes.io/unschedulable", Effect::NoSchedule, Some(now)));
     }
     let have = spec.taints.unwrap_or_default();
     let same = |a: &Taint, b: &Taint| a.key == b.key && a.effect == b.effect;

@@ -43,7 +43,8 @@ fn a_node_keeps_its_range_and_gets_what_it_lacks() {
 
 #[test]
 fn a_ready_node_loses_our_taints_and_keeps_the_users() {
-    let taints = json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}, {"key": "mine", "effect": "NoSchedule"}]);
+    let taints = json!([{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}, {"key": "mine",
+        "effect": "NoSchedule"}]);
     let node = node(json!([{"type": "Ready", "status": "True"}]), taints);
     let left = plan::taints(&node, Verdict::Evict, Timestamp::UNIX_EPOCH).unwrap();
     assert_eq!(left.iter().map(|t| t.key.as_str()).collect::<Vec<_>>(), ["mine"]);
@@ -80,7 +81,8 @@ fn a_pod_leaves_when_its_shortest_toleration_ends() {
     let pod = |tolerations| -> Pod {
         serde_json::from_value(json!({"spec": {"containers": [], "tolerations": tolerations}})).unwrap()
     };
-    let for_300 = json!([{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]);
+    let for_300 = json!([{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute",
+        "tolerationSeconds": 300}]);
     assert_eq!(plan::leave_at(&pod(for_300), &taints, now).unwrap().as_second(), 300);
     assert_eq!(plan::leave_at(&pod(json!([{"operator": "Exists"}])), &taints, now), None);
     assert_eq!(plan::leave_at(&pod(json!([])), &taints, now), Some(now));

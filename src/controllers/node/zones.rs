@@ -43,6 +43,15 @@ pub(super) enum Verdict {
     TakeBack,
 }
 
+/// The taint that drives pods away from a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taint {
+    /// The node has it.
+    There,
+    /// The node would get it now.
+    Fresh,
+}
+
 #[derive(Clone, Debug, Default)]
 struct Zone {
     ready: usize,
@@ -123,12 +132,11 @@ impl Pace {
         true
     }
 
-    /// Fate of the pods of `node`, one of `nodes`; `fresh` if it would get the taint only now, which takes the
-    /// zone's turn.
+    /// Fate of the pods of `node`, one of `nodes`. A taint that it would get only now takes the zone's turn.
     pub(super) fn judge(
         &mut self,
         node: &Node,
-        fresh: bool,
+        taint: Taint,
         nodes: &[Arc<Node>],
         limits: &Evictions,
         now: Instant,
@@ -138,7 +146,7 @@ impl Pace {
             self.none_answered = true;
             return Verdict::TakeBack;
         }
-        if !fresh {
+        if taint == Taint::There {
             return Verdict::Evict;
         }
         let key = zone_of(node);
@@ -166,7 +174,8 @@ mod tests {
     fn cluster(zones: &[(&str, usize, usize)]) -> Vec<Arc<Node>> {
         let node = |zone: &str, ready: bool, n: usize| {
             let status = if ready { "True" } else { "Unknown" };
-            let node = json!({"metadata": {"name": format!("{zone}{n}"), "labels": {"topology.kubernetes.io/zone": zone}},
+            let node = json!({"metadata": {"name": format!("{zone}{n}"),
+                "labels": {"topology.kubernetes.io/zone": zone}},
                 "status": {"conditions": [{"type": "Ready", "status": status}]}});
             Arc::new(serde_json::from_value(node).unwrap())
         };
@@ -176,29 +185,29 @@ mod tests {
         zones.iter().flat_map(of).collect()
     }
 
-    fn judged(zones: &[(&str, usize, usize)], fresh: bool) -> Verdict {
+    fn judged(zones: &[(&str, usize, usize)], taint: Taint) -> Verdict {
         let nodes = cluster(zones);
         let silent = nodes.iter().find(|node| !is_ready(node)).unwrap();
-        Pace::default().judge(silent, fresh, &nodes, &Evictions::default(), Instant::now())
+        Pace::default().judge(silent, taint, &nodes, &Evictions::default(), Instant::now())
     }
 
     // Semantics H1: a switch that fails must not cost the pods of all nodes behind it.
     #[test]
     fn most_of_a_small_zone_falls_silent_and_keeps_its_pods() {
-        assert_eq!(judged(&[("a", 1, 3)], true), Verdict::Hold(LOOK_AGAIN));
+        assert_eq!(judged(&[("a", 1, 3)], Taint::Fresh), Verdict::Hold(LOOK_AGAIN));
         // Who has lost them already does not get them back.
-        assert_eq!(judged(&[("a", 1, 3)], false), Verdict::Evict);
-        assert_eq!(judged(&[("a", 2, 2)], true), Verdict::Evict);
-        assert_eq!(judged(&[("a", 3, 3)], true), Verdict::Evict);
-        assert_eq!(judged(&[("a", 20, 40)], true), Verdict::Evict);
+        assert_eq!(judged(&[("a", 1, 3)], Taint::There), Verdict::Evict);
+        assert_eq!(judged(&[("a", 2, 2)], Taint::Fresh), Verdict::Evict);
+        assert_eq!(judged(&[("a", 3, 3)], Taint::Fresh), Verdict::Evict);
+        assert_eq!(judged(&[("a", 20, 40)], Taint::Fresh), Verdict::Evict);
     }
 
     #[test]
     fn a_cluster_in_which_no_node_answers_evicts_nothing_and_takes_back() {
-        assert_eq!(judged(&[("a", 0, 1)], true), Verdict::TakeBack);
-        assert_eq!(judged(&[("a", 0, 4), ("b", 0, 1)], false), Verdict::TakeBack);
+        assert_eq!(judged(&[("a", 0, 1)], Taint::Fresh), Verdict::TakeBack);
+        assert_eq!(judged(&[("a", 0, 4), ("b", 0, 1)], Taint::There), Verdict::TakeBack);
         // One whole zone of several is one that failed.
-        assert_eq!(judged(&[("a", 0, 4), ("b", 1, 0)], true), Verdict::Evict);
+        assert_eq!(judged(&[("a", 0, 4), ("b", 1, 0)], Taint::Fresh), Verdict::Evict);
     }
 
     #[test]
@@ -208,7 +217,7 @@ mod tests {
             let silent: Vec<_> = nodes.iter().filter(|node| !is_ready(node)).collect();
             let mut pace = Pace::default();
             let at = |pace: &mut Pace, n: usize, secs: u64| {
-                pace.judge(silent[n], true, &nodes, &limits, start + Duration::from_secs(secs))
+                pace.judge(silent[n], Taint::Fresh, &nodes, &limits, start + Duration::from_secs(secs))
             };
             assert_eq!(at(&mut pace, 0, 0), Verdict::Evict);
             assert!(matches!(at(&mut pace, 1, secs - 1), Verdict::Hold(_)));
@@ -221,7 +230,7 @@ mod tests {
         let (silent, again, limits) = (cluster(&[("a", 0, 3)]), cluster(&[("a", 1, 2)]), Evictions::default());
         let mut pace = Pace::default();
         assert!(!pace.has_recovered(|| again.clone(), &limits), "nothing was the matter");
-        assert_eq!(pace.judge(&silent[0], true, &silent, &limits, Instant::now()), Verdict::TakeBack);
+        assert_eq!(pace.judge(&silent[0], Taint::Fresh, &silent, &limits, Instant::now()), Verdict::TakeBack);
         assert!(!pace.has_recovered(|| silent.clone(), &limits));
         assert!(pace.has_recovered(|| again.clone(), &limits));
         assert!(!pace.has_recovered(|| again.clone(), &limits));
@@ -230,6 +239,7 @@ mod tests {
     #[test]
     fn a_rate_of_zero_evicts_nothing() {
         let (nodes, limits) = (cluster(&[("a", 5, 1)]), Evictions { rate: 0.0, ..Evictions::default() });
-        assert_eq!(Pace::default().judge(&nodes[5], true, &nodes, &limits, Instant::now()), Verdict::Hold(LOOK_AGAIN));
+        let verdict = Pace::default().judge(&nodes[5], Taint::Fresh, &nodes, &limits, Instant::now());
+        assert_eq!(verdict, Verdict::Hold(LOOK_AGAIN));
     }
 }

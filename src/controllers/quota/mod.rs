@@ -99,7 +99,7 @@ impl Reconcile for Controller {
                 ("", "pods") => sum(&value, resource, &self.pods.list_in(&key.namespace), now),
                 ("", "services") => sum(&value, resource, &self.services.list_in(&key.namespace), now),
                 ("", "persistentvolumeclaims") => sum(&value, resource, &self.claims.list_in(&key.namespace), now),
-                _ => self.count(&value, group, resource, &key.namespace).await?,
+                _ => self.count(&value, GroupResource { group, resource }, &key.namespace).await?,
             };
             quota::add(&mut used, usage);
         }
@@ -125,13 +125,14 @@ fn sum<K: serde::Serialize>(quota: &Value, resource: &str, objects: &[Arc<K>], n
 
 impl Controller {
     /// Objects of a kind that only their number counts of.
-    async fn count(&self, quota: &Value, group: &str, resource: &str, namespace: &str) -> Result<Usage, Error> {
+    async fn count(&self, quota: &Value, of: GroupResource<'_>, namespace: &str) -> Result<Usage, Error> {
+        let GroupResource { group, resource } = of;
         if !quota::in_scope(quota, resource, &Value::Null) {
             return Ok(Usage::new());
         }
         let kinds = discovery::kinds(&self.client).await?;
         self.let_go(&kinds).await;
-        let Some(kind) = countable(&kinds, group, resource) else { return Ok(Usage::new()) };
+        let Some(kind) = countable(&kinds, of) else { return Ok(Usage::new()) };
         let objects = self.follow(kind);
         if tokio::time::timeout(FILL_MAX, objects.synced()).await.is_err() {
             return Err(Error::Object(format!("the {resource} to count have not come yet")));
@@ -187,12 +188,12 @@ fn slot(kind: &ApiResource) -> String {
 }
 
 /// The kind whose objects a quota counts, if it is served and can be followed.
-fn countable<'k>(kinds: &'k [discovery::Kind], group: &str, resource: &str) -> Option<&'k ApiResource> {
-    let of = |kind: &&discovery::Kind| {
-        kind.resource.group == group
-            && kind.resource.plural == resource
+fn countable<'k>(kinds: &'k [discovery::Kind], of: GroupResource<'_>) -> Option<&'k ApiResource> {
+    let is_meant = |kind: &&discovery::Kind| {
+        kind.resource.group == of.group
+            && kind.resource.plural == of.resource
             && kind.namespaced
             && kind.can(&["list", "watch"])
     };
-    kinds.iter().find(of).map(|kind| &kind.resource)
+    kinds.iter().find(is_meant).map(|kind| &kind.resource)
 }

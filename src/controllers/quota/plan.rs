@@ -60,9 +60,11 @@ mod tests {
     #[test]
     fn a_pod_that_was_resized_is_counted_anew() {
         let pod = |phase: &str, has: &str, ready: bool, reason: &str| -> Pod {
-            serde_json::from_value(json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}, "status": {
+            serde_json::from_value(json!({"spec": {"containers": [{"name": "c",
+                "resources": {"requests": {"cpu": "1"}}}]}, "status": {
                 "phase": phase, "conditions": [{"type": "PodResizePending", "status": "True", "reason": reason}],
-                "containerStatuses": [{"name": "c", "ready": ready, "restartCount": 0, "resources": {"requests": {"cpu": has}}}]}}))
+                "containerStatuses": [{"name": "c", "ready": ready, "restartCount": 0,
+                    "resources": {"requests": {"cpu": has}}}]}}))
             .unwrap()
         };
         let before = pod("Running", "1", false, "Deferred");
@@ -80,7 +82,8 @@ mod tests {
     fn every_limit_has_its_usage_and_the_same_amount_is_written_once() {
         let quota = |status| -> ResourceQuota {
             serde_json::from_value(
-                json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "2", "requests.cpu": "1"}}, "status": status}),
+                json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "2", "requests.cpu": "1"}},
+                    "status": status}),
             )
             .unwrap()
         };

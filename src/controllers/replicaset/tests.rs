@@ -24,7 +24,8 @@ fn pod(name: &str, node: &str, phase: &str, ready: bool) -> Arc<Pod> {
         serde_json::from_value(json!({
             "metadata": {"name": name, "uid": name, "labels": {"app": "web"}},
             "spec": {"nodeName": node, "containers": []},
-            "status": {"phase": phase, "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
+            "status": {"phase": phase, "conditions": [{"type": "Ready", "status": ready,
+                "lastTransitionTime": "2026-01-01T00:00:00Z"}]},
         }))
         .unwrap(),
     )

@@ -96,7 +96,7 @@ fn day(text: &str) -> Option<Date> {
     text.parse().ok().filter(|date: &Date| date.to_string() == text)
 }
 
-/// What becomes of a token, beside what its service account and its pods say.
+/// Fate of a token, beside what its service account and its pods say.
 fn step(secret: &Secret, limits: &Limits) -> Step {
     let made = secret.creation_timestamp().map(|time| time.0);
     if made.is_none_or(|made| made >= limits.made) || secret.metadata.deletion_timestamp.is_some() {
@@ -245,7 +245,8 @@ mod tests {
             json!({ "volumes": [{ "csi": { "nodePublishSecretRef": { "name": "t" } } }] }),
             json!({ "volumes": [{ "cephfs": { "secretRef": { "name": "t" } } }] }),
             json!({ "containers": [{ "envFrom": [{ "secretRef": { "name": "t" } }] }] }),
-            json!({ "initContainers": [{ "env": [{ "valueFrom": { "secretKeyRef": { "name": "t", "key": "k" } } }] }] }),
+            json!({ "initContainers": [{ "env": [{ "valueFrom": { "secretKeyRef": { "name": "t",
+                "key": "k" } } }] }] }),
             json!({ "imagePullSecrets": [{ "name": "t" }] }),
         ] {
             assert!(names(&spec, "t") && !names(&spec, "other"), "{spec}");

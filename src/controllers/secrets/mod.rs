@@ -132,7 +132,7 @@ impl Tokens {
                 "kubernetes.io/serviceaccount/service-account.name": name,
                 "kubernetes.io/serviceaccount/service-account.uid": uid,
             });
-            let token = self.signer.token(&claims).map_err(Error::Object)?;
+            let token = self.signer.token(&claims).map_err(Error::Sign)?;
             data.insert("token".to_owned(), ByteString(token.into_bytes()));
         }
         Ok((filled != *secret).then_some(filled))

@@ -17,7 +17,7 @@ use kube::api::{Api, PostParams};
 
 use super::BOOTSTRAP_TYPE;
 use crate::driver::{self, Context, Error, Next, Reconcile};
-use crate::signer::Signer;
+use crate::signer::{BootstrapToken, Signer};
 
 const NAME: &str = "bootstrap-signer";
 const NAMESPACE: &str = "kube-public";
@@ -103,7 +103,9 @@ impl Reconcile for BootstrapSigner {
         let Some(map) = self.maps.get(&key.namespace, &key.name) else { return Ok(Next::Wait) };
         let now = self.clock.now();
         let tokens: Vec<Token> = self.secrets.list().iter().filter_map(|secret| token(secret, now)).collect();
-        let sign = |content: &str, token: &Token| self.signer.detached(content, &token.id, &token.secret);
+        let sign = |content: &str, token: &Token| {
+            self.signer.detached(content, BootstrapToken { id: &token.id, secret: &token.secret })
+        };
         if let Some(signed) = signed(&map, &tokens, sign) {
             let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
             driver::gone_is_fine(api.replace(CLUSTER_INFO, &PostParams::default(), &signed).await)?;

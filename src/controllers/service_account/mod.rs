@@ -1,4 +1,5 @@
-//! What every namespace holds from its first moment: the ServiceAccount `default` and the ConfigMap `kube-root-ca.crt`.
+//! Objects that every namespace holds from its first moment: the ServiceAccount `default` and the ConfigMap
+//! `kube-root-ca.crt`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,8 +17,9 @@ const ROOT_CA: &str = "kube-root-ca.crt";
 /// Upstream's note on the published ConfigMap.
 const ROOT_CA_NOTE: (&str, &str) = (
     "kubernetes.io/description",
-    "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service \
-     IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes clusters.",
+    "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the \
+     internal service IP or kubernetes.default.svc. No other usage is guaranteed across distributions of Kubernetes \
+     clusters.",
 );
 
 struct Accounts {

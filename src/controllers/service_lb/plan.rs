@@ -290,14 +290,16 @@ mod tests {
 
     fn node(name: &str, ip: &str, labels: Value) -> Arc<Node> {
         let node = json!({ "metadata": { "name": name, "labels": labels },
-            "status": { "conditions": [{ "type": "Ready", "status": "True" }], "addresses": [{ "type": "InternalIP", "address": ip }] } });
+            "status": { "conditions": [{ "type": "Ready", "status": "True" }], "addresses": [{ "type": "InternalIP",
+                "address": ip }] } });
         Arc::new(serde_json::from_value(node).unwrap())
     }
 
     fn service(name: &str, port: i32, age: &str, more: Value) -> Arc<Service> {
         let mut spec = json!({ "type": "LoadBalancer", "ports": [{ "port": port }] });
         spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let service = json!({ "metadata": { "name": name, "namespace": "a", "creationTimestamp": format!("2026-01-01T00:00:{age}Z") }, "spec": spec });
+        let service = json!({ "metadata": { "name": name, "namespace": "a",
+            "creationTimestamp": format!("2026-01-01T00:00:{age}Z") }, "spec": spec });
         Arc::new(serde_json::from_value(service).unwrap())
     }
 
@@ -421,8 +423,10 @@ mod tests {
     fn a_pods_host_port_stays_its_own_unless_the_service_is_older_or_is_its() {
         let nodes = [node("n1", "10.0.0.1", json!({})), node("n2", "10.0.0.2", json!({}))];
         let pod = |age: &str, labels: Value| -> Arc<Pod> {
-            let pod = json!({ "metadata": { "name": "p", "namespace": "a", "labels": labels, "creationTimestamp": format!("2026-01-01T00:00:{age}Z") },
-                "spec": { "nodeName": "n1", "containers": [{ "name": "c", "ports": [{ "containerPort": 8080, "hostPort": 80 }] }] } });
+            let pod = json!({ "metadata": { "name": "p", "namespace": "a", "labels": labels,
+                "creationTimestamp": format!("2026-01-01T00:00:{age}Z") },
+                "spec": { "nodeName": "n1", "containers": [{ "name": "c", "ports": [{ "containerPort": 8080,
+                    "hostPort": 80 }] }] } });
             Arc::new(serde_json::from_value(pod).unwrap())
         };
         let web = [service("web", 80, "05", json!({ "selector": { "app": "web" } }))];
@@ -437,7 +441,8 @@ mod tests {
 
     #[test]
     fn local_services_are_where_their_endpoints_are() {
-        let slice = json!({ "metadata": { "name": "s", "namespace": "a", "labels": { "kubernetes.io/service-name": "web" } }, "addressType": "IPv4",
+        let slice = json!({ "metadata": { "name": "s", "namespace": "a",
+            "labels": { "kubernetes.io/service-name": "web" } }, "addressType": "IPv4",
             "endpoints": [{ "addresses": ["10.42.1.2"], "nodeName": "n2" }] });
         let slices = [Arc::new(serde_json::from_value(slice).unwrap())];
         let nodes = [node("n1", "10.0.0.1", json!({})), node("n2", "10.0.0.2", json!({}))];

@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
 use model::pod::Pod;
-
 use model::{owners, phase};
 
 pub(super) const REVISION_LABEL: &str = "controller-revision-hash";
@@ -40,10 +39,10 @@ impl Ordinals {
 }
 
 /// The ordinal of a pod of this set by its name; `None` if the name is not one of the set's.
-pub(super) fn ordinal(set: &str, pod: &str) -> Option<i32> {
-    let (parent, number) = pod.rsplit_once('-')?;
+pub(super) fn ordinal(set: &StatefulSet, pod: &Pod) -> Option<i32> {
+    let (parent, number) = pod.metadata.name.as_deref()?.rsplit_once('-')?;
     let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-    (parent == set && digits).then(|| number.parse().ok()).flatten()
+    (Some(parent) == set.metadata.name.as_deref() && digits).then(|| number.parse().ok()).flatten()
 }
 
 /// The set's own pod at an ordinal, of a template and its revision.
@@ -146,7 +145,7 @@ pub(super) enum Owners {
 /// `updateClaimOwnerRefForSetAndPod`.
 pub(super) fn claim_owners(set: &StatefulSet, pod: &Pod, claim: &PersistentVolumeClaim) -> Owners {
     let policy = Retention::of(set);
-    let scaled_down = ordinal(&set.name_any(), &pod.name_any()).is_some_and(|n| !Ordinals::of(set).contains(n));
+    let scaled_down = ordinal(set, pod).is_some_and(|n| !Ordinals::of(set).contains(n));
     let have = claim.metadata.owner_references.clone().unwrap_or_default();
     let of_set = |r: &OwnerReference| r.kind == "StatefulSet" && r.name == set.name_any();
     let of_pod = |r: &OwnerReference| r.kind == "Pod" && r.name == pod.name_any();

@@ -33,6 +33,14 @@ const NAME: &str = "statefulset-controller";
 /// The label of a revision that holds its hash.
 const HASH_LABEL: &str = "controller.kubernetes.io/hash";
 
+/// Deeds to pods that events tell of.
+#[derive(Clone, Copy)]
+enum Verb {
+    Create,
+    Update,
+    Delete,
+}
+
 struct Controller {
     client: kube::Client,
     recorder: Recorder,
@@ -153,7 +161,7 @@ impl Controller {
         let namespace = set.namespace().unwrap_or_default();
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &namespace);
         let refine = |pod: &Pod, claim| {
-            let is_member = identity::ordinal(&set.name_any(), &pod.name_any()).is_some();
+            let is_member = identity::ordinal(set, pod).is_some();
             match claim {
                 Claim::Owned if !is_member => Claim::Release,
                 Claim::Adopt if !is_member => Claim::Foreign,
@@ -180,7 +188,7 @@ impl Controller {
                 {
                     return made.map(drop).map_err(Error::from);
                 }
-                self.tell(set, "create", "Create", &pod.name_any(), made.as_ref().err());
+                self.tell(set, Verb::Create, &pod.name_any(), made.as_ref().err());
                 self.expectations.created(key, made?.uid().unwrap_or_default());
             }
             Action::MakeClaims { pod, claims } => self.make_claims(set, key, &pod.name_any(), claims).await?,
@@ -188,7 +196,7 @@ impl Controller {
                 let patch = json!({"metadata": {"uid": pod.uid(), "labels": labels}});
                 let done =
                     self.pods_of(key).patch(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(patch)).await;
-                self.tell(set, "update", "Update", &pod.name_any(), done.as_ref().err());
+                self.tell(set, Verb::Update, &pod.name_any(), done.as_ref().err());
                 done?;
             }
             Action::OwnClaim { claim, owners } => {
@@ -259,14 +267,19 @@ impl Controller {
         let same = Preconditions { uid: Some(uid.clone()), resource_version: None };
         let done =
             driver::gone_is_fine(self.pods_of(key).delete(&name, &DeleteParams::default().preconditions(same)).await);
-        self.tell(set, "delete", "Delete", &name, done.as_ref().err());
+        self.tell(set, Verb::Delete, &name, done.as_ref().err());
         done?;
         self.expectations.deleted(key, uid);
         Ok(())
     }
 
     /// Upstream's words about one pod.
-    fn tell(&self, set: &StatefulSet, verb: &str, reason: &str, pod: &str, err: Option<&kube::Error>) {
+    fn tell(&self, set: &StatefulSet, verb: Verb, pod: &str, err: Option<&kube::Error>) {
+        let (verb, reason) = match verb {
+            Verb::Create => ("create", "Create"),
+            Verb::Update => ("update", "Update"),
+            Verb::Delete => ("delete", "Delete"),
+        };
         let set_name = set.name_any();
         match err {
             None => {

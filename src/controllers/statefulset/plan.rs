@@ -24,7 +24,7 @@ pub(super) enum Action {
     MakeClaims { pod: Arc<Pod>, claims: Vec<PersistentVolumeClaim> },
     /// Write the pod's identity again.
     Relabel { pod: Arc<Pod>, labels: BTreeMap<String, String> },
-    /// Who the claim goes with, by the retention policy.
+    /// Owner with which the claim goes, by the retention policy.
     OwnClaim { claim: Arc<PersistentVolumeClaim>, owners: Vec<OwnerReference> },
     /// The retention policy cannot be followed for this claim.
     Conflict { claim: Arc<PersistentVolumeClaim> },
@@ -126,10 +126,10 @@ pub(super) fn plan(view: &View<'_>) -> Plan {
     let mut plan = Plan { status: status(view), ..Plan::default() };
     let waiting = view.pods.iter().any(|pod| is_running_and_ready(pod) && !view.is_available(pod));
     plan.look_again_secs = waiting.then(|| u64::try_from(view.min_ready_secs()).unwrap_or(1).max(1));
-    let (ordinals, name) = (Ordinals::of(view.set), view.set.name_any());
+    let ordinals = Ordinals::of(view.set);
     let mut by_ordinal: BTreeMap<i32, Arc<Pod>> = BTreeMap::new();
     for pod in view.pods {
-        if let Some(ordinal) = identity::ordinal(&name, &pod.name_any()) {
+        if let Some(ordinal) = identity::ordinal(view.set, pod) {
             by_ordinal.insert(ordinal, Arc::clone(pod));
         }
     }
@@ -209,7 +209,7 @@ fn own_claims(view: &View<'_>, pod: &Arc<Pod>, ordinal: i32, plan: &mut Plan) {
 /// well.
 fn give_up(view: &View<'_>, condemned: &[Arc<Pod>], all: &BTreeMap<i32, Arc<Pod>>, plan: &mut Plan) -> Go {
     for pod in condemned {
-        if let Some(ordinal) = identity::ordinal(&view.set.name_any(), &pod.name_any()) {
+        if let Some(ordinal) = identity::ordinal(view.set, pod) {
             own_claims(view, pod, ordinal, plan);
         }
     }

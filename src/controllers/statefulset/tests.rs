@@ -25,7 +25,8 @@ fn set(spec: Value) -> StatefulSet {
 }
 
 fn revision(name: &str) -> ControllerRevision {
-    let template = json!({"$patch": "replace", "metadata": {"labels": {"app": "db"}}, "spec": {"containers": [{"name": "c", "image": name}]}});
+    let template = json!({"$patch": "replace", "metadata": {"labels": {"app": "db"}},
+        "spec": {"containers": [{"name": "c", "image": name}]}});
     serde_json::from_value(json!({"metadata": {"name": name}, "revision": 1, "data": {"spec": {"template": template}}}))
         .unwrap()
 }
@@ -34,8 +35,10 @@ fn pod(ordinal: i32, revision: &str, phase: &str, ready: bool) -> Arc<Pod> {
     let name = format!("db-{ordinal}");
     let labels = json!({"app": "db", "controller-revision-hash": revision, "statefulset.kubernetes.io/pod-name": name,
         "apps.kubernetes.io/pod-index": ordinal.to_string()});
-    let ready = json!([{"type": "Ready", "status": if ready { "True" } else { "False" }, "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
-    let pod = json!({"metadata": {"name": name, "uid": name, "labels": labels}, "status": {"phase": phase, "conditions": ready}});
+    let ready = json!([{"type": "Ready", "status": if ready { "True" } else { "False" },
+        "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+    let pod = json!({"metadata": {"name": name, "uid": name, "labels": labels}, "status": {"phase": phase,
+        "conditions": ready}});
     Arc::new(serde_json::from_value(pod).unwrap())
 }
 
@@ -130,10 +133,9 @@ fn status_counts_revisions_and_ends_the_update_when_all_are_new() {
 #[test]
 fn claims_go_with_the_set_or_with_the_pod_as_the_policy_says() {
     let with = |deleted: &str, scaled: &str| {
-        set(
-            json!({"replicas": 1, "persistentVolumeClaimRetentionPolicy": {"whenDeleted": deleted, "whenScaled": scaled},
-            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {}}]}),
-        )
+        set(json!({"replicas": 1, "persistentVolumeClaimRetentionPolicy": {"whenDeleted": deleted,
+                "whenScaled": scaled},
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {}}]}))
     };
     let claim = |owners: Value| -> PersistentVolumeClaim {
         serde_json::from_value(json!({"metadata": {"name": "data-db-1", "ownerReferences": owners}})).unwrap()
@@ -163,10 +165,29 @@ fn a_pod_is_called_by_its_ordinal_and_mounts_its_claims() {
     );
     assert_eq!(spec.volumes.unwrap()[0].persistent_volume_claim.as_ref().unwrap().claim_name, "data-db-3");
     assert_eq!(pod.labels()["apps.kubernetes.io/pod-index"], "3");
-    assert_eq!(
-        (identity::ordinal("db", "db-12"), identity::ordinal("db", "db-x"), identity::ordinal("d", "db-1")),
-        (Some(12), None, None)
-    );
+}
+
+// Upstream's table: `TestGetParentNameAndOrdinal` and `TestIsMemberOf` (stateful_set_utils_test.go, 1.36.2).
+#[test]
+fn a_pods_name_says_whether_it_is_of_the_set_and_where_it_stands() {
+    let set = set(json!({}));
+    for (name, ordinal) in [
+        ("db-0", Some(0)),
+        ("db-12", Some(12)),
+        ("db-x", None),
+        ("db-", None),
+        ("db", None),
+        ("other-1", None),
+        ("db-1-1", None),
+        ("db--1", None),
+        ("db-+1", None),
+        ("db-2147483647", Some(i32::MAX)),
+        ("db-2147483648", None),
+    ] {
+        let mut pod = (*good(0, "new")).clone();
+        pod.metadata.name = Some(name.to_owned());
+        assert_eq!(identity::ordinal(&set, &pod), ordinal, "{name}");
+    }
 }
 
 // Semantics M15: all pods of a set that did not get ready were deleted at once.

@@ -16,7 +16,7 @@ use kube::api::{Api, DeleteParams, PostParams, Preconditions};
 use kube::{Resource as _, ResourceExt as _};
 
 use super::matching::{self, BIND_COMPLETED, BOUND_BY_US, PROVISIONED_BY, SELECTED_NODE};
-use crate::driver::{self, Context, Error, Next, Reconcile};
+use crate::driver::{self, Context, Error, EventSource, Next, Reconcile};
 
 pub(super) const NAME: &str = "persistent-volume-binder";
 /// Upstream's name for it as a source of events.
@@ -26,6 +26,16 @@ const OLD_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
 const NOTHING_FREE: &str = "no persistent volumes available for this claim and no storage class is set";
+
+/// How a bound claim lost its volume.
+enum Loss {
+    /// It names none any more.
+    Reference,
+    /// The one that it names is gone.
+    Volume,
+    /// The one that it names is another claim's.
+    ToAnother,
+}
 
 struct Binder {
     client: kube::Client,
@@ -40,7 +50,7 @@ struct Binder {
 pub(super) fn start(context: &Context) {
     let binder = Binder {
         client: context.client(NAME),
-        recorder: context.recorder_as(NAME, SOURCE),
+        recorder: context.recorder_as(EventSource { account: NAME, component: SOURCE }),
         claims: context.informers.get(),
         volumes: context.informers.get(),
         classes: context.informers.get(),
@@ -146,7 +156,8 @@ impl Binder {
         let free = || if waits { None } else { volumes::find_free(claim, &all, near) };
         match volumes::find_named(claim, &all).or_else(free) {
             Some(volume) => self.bind(volume, claim).await,
-            None => self.wait(claim, class.as_deref(), waits).await,
+            None if waits => self.wait_for_pod(claim).await,
+            None => self.wait(claim, class.as_deref()).await,
         }
     }
 
@@ -167,19 +178,17 @@ impl Binder {
         Ok(true)
     }
 
-    /// No volume yet: somebody may make one, or a pod must come first.
-    async fn wait(
-        &self,
-        claim: &PersistentVolumeClaim,
-        class: Option<&StorageClass>,
-        for_pod: bool,
-    ) -> Result<(), Error> {
+    /// No volume yet: a pod must come first.
+    async fn wait_for_pod(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
+        let text = "waiting for first consumer to be created before binding";
+        self.recorder.report(claim, Severity::Normal, "WaitForFirstConsumer", text);
+        self.set_claim_phase(claim, "Pending").await
+    }
+
+    /// No volume yet: somebody may make one.
+    async fn wait(&self, claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> Result<(), Error> {
         let name = volumes::class_of(claim);
         match class {
-            _ if for_pod => {
-                let text = "waiting for first consumer to be created before binding";
-                self.recorder.report(claim, Severity::Normal, "WaitForFirstConsumer", text);
-            }
             Some(class) if class.provisioner != NO_PROVISIONER => {
                 return self.ask_provisioner(claim, &class.provisioner).await;
             }
@@ -194,8 +203,9 @@ impl Binder {
 
     async fn ask_provisioner(&self, claim: &PersistentVolumeClaim, provisioner: &str) -> Result<(), Error> {
         let text = format!(
-            "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the system administrator. \
-             If volume creation is delayed, please verify that the provisioner is running and correctly registered."
+            "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the \
+             system administrator. If volume creation is delayed, please verify that the provisioner is running and \
+             correctly registered."
         );
         self.recorder.report(claim, Severity::Normal, "ExternalProvisioning", text);
         if claim.annotations().get(PROVISIONER).is_none_or(|known| known != provisioner) {
@@ -238,33 +248,27 @@ impl Binder {
 
     async fn bound_claim(&self, claim: &PersistentVolumeClaim) -> Result<(), Error> {
         let Some(name) = volumes::name_of(claim) else {
-            return self
-                .lose(
-                    claim,
-                    "ClaimLost",
-                    "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!",
-                )
-                .await;
+            return self.lose(claim, Loss::Reference).await;
         };
         let Some(volume) = self.volumes.get("", name) else {
-            return self
-                .lose(claim, "ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!")
-                .await;
+            return self.lose(claim, Loss::Volume).await;
         };
         match (volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_some()), volumes::names(&volume, claim)) {
             (false, _) | (true, Some(_)) => self.bind(&volume, claim).await,
-            (true, None) => {
-                self.lose(
-                    claim,
-                    "ClaimMisbound",
-                    "Two claims are bound to the same volume, this one is bound incorrectly",
-                )
-                .await
-            }
+            (true, None) => self.lose(claim, Loss::ToAnother).await,
         }
     }
 
-    async fn lose(&self, claim: &PersistentVolumeClaim, reason: &str, text: &str) -> Result<(), Error> {
+    async fn lose(&self, claim: &PersistentVolumeClaim, loss: Loss) -> Result<(), Error> {
+        let (reason, text) = match loss {
+            Loss::Reference => {
+                ("ClaimLost", "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!")
+            }
+            Loss::Volume => ("ClaimLost", "Bound claim has lost its PersistentVolume. Data on the volume is lost!"),
+            Loss::ToAnother => {
+                ("ClaimMisbound", "Two claims are bound to the same volume, this one is bound incorrectly")
+            }
+        };
         if claim.status.as_ref().and_then(|s| s.phase.as_deref()) != Some("Lost") {
             self.recorder.report(claim, Severity::Warning, reason, text);
         }

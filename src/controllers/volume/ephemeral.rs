@@ -12,7 +12,7 @@ use kube::api::{Api, PostParams};
 use model::owners;
 use model::pod::Pod;
 
-use crate::driver::{self, Context, Error, Next, Reconcile};
+use crate::driver::{self, Context, Error, EventSource, Next, Reconcile};
 
 const NAME: &str = "ephemeral-volume-controller";
 const SOURCE: &str = "ephemeral_volume";
@@ -33,7 +33,7 @@ pub(super) fn claim_name(pod: &Pod, volume: &str) -> String {
 pub(super) fn start(context: &Context) {
     let controller = Controller {
         client: context.client(NAME),
-        recorder: context.recorder_as(NAME, SOURCE),
+        recorder: context.recorder_as(EventSource { account: NAME, component: SOURCE }),
         pods: context.informers.get(),
         claims: context.informers.get(),
     };

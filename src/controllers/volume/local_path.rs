@@ -9,7 +9,9 @@ use client::informer::{Informer, Key};
 use client::queue::Queue;
 use client::typed::typed;
 use client::volumes;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod as WholePod};
+use k8s_openapi::api::core::v1::{
+    Node, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec, Pod as WholePod,
+};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, PostParams};
 use kube::{Resource as _, ResourceExt as _};
@@ -19,7 +21,7 @@ use serde_json::json;
 
 use super::binder::{self, HELPER_AGAIN};
 use super::matching::{self, PROVISIONED_BY, SELECTED_NODE};
-use crate::driver::{self, Context, Error, Next, Reconcile};
+use crate::driver::{self, Context, Error, EventSource, Next, Reconcile};
 use crate::settings::LocalPath;
 
 /// The name that k3s users know the provisioner by.
@@ -43,7 +45,7 @@ pub(super) fn start(context: &Context, config: LocalPath) {
     let controller = Controller {
         config,
         client: context.client(binder::NAME),
-        recorder: context.recorder_as(binder::NAME, PROVISIONER),
+        recorder: context.recorder_as(EventSource { account: binder::NAME, component: PROVISIONER }),
         claims: context.informers.get(),
         volumes: context.informers.get(),
         classes: context.informers.get(),
@@ -79,6 +81,31 @@ const FOR_NAME: &str = "local-path.kedge.io/name";
 fn helped(pod: &Pod) -> Option<Key> {
     let of = |annotation: &str| pod.annotations().get(annotation);
     Some(Key::new(of(FOR_NAMESPACE)?, of(FOR_NAME)?)).filter(|_| pod.namespace().as_deref() == Some(NAMESPACE))
+}
+
+/// The two things that are done to a folder.
+#[derive(Clone, Copy)]
+enum Task {
+    Setup,
+    Teardown,
+}
+
+/// Work of a helper pod.
+#[derive(Clone, Copy)]
+struct Work<'a> {
+    task: Task,
+    path: &'a str,
+    node: &'a Node,
+    /// The claim or the volume whose folder it is.
+    about: &'a Key,
+}
+
+/// A volume's name, its folder and the node that has it.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    name: &'a str,
+    path: &'a str,
+    node: &'a Node,
 }
 
 /// How far a helper pod is.
@@ -121,9 +148,7 @@ impl Controller {
             return Ok(Next::Wait);
         };
         let Some(node) = self.nodes.get("", node) else { return Ok(Next::Wait) };
-        let spec = claim.spec.clone().unwrap_or_default();
-        let modes = spec.access_modes.clone().unwrap_or_default();
-        if let Some(why) = unsupported(&modes, spec.selector.is_some(), spec.volume_mode.as_deref()) {
+        if let Some(why) = unsupported(&claim.spec.clone().unwrap_or_default()) {
             fail(format!("failed to provision volume with StorageClass {:?}: {why}", class.name_any()));
             return Ok(Next::Wait);
         }
@@ -133,7 +158,8 @@ impl Controller {
         }
         let path = format!("{}/{name}_{}_{}", self.config.dir, claim.namespace().unwrap_or_default(), claim.name_any());
         let helper = format!("helper-pod-create-{name}");
-        match self.helper(&helper, "setup", &path, &node, &Key::of(claim)).await? {
+        let work = Work { task: Task::Setup, path: &path, node: &node, about: &Key::of(claim) };
+        match self.helper(&helper, work).await? {
             Helper::Works => return Ok(Next::After(HELPER_AGAIN)),
             Helper::Failed => {
                 fail(format!(
@@ -147,7 +173,8 @@ impl Controller {
             Helper::Done => {}
         }
         let api: Api<PersistentVolume> = Api::all(self.client.clone());
-        match api.create(&PostParams::default(), &volume(claim, class, &node, &name, &path)).await {
+        let made = volume(claim, class, Place { name: &name, path: &path, node: &node });
+        match api.create(&PostParams::default(), &made).await {
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {}
             other => {
                 other?;
@@ -173,7 +200,8 @@ impl Controller {
         let helper = format!("helper-pod-delete-{}", volume.name_any());
         // Without its node the folder is gone too.
         if let Some(node) = node.filter(|_| path.starts_with(&format!("{}/", self.config.dir))) {
-            match self.helper(&helper, "teardown", &path, &node, &Key::of(volume)).await? {
+            let work = Work { task: Task::Teardown, path: &path, node: &node, about: &Key::of(volume) };
+            match self.helper(&helper, work).await? {
                 Helper::Works => return Ok(Next::After(HELPER_AGAIN)),
                 Helper::Failed => {
                     let text = format!(
@@ -194,10 +222,10 @@ impl Controller {
     }
 
     /// Starts the helper pod unless it is there, and says how far it is.
-    async fn helper(&self, name: &str, task: &str, path: &str, node: &Node, work: &Key) -> Result<Helper, Error> {
+    async fn helper(&self, name: &str, work: Work<'_>) -> Result<Helper, Error> {
         let api: Api<WholePod> = Api::namespaced(self.client.clone(), NAMESPACE);
         let Some(pod) = self.pods.get(NAMESPACE, name) else {
-            match api.create(&PostParams::default(), &helper_pod(&self.config, name, task, path, node, work)?).await {
+            match api.create(&PostParams::default(), &helper_pod(&self.config, name, work)?).await {
                 Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {}
                 other => drop(other?),
             }
@@ -216,29 +244,27 @@ impl Controller {
     }
 }
 
-fn unsupported(modes: &[String], selector: bool, volume_mode: Option<&str>) -> Option<&'static str> {
-    if selector {
+fn unsupported(spec: &PersistentVolumeClaimSpec) -> Option<&'static str> {
+    if spec.selector.is_some() {
         return Some("claim.Spec.Selector is not supported");
     }
-    if volume_mode == Some("Block") {
+    if spec.volume_mode.as_deref() == Some("Block") {
         return Some("Block volume mode is not supported");
     }
     let local = |mode: &String| matches!(mode.as_str(), "ReadWriteOnce" | "ReadWriteOncePod");
-    (!modes.iter().all(local)).then_some("Only support ReadWriteOnce access mode")
+    (!spec.access_modes.iter().flatten().all(local)).then_some("Only support ReadWriteOnce access mode")
 }
 
-fn helper_pod(
-    config: &LocalPath,
-    name: &str,
-    task: &str,
-    path: &str,
-    node: &Node,
-    work: &Key,
-) -> Result<WholePod, Error> {
+fn helper_pod(config: &LocalPath, name: &str, work: Work<'_>) -> Result<WholePod, Error> {
+    let task = match work.task {
+        Task::Setup => "setup",
+        Task::Teardown => "teardown",
+    };
+    let notes = json!({FOR_NAMESPACE: work.about.namespace, FOR_NAME: work.about.name});
     let pod = json!({
-        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": {FOR_NAMESPACE: work.namespace, FOR_NAME: work.name}},
+        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": notes},
         "spec": {
-            "nodeName": node.name_any(),
+            "nodeName": work.node.name_any(),
             "restartPolicy": "Never",
             "automountServiceAccountToken": false,
             "tolerations": [{"operator": "Exists"}],
@@ -247,7 +273,7 @@ fn helper_pod(
                 "name": "helper",
                 "image": config.image,
                 "imagePullPolicy": "IfNotPresent",
-                "command": ["/local-path", task, path],
+                "command": ["/local-path", task, work.path],
                 "volumeMounts": [{"name": "data", "mountPath": config.dir}],
             }],
             "volumes": [{"name": "data", "hostPath": {"path": config.dir, "type": "DirectoryOrCreate"}}],
@@ -256,18 +282,14 @@ fn helper_pod(
     typed(&pod).map_err(|err| Error::Object(err.to_string()))
 }
 
-fn volume(
-    claim: &PersistentVolumeClaim,
-    class: &StorageClass,
-    node: &Node,
-    name: &str,
-    path: &str,
-) -> PersistentVolume {
+fn volume(claim: &PersistentVolumeClaim, class: &StorageClass, place: Place<'_>) -> PersistentVolume {
+    let Place { name, path, node } = place;
     let spec = claim.spec.clone().unwrap_or_default();
     let mut reference = claim.object_ref(&());
     reference.resource_version = claim.resource_version();
     let hostname = node.labels().get(HOSTNAME).cloned().unwrap_or_else(|| node.name_any());
-    let near = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": [hostname]}]}]}});
+    let is_there = json!({"key": HOSTNAME, "operator": "In", "values": [hostname]});
+    let near = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [is_there]}]}});
     let source = json!({"path": path, "type": "DirectoryOrCreate"});
     // `defaultVolumeType: local` in the class or on the claim, as the original has it.
     let wanted = |map: Option<&BTreeMap<String, String>>, key: &str| {
@@ -313,7 +335,7 @@ mod tests {
         .unwrap();
         let node: Node =
             serde_json::from_value(json!({"metadata": {"name": "n1", "labels": {HOSTNAME: "n1"}}})).unwrap();
-        let volume = volume(&claim, &class, &node, "pvc-u", "/storage/pvc-u_d_data");
+        let volume = volume(&claim, &class, Place { name: "pvc-u", path: "/storage/pvc-u_d_data", node: &node });
         let spec = volume.spec.clone().unwrap();
         assert_eq!(spec.host_path.unwrap().path, "/storage/pvc-u_d_data");
         assert_eq!(
@@ -323,11 +345,57 @@ mod tests {
         assert!(matching::reaches(&volume, &node));
     }
 
+    // Texts of local-path-provisioner v0.0.32 (provisioner.go).
     #[test]
     fn what_a_folder_cannot_be_is_refused() {
-        let modes = |mode: &str| vec![mode.to_owned()];
-        assert_eq!(unsupported(&modes("ReadWriteMany"), false, None), Some("Only support ReadWriteOnce access mode"));
-        assert!(unsupported(&modes("ReadWriteOnce"), false, Some("Block")).is_some());
-        assert_eq!(unsupported(&modes("ReadWriteOncePod"), false, Some("Filesystem")), None);
+        let (many, block) = ("Only support ReadWriteOnce access mode", "Block volume mode is not supported");
+        for (spec, refusal) in [
+            (json!({}), None),
+            (json!({"accessModes": ["ReadWriteOnce"]}), None),
+            (json!({"accessModes": ["ReadWriteOncePod"], "volumeMode": "Filesystem"}), None),
+            (json!({"accessModes": ["ReadWriteMany"]}), Some(many)),
+            (json!({"accessModes": ["ReadWriteOnce", "ReadOnlyMany"]}), Some(many)),
+            (json!({"accessModes": ["ReadWriteOnce"], "volumeMode": "Block"}), Some(block)),
+            (json!({"selector": {}, "volumeMode": "Block"}), Some("claim.Spec.Selector is not supported")),
+        ] {
+            let read: PersistentVolumeClaimSpec = serde_json::from_value(spec.clone()).unwrap();
+            assert_eq!(unsupported(&read), refusal, "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_class_or_a_claim_chooses_the_kind_of_the_volume_and_the_claims_name_is_kept() {
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n1"}})).unwrap();
+        let place = Place { name: "pvc-u", path: "/storage/x", node: &node };
+        for (on_class, on_claim, is_local) in [
+            (json!({}), json!({}), false),
+            (json!({"defaultVolumeType": "local"}), json!({}), true),
+            (json!({}), json!({"volumeType": "local"}), true),
+            (json!({"defaultVolumeType": "hostPath"}), json!({"defaultVolumeType": "local"}), false),
+        ] {
+            let claim = json!({"metadata": {"name": "data", "namespace": "d", "uid": "u", "annotations": on_claim}});
+            let class = json!({"metadata": {"name": "c", "annotations": on_class}, "provisioner": PROVISIONER});
+            let (claim, class) = (typed(&claim).unwrap(), typed(&class).unwrap());
+            let made = volume(&claim, &class, place);
+            let spec = made.spec.clone().unwrap();
+            assert_eq!((spec.local.is_some(), spec.host_path.is_some()), (is_local, !is_local));
+            assert_eq!(spec.persistent_volume_reclaim_policy.as_deref(), Some("Delete"), "the default of a class");
+            assert_eq!(made.annotations()["local.path.provisioner/selected-node"], "n1");
+        }
+    }
+
+    #[test]
+    fn a_helper_pod_runs_its_task_on_the_volumes_node_and_says_for_whom() {
+        let config = LocalPath { dir: "/storage".to_owned(), image: "local-path".to_owned() };
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n1"}})).unwrap();
+        for (task, word) in [(Task::Setup, "setup"), (Task::Teardown, "teardown")] {
+            let about = Key::new("d", "data");
+            let work = Work { task, path: "/storage/x", node: &node, about: &about };
+            let pod = json!(helper_pod(&config, "helper", work).unwrap());
+            assert_eq!(pod["spec"]["containers"][0]["command"], json!(["/local-path", word, "/storage/x"]));
+            assert_eq!(pod["spec"]["nodeName"], "n1");
+            let seen: Pod = serde_json::from_value(pod).unwrap();
+            assert_eq!(helped(&seen), Some(about));
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! What a claim and a volume say of themselves in annotations, and where a volume can be reached.
+//! Annotations of claims and volumes, and where a volume can be reached.
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use kube::ResourceExt as _;

@@ -57,7 +57,10 @@ mod tests {
         let driver = json!({"metadata": {"name": "d.io"}, "spec": {"storageCapacity": true}});
         snapshot.csi.drivers.insert("d.io".to_owned(), Arc::new(serde_json::from_value(driver).unwrap()));
         assert!(!has_room(&claim, &class, &snapshot.nodes["n"].clone(), &snapshot));
-        let room = |size: &str| json!({"metadata": {"name": "r"}, "storageClassName": "c", "nodeTopology": {}, "capacity": size});
+        let room = |size: &str| {
+            json!({"metadata": {"name": "r"}, "storageClassName": "c", "nodeTopology": {},
+            "capacity": size})
+        };
         snapshot.csi.capacities = vec![Arc::new(serde_json::from_value(room("1Gi")).unwrap())];
         assert!(!has_room(&claim, &class, &snapshot.nodes["n"].clone(), &snapshot));
         snapshot.csi.capacities = vec![Arc::new(serde_json::from_value(room("3Gi")).unwrap())];

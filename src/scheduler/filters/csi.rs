@@ -80,12 +80,14 @@ mod tests {
             Snapshot::build(&nodes, &[Arc::new(serde_json::from_value(running).unwrap())], &BTreeMap::new());
         for name in ["one", "two"] {
             let bound = json!({"pv.kubernetes.io/bind-completed": "yes"});
-            let claim = json!({"metadata": {"name": name, "namespace": "d", "annotations": bound}, "spec": {"volumeName": name}, "status": {"phase": "Bound"}});
+            let claim = json!({"metadata": {"name": name, "namespace": "d", "annotations": bound},
+                "spec": {"volumeName": name}, "status": {"phase": "Bound"}});
             let volume = json!({"metadata": {"name": name}, "spec": {"csi": {"driver": "d.io", "volumeHandle": name}}});
             snapshot.claims.insert(("d".to_owned(), name.to_owned()), Arc::new(serde_json::from_value(claim).unwrap()));
             snapshot.volumes.insert(name.to_owned(), Arc::new(serde_json::from_value(volume).unwrap()));
         }
-        let object = json!({"metadata": {"name": "n"}, "spec": {"drivers": [{"name": "d.io", "nodeID": "n", "allocatable": {"count": limit}}]}});
+        let object = json!({"metadata": {"name": "n"}, "spec": {"drivers": [{"name": "d.io", "nodeID": "n",
+            "allocatable": {"count": limit}}]}});
         snapshot.csi.nodes.insert("n".to_owned(), Arc::new(serde_json::from_value(object).unwrap()));
         (snapshot, serde_json::from_value(typed("two")).unwrap())
     }

@@ -8,7 +8,7 @@ use model::pod::Pod;
 use crate::filters::{Candidate, inter_pod};
 use crate::snapshot::{NodeState, Snapshot};
 
-/// What a required affinity of a pod that runs already counts when the other side is placed (upstream's
+/// Weight of a required affinity of a pod that runs already when the other side is placed (upstream's
 /// `hardPodAffinityWeight`).
 const REQUIRED_WEIGHT: i64 = 1;
 
