@@ -6,6 +6,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
+use base::chain::Chain;
 use base::files::{self, FileError};
 use base::layout::{AgentFolder, Layout};
 use base::rng::Rng;
@@ -173,7 +174,7 @@ pub(crate) fn kubelet_settings(args: &NodeArgs) -> Result<kubelet::settings::Set
         flag("image-credential-provider-bin-dir", &args.image_credential_provider_bin_dir),
     ];
     let words = providers.iter().flatten().chain(&args.kubelet_arg).map(String::as_str);
-    let mut settings = kubelet::settings::Settings::parse(words)?;
+    let mut settings = kubelet::settings::Settings::parse(words).map_err(|err| Chain(&err).to_string())?;
     settings.protect_kernel_defaults |= args.protect_kernel_defaults;
     Ok(settings)
 }

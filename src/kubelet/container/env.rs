@@ -279,7 +279,8 @@ mod tests {
             serde_json::json!({"name": "c", "env": std::iter::once(first).chain(rest).collect::<Vec<_>>()})
         };
         assert_eq!(build_of(doubled(10)).unwrap()[10].1.len(), 10 << 10);
-        let reference = |i: u32| serde_json::json!({"name": format!("V{i}"), "valueFrom": {"configMapKeyRef": {"name": "big", "key": "k"}}});
+        let source = serde_json::json!({"configMapKeyRef": {"name": "big", "key": "k"}});
+        let reference = |i: u32| serde_json::json!({"name": format!("V{i}"), "valueFrom": source});
         let from = |i: u32| serde_json::json!({"prefix": format!("P{i}"), "configMapRef": {"name": "big"}});
         for container in [
             doubled(40),
@@ -293,8 +294,10 @@ mod tests {
 
     #[test]
     fn a_variable_sees_those_before_it_and_the_services() {
-        let json = serde_json::json!({"metadata": {"namespace": "d"}, "spec": {"containers": [{"name": "c", "env": [
-            {"name": "A", "value": "$(WEB_SERVICE_HOST)"}, {"name": "B", "value": "$(A)-$(C)"}, {"name": "C", "value": "x"}]}]}});
+        let env = serde_json::json!([{"name": "A", "value": "$(WEB_SERVICE_HOST)"},
+            {"name": "B", "value": "$(A)-$(C)"}, {"name": "C", "value": "x"}]);
+        let spec = serde_json::json!({"containers": [{"name": "c", "env": env}]});
+        let json = serde_json::json!({"metadata": {"namespace": "d"}, "spec": spec});
         let pod: Pod = serde_json::from_value(json).unwrap();
         let service = serde_json::from_value(serde_json::json!({"metadata": {"name": "web", "namespace": "d"},
             "spec": {"clusterIP": "10.43.0.9", "ports": [{"port": 80}]}}))

@@ -68,7 +68,7 @@ pub(crate) fn find(pod: &Pod, name: &str) -> Option<(Container, Role)> {
     ephemeral(pod).into_iter().find(|(c, _)| c.name == name).map(|(c, _)| (c, Role::Ephemeral))
 }
 
-/// What a container is to its pod.
+/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Init,

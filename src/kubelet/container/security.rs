@@ -31,7 +31,10 @@ const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", 
 
 /// Namespaces shared with the host or between the pod's containers.
 pub(crate) fn namespaces(spec: &PodSpec) -> cri::NamespaceOption {
-    let host = |on: Option<bool>, otherwise: cri::NamespaceMode| if on == Some(true) { cri::NamespaceMode::Node } else { otherwise } as i32;
+    let host = |on: Option<bool>, otherwise: cri::NamespaceMode| {
+        let mode = if on == Some(true) { cri::NamespaceMode::Node } else { otherwise };
+        mode as i32
+    };
     let pid = if spec.share_process_namespace == Some(true) {
         cri::NamespaceMode::Pod
     } else {
@@ -91,7 +94,7 @@ pub(crate) fn groups_policy(context: &PodSecurityContext) -> i32 {
     }
 }
 
-/// Who a container's process is: the container's word before the pod's, and at last the image's.
+/// The identity of a container's process: the container's word before the pod's, and at last the image's.
 pub(super) fn of_container(making: &Making<'_>) -> Result<cri::LinuxContainerSecurityContext, ConfigError> {
     let spec = making.pod.spec.clone().unwrap_or_default();
     let pod = spec.security_context.clone().unwrap_or_default();

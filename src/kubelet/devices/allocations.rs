@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proto::plugins as pb;
 
-/// What one container has of one resource.
+/// The devices of one resource that one container has.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Given {
     pub(crate) ids: BTreeSet<String>,

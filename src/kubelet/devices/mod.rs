@@ -1,7 +1,7 @@
 //! Devices that plugins advertise (`v1beta1`): how many there are, who has which, and what their containers need to use
 //! them.
 //!
-//! What was given is on the disk before a container starts, so a pod keeps its devices when the kubelet restarts.
+//! An allocation is on the disk before a container starts, so a pod keeps its devices when the kubelet restarts.
 //! Without plugins there is a socket, and nothing runs.
 
 pub(crate) mod allocate;

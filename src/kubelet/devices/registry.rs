@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base::chain::Chain;
 use base::sync::Mutex;
 use base::time::Stopwatch;
 use proto::plugins as pb;
@@ -57,7 +58,11 @@ impl Devices {
     pub(crate) fn new(root: &Path) -> Devices {
         let dir = root.join("device-plugins");
         let kept = checkpoint::read(&dir).unwrap_or_else(|err| {
-            warn!(path = %dir.display(), err = %err, "cannot read which devices were given: pods that have some keep them unnoticed");
+            warn!(
+                path = %dir.display(),
+                err = %Chain(&err),
+                "cannot read which devices were given: pods that have some keep them unnoticed"
+            );
             checkpoint::Kept::default()
         });
         let stopped = |(name, _)| (name, Resource { stopped: Some(Stopwatch::start()), ..Resource::default() });
@@ -106,7 +111,7 @@ impl Devices {
         self.tell();
     }
 
-    /// What a container needs to use its devices.
+    /// The needs of a container that uses its devices.
     pub(crate) fn of_container(&self, uid: &str, container: &str) -> Vec<pb::ContainerAllocation> {
         self.with(|state| {
             let given = state.allocations.get(uid).and_then(|pod| pod.get(container));
@@ -133,7 +138,7 @@ impl Devices {
         });
         let written = checkpoint::write(&self.dir, &kept);
         if let Err(err) = &written {
-            warn!(path = %self.dir.display(), err = %err, "cannot write down which devices were given");
+            warn!(path = %self.dir.display(), err = %Chain(err), "cannot write down which devices were given");
         }
         written.is_ok()
     }

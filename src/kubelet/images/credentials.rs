@@ -70,8 +70,13 @@ mod tests {
     // review node.md M6
     #[test]
     fn all_credentials_that_fit_are_tried_the_most_exact_first() {
-        let auths = serde_json::json!({"https://r.io/v1/": {"auth": "dTpw"}, "r.io/team": {"username": "t", "password": "q"},
-            "*.azurecr.io": {"username": "az"}, "other.io": {"username": "x"}, "https://index.docker.io/v1/": {"username": "hub"}});
+        let auths = serde_json::json!({
+            "https://r.io/v1/": {"auth": "dTpw"},
+            "r.io/team": {"username": "t", "password": "q"},
+            "*.azurecr.io": {"username": "az"},
+            "other.io": {"username": "x"},
+            "https://index.docker.io/v1/": {"username": "hub"},
+        });
         let users = |image: &str| sorted(fitting(&auths, image)).into_iter().map(|a| a.username).collect::<Vec<_>>();
         assert_eq!(users("r.io/team/b:1"), ["t", "u"]);
         assert_eq!(users("r.io/a/b:1"), ["u"]);

@@ -6,6 +6,7 @@
 //! record; every pod may have it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base::chain::Chain;
@@ -25,7 +26,7 @@ const KEYS_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Key(String);
 
-/// Who may have one image.
+/// The pods that may have one image.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Access {
     /// It was to be had without credentials of a pod.
@@ -85,7 +86,7 @@ pub(super) struct Begun<'p> {
 }
 
 impl Begun<'_> {
-    /// What came is noted, or nothing came.
+    /// The pull ends: the image that came is noted, or none came.
     pub(super) async fn end(mut self) {
         self.has_ended = true;
         let is_over = self.pulled.lock().ended(&self.repository);
@@ -118,12 +119,12 @@ impl Pulled {
     /// so.
     pub(crate) fn open(root_dir: &Path, rng: &Rng) -> Pulled {
         let path = root_dir.join("image-pulls.json");
-        let read = || -> Result<Option<Record>, String> {
-            let Some(text) = read_if_exists(&path).map_err(|err| Chain(&err).to_string())? else { return Ok(None) };
-            serde_json::from_slice(&text).map(Some).map_err(|err| err.to_string())
+        let read = || -> io::Result<Option<Record>> {
+            let Some(text) = read_if_exists(&path).map_err(io::Error::other)? else { return Ok(None) };
+            serde_json::from_slice(&text).map(Some).map_err(io::Error::other)
         };
-        let record = read().unwrap_or_else(|why| {
-            warn!(path = %path.display(), why, "cannot read which images were pulled with credentials");
+        let record = read().unwrap_or_else(|err| {
+            warn!(path = %path.display(), err = %Chain(&err), "cannot read which images were pulled with credentials");
             None
         });
         let record = record.unwrap_or_else(|| Record { salt: rng.hex(16), ..Record::default() });

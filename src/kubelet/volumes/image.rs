@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use base::chain::Chain;
 use base::task::Group;
 use base::time::Clock;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
@@ -16,10 +17,12 @@ use containerd_client::types::Mount;
 use nix::mount::{MsFlags, mount};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Status};
+use tracing::warn;
 
 use crate::mount_points::is_mount_point;
 use crate::runtime::Runtime;
 use crate::runtime::cri::channel;
+use crate::volumes::faults::ImageVolumeError;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Keeps a snapshot from containerd's garbage collector until we remove it.
@@ -59,12 +62,12 @@ pub(crate) async fn mount_image(
     volume: &str,
     image: &str,
     target: &Path,
-) -> Result<(), String> {
-    if is_mount_point(target).map_err(|err| err.to_string())? {
+) -> Result<(), ImageVolumeError> {
+    if is_mount_point(target)? {
         return Ok(());
     }
-    let chain = runtime.cri.chain_id(image).await.map_err(|err| err.to_string())?;
-    let chain = chain.ok_or_else(|| format!("the runtime does not tell where the files of image \"{image}\" are"))?;
+    let chain = runtime.cri.chain_id(image).await?;
+    let chain = chain.ok_or_else(|| ImageVolumeError::NoSnapshot { image: image.to_owned() })?;
     let mut client = SnapshotsClient::new(channel(&runtime.socket));
     let (snapshotter, key) = (runtime.snapshotter.clone(), key(uid, volume));
     let labels = HashMap::from([(ROOT_LABEL.to_owned(), base::time::rfc3339_secs(clock.now()))]);
@@ -73,23 +76,23 @@ pub(crate) async fn mount_image(
         Ok(answer) => answer.into_inner().mounts,
         Err(status) if status.code() == Code::AlreadyExists => {
             let again = MountsRequest { snapshotter, key };
-            client.mounts(request(again)).await.map_err(told)?.into_inner().mounts
+            client.mounts(request(again)).await.map_err(no_view)?.into_inner().mounts
         }
-        Err(status) => return Err(told(status)),
+        Err(status) => return Err(no_view(status)),
     };
     let target = target.to_owned();
-    let work = move || -> Result<(), String> {
-        fs::create_dir_all(&target).map_err(|err| err.to_string())?;
+    let work = move || -> Result<(), ImageVolumeError> {
+        fs::create_dir_all(&target)?;
         mounts.iter().try_for_each(|m| one(m, &target))
     };
-    Group::blocking(work).await.map_err(|err| err.to_string())?
+    Group::blocking(work).await?
 }
 
-fn told(status: Status) -> String {
-    format!("the runtime gives no view of the image: {}", status.message())
+fn no_view(status: Status) -> ImageVolumeError {
+    ImageVolumeError::NoView { message: status.message().to_owned() }
 }
 
-fn one(wanted: &Mount, target: &Path) -> Result<(), String> {
+fn one(wanted: &Mount, target: &Path) -> Result<(), ImageVolumeError> {
     let (mut flags, mut data) = (MsFlags::MS_RDONLY, Vec::new());
     for option in &wanted.options {
         match option.as_str() {
@@ -99,7 +102,7 @@ fn one(wanted: &Mount, target: &Path) -> Result<(), String> {
             other => data.push(other),
         }
     }
-    let failed = |err: nix::Error| format!("cannot mount an image at {}: {err}", target.display());
+    let failed = |source: nix::Error| ImageVolumeError::Mount { target: target.to_owned(), source };
     let data = data.join(",");
     let data = Some(data.as_str()).filter(|d| !d.is_empty());
     let kind = Some(wanted.r#type.as_str()).filter(|t| *t != "bind");
@@ -125,7 +128,7 @@ pub(crate) async fn release(runtime: &Runtime, pod: &k8s_openapi::api::core::v1:
         let gone = RemoveSnapshotRequest { snapshotter: runtime.snapshotter.clone(), key: key(uid, &volume.name) };
         match SnapshotsClient::new(channel(&runtime.socket)).remove(request(gone)).await {
             Err(status) if status.code() != Code::NotFound => {
-                tracing::warn!(volume = %volume.name, err = %base::chain::Chain(&status), "cannot give back the view of an image");
+                warn!(volume = %volume.name, err = %Chain(&status), "cannot give back the view of an image");
             }
             _ => {}
         }

@@ -22,6 +22,7 @@ use crate::container::{self, Role, env};
 use crate::events::Kind;
 use crate::pods::observed::Seen;
 use crate::runtime::cri::CriError;
+use crate::volumes::plugin::Plugin;
 use crate::volumes::{self, mounts};
 use crate::{devices, hosts, images, logs, resolv, sandbox};
 
@@ -191,7 +192,7 @@ impl Worker {
         let mut config = Box::pin(self.configure(spec, attempt, &image)).await.map_err(Problem::from)?;
         devices::allocate::apply(&self.node.devices.of_container(&self.uid, &spec.name), &mut config);
         let told = Box::pin(self.node.devices.before_start(&self.uid, &spec.name)).await;
-        told.map_err(|why| Problem::new("PreStartHookError", &why))?;
+        told.map_err(|err| Problem::new("PreStartHookError", &Chain(&err).to_string()))?;
         let cri = self.node.runtime.cri.clone();
         let id = Box::pin(cri.create_container(&sandbox.id, config, sandbox_config))
             .await
@@ -224,7 +225,7 @@ impl Worker {
             pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| wanted.contains(&v.name.as_str()))
         {
             let Some(source) = &volume.image else { continue };
-            let target = volumes::plugin_dir(&self.node.config, &self.pod, "kubernetes.io~image", &volume.name);
+            let target = volumes::plugin_dir(&self.node.config, &self.pod, Plugin::Image, &volume.name);
             let stand_in = Container {
                 image: source.reference.clone(),
                 image_pull_policy: source.pull_policy.clone(),
@@ -240,8 +241,9 @@ impl Worker {
                 &target,
             )
             .await;
-            made.map_err(|why| {
-                Problem::new("ImageVolumeMountFailed", &format!("failed to mount image volume {}: {why}", volume.name))
+            made.map_err(|err| {
+                let text = format!("failed to mount image volume {}: {}", volume.name, Chain(&err));
+                Problem::new("ImageVolumeMountFailed", &text)
             })?;
             self.mounted.paths.insert(volume.name.clone(), target);
         }
