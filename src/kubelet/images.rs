@@ -18,6 +18,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use tokio::sync::AcquireError;
 
 use crate::events::Kind;
+use crate::images::pulled::PulledImage;
 use crate::images::pulls::Pulls;
 use crate::known::Known;
 use crate::node::Node;
@@ -137,12 +138,12 @@ pub(crate) async fn ensure(
 /// Whether a pod may use an image that is here: one that was pulled with credentials is for those who have them, or
 /// others as good.
 async fn may_use(known: &Known, pulls: &Pulls, pod: &Pod, image: &str, found: &cri::Image) -> bool {
-    let repository = repository(image);
-    if pulls.pulled.allows(&found.id, &repository, &[]) {
+    let found = PulledImage { id: &found.id, repository: &repository(image) };
+    if pulls.pulled.allows(found, &[]) {
         return true;
     }
     let own: Vec<_> = credentials::of_pod(known, pod, image).await.iter().map(|auth| pulls.pulled.key(auth)).collect();
-    pulls.pulled.allows(&found.id, &repository, &own)
+    pulls.pulled.allows(found, &own)
 }
 
 /// Pulls an image for a pod, in its turn. Returns how long that took, and how long it waited before.
@@ -183,7 +184,7 @@ async fn pull_now(
     let outcome = fetch(node, image, own.clone(), Some(sandbox.clone())).await;
     if let Ok((found, by)) = &outcome {
         let key = by.and_then(|idx| own.get(idx)).map(|auth| pulled.key(auth));
-        pulled.came(&found.id, &repository, key).await;
+        pulled.came(PulledImage { id: &found.id, repository: &repository }, key).await;
         node.pulls.note_pull();
     }
     if let Some(begun) = begun {

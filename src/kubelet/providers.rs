@@ -25,7 +25,7 @@ use tokio::process::Command;
 use tokio::time::Instant;
 use tracing::warn;
 
-use self::config::{ParseError, Provider, matches, repository};
+use self::config::{ParseError, Pattern, Provider, repository};
 
 /// A program that takes longer is ended, as upstream does.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -140,12 +140,12 @@ impl Providers {
         let repository = repository(image);
         let mut found: Vec<(String, Login)> = Vec::new();
         for (idx, provider) in self.all.iter().enumerate() {
-            if !provider.match_images.iter().any(|pattern| matches(pattern, &repository)) {
+            if !provider.match_images.iter().any(|pattern| Pattern(pattern).matches(&repository)) {
                 continue;
             }
             match self.answer(idx, provider, &repository).await {
                 Ok(answer) => {
-                    let fitting = answer.iter().filter(|(pattern, _)| matches(pattern, &repository));
+                    let fitting = answer.iter().filter(|(pattern, _)| Pattern(pattern).matches(&repository));
                     found.extend(fitting.map(|(pattern, login)| (pattern.clone(), login.clone())));
                 }
                 Err(err) => {

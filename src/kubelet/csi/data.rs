@@ -217,7 +217,7 @@ mod tests {
     use base::chain::Chain;
 
     use super::*;
-    use crate::volumes::error::VolumeError;
+    use crate::volumes::error::{Phase, VolumeError};
 
     const ID: VolumeId<'_> = VolumeId { driver: "d.io", handle: "h" };
 
@@ -251,7 +251,7 @@ mod tests {
     fn data_that_cannot_be_written_is_told_with_the_reason() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join(FILE).join("in the way")).unwrap();
-        let err = VolumeError::new("MountVolume.SetUp", "v", Data::staged(ID).write(dir.path()).unwrap_err());
+        let err = VolumeError::new(Phase::SetUp, "v", Data::staged(ID).write(dir.path()).unwrap_err());
         let why = Chain(&err).to_string();
         assert!(why.contains("cannot write") && why.ends_with("(os error 21)"), "{why}");
     }

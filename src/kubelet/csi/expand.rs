@@ -19,7 +19,7 @@ use super::wanted::{Granularity, Wanted};
 use crate::cgroups::limits;
 use crate::events::Kind;
 use crate::node::Node;
-use crate::volumes::error::VolumeError;
+use crate::volumes::error::{Phase, VolumeError};
 
 /// The bytes that a claim's volume has now, if they are more than the claim says.
 pub(crate) fn wanted_bytes(claim: &PersistentVolumeClaim, size: &Quantity) -> Option<i64> {
@@ -53,7 +53,7 @@ pub(crate) async fn tell(
 ) {
     let event = |kind: Kind, reason: &str, text: String| node.events.pod(pod, None, kind, reason, text);
     if let Err(source) = outcome {
-        let err = VolumeError::new("MountVolume.NodeExpandVolume", volume, source);
+        let err = VolumeError::new(Phase::NodeExpand, volume, source);
         return event(Kind::Warning, "FileSystemResizeFailed", Chain(&err).to_string());
     }
     let api: Api<PersistentVolumeClaim> =
@@ -76,7 +76,7 @@ async fn ask(
     (target, staging): (&Path, &Path),
     bytes: i64,
 ) -> Result<(), CsiError> {
-    let granularity = Granularity::of(driver.can(pb::SINGLE_NODE_MULTI_WRITER).await?);
+    let granularity = Granularity::of(driver).await?;
     let secrets = secrets(client, wanted.expand_secret.as_ref(), "NodeExpandSecretRef").await?;
     let request = pb::ExpandRequest {
         volume_id: wanted.handle.clone(),

@@ -23,7 +23,7 @@ use super::wanted::{Granularity, Wanted};
 use super::{Driver, expand, pod_info};
 use crate::api_error::ApiError;
 use crate::node::Node;
-use crate::volumes::error::VolumeError;
+use crate::volumes::error::{Phase, VolumeError};
 use crate::volumes::group::{self, FsGroup};
 
 /// Volumes are looked at again after this: a claim may have grown, a driver may want to be asked again.
@@ -64,11 +64,11 @@ pub(crate) fn next_look(clock: &Clock) -> Timestamp {
 pub(crate) async fn set_up(node: &Node, pod: &Pod, wanted: &Wanted, pass: Pass) -> Result<Ready, VolumeError> {
     let objects: Api<CSIDriver> = Api::all(node.client.clone());
     let found = objects.get_opt(&wanted.driver).await.map_err(ApiError);
-    let object = found.map_err(failed(wanted, "MountVolume.SetUp"))?;
+    let object = found.map_err(failed(wanted, Phase::SetUp))?;
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let work = Work { node, pod, uid, wanted, object };
     let object = work.object.as_ref();
-    wanted.check_mode(object).map_err(work.failed("MountVolume.NewMounter initialization"))?;
+    wanted.check_mode(object).map_err(work.failed(Phase::NewMounter))?;
     // Another volume of the pod may have failed after this one was done.
     let pass = if node.csi.is_ready(work.volume()) { Pass::Again } else { pass };
     let republish = object.and_then(|o| o.spec.requires_republish) == Some(true);
@@ -80,7 +80,7 @@ pub(crate) async fn set_up(node: &Node, pod: &Pod, wanted: &Wanted, pass: Pass) 
         publish_context = match attach::attached(node, wanted).await {
             Ok(context) => context,
             Err(AttachError::Waiting) => return Err(VolumeError::waiting(&wanted.spec)),
-            Err(err) => return Err(work.failed("MountVolume.WaitForAttach")(err)),
+            Err(err) => return Err(work.failed(Phase::WaitForAttach)(err)),
         };
     }
     let lock = node.csi.lock(wanted.id());
@@ -94,19 +94,19 @@ pub(crate) async fn set_up(node: &Node, pod: &Pod, wanted: &Wanted, pass: Pass) 
         Err(err) => return Err(err),
     };
     if pass == Pass::First {
-        work.remember().map_err(work.failed("MountVolume.NewMounter initialization"))?;
-        let phase = if wanted.is_block { "MapVolume.SetUpDevice" } else { "MountVolume.MountDevice" };
+        work.remember().map_err(work.failed(Phase::NewMounter))?;
+        let phase = if wanted.is_block { Phase::SetUpDevice } else { Phase::MountDevice };
         work.stage(&driver, &place, &publish_context).await.map_err(work.failed(phase))?;
     }
     if publishes {
-        let phase = if wanted.is_block { "MapVolume.MapPodDevice" } else { "MountVolume.SetUp" };
+        let phase = if wanted.is_block { Phase::MapPodDevice } else { Phase::SetUp };
         let renew = work.publish(&driver, &place, publish_context, pass).await.map_err(work.failed(phase))?;
         again_at = renew.map_or(again_at, |at| at.min(again_at));
     }
     if pass == Pass::First && !wanted.is_block {
         let given = work.give_to_group(&driver, &place.target).await;
         let named = |err| CsiError::Group { handle: wanted.handle.clone(), source: Box::new(err) };
-        given.map_err(named).map_err(work.failed("MountVolume.SetUp"))?;
+        given.map_err(named).map_err(work.failed(Phase::SetUp))?;
     }
     node.csi.note_ready(work.volume());
     expand::grow(node, pod, wanted, &driver, &place.target, &place.staging).await;
@@ -114,7 +114,7 @@ pub(crate) async fn set_up(node: &Node, pod: &Pod, wanted: &Wanted, pass: Pass) 
 }
 
 /// For `map_err`: adds the phase and the volume.
-fn failed<E: Into<Box<dyn Error + Send + Sync>>>(wanted: &Wanted, phase: &'static str) -> impl Fn(E) -> VolumeError {
+fn failed<E: Into<Box<dyn Error + Send + Sync>>>(wanted: &Wanted, phase: Phase) -> impl Fn(E) -> VolumeError {
     move |source| VolumeError::new(phase, &wanted.spec, source)
 }
 
@@ -133,7 +133,7 @@ impl<'a> Work<'a> {
         PodVolume { uid: self.uid, spec: &self.wanted.spec }
     }
 
-    fn failed<E: Into<Box<dyn Error + Send + Sync>>>(&self, phase: &'static str) -> impl Fn(E) -> VolumeError {
+    fn failed<E: Into<Box<dyn Error + Send + Sync>>>(&self, phase: Phase) -> impl Fn(E) -> VolumeError {
         failed(self.wanted, phase)
     }
 
@@ -149,9 +149,9 @@ impl<'a> Work<'a> {
 
     fn driver(&self) -> Result<Arc<Driver>, VolumeError> {
         let (phase, doing) = match (self.wanted.is_block, self.wanted.is_ephemeral) {
-            (true, _) => ("MapVolume.SetUpDevice", "blockMapper.SetUpDevice failed to get CSI client"),
-            (_, true) => ("MountVolume.SetUp", "mounter.SetUpAt failed to get CSI client"),
-            _ => ("MountVolume.MountDevice", "attacher.MountDevice failed to create newCsiDriverClient"),
+            (true, _) => (Phase::SetUpDevice, "blockMapper.SetUpDevice failed to get CSI client"),
+            (_, true) => (Phase::SetUp, "mounter.SetUpAt failed to get CSI client"),
+            _ => (Phase::MountDevice, "attacher.MountDevice failed to create newCsiDriverClient"),
         };
         let found = self.node.csi.driver(&self.wanted.driver);
         found.map_err(|source| CsiError::NoClient { doing, source }).map_err(self.failed(phase))
@@ -252,7 +252,7 @@ impl<'a> Work<'a> {
     }
 
     async fn capability(&self, driver: &Driver) -> Result<pb::VolumeCapability, CsiError> {
-        let granularity = Granularity::of(driver.can(pb::SINGLE_NODE_MULTI_WRITER).await?);
+        let granularity = Granularity::of(driver).await?;
         let group = if driver.can(pb::VOLUME_MOUNT_GROUP).await? { self.group() } else { None };
         Ok(self.wanted.capability(granularity, group.map(|group| group.id)))
     }

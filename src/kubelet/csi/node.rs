@@ -156,7 +156,7 @@ async fn mark(
         let object = api.get(name).await.map_err(RegistrationError::Node)?;
         collision(segments, &object.metadata.labels.unwrap_or_default()).map_or(Ok(()), Err)?;
         let noted = object.metadata.annotations.unwrap_or_default().remove(NODE_IDS).unwrap_or_default();
-        let note = note(&noted, driver, id);
+        let note = note(serde_json::from_str(&noted).unwrap_or_default(), driver, id);
         let change = json!({"metadata": {"resourceVersion": object.metadata.resource_version,
             "annotations": {NODE_IDS: note}, "labels": segments}});
         match api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await {
@@ -176,8 +176,7 @@ fn collision(segments: &BTreeMap<String, String>, labels: &BTreeMap<String, Stri
 }
 
 /// The annotation with the driver's name for the node in it, or without one; `null` if no driver is left.
-fn note(before: &str, driver: &str, id: Option<&str>) -> Value {
-    let mut ids: BTreeMap<String, String> = serde_json::from_str(before).unwrap_or_default();
+fn note(mut ids: BTreeMap<String, String>, driver: &str, id: Option<&str>) -> Value {
     match id {
         Some(id) => drop(ids.insert(driver.to_owned(), id.to_owned())),
         None => drop(ids.remove(driver)),
@@ -205,11 +204,11 @@ mod tests {
 
     #[test]
     fn the_annotation_holds_each_drivers_name_for_the_node() {
-        let one = note("", "d.io", Some("n1"));
+        let one = note(map(&[]), "d.io", Some("n1"));
         assert_eq!(one, r#"{"d.io":"n1"}"#);
-        let two = note(one.as_str().unwrap(), "e.io", Some("n2"));
+        let two = note(map(&[("d.io", "n1")]), "e.io", Some("n2"));
         assert_eq!(two, r#"{"d.io":"n1","e.io":"n2"}"#);
-        assert_eq!(note(two.as_str().unwrap(), "d.io", None), r#"{"e.io":"n2"}"#);
-        assert_eq!(note(one.as_str().unwrap(), "d.io", None), Value::Null);
+        assert_eq!(note(map(&[("d.io", "n1"), ("e.io", "n2")]), "d.io", None), r#"{"e.io":"n2"}"#);
+        assert_eq!(note(map(&[("d.io", "n1")]), "d.io", None), Value::Null);
     }
 }

@@ -16,7 +16,7 @@ use super::error::{CsiError, TearDownError};
 use crate::config::Config;
 use crate::csi::Csi;
 use crate::mount_points;
-use crate::volumes::error::VolumeError;
+use crate::volumes::error::{Phase, VolumeError};
 
 /// Mounts inside volumes are taken off within this; a share whose server is away holds on.
 const DETACH_LIMIT: Duration = Duration::from_secs(60);
@@ -33,11 +33,11 @@ pub(crate) async fn tear_down(config: &Config, csi: &Csi, uid: &str) -> Result<(
         within(&pod, DETACH_LIMIT, move || detach_sub_paths(&of_work)).await?;
         for spec in names(&mounted)? {
             let undone = unmount(root, csi, PodVolume { uid, spec: &spec }).await;
-            undone.map_err(|err| VolumeError::new("UnmountVolume.TearDown", &spec, err))?;
+            undone.map_err(|err| VolumeError::new(Phase::TearDown, &spec, err))?;
         }
         for spec in names(&devices)? {
             let undone = unmap(root, csi, PodVolume { uid, spec: &spec }).await;
-            undone.map_err(|err| VolumeError::new("UnmapVolume.UnmapPodDevice", &spec, err))?;
+            undone.map_err(|err| VolumeError::new(Phase::UnmapPodDevice, &spec, err))?;
         }
     }
     csi.let_go(uid);
@@ -153,7 +153,7 @@ mod tests {
         Data::staged(ID).write(&volume.dir(root.path())).unwrap();
         let why = unmount(root.path(), &csi, volume).await.unwrap_err();
         assert_eq!(
-            Chain(&VolumeError::new("UnmountVolume.TearDown", volume.spec, why)).to_string(),
+            Chain(&VolumeError::new(Phase::TearDown, volume.spec, why)).to_string(),
             "UnmountVolume.TearDown failed for volume \"pv\" : \
              driver name d.io not found in the list of registered CSI drivers"
         );

@@ -8,8 +8,10 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::api::storage::v1::CSIDriver;
 use proto::csi as pb;
 
+use super::Driver;
 use super::data::{self, VolumeId};
 use super::error::CsiError;
+use crate::plugins::link::CallError;
 
 /// A volume that a driver is to give.
 #[derive(Clone, Debug, Default)]
@@ -144,9 +146,9 @@ pub(super) enum Granularity {
 }
 
 impl Granularity {
-    /// Of a driver's capability `SINGLE_NODE_MULTI_WRITER`.
-    pub(super) fn of(can_single_node_multi_writer: bool) -> Granularity {
-        if can_single_node_multi_writer { Granularity::Fine } else { Granularity::Coarse }
+    pub(super) async fn of(driver: &Driver) -> Result<Granularity, CallError> {
+        let knows = driver.can(pb::SINGLE_NODE_MULTI_WRITER).await?;
+        Ok(if knows { Granularity::Fine } else { Granularity::Coarse })
     }
 }
 
@@ -178,7 +180,7 @@ mod tests {
             ("ReadWriteMany", pb::access::MULTI_NODE_MULTI_WRITER, pb::access::MULTI_NODE_MULTI_WRITER),
             ("ReadOnlyMany", pb::access::MULTI_NODE_READER_ONLY, pb::access::MULTI_NODE_READER_ONLY),
         ] {
-            let told = [false, true].map(|can| access_mode(mode, Granularity::of(can)));
+            let told = [Granularity::Coarse, Granularity::Fine].map(|granularity| access_mode(mode, granularity));
             assert_eq!(told, [coarse, fine], "{mode}");
         }
     }

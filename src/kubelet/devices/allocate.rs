@@ -10,7 +10,7 @@ use proto::plugins as pb;
 use super::pick::Choice;
 use crate::cgroups::limits;
 use crate::container::{self, Role};
-use crate::devices::allocations::Given;
+use crate::devices::allocations::{Given, PodContainer};
 use crate::devices::registry::Devices;
 use crate::plugins::link::{CallError, Link};
 
@@ -190,10 +190,9 @@ impl Devices {
     }
 
     /// Tells plugins that want to know that a container is about to start.
-    pub(crate) async fn before_start(&self, uid: &str, container: &str) -> Result<(), PreStartError> {
+    pub(crate) async fn before_start(&self, container: PodContainer<'_>) -> Result<(), PreStartError> {
         let told: Vec<(Option<Link>, Vec<String>, String)> = self.with(|state| {
-            let given = state.allocations.get(uid).and_then(|pod| pod.get(container)).into_iter().flatten();
-            let wants = given.filter_map(|(resource, given)| {
+            let wants = container.given(&state.allocations).filter_map(|(resource, given)| {
                 let plugin = state.resources.get(resource).filter(|r| r.options.pre_start_required)?;
                 Some((plugin.link.clone(), given.ids.iter().cloned().collect(), resource.clone()))
             });

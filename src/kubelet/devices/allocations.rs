@@ -13,3 +13,18 @@ pub(crate) struct Given {
 
 /// By pod, container and resource.
 pub(crate) type Allocations = BTreeMap<String, BTreeMap<String, BTreeMap<String, Given>>>;
+
+/// A container of a pod.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PodContainer<'a> {
+    /// The pod's.
+    pub(crate) uid: &'a str,
+    pub(crate) name: &'a str,
+}
+
+impl PodContainer<'_> {
+    /// The devices that it has, by resource.
+    pub(super) fn given<'g>(self, all: &'g Allocations) -> impl Iterator<Item = (&'g String, &'g Given)> {
+        all.get(self.uid).and_then(|pod| pod.get(self.name)).into_iter().flatten()
+    }
+}

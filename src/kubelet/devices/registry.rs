@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use super::checkpoint;
-use crate::devices::allocations::Allocations;
+use crate::devices::allocations::{Allocations, PodContainer};
 use crate::plugins::link::Link;
 
 /// A plugin that ended is waited for so long before its resource is told to be none.
@@ -112,11 +112,8 @@ impl Devices {
     }
 
     /// The needs of a container that uses its devices.
-    pub(crate) fn of_container(&self, uid: &str, container: &str) -> Vec<pb::ContainerAllocation> {
-        self.with(|state| {
-            let given = state.allocations.get(uid).and_then(|pod| pod.get(container));
-            given.into_iter().flatten().map(|(_, given)| given.needs.clone()).collect()
-        })
+    pub(crate) fn of_container(&self, container: PodContainer<'_>) -> Vec<pb::ContainerAllocation> {
+        self.with(|state| container.given(&state.allocations).map(|(_, given)| given.needs.clone()).collect())
     }
 
     /// The pod has nothing any more.

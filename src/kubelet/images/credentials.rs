@@ -5,7 +5,7 @@ use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::known::Known;
-use crate::providers::config::{matches, repository};
+use crate::providers::config::{Pattern, repository};
 use crate::registries;
 
 /// Credentials that are tried for one image.
@@ -36,7 +36,10 @@ fn sorted(mut found: Vec<(String, cri::AuthConfig)>) -> Vec<cri::AuthConfig> {
 fn fitting(auths: &serde_json::Value, image: &str) -> Vec<(String, cri::AuthConfig)> {
     let wanted = repository(image);
     let entries = auths.as_object().into_iter().flatten().map(|(server, entry)| (place(server), entry));
-    entries.filter(|(place, _)| matches(place, &wanted)).map(|(place, entry)| (place, auth(entry, image))).collect()
+    entries
+        .filter(|(place, _)| Pattern(place).matches(&wanted))
+        .map(|(place, entry)| (place, auth(entry, image)))
+        .collect()
 }
 
 fn place(server: &str) -> String {

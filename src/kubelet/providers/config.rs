@@ -204,18 +204,24 @@ fn split(text: &str) -> Option<(&str, Option<&str>, &str)> {
     Some((host, port, path))
 }
 
-/// Whether an image is one of a pattern's: host by host part with `*` and `?`, the same port, and a path that begins
-/// the image's.
-pub fn matches(pattern: &str, repository: &str) -> bool {
-    let (Some((host, port, path)), Some((image_host, image_port, image_path))) = (split(pattern), split(repository))
-    else {
-        return false;
-    };
-    let (parts, image_parts): (Vec<&str>, Vec<&str>) = (host.split('.').collect(), image_host.split('.').collect());
-    parts.len() == image_parts.len()
-        && port == image_port
-        && parts.iter().zip(image_parts).all(|(part, image_part)| fits(part.as_bytes(), image_part.as_bytes()))
-        && image_path.starts_with(path)
+/// A pattern of images: a host, with a port and a path if wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Pattern<'a>(pub &'a str);
+
+impl Pattern<'_> {
+    /// Whether it is the pattern of a repository: host by host part with `*` and `?`, the same port, and a path that
+    /// begins the repository's.
+    pub fn matches(self, repository: &str) -> bool {
+        let (Some((host, port, path)), Some((own_host, own_port, own_path))) = (split(self.0), split(repository))
+        else {
+            return false;
+        };
+        let (parts, own_parts): (Vec<&str>, Vec<&str>) = (host.split('.').collect(), own_host.split('.').collect());
+        parts.len() == own_parts.len()
+            && port == own_port
+            && parts.iter().zip(own_parts).all(|(part, own)| fits(part.as_bytes(), own.as_bytes()))
+            && own_path.starts_with(path)
+    }
 }
 
 fn fits(pattern: &[u8], text: &[u8]) -> bool {
@@ -299,15 +305,18 @@ mod tests {
     #[test]
     fn images_are_matched_as_upstream_documents_it() {
         let ecr = repository("123.dkr.ecr.eu-west-1.amazonaws.com/team/web:1.2");
-        assert!(matches("*.dkr.ecr.*.amazonaws.com", &ecr) && matches("*.dkr.ecr.*.amazonaws.com/team", &ecr));
-        assert!(!matches("*.amazonaws.com", &ecr), "a star stands for one part of a host");
-        assert!(!matches("*.dkr.ecr.*.amazonaws.com/other", &ecr));
+        assert!(
+            Pattern("*.dkr.ecr.*.amazonaws.com").matches(&ecr)
+                && Pattern("*.dkr.ecr.*.amazonaws.com/team").matches(&ecr)
+        );
+        assert!(!Pattern("*.amazonaws.com").matches(&ecr), "a star stands for one part of a host");
+        assert!(!Pattern("*.dkr.ecr.*.amazonaws.com/other").matches(&ecr));
         assert_eq!(repository("busybox@sha256:00"), "docker.io/library/busybox");
         assert!(
-            matches("docker.io", &repository("a/b:1"))
-                && matches("registry.io:8080/path", &repository("registry.io:8080/path/x:1"))
+            Pattern("docker.io").matches(&repository("a/b:1"))
+                && Pattern("registry.io:8080/path").matches(&repository("registry.io:8080/path/x:1"))
         );
-        assert!(!matches("registry.io", &repository("registry.io:8080/path")));
-        assert!(matches("ap*.k8s.?o", "app.k8s.io/x"));
+        assert!(!Pattern("registry.io").matches(&repository("registry.io:8080/path")));
+        assert!(Pattern("ap*.k8s.?o").matches("app.k8s.io/x"));
     }
 }

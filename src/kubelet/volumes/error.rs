@@ -1,16 +1,50 @@
 //! A volume that cannot be mounted.
 
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// The phases of a volume, as upstream names them in events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    VerifyAttached,
+    WaitForAttach,
+    NewMounter,
+    MountDevice,
+    SetUp,
+    NodeExpand,
+    TearDown,
+    /// The volume is a device, also in those that follow.
+    SetUpDevice,
+    MapPodDevice,
+    UnmapPodDevice,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Phase::VerifyAttached => "VerifyControllerAttachedVolume",
+            Phase::WaitForAttach => "MountVolume.WaitForAttach",
+            Phase::NewMounter => "MountVolume.NewMounter initialization",
+            Phase::MountDevice => "MountVolume.MountDevice",
+            Phase::SetUp => "MountVolume.SetUp",
+            Phase::NodeExpand => "MountVolume.NodeExpandVolume",
+            Phase::TearDown => "UnmountVolume.TearDown",
+            Phase::SetUpDevice => "MapVolume.SetUpDevice",
+            Phase::MapPodDevice => "MapVolume.MapPodDevice",
+            Phase::UnmapPodDevice => "UnmapVolume.UnmapPodDevice",
+        })
+    }
+}
 
 /// A volume that cannot be mounted, with upstream's text for the event `FailedMount`: upstream has a blank before the
 /// colon that a chain puts between an error and its cause.
 #[derive(Debug, thiserror::Error)]
 #[error("{phase} failed for volume \"{volume}\" ")]
 pub(crate) struct VolumeError {
-    pub(crate) phase: &'static str,
-    pub(crate) volume: String,
+    phase: Phase,
+    volume: String,
     /// Of the plugin that has the volume, or of its driver.
     source: Box<dyn Error + Send + Sync>,
     /// Nothing is wrong: the volume is on its way.
@@ -43,27 +77,26 @@ impl FolderError {
 }
 
 impl VolumeError {
-    pub(crate) fn new(
-        phase: &'static str,
-        volume: &str,
-        source: impl Into<Box<dyn Error + Send + Sync>>,
-    ) -> VolumeError {
+    pub(crate) fn new(phase: Phase, volume: &str, source: impl Into<Box<dyn Error + Send + Sync>>) -> VolumeError {
         VolumeError { phase, volume: volume.to_owned(), source: source.into(), is_waiting: false }
     }
 
     /// For `map_err`: the volume could not be set up.
     pub(super) fn set_up<E: Into<Box<dyn Error + Send + Sync>>>(volume: &str) -> impl Fn(E) -> VolumeError {
-        move |source| VolumeError::new("MountVolume.SetUp", volume, source)
+        move |source| VolumeError::new(Phase::SetUp, volume, source)
     }
 
     /// Somebody else must do something first.
     pub(crate) fn waiting(volume: &str) -> VolumeError {
-        VolumeError { is_waiting: true, ..VolumeError::new("VerifyControllerAttachedVolume", volume, NotAttached) }
+        VolumeError { is_waiting: true, ..VolumeError::new(Phase::VerifyAttached, volume, NotAttached) }
     }
 
     /// The reason of its event.
     pub(crate) fn reason(&self) -> &'static str {
-        if self.phase.starts_with("MapVolume") { "FailedMapVolume" } else { "FailedMount" }
+        match self.phase {
+            Phase::SetUpDevice | Phase::MapPodDevice => "FailedMapVolume",
+            _ => "FailedMount",
+        }
     }
 }
 
@@ -77,7 +110,7 @@ mod tests {
     #[test]
     fn the_event_of_a_volume_holds_all_causes_and_upstreams_blank_before_the_colon() {
         let cause = FileError::at("cannot write", Path::new("/v"))(io::ErrorKind::NotFound.into());
-        let err = VolumeError::new("MountVolume.SetUp", "v", cause);
+        let err = VolumeError::new(Phase::SetUp, "v", cause);
         assert_eq!(
             Chain(&err).to_string(),
             "MountVolume.SetUp failed for volume \"v\" : cannot write /v: entity not found"
@@ -99,7 +132,7 @@ mod tests {
     #[test]
     fn the_reason_of_the_event_tells_devices_from_mounts() {
         let reason = |phase| VolumeError::new(phase, "v", NotAttached).reason();
-        assert_eq!(reason("MapVolume.SetUpDevice"), "FailedMapVolume");
-        assert_eq!(reason("MountVolume.SetUp"), "FailedMount");
+        assert_eq!(reason(Phase::SetUpDevice), "FailedMapVolume");
+        assert_eq!(reason(Phase::SetUp), "FailedMount");
     }
 }

@@ -37,9 +37,19 @@ fn request<T>(message: T) -> Request<T> {
 
 const KEY_PREFIX: &str = "kedge-image-";
 
-/// The snapshot's name: one for each volume of a pod.
-fn key(uid: &str, volume: &str) -> String {
-    format!("{KEY_PREFIX}{uid}-{volume}")
+/// A volume of a pod, which shows an image.
+#[derive(Clone, Copy)]
+pub(crate) struct ImageVolume<'a> {
+    /// The pod's.
+    pub(crate) uid: &'a str,
+    pub(crate) name: &'a str,
+}
+
+impl ImageVolume<'_> {
+    /// The snapshot's name.
+    fn key(self) -> String {
+        format!("{KEY_PREFIX}{}-{}", self.uid, self.name)
+    }
 }
 
 /// The snapshots of images that volumes of pods are views of: those images are in use.
@@ -58,8 +68,7 @@ pub(crate) async fn parents(runtime: &Runtime) -> Result<HashSet<String>, Status
 pub(crate) async fn mount_image(
     clock: &Clock,
     runtime: &Runtime,
-    uid: &str,
-    volume: &str,
+    volume: ImageVolume<'_>,
     image: &str,
     target: &Path,
 ) -> Result<(), ImageVolumeError> {
@@ -69,7 +78,7 @@ pub(crate) async fn mount_image(
     let chain = runtime.cri.chain_id(image).await?;
     let chain = chain.ok_or_else(|| ImageVolumeError::NoSnapshot { image: image.to_owned() })?;
     let mut client = SnapshotsClient::new(channel(&runtime.socket));
-    let (snapshotter, key) = (runtime.snapshotter.clone(), key(uid, volume));
+    let (snapshotter, key) = (runtime.snapshotter.clone(), volume.key());
     let labels = HashMap::from([(ROOT_LABEL.to_owned(), base::time::rfc3339_secs(clock.now()))]);
     let view = ViewSnapshotRequest { snapshotter: snapshotter.clone(), key: key.clone(), parent: chain, labels };
     let mounts = match client.view(request(view)).await {
@@ -125,7 +134,8 @@ fn one(wanted: &Mount, target: &Path) -> Result<(), ImageVolumeError> {
 pub(crate) async fn release(runtime: &Runtime, pod: &k8s_openapi::api::core::v1::Pod) {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| v.image.is_some()) {
-        let gone = RemoveSnapshotRequest { snapshotter: runtime.snapshotter.clone(), key: key(uid, &volume.name) };
+        let key = ImageVolume { uid, name: &volume.name }.key();
+        let gone = RemoveSnapshotRequest { snapshotter: runtime.snapshotter.clone(), key };
         match SnapshotsClient::new(channel(&runtime.socket)).remove(request(gone)).await {
             Err(status) if status.code() != Code::NotFound => {
                 warn!(volume = %volume.name, err = %Chain(&status), "cannot give back the view of an image");
