@@ -29,6 +29,7 @@ use crate::runtime::Runtime;
 use crate::runtime::labels;
 use crate::stats::read::Usage;
 use crate::volumes;
+use crate::volumes::plugin::Plugin;
 
 /// Between two looks, as upstream's housekeeping; the kernel wakes sooner where memory runs short (alarm.rs).
 const PERIOD: Duration = Duration::from_secs(10);
@@ -423,7 +424,7 @@ fn disk_backed(pod: &Pod) -> impl Iterator<Item = &str> {
 }
 
 fn empty_dir(config: &Config, pod: &Pod, name: &str) -> std::path::PathBuf {
-    volumes::plugin_dir(config, pod, "kubernetes.io~empty-dir", name)
+    volumes::plugin_dir(config, pod, Plugin::EmptyDir, name)
 }
 
 /// Bytes of each emptyDir on disk.

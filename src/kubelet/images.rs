@@ -3,18 +3,22 @@
 
 mod credentials;
 pub(crate) mod gc;
+mod name;
 mod pulled;
 pub(crate) mod pulls;
 mod turns;
 
 use std::time::Duration;
 
+use base::chain::Chain;
 use base::time::Stopwatch;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod};
+use tokio::sync::AcquireError;
 
 use crate::events::Kind;
+use crate::images::pulled::PulledImage;
 use crate::images::pulls::Pulls;
 use crate::known::Known;
 use crate::node::Node;
@@ -22,12 +26,24 @@ use crate::providers::config::repository;
 use crate::runtime::Runtime;
 use crate::runtime::cri::CriError;
 
-/// Why a container has no image yet: upstream's reason and text for its waiting state.
+/// A container has no image yet: upstream's reason and text for its waiting state.
 #[derive(Clone, Debug)]
 pub(crate) struct NoImage {
     pub(crate) reason: &'static str,
     pub(crate) message: String,
     pub(crate) retry_at: Option<Timestamp>,
+}
+
+/// An image that cannot be pulled.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PullError {
+    #[error(transparent)]
+    Cri(#[from] CriError),
+    #[error("image \"{image}\" vanished after its pull")]
+    Vanished { image: String },
+    /// The node ends.
+    #[error(transparent)]
+    Turns(#[from] AcquireError),
 }
 
 /// The tag `latest`, or none, means Always.
@@ -42,42 +58,6 @@ fn policy(container: &Container) -> &str {
     })
 }
 
-/// Whether a name is one that an image can have. Spec: the distribution project's reference grammar.
-fn check_name(image: &str) -> Result<(), String> {
-    let bad = || Err("invalid reference format".to_owned());
-    let (name, digest) = image.split_once('@').map_or((image, None), |(name, digest)| (name, Some(digest)));
-    if digest.is_some_and(|d| {
-        d.split_once(':').is_none_or(|(_, hex)| hex.len() < 32 || !hex.bytes().all(|b| b.is_ascii_hexdigit()))
-    }) {
-        return bad();
-    }
-    let (path, tag) = match name.rsplit_once(':') {
-        Some((path, tag)) if !tag.contains('/') => (path, Some(tag)),
-        _ => (name, None),
-    };
-    let word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
-    let tag_fits = |t: &str| {
-        t.len() <= 128 && t.bytes().next().is_some_and(word) && t.bytes().all(|b| word(b) || b == b'.' || b == b'-')
-    };
-    if tag.is_some_and(|t| !tag_fits(t)) {
-        return bad();
-    }
-    let host = |part: &str| part.contains('.') || part.contains(':') || part == "localhost";
-    let parts: Vec<&str> = path.split('/').collect();
-    let rest = if parts.len() > 1 && host(parts[0]) { &parts[1..] } else { &parts[..] };
-    let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
-    let edges = |p: &str| p.bytes().next().is_some_and(inner) && p.bytes().last().is_some_and(inner);
-    if rest.iter().any(|p| p.bytes().any(|b| b.is_ascii_uppercase())) {
-        let full = if parts.len() == 1 { format!("library/{path}") } else { path.to_owned() };
-        return Err(format!("invalid reference format: repository name ({full}) must be lowercase"));
-    }
-    if rest.iter().all(|p| edges(p) && p.bytes().all(|b| inner(b) || matches!(b, b'.' | b'_' | b'-'))) {
-        Ok(())
-    } else {
-        bad()
-    }
-}
-
 /// Makes sure that the container's image is here.
 pub(crate) async fn ensure(
     node: &Node,
@@ -88,7 +68,7 @@ pub(crate) async fn ensure(
 ) -> Result<cri::Image, NoImage> {
     let image = container.image.clone().unwrap_or_default();
     let say = |kind, reason, message: String| node.events.pod(pod, Some(field.to_owned()), kind, reason, message);
-    if let Err(why) = check_name(&image) {
+    if let Err(why) = name::check(&image) {
         let message =
             format!("Failed to apply default image tag \"{image}\": couldn't parse image name \"{image}\": {why}");
         say(Kind::Warning, "InspectFailed", message.clone());
@@ -138,12 +118,14 @@ pub(crate) async fn ensure(
         Ok((found, took, waited)) => {
             let (size, took, whole) = (found.size, took.as_secs_f64(), (took + waited).as_secs_f64());
             let text = format!(
-                "Successfully pulled image \"{image}\" in {took:.3}s ({whole:.3}s including waiting). Image size: {size} bytes."
+                "Successfully pulled image \"{image}\" in {took:.3}s ({whole:.3}s including waiting). \
+                 Image size: {size} bytes."
             );
             say(Kind::Normal, "Pulled", text);
             Ok(found)
         }
-        Err(why) => {
+        Err(err) => {
+            let why = Chain(&err).to_string();
             say(Kind::Warning, "Failed", format!("Failed to pull image \"{image}\": {why}"));
             say(Kind::Warning, "Failed", "Error: ErrImagePull".to_owned());
             let now = node.clock.now();
@@ -156,12 +138,12 @@ pub(crate) async fn ensure(
 /// Whether a pod may use an image that is here: one that was pulled with credentials is for those who have them, or
 /// others as good.
 async fn may_use(known: &Known, pulls: &Pulls, pod: &Pod, image: &str, found: &cri::Image) -> bool {
-    let repository = repository(image);
-    if pulls.pulled.allows(&found.id, &repository, &[]) {
+    let found = PulledImage { id: &found.id, repository: &repository(image) };
+    if pulls.pulled.allows(found, &[]) {
         return true;
     }
     let own: Vec<_> = credentials::of_pod(known, pod, image).await.iter().map(|auth| pulls.pulled.key(auth)).collect();
-    pulls.pulled.allows(&found.id, &repository, &own)
+    pulls.pulled.allows(found, &own)
 }
 
 /// Pulls an image for a pod, in its turn. Returns how long that took, and how long it waited before.
@@ -170,7 +152,7 @@ async fn pull(
     pod: &Pod,
     image: &str,
     sandbox: &cri::PodSandboxConfig,
-) -> Result<(cri::Image, Duration, Duration), String> {
+) -> Result<(cri::Image, Duration, Duration), PullError> {
     let waited = Stopwatch::start();
     let in_turn = async {
         let (waited, watch) = (waited.elapsed(), Stopwatch::start());
@@ -180,14 +162,19 @@ async fn pull(
     node.pulls.turns.within(&crate::registries::server_of(image), Box::pin(in_turn)).await?
 }
 
-async fn pull_now(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandboxConfig) -> Result<cri::Image, String> {
+async fn pull_now(
+    node: &Node,
+    pod: &Pod,
+    image: &str,
+    sandbox: &cri::PodSandboxConfig,
+) -> Result<cri::Image, PullError> {
     let (own, repository, pulled) =
         (credentials::of_pod(&node.known, pod, image).await, repository(image), &node.pulls.pulled);
     // Dropped on the way, it leaves a doubt about what may have come.
     let begun = if own.is_empty() {
         None
     } else {
-        let images = node.runtime.cri.images().await.map_err(|err| err.to_string())?;
+        let images = node.runtime.cri.images().await?;
         let of_it = |image: &cri::Image| {
             image.repo_tags.iter().chain(&image.repo_digests).any(|name| self::repository(name) == repository)
         };
@@ -197,7 +184,7 @@ async fn pull_now(node: &Node, pod: &Pod, image: &str, sandbox: &cri::PodSandbox
     let outcome = fetch(node, image, own.clone(), Some(sandbox.clone())).await;
     if let Ok((found, by)) = &outcome {
         let key = by.and_then(|idx| own.get(idx)).map(|auth| pulled.key(auth));
-        pulled.came(&found.id, &repository, key).await;
+        pulled.came(PulledImage { id: &found.id, repository: &repository }, key).await;
         node.pulls.note_pull();
     }
     if let Some(begun) = begun {
@@ -213,7 +200,7 @@ pub(crate) async fn fetch(
     image: &str,
     given: Vec<cri::AuthConfig>,
     sandbox: Option<cri::PodSandboxConfig>,
-) -> Result<(cri::Image, Option<usize>), String> {
+) -> Result<(cri::Image, Option<usize>), PullError> {
     let mut known = match &node.config.settings.providers {
         Some(providers) => providers.credentials(image).await,
         None => Vec::new(),
@@ -226,20 +213,21 @@ pub(crate) async fn fetch(
     if tries.is_empty() {
         tries.push(None);
     }
-    let mut failure = String::new();
+    let mut refused = None;
     for (idx, auth) in tries.into_iter().enumerate() {
         match node.runtime.cri.pull(image, auth, sandbox.clone()).await {
             Ok(reference) => {
-                let found = node.runtime.cri.image(&reference).await.map_err(|err| err.to_string())?;
-                let found = found.ok_or_else(|| format!("image \"{image}\" vanished after its pull"))?;
+                let found = node.runtime.cri.image(&reference).await?;
+                let found = found.ok_or_else(|| PullError::Vanished { image: image.to_owned() })?;
                 return Ok((found, Some(idx).filter(|idx| *idx < n_given)));
             }
             // The first refusal is that of the most likely credentials.
-            Err(err) if failure.is_empty() => failure = err.to_string(),
-            Err(_) => {}
+            Err(err) => {
+                refused.get_or_insert(err);
+            }
         }
     }
-    Err(failure)
+    Err(refused.expect("it is tried at least once").into())
 }
 
 /// The images for the node's status, if it is time to look at them again: there are many, and they seldom change.
@@ -288,17 +276,25 @@ mod tests {
     }
 
     #[test]
-    fn names_that_no_image_can_have_are_refused() {
-        for good in ["a", "a:1", "r.io:5000/a/b_c-d:v1.0", "a@sha256:0123456789abcdef0123456789abcdef", "localhost/x"] {
-            assert_eq!(check_name(good), Ok(()), "{good}");
-        }
-        for bad in ["", "a:", "a b", "-a", "a//b", "a@sha256:zz", ":1"] {
-            assert!(check_name(bad).is_err(), "{bad}");
-        }
-        assert_eq!(
-            check_name("Foo").unwrap_err(),
-            "invalid reference format: repository name (library/Foo) must be lowercase"
-        );
+    fn a_policy_that_is_named_counts() {
+        let named = |policy_name: &str| {
+            let (image, image_pull_policy) = (Some("web:1".to_owned()), Some(policy_name.to_owned()));
+            policy(&Container { image, image_pull_policy, ..Default::default() }).to_owned()
+        };
+        assert_eq!(named("Never"), "Never");
+        assert_eq!(named("Always"), "Always");
+        assert_eq!(named(""), "IfNotPresent", "an empty one is none");
+    }
+
+    #[test]
+    fn images_are_listed_the_largest_first_with_five_of_their_names() {
+        let image = |size: u64, n_names: usize| cri::Image {
+            repo_tags: (0..n_names).map(|idx| format!("r.io/{size}:{idx}")).collect(),
+            size,
+            ..Default::default()
+        };
+        let all = listed(vec![image(1, 1), image(9, 7), image(5, 0), image(3, 2)], 2);
+        assert_eq!(all.iter().map(|(names, size)| (names.len(), *size)).collect::<Vec<_>>(), [(5, 9), (2, 3)]);
     }
 
     // node.md E8: they were listed with each look at the node, every ten seconds

@@ -6,6 +6,7 @@
 //! network reaches a service.
 
 mod alarm;
+mod api_error;
 mod backoffs;
 mod capacity;
 mod cgroups;

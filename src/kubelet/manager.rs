@@ -411,7 +411,7 @@ async fn orphaned(node: Arc<Node>, uid: String, dir: PathBuf) {
     loop {
         let done = match Box::pin(csi::unmount::tear_down(&node.config, &node.csi, &uid)).await {
             Ok(()) => volumes::tidy(&dir).await.map_err(|err| err.to_string()),
-            Err(why) => Err(why),
+            Err(err) => Err(Chain(&err).to_string()),
         };
         let Err(why) = done else {
             volumes::local::release_unused(&node.config, &node.csi).await;

@@ -8,12 +8,14 @@ pub mod config;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Debug};
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::chain::Chain;
 use base::sync::Mutex;
 use k8s_cri::v1 as cri;
 use serde::Deserialize;
@@ -23,7 +25,7 @@ use tokio::process::Command;
 use tokio::time::Instant;
 use tracing::warn;
 
-use self::config::{Provider, matches, repository};
+use self::config::{ParseError, Pattern, Provider, repository};
 
 /// A program that takes longer is ended, as upstream does.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -53,7 +55,7 @@ struct Response {
     auth: Option<BTreeMap<String, Login>>,
 }
 
-/// What an answer is good for: the program's number and the image, the registry, or nothing.
+/// The scope of an answer: the program's number and the image, the registry, or nothing.
 type CacheKey = (usize, String);
 
 /// All programs, and their answers.
@@ -62,6 +64,55 @@ pub struct Providers {
     kept: Mutex<HashMap<CacheKey, (Answer, Instant)>>,
     /// One question to a program at a time: others wait and find its answer kept.
     turns: Vec<tokio::sync::Mutex<()>>,
+}
+
+/// A file, or a program that it names, that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{path}", path = path.display())]
+pub struct ReadError {
+    path: PathBuf,
+    source: FileFault,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum FileFault {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+    #[error("provider {program} is there twice", program = program.display())]
+    Twice { program: PathBuf },
+    #[error("there is no program {program}", program = program.display())]
+    NoProgram { program: PathBuf },
+}
+
+/// A program that gives no credentials.
+#[derive(Debug, thiserror::Error)]
+enum AskError {
+    #[error("it is gone")]
+    Gone,
+    #[error("cannot run it")]
+    Spawn(#[source] io::Error),
+    #[error("it has no pipes")]
+    NoPipes,
+    #[error("cannot read its answer")]
+    Read(#[source] io::Error),
+    #[error("cannot wait for it")]
+    Wait(#[source] io::Error),
+    #[error("it ended with {status}: {last_words}")]
+    Failed { status: ExitStatus, last_words: String },
+    #[error("it did not answer within {} s", LIMIT.as_secs())]
+    Late,
+    #[error("its answer is not JSON")]
+    NoJson,
+    #[error("its answer lacks kind, apiVersion or cacheKeyType")]
+    Incomplete,
+    #[error("its answer is a {kind} of {api_version}, not of {wanted}")]
+    OtherKind { kind: String, api_version: String, wanted: String },
+    #[error("its cacheKeyType {name:?} is none of Image, Registry, Global")]
+    CacheKeyType { name: String },
+    #[error("its cacheDuration {text:?} is not a duration")]
+    CacheDuration { text: String },
 }
 
 impl Debug for Providers {
@@ -73,31 +124,12 @@ impl Debug for Providers {
 impl Providers {
     /// Reads the file, or the files of a folder in order of their names.
     ///
-    /// Errors: a sentence that says which file or program is wrong.
-    pub fn read(path: &Path, bin_dir: &Path) -> Result<Providers, String> {
-        let at = |path: &Path, why: &dyn fmt::Display| format!("{}: {why}", path.display());
-        let mut files = vec![path.to_owned()];
-        if path.is_dir() {
-            let entries = std::fs::read_dir(path).map_err(|err| at(path, &err))?;
-            let names = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<PathBuf>, _>>();
-            files = names.map_err(|err| at(path, &err))?;
-            files.retain(|file| file.extension().is_some_and(|ext| ext == "yaml" || ext == "yml" || ext == "json"));
-            files.sort();
-        }
+    /// Errors: which file or program is wrong.
+    pub fn read(path: &Path, bin_dir: &Path) -> Result<Providers, ReadError> {
         let mut all: Vec<Provider> = Vec::new();
-        for file in files {
-            let text = std::fs::read_to_string(&file).map_err(|err| at(&file, &err))?;
-            for provider in config::parse(&text, bin_dir).map_err(|why| at(&file, &why))? {
-                if all.iter().any(|other| other.path == provider.path) {
-                    return Err(at(&file, &format!("provider {} is there twice", provider.path.display())));
-                }
-                let runs =
-                    provider.path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
-                if !runs {
-                    return Err(at(&file, &format!("there is no program {}", provider.path.display())));
-                }
-                all.push(provider);
-            }
+        for file in files(path).map_err(|err| ReadError { path: path.to_owned(), source: err.into() })? {
+            let added = add(&mut all, &file, bin_dir);
+            added.map_err(|source| ReadError { path: file, source })?;
         }
         let turns = all.iter().map(|_| tokio::sync::Mutex::default()).collect();
         Ok(Providers { all, kept: Mutex::default(), turns })
@@ -108,16 +140,17 @@ impl Providers {
         let repository = repository(image);
         let mut found: Vec<(String, Login)> = Vec::new();
         for (idx, provider) in self.all.iter().enumerate() {
-            if !provider.match_images.iter().any(|pattern| matches(pattern, &repository)) {
+            if !provider.match_images.iter().any(|pattern| Pattern(pattern).matches(&repository)) {
                 continue;
             }
             match self.answer(idx, provider, &repository).await {
                 Ok(answer) => {
-                    let fitting = answer.iter().filter(|(pattern, _)| matches(pattern, &repository));
+                    let fitting = answer.iter().filter(|(pattern, _)| Pattern(pattern).matches(&repository));
                     found.extend(fitting.map(|(pattern, login)| (pattern.clone(), login.clone())));
                 }
-                Err(why) => {
-                    warn!(program = %provider.path.display(), image = %repository, why, "a credential provider gives no credentials")
+                Err(err) => {
+                    let (program, err) = (provider.path.display(), Chain(&err));
+                    warn!(%program, image = %repository, %err, "a credential provider gives no credentials");
                 }
             }
         }
@@ -127,8 +160,8 @@ impl Providers {
         found.into_iter().map(|(_, login)| auth(login)).collect()
     }
 
-    async fn answer(&self, idx: usize, provider: &Provider, repository: &str) -> Result<Answer, String> {
-        let Some(turn) = self.turns.get(idx) else { return Err("it is gone".to_owned()) };
+    async fn answer(&self, idx: usize, provider: &Provider, repository: &str) -> Result<Answer, AskError> {
+        let turn = self.turns.get(idx).ok_or(AskError::Gone)?;
         let _turn = turn.lock().await;
         let registry = repository.split('/').next().unwrap_or_default();
         let keys = [repository, registry, ""].map(|key| (idx, key.to_owned()));
@@ -146,13 +179,11 @@ impl Providers {
             "Image" => image_key,
             "Registry" => registry_key,
             "Global" => global_key,
-            other => return Err(format!("its cacheKeyType {other:?} is none of Image, Registry, Global")),
+            other => return Err(AskError::CacheKeyType { name: other.to_owned() }),
         };
         let life = match response.cache_duration.as_deref() {
             None => provider.cache_duration,
-            Some(text) => {
-                config::duration(text).ok_or_else(|| format!("its cacheDuration {text:?} is not a duration"))?
-            }
+            Some(text) => config::duration(text).ok_or_else(|| AskError::CacheDuration { text: text.to_owned() })?,
         };
         let answer: Answer = Arc::new(response.auth.unwrap_or_default());
         if !life.is_zero() {
@@ -170,17 +201,44 @@ impl Providers {
     }
 }
 
+/// The file, or those of a folder in order of their names.
+fn files(path: &Path) -> io::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries = std::fs::read_dir(path)?.map(|entry| entry.map(|entry| entry.path()));
+    let mut files: Vec<PathBuf> = entries.collect::<io::Result<_>>()?;
+    files.retain(|file| file.extension().is_some_and(|ext| ext == "yaml" || ext == "yml" || ext == "json"));
+    files.sort();
+    Ok(files)
+}
+
+/// Adds the programs of one file to those of others.
+fn add(all: &mut Vec<Provider>, file: &Path, bin_dir: &Path) -> Result<(), FileFault> {
+    for provider in config::parse(&std::fs::read_to_string(file)?, bin_dir)? {
+        if all.iter().any(|other| other.path == provider.path) {
+            return Err(FileFault::Twice { program: provider.path });
+        }
+        let runs = provider.path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
+        if !runs {
+            return Err(FileFault::NoProgram { program: provider.path });
+        }
+        all.push(provider);
+    }
+    Ok(())
+}
+
 /// Runs a program and reads its answer. What it says is not repeated: it may hold credentials.
-async fn ask(provider: &Provider, repository: &str) -> Result<Response, String> {
+async fn ask(provider: &Provider, repository: &str) -> Result<Response, AskError> {
     let request = json!({"kind": "CredentialProviderRequest", "apiVersion": provider.api_version, "image": repository})
         .to_string();
     let mut command = Command::new(&provider.path);
     command.args(&provider.args).envs(provider.env.iter().map(|(name, value)| (name, value)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
-    let mut child = command.spawn().map_err(|err| format!("cannot run it: {err}"))?;
+    let mut child = command.spawn().map_err(AskError::Spawn)?;
     let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
     let (Some(mut stdin), Some(stdout), Some(stderr)) = (stdin, stdout, stderr) else {
-        return Err("it has no pipes".to_owned());
+        return Err(AskError::NoPipes);
     };
     let talk = async {
         let write = async move {
@@ -191,24 +249,26 @@ async fn ask(provider: &Provider, repository: &str) -> Result<Response, String> 
         let (mut answers, mut complaints) = (stdout.take(ANSWER_BYTES_MAX), stderr.take(ANSWER_BYTES_MAX));
         let ((), read, _complaints) =
             tokio::join!(write, answers.read_to_end(&mut out), complaints.read_to_string(&mut said));
-        read.map_err(|err| format!("cannot read its answer: {err}"))?;
-        let status = child.wait().await.map_err(|err| format!("cannot wait for it: {err}"))?;
+        read.map_err(AskError::Read)?;
+        let status = child.wait().await.map_err(AskError::Wait)?;
         if !status.success() {
             let last = said.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
-            return Err(format!("it ended with {status}: {last}"));
+            return Err(AskError::Failed { status, last_words: last.to_owned() });
         }
         Ok(out)
     };
-    let late = |_| format!("it did not answer within {} s", LIMIT.as_secs());
-    let out = tokio::time::timeout(LIMIT, talk).await.map_err(late)??;
-    let value: Value = serde_json::from_slice(&out).map_err(|_| "its answer is not JSON".to_owned())?;
-    let response: Response =
-        client::typed::typed(&value).map_err(|_| "its answer lacks kind, apiVersion or cacheKeyType".to_owned())?;
-    if response.kind != "CredentialProviderResponse" || response.api_version != provider.api_version {
-        return Err(format!(
-            "its answer is a {} of {}, not of {}",
-            response.kind, response.api_version, provider.api_version
-        ));
+    let out = tokio::time::timeout(LIMIT, talk).await.map_err(|_| AskError::Late)??;
+    judged(&out, &provider.api_version)
+}
+
+/// Reads an answer that must be of one version.
+fn judged(answer: &[u8], api_version: &str) -> Result<Response, AskError> {
+    // The parser's words are not repeated, either.
+    let value: Value = serde_json::from_slice(answer).map_err(|_| AskError::NoJson)?;
+    let response: Response = client::typed::typed(&value).map_err(|_| AskError::Incomplete)?;
+    if response.kind != "CredentialProviderResponse" || response.api_version != api_version {
+        let (kind, wanted) = (response.kind, api_version.to_owned());
+        return Err(AskError::OtherKind { kind, api_version: response.api_version, wanted });
     }
     Ok(response)
 }
@@ -238,9 +298,10 @@ mod tests {
         let mut written = written.unwrap();
         std::io::Write::write_all(&mut written.stdin.take().unwrap(), script.as_bytes()).unwrap();
         assert!(written.wait().unwrap().success());
-        let config = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n- name: give\n  \
-            apiVersion: credentialprovider.kubelet.k8s.io/v1\n  matchImages: ['*.example.com']\n  defaultCacheDuration: 1h\n  args: [word]\n  \
-            env: [{name: HELLO, value: hello}]\n";
+        let config = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\n\
+            providers:\n- name: give\n  \
+            apiVersion: credentialprovider.kubelet.k8s.io/v1\n  matchImages: ['*.example.com']\n  \
+            defaultCacheDuration: 1h\n  args: [word]\n  env: [{name: HELLO, value: hello}]\n";
         std::fs::write(dir.join("config.yaml"), config).unwrap();
         Providers::read(&dir.join("config.yaml"), &bin).unwrap()
     }
@@ -250,10 +311,11 @@ mod tests {
     }
 
     fn says(cache: &str) -> String {
-        let auth = r#"{"*.example.com":{"username":"u","password":"p"},"*.example.com/team":{"username":"t","password":"q"},"other.io":{"username":"x","password":"x"}}"#;
-        format!(
-            r#"echo '{{"kind":"CredentialProviderResponse","apiVersion":"credentialprovider.kubelet.k8s.io/v1","cacheKeyType":"{cache}","auth":{auth}}}'"#
-        )
+        let auth = json!({"*.example.com": {"username": "u", "password": "p"},
+            "*.example.com/team": {"username": "t", "password": "q"}, "other.io": {"username": "x", "password": "x"}});
+        let answer = json!({"kind": "CredentialProviderResponse", "auth": auth, "cacheKeyType": cache,
+            "apiVersion": "credentialprovider.kubelet.k8s.io/v1"});
+        format!("echo '{answer}'")
     }
 
     #[tokio::test]
@@ -282,14 +344,54 @@ mod tests {
         let providers = providers(dir.path(), "exit 3");
         assert!(providers.credentials("r.example.com/a").await.is_empty());
         let Err(why) = ask(&providers.all[0], "r.example.com/a").await else { panic!() };
-        assert_eq!(why, "it ended with exit status: 3: word hello");
+        assert_eq!(why.to_string(), "it ended with exit status: 3: word hello");
     }
 
     #[test]
     fn a_program_that_is_not_there_is_told_at_the_start() {
         let dir = tempfile::tempdir().unwrap();
         drop(providers(dir.path(), ""));
-        let why = Providers::read(&dir.path().join("config.yaml"), Path::new("/no/such")).unwrap_err();
-        assert!(why.contains("there is no program /no/such/give"), "{why}");
+        let config = dir.path().join("config.yaml");
+        let err = Providers::read(&config, Path::new("/no/such")).unwrap_err();
+        let text = format!("{}: there is no program /no/such/give", config.display());
+        assert_eq!(Chain(&err).to_string(), text);
+    }
+
+    #[test]
+    fn the_files_of_a_folder_are_read_in_order_and_name_no_program_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(providers(dir.path(), ""));
+        let (config, folder) = (dir.path().join("config.yaml"), dir.path().join("folder"));
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::copy(&config, folder.join("a.yaml")).unwrap();
+        std::fs::write(folder.join("notes.txt"), "no file of ours").unwrap();
+        assert_eq!(Providers::read(&folder, &dir.path().join("bin")).unwrap().all.len(), 1);
+        std::fs::copy(&config, folder.join("b.json")).unwrap();
+        let err = Providers::read(&folder, &dir.path().join("bin")).unwrap_err();
+        let program = dir.path().join("bin/give");
+        let text = format!("{}: provider {} is there twice", folder.join("b.json").display(), program.display());
+        assert_eq!(Chain(&err).to_string(), text);
+        let missing = Providers::read(&dir.path().join("none"), dir.path()).unwrap_err();
+        let text = format!("{}: No such file or directory (os error 2)", dir.path().join("none").display());
+        assert_eq!(Chain(&missing).to_string(), text);
+    }
+
+    #[test]
+    fn an_answer_that_is_none_is_told_without_its_words() {
+        let why = |answer: &str| judged(answer.as_bytes(), "v1").map(drop).unwrap_err().to_string();
+        assert_eq!(why("secret"), "its answer is not JSON");
+        assert_eq!(why("{\"kind\": \"secret\"}"), "its answer lacks kind, apiVersion or cacheKeyType");
+        let other = json!({"kind": "CredentialProviderResponse", "apiVersion": "v2", "cacheKeyType": "Image"});
+        assert_eq!(why(&other.to_string()), "its answer is a CredentialProviderResponse of v2, not of v1");
+    }
+
+    #[tokio::test]
+    async fn an_answer_of_no_known_scope_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let asked = providers(dir.path(), &says("Planet"));
+        let why = asked.answer(0, &asked.all[0], "r.example.com/a").await.map(drop).unwrap_err();
+        assert_eq!(why.to_string(), "its cacheKeyType \"Planet\" is none of Image, Registry, Global");
+        let why = asked.answer(1, &asked.all[0], "r.example.com/a").await.map(drop).unwrap_err();
+        assert_eq!(why.to_string(), "it is gone");
     }
 }

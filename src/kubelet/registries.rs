@@ -12,18 +12,30 @@ pub mod places;
 use std::sync::Arc;
 
 use base::chain::Chain;
-use base::files::{create_private_dir, read_if_exists};
+use base::files::{FileError, create_private_dir, read_if_exists};
 use base::sync::RwLock;
 use k8s_cri::v1 as cri;
 use tracing::warn;
 
-use self::file::File;
+use self::file::{File, ParseError};
+use self::hosts::HostsError;
 use crate::error::Error;
 use crate::registries::places::Places;
 
-/// What the file says now.
+/// The contents of the file as they are in force.
 #[derive(Default)]
 pub(crate) struct Registries(RwLock<Arc<File>>);
+
+/// A file that cannot be put in force.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    #[error(transparent)]
+    Read(#[from] FileError),
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+    #[error(transparent)]
+    Hosts(#[from] HostsError),
+}
 
 impl Registries {
     fn now(&self) -> Arc<File> {
@@ -37,9 +49,9 @@ impl Registries {
 
     /// Reads the file and writes `certs.d`. Returns whether anything is new.
     ///
-    /// Errors: one sentence; what was in force stays so.
-    fn load(&self, places: &Places) -> Result<bool, String> {
-        let text = read_if_exists(&places.file).map_err(|err| Chain(&err).to_string())?;
+    /// Errors: what was in force stays so.
+    fn load(&self, places: &Places) -> Result<bool, LoadError> {
+        let text = read_if_exists(&places.file)?;
         let file = File::parse(&String::from_utf8_lossy(&text.unwrap_or_default()))?;
         hosts::write(places, &file)?;
         let mut now = self.0.write();
@@ -57,8 +69,33 @@ pub(crate) fn server_of(image: &str) -> String {
 /// Before containerd starts: its folder must be there. A file that cannot be used is told of by [`follow`].
 pub(crate) fn prepare(places: &Places) -> Result<(), Error> {
     create_private_dir(&places.certs_dir)?;
-    if let Err(why) = Registries::default().load(places) {
-        warn!(path = %places.file.display(), why, "registries are not configured");
+    if let Err(err) = Registries::default().load(places) {
+        warn!(path = %places.file.display(), err = %Chain(&err), "registries are not configured");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_used_leaves_in_force_what_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, certs_dir) = (dir.path().join("registries.yaml"), dir.path().join("certs.d"));
+        let places = Places { file, certs_dir, default_endpoint: true };
+        create_private_dir(&places.certs_dir).unwrap();
+        let registries = Registries::default();
+        assert!(!registries.load(&places).unwrap(), "no file says nothing");
+        let auth = "configs: {r.io: {auth: {username: u, password: p}}}";
+        std::fs::write(&places.file, auth).unwrap();
+        assert!(registries.load(&places).unwrap());
+        assert!(!registries.load(&places).unwrap(), "nothing is new");
+        std::fs::write(&places.file, "mirrors: {r.io: {endpoint: ['ftp://x']}}").unwrap();
+        let err = registries.load(&places).unwrap_err();
+        let text = "mirror r.io: endpoint 'ftp://x' is no URL such as https://mirror.example:5000";
+        assert_eq!(Chain(&err).to_string(), text);
+        let users: Vec<String> = registries.credentials("r.io/a").into_iter().map(|auth| auth.username).collect();
+        assert_eq!(users, ["u"]);
+    }
 }

@@ -1,5 +1,7 @@
 //! The kubelet's own settings, as `--kubelet-arg` spells them (upstream's flags without the dashes).
 
+mod value;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,10 +9,11 @@ use std::time::Duration;
 
 use model::quantity::Quantity;
 
-use crate::providers::Providers;
+use self::value::ValueError;
+use crate::providers::{Providers, ReadError};
 
-/// What an operator may tune; the defaults are upstream's, but for the disk's thresholds, which are k3s's 5 %: small
-/// machines run full.
+/// The settings that an operator may tune. The defaults are upstream's, but for the disk's thresholds, which are k3s's
+/// 5 %: small machines run full.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// `max-pods`.
@@ -114,101 +117,106 @@ impl Default for Settings {
     }
 }
 
+/// Settings that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct SettingsError(#[from] Fault);
+
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error("{word:?}: expected name=value")]
+    NotAssigned { word: String },
+    #[error("{name}")]
+    Value { name: String, source: ValueError },
+    #[error("image-credential-provider-config")]
+    Providers(#[source] ReadError),
+    #[error("image-credential-provider-config and image-credential-provider-bin-dir are given together")]
+    HalfOfProviders,
+    #[error("image-gc-low-threshold: must not be above image-gc-high-threshold")]
+    Thresholds,
+}
+
+/// One setting, as it is written.
+#[derive(Clone, Copy)]
+struct Setting<'a> {
+    name: &'a str,
+    value: &'a str,
+}
+
 impl Settings {
     /// Reads `name=value` words.
     ///
-    /// Errors: a name that this kubelet does not have, a value that does not fit, as a sentence for the operator.
-    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Settings, String> {
+    /// Errors: a name that this kubelet does not have, a value that does not fit, for the operator.
+    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Settings, SettingsError> {
         let mut settings = Settings::default();
         let (mut config, mut bin_dir) = (None, None);
         for word in words {
             let (name, value) = word
                 .trim_start_matches("--")
                 .split_once('=')
-                .ok_or_else(|| format!("{word:?}: expected name=value"))?;
+                .ok_or_else(|| Fault::NotAssigned { word: word.to_owned() })?;
             match name {
                 "image-credential-provider-config" => config = Some(value),
                 "image-credential-provider-bin-dir" => bin_dir = Some(value),
-                _ => settings.set(name, value).map_err(|why| format!("{name}: {why}"))?,
+                _ => {
+                    let setting = Setting { name, value };
+                    settings.set(setting).map_err(|source| Fault::Value { name: name.to_owned(), source })?;
+                }
             }
         }
         settings.providers = match (config, bin_dir) {
             (None, None) => None,
             (Some(config), Some(bin_dir)) => {
                 let read = Providers::read(Path::new(config), Path::new(bin_dir));
-                Some(Arc::new(read.map_err(|why| format!("image-credential-provider-config: {why}"))?))
+                Some(Arc::new(read.map_err(Fault::Providers)?))
             }
-            _ => {
-                return Err(
-                    "image-credential-provider-config and image-credential-provider-bin-dir are given together"
-                        .to_owned(),
-                );
-            }
+            _ => return Err(Fault::HalfOfProviders.into()),
         };
         if settings.image_gc_low_percent > settings.image_gc_high_percent {
-            return Err("image-gc-low-threshold: must not be above image-gc-high-threshold".to_owned());
+            return Err(Fault::Thresholds.into());
         }
         Ok(settings)
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+    fn set(&mut self, Setting { name, value }: Setting<'_>) -> Result<(), ValueError> {
         match name {
-            "max-pods" => self.max_pods = number(value)?,
-            "pods-per-core" => self.pods_per_core = number(value)?,
-            "pod-max-pids" => self.pod_max_pids = Some(number::<i64>(value)?).filter(|n| *n > 0),
-            "image-gc-high-threshold" => self.image_gc_high_percent = percent(value)?,
-            "image-gc-low-threshold" => self.image_gc_low_percent = percent(value)?,
-            "serialize-image-pulls" if value == "true" => self.parallel_pulls = 1,
-            "serialize-image-pulls" if value == "false" => {}
-            "serialize-image-pulls" => return Err("want true or false".to_owned()),
-            "max-parallel-image-pulls" => {
-                self.parallel_pulls = number(value)?;
-                if self.parallel_pulls == 0 {
-                    return Err("must be at least 1".to_owned());
+            "max-pods" => self.max_pods = value::number(value)?,
+            "pods-per-core" => self.pods_per_core = value::number(value)?,
+            "pod-max-pids" => self.pod_max_pids = Some(value::number::<i64>(value)?).filter(|n| *n > 0),
+            "image-gc-high-threshold" => self.image_gc_high_percent = value::percent(value)?,
+            "image-gc-low-threshold" => self.image_gc_low_percent = value::percent(value)?,
+            "serialize-image-pulls" => {
+                if value::boolean(value)? {
+                    self.parallel_pulls = 1;
                 }
             }
-            "minimum-image-ttl-duration" => self.image_age_min = duration(value)?,
-            "eviction-hard" => self.eviction_hard = thresholds(value)?,
-            "eviction-pressure-transition-period" => self.pressure_transition = duration(value)?,
-            "container-log-max-size" => self.log_bytes_max = bytes(value)?,
-            "container-log-max-files" => {
-                self.log_files_max = number(value)?;
-                if self.log_files_max < 2 {
-                    return Err("must be at least 2".to_owned());
-                }
-            }
+            "max-parallel-image-pulls" => self.parallel_pulls = value::at_least(1, value)?,
+            "minimum-image-ttl-duration" => self.image_age_min = value::duration(value)?,
+            "eviction-hard" => self.eviction_hard = value::thresholds(value)?,
+            "eviction-pressure-transition-period" => self.pressure_transition = value::duration(value)?,
+            "container-log-max-size" => self.log_bytes_max = value::bytes(value)?,
+            "container-log-max-files" => self.log_files_max = value::at_least(2, value)?,
             "allowed-unsafe-sysctls" => {
                 self.unsafe_sysctls.extend(value.split(',').filter(|s| !s.is_empty()).map(str::to_owned))
             }
-            "protect-kernel-defaults" => {
-                self.protect_kernel_defaults = value.parse().map_err(|_| "want true or false".to_owned())?
-            }
-            "kernel-memcg-notification" => {
-                self.memory_alarm = value.parse().map_err(|_| "want true or false".to_owned())?
-            }
+            "protect-kernel-defaults" => self.protect_kernel_defaults = value::boolean(value)?,
+            "kernel-memcg-notification" => self.memory_alarm = value::boolean(value)?,
             "enforce-node-allocatable" => {
                 self.enforce_allocatable = match value {
                     "pods" => true,
                     "none" | "" => false,
-                    _ => {
-                        return Err(
-                            "pods or none: kube-reserved and system-reserved have no control group here".to_owned()
-                        );
-                    }
+                    _ => return Err(ValueError::NoControlGroup),
                 }
             }
-            "root-dir" if !value.starts_with('/') => return Err("must be an absolute path".to_owned()),
+            "root-dir" if !value.starts_with('/') => return Err(ValueError::RelativePath),
             "root-dir" => self.root_dir = Some(PathBuf::from(value)),
             "kube-reserved" | "system-reserved" => {
-                for part in value.split(',').filter(|p| !p.is_empty()) {
-                    let (resource, amount) =
-                        part.split_once('=').ok_or_else(|| format!("{part:?}: expected resource=amount"))?;
-                    let amount: Quantity = amount.parse().map_err(|_| format!("{amount:?} is not a quantity"))?;
+                for (resource, amount) in value::amounts(value)? {
                     let sum = self.reserved.remove(resource).map_or(amount, |have| have.add(amount));
                     self.reserved.insert(resource.to_owned(), sum);
                 }
             }
-            _ => return Err("this kubelet has no such setting".to_owned()),
+            _ => return Err(ValueError::Unknown),
         }
         Ok(())
     }
@@ -219,84 +227,16 @@ impl Settings {
         if by_core == 0 { self.max_pods } else { self.max_pods.min(by_core) }
     }
 
-    /// What is set aside of a resource.
+    /// The amount of a resource that is set aside.
     pub(crate) fn reserved_of(&self, resource: &str) -> i64 {
         self.reserved.get(resource).map_or(0, |q| if resource == "cpu" { q.milli_value() } else { q.value() })
     }
 }
 
-fn number<T: std::str::FromStr>(value: &str) -> Result<T, String> {
-    value.trim().parse().map_err(|_| format!("{value:?} is not a number"))
-}
-
-fn percent(value: &str) -> Result<u64, String> {
-    let percent = number(value)?;
-    if percent <= 100 { Ok(percent) } else { Err(format!("{percent} is more than 100")) }
-}
-
-fn bytes(value: &str) -> Result<u64, String> {
-    let quantity: Quantity = value.parse().map_err(|_| format!("{value:?} is not a quantity"))?;
-    u64::try_from(quantity.value()).map_err(|_| format!("{value:?} is negative"))
-}
-
-/// Go's durations in whole units: `90s`, `1h30m`, `500ms`.
-fn duration(value: &str) -> Result<Duration, String> {
-    let bad = || format!("{value:?} is not a duration such as 5m or 1h30m");
-    let (mut total, mut rest) = (Duration::ZERO, value);
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
-        let n: u64 = rest[..digits].parse().map_err(|_| bad())?;
-        let after = &rest[digits..];
-        let end = after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len());
-        total += match &after[..end] {
-            "ms" => Duration::from_millis(n),
-            "s" => Duration::from_secs(n),
-            "m" => Duration::from_secs(n * 60),
-            "h" => Duration::from_secs(n * 3600),
-            _ => return Err(bad()),
-        };
-        rest = &after[end..];
-    }
-    if value.is_empty() { Err(bad()) } else { Ok(total) }
-}
-
-fn thresholds(value: &str) -> Result<BTreeMap<String, Threshold>, String> {
-    const SIGNALS: [&str; 6] = [
-        "memory.available",
-        "nodefs.available",
-        "nodefs.inodesFree",
-        "imagefs.available",
-        "imagefs.inodesFree",
-        "pid.available",
-    ];
-    let mut found = BTreeMap::new();
-    for part in value.split(',').filter(|p| !p.is_empty()) {
-        let (signal, at) = part.split_once('<').ok_or_else(|| format!("{part:?}: expected signal<threshold"))?;
-        if !SIGNALS.contains(&signal) {
-            return Err(format!("unknown signal {signal:?}; known are {}", SIGNALS.join(", ")));
-        }
-        let at = match at.strip_suffix('%') {
-            Some(share) => {
-                let share: f64 = number(share)?;
-                if !(0.0..=100.0).contains(&share) {
-                    return Err(format!("{at:?} is not between 0% and 100%"));
-                }
-                Threshold::Share(thousandths(share))
-            }
-            None => Threshold::Amount(bytes(at)?),
-        };
-        found.insert(signal.to_owned(), at);
-    }
-    Ok(found)
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 100 was checked")]
-fn thousandths(percent: f64) -> u64 {
-    (percent * 1000.0) as u64
-}
-
 #[cfg(test)]
 mod tests {
+    use base::chain::Chain;
+
     use super::*;
 
     #[test]
@@ -320,12 +260,63 @@ mod tests {
                 .unwrap()
                 .enforce_allocatable
         );
-        assert!(
-            Settings::parse(["enforce-node-allocatable=pods,system-reserved"])
-                .unwrap_err()
-                .contains("no control group")
-        );
-        assert_eq!(Settings::parse(["warp-speed=1"]).unwrap_err(), "warp-speed: this kubelet has no such setting");
-        assert!(Settings::parse(["eviction-hard=moon.available<1"]).is_err());
+    }
+
+    #[test]
+    fn settings_that_cannot_be_used_say_why() {
+        let both = "image-credential-provider-config and image-credential-provider-bin-dir are given together";
+        for (words, text) in [
+            (&["max-pods"][..], "\"max-pods\": expected name=value"),
+            (&["warp-speed=1"], "warp-speed: this kubelet has no such setting"),
+            (&["--max-pods=many"], "max-pods: \"many\" is not a number"),
+            (&["serialize-image-pulls=maybe"], "serialize-image-pulls: want true or false"),
+            (&["max-parallel-image-pulls=0"], "max-parallel-image-pulls: must be at least 1"),
+            (&["container-log-max-files=1"], "container-log-max-files: must be at least 2"),
+            (&["root-dir=var/lib"], "root-dir: must be an absolute path"),
+            (
+                &["enforce-node-allocatable=pods,system-reserved"],
+                "enforce-node-allocatable: pods or none: \
+                 kube-reserved and system-reserved have no control group here",
+            ),
+            (
+                &["image-gc-high-threshold=70", "image-gc-low-threshold=80"],
+                "image-gc-low-threshold: must not be above image-gc-high-threshold",
+            ),
+            (&["image-credential-provider-config=/x"], both),
+            (&["image-credential-provider-bin-dir=/x"], both),
+            (
+                &["image-credential-provider-config=/no/such", "image-credential-provider-bin-dir=/x"],
+                "image-credential-provider-config: /no/such: No such file or directory (os error 2)",
+            ),
+        ] {
+            let err = Settings::parse(words.iter().copied()).unwrap_err();
+            assert_eq!(Chain(&err).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn images_are_pulled_one_after_another_where_that_is_wanted() {
+        let pulls = |words: &[&str]| Settings::parse(words.iter().copied()).unwrap().parallel_pulls;
+        assert_eq!(pulls(&["serialize-image-pulls=true"]), 1);
+        assert_eq!(pulls(&["serialize-image-pulls=false"]), Settings::default().parallel_pulls);
+        assert_eq!(pulls(&["max-parallel-image-pulls=9"]), 9);
+    }
+
+    #[test]
+    fn a_small_machine_takes_fewer_pods() {
+        let pods = |per_core, cpus| Settings { pods_per_core: per_core, ..Settings::default() }.pods_max(cpus);
+        assert_eq!((pods(0, 2), pods(10, 2), pods(100, 2)), (110, 20, 110));
+        assert_eq!(pods(u32::MAX, i64::MAX), 110, "as many as it likes");
+    }
+
+    #[test]
+    fn thresholds_are_told_as_they_are_written() {
+        for (at, text) in
+            [(Threshold::Amount(7), "7"), (Threshold::Share(5_000), "5%"), (Threshold::Share(500), "0.500%")]
+        {
+            assert_eq!(at.to_string(), text);
+        }
+        assert_eq!(Threshold::Share(100_000).of(u64::MAX), u64::MAX);
+        assert_eq!(Threshold::Share(1).of(99_999), 0, "rounded down");
     }
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 use base::sync::Mutex;
 use jiff::{SignedDuration, Timestamp};
 
+use crate::api_error::ApiError;
+
 /// Tokens of projected volumes, kept as long as they are good.
 #[derive(Default)]
 pub(crate) struct Tokens(Mutex<HashMap<String, Token>>);
@@ -20,6 +22,15 @@ pub(crate) struct Token {
     pub(crate) refresh_at: Timestamp,
     /// Until when this one is good, should there be no other.
     pub(crate) expires: Timestamp,
+}
+
+/// The API server gives no token.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TokenError {
+    #[error("failed to fetch token")]
+    Refused(#[source] ApiError),
+    #[error("failed to fetch token: the answer holds none")]
+    Empty,
 }
 
 /// A token that cannot be renewed is asked for again after so long.
@@ -38,8 +49,8 @@ impl Tokens {
         &self,
         key: String,
         now: Timestamp,
-        asking: impl Future<Output = Result<Token, String>>,
-    ) -> Result<Token, String> {
+        asking: impl Future<Output = Result<Token, TokenError>>,
+    ) -> Result<Token, TokenError> {
         let kept = self.0.lock().get(&key).filter(|kept| now >= kept.asked_at).cloned();
         let token = match kept {
             Some(kept) if now < kept.refresh_at => return Ok(kept),
@@ -72,19 +83,38 @@ mod tests {
         let at = |secs: i64| Timestamp::from_second(secs).unwrap();
         let tokens = Tokens::default();
         let fresh = |text: &str| Token { text: text.to_owned(), asked_at: at(0), refresh_at: at(80), expires: at(100) };
-        let get =
-            async |now: i64, answer: Result<Token, String>| tokens.get("k".to_owned(), at(now), async { answer }).await;
-        let no = || Err("no server".to_owned());
-        assert_eq!(get(0, no()).await, no());
+        let get = async |now: i64, answer: Result<Token, TokenError>| {
+            let got = tokens.get("k".to_owned(), at(now), async { answer }).await;
+            got.map_err(|err| err.to_string())
+        };
+        let no = || Err(TokenError::Empty);
+        let none = Err("failed to fetch token: the answer holds none".to_owned());
+        assert_eq!(get(0, no()).await, none);
         assert_eq!(get(0, Ok(fresh("a"))).await, Ok(fresh("a")));
         assert_eq!(get(79, Ok(fresh("b"))).await, Ok(fresh("a")));
         assert_eq!(get(80, no()).await.map(|t| (t.text, t.refresh_at)), Ok(("a".to_owned(), at(100))));
-        assert_eq!(get(100, no()).await, no(), "it is good no longer");
+        assert_eq!(get(100, no()).await, none, "it is good no longer");
         assert_eq!(get(100, Ok(fresh("b"))).await.map(|t| t.text), Ok("b".to_owned()));
         assert_eq!(
             get(-1, Ok(fresh("c"))).await.map(|t| t.text),
             Ok("c".to_owned()),
             "the clock was set back: it is of the future"
         );
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_is_gone_leaves_no_token_and_others_keep_theirs() {
+        let at = |secs: i64| Timestamp::from_second(secs).unwrap();
+        let tokens = Tokens::default();
+        let get = async |key: &str, text: &str| {
+            let (text, asked_at) = (text.to_owned(), at(0));
+            let fresh = Token { text, asked_at, refresh_at: at(80), expires: at(100) };
+            tokens.get(key.to_owned(), at(1), async { Ok(fresh) }).await.unwrap().text
+        };
+        get("/pods/a/volumes/t", "old").await;
+        get("/pods/b/volumes/t", "old").await;
+        tokens.forget(std::path::Path::new("/pods/a"));
+        assert_eq!(get("/pods/a/volumes/t", "new").await, "new");
+        assert_eq!(get("/pods/b/volumes/t", "new").await, "old");
     }
 }

@@ -92,8 +92,7 @@ pub(crate) fn build(
     sources: &Sources,
     around: &Surroundings,
 ) -> Result<Vec<(String, String)>, ConfigError> {
-    let links = pod.spec.as_ref().and_then(|s| s.enable_service_links).unwrap_or(true);
-    let services = service_vars(pod, &sources.services, links);
+    let services = service_vars(pod, &sources.services);
     let mut vars: BTreeMap<String, String> = BTreeMap::new();
     let mut order: Vec<String> = Vec::new();
     let mut set = |vars: &mut BTreeMap<String, String>, key: String, value: String| {
@@ -156,20 +155,16 @@ fn config_map<'s>(
     optional: Option<bool>,
 ) -> Result<Option<&'s ConfigMap>, ConfigError> {
     match sources.config_maps.get(name).and_then(Option::as_ref) {
-        None if optional != Some(true) => Err(missing("configmap", name)),
+        None if optional != Some(true) => Err(ConfigError::new(format!("configmap \"{name}\" not found"))),
         map => Ok(map),
     }
 }
 
 fn secret<'s>(sources: &'s Sources, name: &str, optional: Option<bool>) -> Result<Option<&'s Secret>, ConfigError> {
     match sources.secrets.get(name).and_then(Option::as_ref) {
-        None if optional != Some(true) => Err(missing("secret", name)),
+        None if optional != Some(true) => Err(ConfigError::new(format!("secret \"{name}\" not found"))),
         secret => Ok(secret),
     }
-}
-
-fn missing(kind: &str, name: &str) -> ConfigError {
-    ConfigError::new(format!("{kind} \"{name}\" not found"))
 }
 
 fn value_from(
@@ -205,8 +200,10 @@ fn value_from(
     Ok(value)
 }
 
-/// `<NAME>_SERVICE_HOST` and the docker-link style variables of services; without links only those of `kubernetes`.
-fn service_vars(pod: &Pod, services: &[Service], links: bool) -> BTreeMap<String, String> {
+/// `<NAME>_SERVICE_HOST` and the docker-link style variables of services; without `enableServiceLinks` only those of
+/// `kubernetes`.
+fn service_vars(pod: &Pod, services: &[Service]) -> BTreeMap<String, String> {
+    let links = pod.spec.as_ref().and_then(|s| s.enable_service_links).unwrap_or(true);
     let mut vars = BTreeMap::new();
     let own_ns = ns(pod);
     let master = |s: &&Service| {
@@ -279,7 +276,8 @@ mod tests {
             serde_json::json!({"name": "c", "env": std::iter::once(first).chain(rest).collect::<Vec<_>>()})
         };
         assert_eq!(build_of(doubled(10)).unwrap()[10].1.len(), 10 << 10);
-        let reference = |i: u32| serde_json::json!({"name": format!("V{i}"), "valueFrom": {"configMapKeyRef": {"name": "big", "key": "k"}}});
+        let source = serde_json::json!({"configMapKeyRef": {"name": "big", "key": "k"}});
+        let reference = |i: u32| serde_json::json!({"name": format!("V{i}"), "valueFrom": source});
         let from = |i: u32| serde_json::json!({"prefix": format!("P{i}"), "configMapRef": {"name": "big"}});
         for container in [
             doubled(40),
@@ -293,8 +291,10 @@ mod tests {
 
     #[test]
     fn a_variable_sees_those_before_it_and_the_services() {
-        let json = serde_json::json!({"metadata": {"namespace": "d"}, "spec": {"containers": [{"name": "c", "env": [
-            {"name": "A", "value": "$(WEB_SERVICE_HOST)"}, {"name": "B", "value": "$(A)-$(C)"}, {"name": "C", "value": "x"}]}]}});
+        let env = serde_json::json!([{"name": "A", "value": "$(WEB_SERVICE_HOST)"},
+            {"name": "B", "value": "$(A)-$(C)"}, {"name": "C", "value": "x"}]);
+        let spec = serde_json::json!({"containers": [{"name": "c", "env": env}]});
+        let json = serde_json::json!({"metadata": {"namespace": "d"}, "spec": spec});
         let pod: Pod = serde_json::from_value(json).unwrap();
         let service = serde_json::from_value(serde_json::json!({"metadata": {"name": "web", "namespace": "d"},
             "spec": {"clusterIP": "10.43.0.9", "ports": [{"port": 80}]}}))
@@ -305,5 +305,56 @@ mod tests {
         assert_eq!(vars[0], ("A".to_owned(), "10.43.0.9".to_owned()));
         assert_eq!(vars[1], ("B".to_owned(), "10.43.0.9-$(C)".to_owned()));
         assert!(vars.contains(&("WEB_PORT_80_TCP_PROTO".to_owned(), "tcp".to_owned())));
+    }
+
+    #[test]
+    fn a_pod_without_links_sees_the_master_service_alone() {
+        let service = |name: &str, ns: &str, ip: &str| -> Service {
+            serde_json::from_value(serde_json::json!({"metadata": {"name": name, "namespace": ns},
+                "spec": {"clusterIP": ip, "ports": [{"name": "https", "port": 443}]}}))
+            .unwrap()
+        };
+        let services = [
+            service("kubernetes", "default", "10.43.0.1"),
+            service("my-web", "d", "fd00::9"),
+            service("headless", "d", "None"),
+            service("foreign", "e", "10.43.0.7"),
+        ];
+        let vars = |links: bool| {
+            let pod = serde_json::json!({"metadata": {"namespace": "d"},
+                "spec": {"containers": [], "enableServiceLinks": links}});
+            service_vars(&serde_json::from_value(pod).unwrap(), &services)
+        };
+        let without = vars(false);
+        assert!(without.keys().all(|name| name.starts_with("KUBERNETES_")));
+        assert_eq!(without["KUBERNETES_SERVICE_PORT_HTTPS"], "443");
+        let with = vars(true);
+        assert_eq!(with["MY_WEB_PORT_443_TCP"], "tcp://[fd00::9]:443");
+        assert_eq!(with["MY_WEB_PORT_443_TCP_ADDR"], "fd00::9");
+        assert!(!with.keys().any(|name| name.starts_with("HEADLESS_") || name.starts_with("FOREIGN_")));
+    }
+
+    #[test]
+    fn a_value_that_is_not_there_is_refused_unless_optional() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({"metadata": {"namespace": "d"},
+            "spec": {"containers": []}}))
+        .unwrap();
+        let of = |source: serde_json::Value, sources: &Sources| {
+            let container = serde_json::json!({"name": "c", "env": [{"name": "V", "valueFrom": source}]});
+            let container = serde_json::from_value(container).unwrap();
+            build(&pod, &container, sources, &Surroundings::default()).map_err(|err| err.message)
+        };
+        let key =
+            |optional: bool| serde_json::json!({"configMapKeyRef": {"name": "m", "key": "k", "optional": optional}});
+        let here = Sources {
+            config_maps: BTreeMap::from([("m".to_owned(), Some(ConfigMap::default()))]),
+            ..Sources::default()
+        };
+        assert_eq!(of(key(false), &Sources::default()).unwrap_err(), "configmap \"m\" not found");
+        assert_eq!(of(key(false), &here).unwrap_err(), "couldn't find key k in ConfigMap d/m");
+        assert!(of(key(true), &Sources::default()).unwrap().is_empty());
+        assert!(of(key(true), &here).unwrap().is_empty());
+        let secret = serde_json::json!({"secretKeyRef": {"name": "s", "key": "k"}});
+        assert_eq!(of(secret, &here).unwrap_err(), "secret \"s\" not found");
     }
 }

@@ -6,7 +6,7 @@
 pub(crate) struct ConfigError {
     /// e.g. `CreateContainerConfigError`.
     pub(crate) reason: &'static str,
-    /// What is wrong.
+    /// The fault.
     pub(crate) message: String,
 }
 

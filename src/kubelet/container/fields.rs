@@ -6,7 +6,7 @@ use model::quantity::Quantity;
 use crate::cgroups::limits;
 use crate::container::error::ConfigError;
 
-/// What a pod learns of its node.
+/// The facts of its node that a pod learns.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Surroundings {
     pub(crate) host_ips: Vec<String>,

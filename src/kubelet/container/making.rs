@@ -5,6 +5,31 @@ use std::path::Path;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
+use crate::cgroups::Cgroups;
+use crate::machine::Machine;
+use crate::runtime::Runtime;
+
+/// The machine and its runtime, as far as a container's limits depend on them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Host {
+    /// Bytes.
+    pub(crate) memory: i64,
+    /// Without `CAP_SYS_RESOURCE` a lower `oom_score_adj` than our own cannot be set.
+    pub(crate) restrict_oom_score_adj: bool,
+    /// Control groups are of version 2.
+    pub(crate) unified: bool,
+}
+
+impl Host {
+    pub(crate) fn of(machine: &Machine, runtime: &Runtime, cgroups: &Cgroups) -> Host {
+        Host {
+            memory: machine.memory,
+            restrict_oom_score_adj: runtime.restrict_oom_score_adj,
+            unified: cgroups.is_unified(),
+        }
+    }
+}
+
 /// All that is known when a container is made.
 pub(crate) struct Making<'a> {
     pub(crate) pod: &'a Pod,
@@ -16,9 +41,7 @@ pub(crate) struct Making<'a> {
     pub(crate) termination_file: &'a Path,
     /// Container whose process namespace is joined, for ephemeral containers.
     pub(crate) target: Option<String>,
-    pub(crate) memory_capacity: i64,
-    pub(crate) restrict_oom_score_adj: bool,
-    pub(crate) unified: bool,
+    pub(crate) host: Host,
     /// The pod's own user namespace.
     pub(crate) userns: Option<cri::UserNamespace>,
     /// Block devices of `volumeDevices`.

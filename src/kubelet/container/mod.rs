@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
 
 use crate::cgroups::limits;
 use crate::container::error::ConfigError;
-use crate::container::making::Making;
+use crate::container::making::{Host, Making};
 use crate::runtime::labels;
 
 /// Every container of the pod's spec in the order of its start, with what it is.
@@ -68,7 +68,7 @@ pub(crate) fn find(pod: &Pod, name: &str) -> Option<(Container, Role)> {
     ephemeral(pod).into_iter().find(|(c, _)| c.name == name).map(|(c, _)| (c, Role::Ephemeral))
 }
 
-/// What a container is to its pod.
+/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Init,
@@ -119,13 +119,7 @@ pub(crate) fn config(making: Making<'_>) -> Result<cri::ContainerConfig, ConfigE
     let mut all_labels = labels::of_pod(pod);
     all_labels.insert(labels::CONTAINER_NAME.to_owned(), container.name.clone());
     let linux = cri::LinuxContainerConfig {
-        resources: Some(resources(
-            making.pod,
-            container,
-            making.memory_capacity,
-            making.restrict_oom_score_adj,
-            making.unified,
-        )),
+        resources: Some(resources(making.pod, container, making.host)),
         security_context: Some(security::of_container(&making)?),
     };
     Ok(cri::ContainerConfig {
@@ -173,28 +167,22 @@ fn annotations(making: &Making<'_>) -> HashMap<String, String> {
 }
 
 /// A container's limits in the runtime's form.
-pub(crate) fn resources(
-    pod: &Pod,
-    container: &Container,
-    memory_capacity: i64,
-    restrict_oom_score_adj: bool,
-    unified: bool,
-) -> cri::LinuxContainerResources {
+pub(crate) fn resources(pod: &Pod, container: &Container, host: Host) -> cri::LinuxContainerResources {
     let resources = container.resources.as_ref();
     let cpu_request = limits::request(resources, "cpu").map_or(0, |q| q.milli_value());
     let cpu_limit = limits::limit_within(pod, resources, "cpu").map(|q| q.milli_value());
-    let adjust = limits::oom_score_adj(pod, container, memory_capacity);
+    let adjust = limits::oom_score_adj(pod, container, host.memory);
     let mut limits = cri::LinuxContainerResources {
         cpu_period: if cpu_limit.is_some() { limits::PERIOD_USEC } else { 0 },
         cpu_quota: cpu_limit.map_or(0, limits::quota),
         cpu_shares: limits::shares(cpu_request),
         memory_limit_in_bytes: limits::limit_within(pod, resources, "memory").map_or(0, |q| q.value()),
-        // Without CAP_SYS_RESOURCE a lower value than our own cannot be set, and runc would refuse the container.
-        oom_score_adj: if restrict_oom_score_adj { adjust.max(0) } else { adjust },
+        // runc would refuse a container whose value cannot be set.
+        oom_score_adj: if host.restrict_oom_score_adj { adjust.max(0) } else { adjust },
         hugepage_limits: hugepages(container),
         ..Default::default()
     };
-    if unified {
+    if host.unified {
         // All processes of a container go together, as upstream since v1.28.
         limits.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
     }

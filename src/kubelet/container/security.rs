@@ -31,7 +31,10 @@ const READONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", 
 
 /// Namespaces shared with the host or between the pod's containers.
 pub(crate) fn namespaces(spec: &PodSpec) -> cri::NamespaceOption {
-    let host = |on: Option<bool>, otherwise: cri::NamespaceMode| if on == Some(true) { cri::NamespaceMode::Node } else { otherwise } as i32;
+    let host = |on: Option<bool>, otherwise: cri::NamespaceMode| {
+        let mode = if on == Some(true) { cri::NamespaceMode::Node } else { otherwise };
+        mode as i32
+    };
     let pid = if spec.share_process_namespace == Some(true) {
         cri::NamespaceMode::Pod
     } else {
@@ -91,7 +94,7 @@ pub(crate) fn groups_policy(context: &PodSecurityContext) -> i32 {
     }
 }
 
-/// Who a container's process is: the container's word before the pod's, and at last the image's.
+/// The identity of a container's process: the container's word before the pod's, and at last the image's.
 pub(super) fn of_container(making: &Making<'_>) -> Result<cri::LinuxContainerSecurityContext, ConfigError> {
     let spec = making.pod.spec.clone().unwrap_or_default();
     let pod = spec.security_context.clone().unwrap_or_default();
@@ -110,6 +113,7 @@ pub(super) fn of_container(making: &Making<'_>) -> Result<cri::LinuxContainerSec
     let unmasked = own.proc_mount.as_deref() == Some("Unmasked") || privileged;
     let paths = |list: &[&str]| if unmasked { Vec::new() } else { list.iter().map(|p| (*p).to_owned()).collect() };
     let apparmor = apparmor(making, &own, &pod);
+    let profile = own.seccomp_profile.as_ref().or(pod.seccomp_profile.as_ref()).filter(|_| !privileged);
     let capabilities = own.capabilities.clone().unwrap_or_default();
     #[allow(deprecated, reason = "containerd before 1.7 reads only the old spelling of the AppArmor profile")]
     let made = cri::LinuxContainerSecurityContext {
@@ -133,11 +137,7 @@ pub(super) fn of_container(making: &Making<'_>) -> Result<cri::LinuxContainerSec
         no_new_privs: own.allow_privilege_escalation == Some(false),
         masked_paths: paths(&MASKED),
         readonly_paths: paths(&READONLY),
-        seccomp: Some(seccomp(
-            own.seccomp_profile.as_ref().or(pod.seccomp_profile.as_ref()),
-            privileged,
-            making.seccomp_root,
-        )),
+        seccomp: Some(seccomp(profile, making.seccomp_root)),
         ..Default::default()
     };
     Ok(made.with_image_user(making, user))
@@ -185,11 +185,12 @@ fn check_non_root(
     }
 }
 
-fn seccomp(profile: Option<&SeccompProfile>, privileged: bool, root: &Path) -> cri::SecurityProfile {
+/// The profile in the runtime's form; without one nothing is confined.
+fn seccomp(profile: Option<&SeccompProfile>, root: &Path) -> cri::SecurityProfile {
     use cri::security_profile::ProfileType;
     let (kind, file) = match profile.map(|p| p.type_.as_str()) {
-        Some("RuntimeDefault") if !privileged => (ProfileType::RuntimeDefault, String::new()),
-        Some("Localhost") if !privileged => {
+        Some("RuntimeDefault") => (ProfileType::RuntimeDefault, String::new()),
+        Some("Localhost") => {
             let file = profile.and_then(|p| p.localhost_profile.clone()).unwrap_or_default();
             (ProfileType::Localhost, root.join(file).display().to_string())
         }

@@ -10,11 +10,48 @@ use base::files::write_atomic;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
+/// The word that texts about volumes begin with.
+pub(super) const PLUGIN: &str = "kubernetes.io/csi";
 const FILE: &str = "vol_data.json";
 /// Bytes of that file. Drivers see the folders in which it lies.
 const BYTES_MAX: usize = 64 * 1024;
 
-/// What is known of a volume; empty parts are left out.
+/// A volume as its driver knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct VolumeId<'a> {
+    pub(crate) driver: &'a str,
+    pub(crate) handle: &'a str,
+}
+
+impl VolumeId<'_> {
+    /// As volumes are called in a node's `volumesInUse` and `volumesAttached`.
+    pub(super) fn unique_name(self) -> String {
+        format!("{PLUGIN}/{}^{}", self.driver, self.handle)
+    }
+}
+
+/// A volume of a driver in a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PodVolume<'a> {
+    /// The pod's.
+    pub(super) uid: &'a str,
+    /// The persistent volume's name, or an inline volume's.
+    pub(super) spec: &'a str,
+}
+
+impl PodVolume<'_> {
+    /// Its folder: `mount` and `vol_data.json` lie in it.
+    pub(super) fn dir(self, root: &Path) -> PathBuf {
+        pod_volumes(root, self.uid).join(self.spec)
+    }
+
+    /// Its link, where it is used as a device.
+    pub(super) fn link(self, root: &Path) -> PathBuf {
+        pod_devices(root, self.uid).join(self.spec)
+    }
+}
+
+/// The contents of `vol_data.json`; empty parts are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Data {
@@ -34,8 +71,12 @@ pub(super) struct Data {
 
 impl Data {
     /// Of a volume that is mounted once for the node.
-    pub(super) fn staged(driver: &str, handle: &str) -> Data {
-        Data { driver: driver.to_owned(), handle: handle.to_owned(), ..Data::default() }
+    pub(super) fn staged(id: VolumeId<'_>) -> Data {
+        Data { driver: id.driver.to_owned(), handle: id.handle.to_owned(), ..Data::default() }
+    }
+
+    pub(super) fn id(&self) -> VolumeId<'_> {
+        VolumeId { driver: &self.driver, handle: &self.handle }
     }
 
     /// Whether the volume lives as long as its pod.
@@ -65,7 +106,7 @@ impl Data {
     }
 }
 
-/// What should not be there is not there.
+/// For files that should not be there: it is no error that they are not.
 pub(super) fn gone_is_fine(done: io::Result<()>) -> io::Result<()> {
     match done {
         Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -78,13 +119,8 @@ fn plugin_dir(root: &Path) -> PathBuf {
 }
 
 /// Where a volume is mounted once for the node; `vol_data.json` lies beside it.
-pub(super) fn staging_dir(root: &Path, driver: &str, handle: &str) -> PathBuf {
-    plugin_dir(root).join(driver).join(sha256(handle)).join("globalmount")
-}
-
-/// The folder of a pod's volume: `mount` and `vol_data.json` lie in it.
-pub(super) fn pod_volume_dir(root: &Path, uid: &str, spec: &str) -> PathBuf {
-    pod_volumes(root, uid).join(spec)
+pub(super) fn staging_dir(root: &Path, id: VolumeId<'_>) -> PathBuf {
+    plugin_dir(root).join(id.driver).join(sha256(id.handle)).join("globalmount")
 }
 
 /// All volumes of drivers that a pod has with a file system.
@@ -160,7 +196,7 @@ pub(super) fn staged(root: &Path) -> Vec<Data> {
 }
 
 /// The pods other than `uid` that have the volume with a file system.
-pub(super) fn others(root: &Path, uid: &str, driver: &str, handle: &str) -> bool {
+pub(super) fn others(root: &Path, uid: &str, id: VolumeId<'_>) -> bool {
     let pods = fs::read_dir(root.join("pods"))
         .into_iter()
         .flatten()
@@ -168,7 +204,7 @@ pub(super) fn others(root: &Path, uid: &str, driver: &str, handle: &str) -> bool
         .filter(|pod| pod.file_name().to_string_lossy() != uid);
     pods.flat_map(|pod| fs::read_dir(pod.path().join("volumes/kubernetes.io~csi")).into_iter().flatten().flatten())
         .filter_map(|volume| Data::read(&volume.path()).ok().flatten())
-        .any(|data| data.driver == driver && data.handle == handle && !data.is_ephemeral())
+        .any(|data| data.id() == id && !data.is_ephemeral())
 }
 
 /// In hexadecimal.
@@ -178,12 +214,18 @@ pub(super) fn sha256(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use base::chain::Chain;
+
     use super::*;
+    use crate::volumes::error::{Phase, VolumeError};
+
+    const ID: VolumeId<'_> = VolumeId { driver: "d.io", handle: "h" };
 
     #[test]
     fn data_is_read_back_and_spelt_as_upstreams() {
         let dir = tempfile::tempdir().unwrap();
-        let data = Data { mode: "Persistent".to_owned(), spec: "pv".to_owned(), ..Data::staged("d.io", "h") };
+        assert_eq!(Data::read(dir.path()).unwrap(), None);
+        let data = Data { mode: "Persistent".to_owned(), spec: "pv".to_owned(), ..Data::staged(ID) };
         data.write(dir.path()).unwrap();
         let text = fs::read_to_string(dir.path().join(FILE)).unwrap();
         assert_eq!(
@@ -191,21 +233,70 @@ mod tests {
             r#"{"driverName":"d.io","specVolID":"pv","volumeHandle":"h","volumeLifecycleMode":"Persistent"}"#
         );
         assert_eq!(Data::read(dir.path()).unwrap(), Some(data));
+        Data::remove(dir.path()).unwrap();
+        Data::remove(dir.path()).unwrap();
+        assert_eq!(Data::read(dir.path()).unwrap(), None);
+    }
+
+    #[test]
+    fn data_that_is_no_json_is_told_with_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(FILE), "{").unwrap();
+        let why = Data::read(dir.path()).unwrap_err().to_string();
+        assert!(why.starts_with(&format!("{}/vol_data.json: ", dir.path().display())), "{why}");
+    }
+
+    // The event of the pod ended with the file's name, without the disk's reason.
+    #[test]
+    fn data_that_cannot_be_written_is_told_with_the_reason() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join(FILE).join("in the way")).unwrap();
+        let err = VolumeError::new(Phase::SetUp, "v", Data::staged(ID).write(dir.path()).unwrap_err());
+        let why = Chain(&err).to_string();
+        assert!(why.contains("cannot write") && why.ends_with("(os error 21)"), "{why}");
     }
 
     #[test]
     fn a_volume_of_another_pod_is_found() {
         let root = tempfile::tempdir().unwrap();
-        Data::staged("d.io", "h").write(&pod_volume_dir(root.path(), "a", "pv")).unwrap();
-        assert!(!others(root.path(), "a", "d.io", "h"));
-        assert!(others(root.path(), "b", "d.io", "h"));
-        assert!(!others(root.path(), "b", "d.io", "other"));
+        Data::staged(ID).write(&PodVolume { uid: "a", spec: "pv" }.dir(root.path())).unwrap();
+        assert!(!others(root.path(), "a", ID));
+        assert!(others(root.path(), "b", ID));
+        assert!(!others(root.path(), "b", VolumeId { handle: "other", ..ID }));
+        let inline = Data { mode: "Ephemeral".to_owned(), ..Data::staged(VolumeId { handle: "own", ..ID }) };
+        inline.write(&PodVolume { uid: "a", spec: "v" }.dir(root.path())).unwrap();
+        assert!(!others(root.path(), "b", inline.id()), "an inline volume is its pod's alone");
     }
 
     #[test]
-    fn a_volume_is_staged_where_upstream_stages_it() {
-        let dir = staging_dir(Path::new("/k"), "d.io", "h");
+    fn volumes_lie_where_upstreams_lie() {
+        let root = Path::new("/k");
         let hash = "aaa9402664f1a41f40ebbc52c9993eb66aeb366602958fdfaa283b71e64db123";
-        assert_eq!(dir, Path::new("/k/plugins/kubernetes.io/csi/d.io").join(hash).join("globalmount"));
+        let staging = root.join("plugins/kubernetes.io/csi/d.io").join(hash).join("globalmount");
+        assert_eq!(staging_dir(root, ID), staging);
+        let volume = PodVolume { uid: "u", spec: "pv" };
+        assert_eq!(volume.dir(root), Path::new("/k/pods/u/volumes/kubernetes.io~csi/pv"));
+        assert_eq!(volume.link(root), Path::new("/k/pods/u/volumeDevices/kubernetes.io~csi/pv"));
+        let block = Block::new(root, "pv");
+        let devices = Path::new("/k/plugins/kubernetes.io/csi/volumeDevices");
+        assert_eq!(block.staging, devices.join("staging/pv"));
+        assert_eq!(block.device("u"), devices.join("publish/pv/u"));
+        assert_eq!(block.data_dir(), devices.join("pv/data"));
+    }
+
+    #[test]
+    fn a_device_is_unused_when_no_pod_has_it_and_leaves_nothing_behind() {
+        let root = tempfile::tempdir().unwrap();
+        let block = Block::new(root.path(), "pv");
+        assert!(block.is_unused().unwrap(), "nothing is there");
+        block.make().unwrap();
+        Data::staged(ID).write(&block.data_dir()).unwrap();
+        assert_eq!(staged(root.path()), [Data::staged(ID)]);
+        fs::write(block.device("u"), "").unwrap();
+        assert!(!block.is_unused().unwrap());
+        fs::remove_file(block.device("u")).unwrap();
+        assert!(block.is_unused().unwrap());
+        block.remove().unwrap();
+        assert!(staged(root.path()).is_empty() && !block.data_dir().exists());
     }
 }

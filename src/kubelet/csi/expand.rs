@@ -1,5 +1,6 @@
 //! A volume that has grown: its file system is made to fill it, and the claim says so.
 
+use std::error::Error;
 use std::path::Path;
 
 use base::chain::Chain;
@@ -11,11 +12,14 @@ use proto::csi as pb;
 use serde_json::{Value, json};
 use tracing::warn;
 
-use super::wanted::Wanted;
-use super::{Driver, secrets};
+use super::Driver;
+use super::error::CsiError;
+use super::secrets::secrets;
+use super::wanted::{Granularity, Wanted};
 use crate::cgroups::limits;
 use crate::events::Kind;
 use crate::node::Node;
+use crate::volumes::error::{Phase, VolumeError};
 
 /// The bytes that a claim's volume has now, if they are more than the claim says.
 pub(crate) fn wanted_bytes(claim: &PersistentVolumeClaim, size: &Quantity) -> Option<i64> {
@@ -35,7 +39,7 @@ pub(super) async fn grow(node: &Node, pod: &Pod, wanted: &Wanted, driver: &Drive
         Err(err) => return warn!(volume = %wanted.spec, err = %err, "cannot ask a driver what it can do"),
     }
     let outcome = ask(&node.client, wanted, driver, (target, staging), bytes).await;
-    tell(node, pod, &wanted.spec, claim, size, outcome).await;
+    tell(node, pod, &wanted.spec, claim, size, outcome.map_err(Into::into)).await;
 }
 
 /// Says how the growing of a volume's file system ended: an event of the pod, and the claim's status.
@@ -45,12 +49,12 @@ pub(crate) async fn tell(
     volume: &str,
     claim: &PersistentVolumeClaim,
     size: &Quantity,
-    outcome: Result<(), String>,
+    outcome: Result<(), Box<dyn Error + Send + Sync>>,
 ) {
     let event = |kind: Kind, reason: &str, text: String| node.events.pod(pod, None, kind, reason, text);
-    if let Err(why) = outcome {
-        let text = format!("MountVolume.NodeExpandVolume failed for volume {volume:?} : {why}");
-        return event(Kind::Warning, "FileSystemResizeFailed", text);
+    if let Err(source) = outcome {
+        let err = VolumeError::new(Phase::NodeExpand, volume, source);
+        return event(Kind::Warning, "FileSystemResizeFailed", Chain(&err).to_string());
     }
     let api: Api<PersistentVolumeClaim> =
         Api::namespaced(node.client.clone(), claim.metadata.namespace.as_deref().unwrap_or_default());
@@ -71,40 +75,45 @@ async fn ask(
     driver: &Driver,
     (target, staging): (&Path, &Path),
     bytes: i64,
-) -> Result<(), String> {
-    let fine = driver.can(pb::SINGLE_NODE_MULTI_WRITER).await.map_err(|err| err.to_string())?;
-    let secrets = match &wanted.expand_secret {
-        Some(r) => {
-            let (ns, name) = (r.namespace.as_deref().unwrap_or_default(), r.name.as_deref().unwrap_or_default());
-            secrets::secrets(client, ns, name)
-                .await
-                .map_err(|why| format!("fetching NodeExpandSecretRef {ns}/{name} failed: {why}"))?
-        }
-        None => std::collections::HashMap::new(),
-    };
+) -> Result<(), CsiError> {
+    let granularity = Granularity::of(driver).await?;
+    let secrets = secrets(client, wanted.expand_secret.as_ref(), "NodeExpandSecretRef").await?;
     let request = pb::ExpandRequest {
         volume_id: wanted.handle.clone(),
         volume_path: target.display().to_string(),
         capacity_range: Some(pb::CapacityRange { required_bytes: bytes, limit_bytes: 0 }),
         staging_target_path: staging.display().to_string(),
-        volume_capability: Some(wanted.capability(fine, None)),
+        volume_capability: Some(wanted.capability(granularity, None)),
         secrets,
     };
     let grown: Result<pb::ExpandResponse, _> = driver.call(pb::NODE_EXPAND_VOLUME, request).await;
-    grown.map(drop).map_err(|err| err.to_string())
+    Ok(grown.map(drop)?)
 }
 
-/// What the claim's status says when all is done.
+/// The change of the claim's status when all is done.
 fn grown(claim: &PersistentVolumeClaim, size: &str) -> Value {
     let over = ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
     let conditions = claim.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
     let left: Vec<_> = conditions.into_iter().filter(|c| !over.contains(&c.type_.as_str())).collect();
-    json!({"status": {"capacity": {"storage": size}, "conditions": left, "allocatedResourceStatuses": {"storage": null}}})
+    let capacity = json!({"storage": size});
+    json!({"status": {"capacity": capacity, "conditions": left, "allocatedResourceStatuses": {"storage": null}}})
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_volume_has_grown_if_it_is_larger_than_its_claim_says() {
+        let bytes = |shown: Value, size: &str| {
+            let claim = serde_json::from_value(json!({"metadata": {}, "status": {"capacity": shown}})).unwrap();
+            wanted_bytes(&claim, &Quantity(size.to_owned()))
+        };
+        assert_eq!(bytes(json!({"storage": "1Gi"}), "2Gi"), Some(2 << 30));
+        assert_eq!(bytes(json!({"storage": "2Gi"}), "2048Mi"), None);
+        assert_eq!(bytes(json!({"storage": "3Gi"}), "2Gi"), None, "a claim may say more than there is");
+        assert_eq!(bytes(json!({}), "2Gi"), None, "a claim that says nothing is not bound yet");
+    }
 
     #[test]
     fn a_claim_that_has_grown_waits_for_nothing() {

@@ -1,12 +1,14 @@
 //! Volumes of drivers that speak the Container Storage Interface: which drivers are there, and which volumes are in
 //! use.
 //!
-//! What is mounted where is written beside each mount (`vol_data.json`, as upstream), so a kubelet that starts anew
+//! Each mount is described in a file beside it (`vol_data.json`, as upstream), so a kubelet that starts anew
 //! knows what to undo.
 
 mod attach;
 
-mod data;
+pub(crate) mod data;
+
+pub(crate) mod error;
 
 pub(crate) mod expand;
 
@@ -33,25 +35,30 @@ use base::sync::Mutex;
 use proto::csi as pb;
 use tokio::sync::{OnceCell, watch};
 
+use self::data::{PodVolume, VolumeId};
 use crate::plugins::link::{CallError, Link};
 
 /// A driver has this long for a call, as upstream.
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// What texts about volumes begin with.
-pub(crate) const PLUGIN: &str = "kubernetes.io/csi";
-/// Who has a volume in use that was found on the disk at the start.
+/// The holder of volumes that were found on the disk at the start.
 const FOUND: &str = "found at the start";
+
+/// No driver of that name has registered.
+#[derive(Debug, thiserror::Error)]
+#[error("driver name {name} not found in the list of registered CSI drivers")]
+pub(crate) struct UnknownDriver {
+    name: String,
+}
 
 /// A driver that runs on this node.
 pub(crate) struct Driver {
-    pub(crate) name: String,
     link: Link,
     can: OnceCell<BTreeSet<i32>>,
 }
 
 impl Driver {
-    fn new(name: &str, socket: &Path) -> Driver {
-        Driver { name: name.to_owned(), link: Link::new(socket), can: OnceCell::new() }
+    fn new(socket: &Path) -> Driver {
+        Driver { link: Link::new(socket), can: OnceCell::new() }
     }
 
     async fn call<Q, A>(&self, path: &'static str, message: Q) -> Result<A, CallError>
@@ -79,21 +86,19 @@ pub(crate) struct Csi {
     drivers: Mutex<BTreeMap<String, Arc<Driver>>>,
     /// By upstream's unique name: the pods that have the volume, or are about to.
     in_use: watch::Sender<BTreeMap<String, BTreeSet<String>>>,
-    /// Volumes staged since the start, by driver and handle.
-    staged: Mutex<BTreeSet<(String, String)>>,
+    /// Volumes staged since the start, by upstream's unique name.
+    staged: Mutex<BTreeSet<String>>,
     /// Volumes that pods have since the start: the pod's uid and the volume's name.
     ready: Mutex<BTreeSet<(String, String)>>,
-    /// One at a time for each volume.
-    locks: Mutex<HashMap<(String, String), Arc<tokio::sync::Mutex<()>>>>,
+    /// One at a time for each volume, by upstream's unique name.
+    locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Csi {
     /// With the volumes that an earlier kubelet left staged.
     pub(crate) fn new(root: &Path) -> Csi {
         let found = data::staged(root).into_iter();
-        let in_use = found
-            .map(|volume| (unique_name(&volume.driver, &volume.handle), BTreeSet::from([FOUND.to_owned()])))
-            .collect();
+        let in_use = found.map(|volume| (volume.id().unique_name(), BTreeSet::from([FOUND.to_owned()]))).collect();
         Csi {
             drivers: Mutex::default(),
             in_use: watch::Sender::new(in_use),
@@ -103,12 +108,8 @@ impl Csi {
         }
     }
 
-    fn driver(&self, name: &str) -> Result<Arc<Driver>, String> {
-        let drivers = self.drivers.lock();
-        drivers
-            .get(name)
-            .cloned()
-            .ok_or_else(|| format!("driver name {name} not found in the list of registered CSI drivers"))
+    fn driver(&self, name: &str) -> Result<Arc<Driver>, UnknownDriver> {
+        self.drivers.lock().get(name).cloned().ok_or_else(|| UnknownDriver { name: name.to_owned() })
     }
 
     /// Upstream's names of the volumes that pods of this node use or wait for.
@@ -121,20 +122,22 @@ impl Csi {
         self.in_use.subscribe()
     }
 
-    fn hold(&self, unique: &str, uid: &str) {
+    /// A pod has the volume, or waits for it.
+    fn hold(&self, id: VolumeId<'_>, uid: &str) {
         self.in_use.send_if_modified(|all| {
-            let fresh = !all.contains_key(unique);
-            all.entry(unique.to_owned()).or_default().insert(uid.to_owned());
+            let unique = id.unique_name();
+            let fresh = !all.contains_key(&unique);
+            all.entry(unique).or_default().insert(uid.to_owned());
             fresh
         });
     }
 
-    fn is_ready(&self, uid: &str, spec: &str) -> bool {
-        self.ready.lock().contains(&(uid.to_owned(), spec.to_owned()))
+    fn is_ready(&self, volume: PodVolume<'_>) -> bool {
+        self.ready.lock().contains(&(volume.uid.to_owned(), volume.spec.to_owned()))
     }
 
-    fn note_ready(&self, uid: &str, spec: &str) {
-        self.ready.lock().insert((uid.to_owned(), spec.to_owned()));
+    fn note_ready(&self, volume: PodVolume<'_>) {
+        self.ready.lock().insert((volume.uid.to_owned(), volume.spec.to_owned()));
     }
 
     /// A pod has nothing any more.
@@ -148,9 +151,9 @@ impl Csi {
     }
 
     /// A volume is unstaged: what was found at the start is undone.
-    fn undone(&self, driver: &str, handle: &str) {
-        self.staged.lock().remove(&(driver.to_owned(), handle.to_owned()));
-        let unique = unique_name(driver, handle);
+    fn undone(&self, id: VolumeId<'_>) {
+        self.note_unstaged(id);
+        let unique = id.unique_name();
         self.in_use.send_if_modified(|all| {
             let Some(holders) = all.get_mut(&unique) else { return false };
             holders.remove(FOUND);
@@ -158,38 +161,39 @@ impl Csi {
         });
     }
 
-    fn is_staged(&self, driver: &str, handle: &str) -> bool {
-        self.staged.lock().contains(&(driver.to_owned(), handle.to_owned()))
+    fn is_staged(&self, id: VolumeId<'_>) -> bool {
+        self.staged.lock().contains(&id.unique_name())
     }
 
-    fn note_staged(&self, driver: &str, handle: &str) {
-        self.staged.lock().insert((driver.to_owned(), handle.to_owned()));
+    fn note_staged(&self, id: VolumeId<'_>) {
+        self.staged.lock().insert(id.unique_name());
     }
 
-    pub(crate) fn lock(&self, driver: &str, handle: &str) -> Arc<tokio::sync::Mutex<()>> {
+    fn note_unstaged(&self, id: VolumeId<'_>) {
+        self.staged.lock().remove(&id.unique_name());
+    }
+
+    /// The lock of one volume.
+    pub(crate) fn lock(&self, id: VolumeId<'_>) -> Arc<tokio::sync::Mutex<()>> {
         let mut locks = self.locks.lock();
         // Those that nobody holds or waits for are only names.
         locks.retain(|_, lock| Arc::strong_count(lock) > 1);
-        Arc::clone(locks.entry((driver.to_owned(), handle.to_owned())).or_default())
+        Arc::clone(locks.entry(id.unique_name()).or_default())
     }
-}
-
-/// As volumes are called in a node's `volumesInUse` and `volumesAttached`.
-pub(crate) fn unique_name(driver: &str, handle: &str) -> String {
-    format!("{PLUGIN}/{driver}^{handle}")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const ID: VolumeId<'_> = VolumeId { driver: "d.io", handle: "v" };
+
     #[test]
     fn a_volume_is_in_use_until_its_last_pod_has_let_go() {
         let dir = tempfile::tempdir().unwrap();
         let csi = Csi::new(dir.path());
-        let name = unique_name("d.io", "v");
-        csi.hold(&name, "a");
-        csi.hold(&name, "b");
+        csi.hold(ID, "a");
+        csi.hold(ID, "b");
         csi.let_go("a");
         assert_eq!(csi.volumes_in_use(), ["kubernetes.io/csi/d.io^v"]);
         csi.let_go("b");
@@ -199,12 +203,42 @@ mod tests {
     #[test]
     fn what_lies_staged_at_the_start_is_in_use_until_it_is_unstaged() {
         let dir = tempfile::tempdir().unwrap();
-        let staging = data::staging_dir(dir.path(), "d.io", "v");
+        let staging = data::staging_dir(dir.path(), ID);
         std::fs::create_dir_all(&staging).unwrap();
-        data::Data::staged("d.io", "v").write(staging.parent().unwrap()).unwrap();
+        data::Data::staged(ID).write(staging.parent().unwrap()).unwrap();
         let csi = Csi::new(dir.path());
         assert_eq!(csi.volumes_in_use().len(), 1);
-        csi.undone("d.io", "v");
+        csi.undone(ID);
         assert!(csi.volumes_in_use().is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_ends_is_ready_no_more_and_others_are() {
+        let dir = tempfile::tempdir().unwrap();
+        let csi = Csi::new(dir.path());
+        let [a, b] = ["a", "b"].map(|uid| PodVolume { uid, spec: "pv" });
+        csi.note_ready(a);
+        csi.note_ready(b);
+        csi.let_go("a");
+        assert!(!csi.is_ready(a) && csi.is_ready(b));
+        assert!(!csi.is_ready(PodVolume { spec: "other", ..b }));
+    }
+
+    #[tokio::test]
+    async fn a_volume_has_one_lock_and_another_has_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let csi = Csi::new(dir.path());
+        let held = csi.lock(ID).lock_owned().await;
+        assert!(csi.lock(ID).try_lock().is_err());
+        assert!(csi.lock(VolumeId { handle: "w", ..ID }).try_lock().is_ok());
+        drop(held);
+        assert!(csi.lock(ID).try_lock().is_ok());
+    }
+
+    #[test]
+    fn a_driver_that_has_not_registered_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let why = Csi::new(dir.path()).driver("d.io").map(drop).unwrap_err().to_string();
+        assert_eq!(why, "driver name d.io not found in the list of registered CSI drivers");
     }
 }

@@ -13,10 +13,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::Api;
 use kube::api::{ObjectMeta, Patch, PatchParams, PostParams};
 use proto::csi as pb;
-use serde_json::json;
+use serde_json::{Value, json};
 use tracing::{debug, info, warn};
 
 use super::Driver;
+use super::error::RegistrationError;
 use crate::node::Node;
 
 /// The Node's annotation with its names as drivers know it.
@@ -50,23 +51,23 @@ pub(crate) async fn ensure(node: &Node) {
 }
 
 /// Takes a driver in: from now on pods may use it.
-pub(crate) async fn register(node: &Node, name: &str, socket: &Path, versions: &[String]) -> Result<(), String> {
+pub(crate) async fn register(
+    node: &Node,
+    name: &str,
+    socket: &Path,
+    versions: &[String],
+) -> Result<(), RegistrationError> {
     if !versions.iter().any(|v| v.trim_start_matches('v').starts_with("1.")) {
-        return Err(format!(
-            "kubernetes.io/csi: validation for CSI driver {name:?} failed. None of the versions specified {versions:?} are supported"
-        ));
+        return Err(RegistrationError::Versions { name: name.to_owned(), versions: versions.to_vec() });
     }
-    let driver = Arc::new(Driver::new(name, socket));
-    let info: pb::NodeInfo = driver
-        .call(pb::NODE_GET_INFO, pb::Empty {})
-        .await
-        .map_err(|err| format!("{}: error during CSI NodeGetInfo() call: {err}", super::PLUGIN))?;
+    let driver = Arc::new(Driver::new(socket));
+    let answer = driver.call(pb::NODE_GET_INFO, pb::Empty {}).await;
+    let info: pb::NodeInfo = answer.map_err(RegistrationError::NodeInfo)?;
     if info.node_id.is_empty() {
-        return Err(format!("error adding CSI driver node info: driver {name} gave no nodeID"));
+        return Err(RegistrationError::NoNodeId { name: name.to_owned() });
     }
     let segments: BTreeMap<String, String> =
         info.accessible_topology.map(|t| t.segments.into_iter().collect()).unwrap_or_default();
-    let failed = |err: kube::Error| format!("error updating CSINode object with CSI driver node info: {}", Chain(&err));
     mark(node, name, Some(&info.node_id), &segments).await?;
     let keys: Vec<String> = segments.keys().cloned().collect();
     let entry = CSINodeDriver {
@@ -83,7 +84,7 @@ pub(crate) async fn register(node: &Node, name: &str, socket: &Path, versions: &
         drivers.push(entry.clone());
     })
     .await
-    .map_err(failed)?;
+    .map_err(RegistrationError::CsiNode)?;
     node.csi.drivers.lock().insert(name.to_owned(), driver);
     info!(driver = name, node_id = %info.node_id, "driver of volumes registered");
     Ok(())
@@ -95,8 +96,8 @@ pub(crate) async fn deregister(node: &Node, name: &str) {
     if let Err(err) = write(node, |drivers| drivers.retain(|d| d.name != name)).await {
         warn!(driver = name, err = %Chain(&err), "cannot take a driver out of CSINode");
     }
-    if let Err(why) = mark(node, name, None, &BTreeMap::new()).await {
-        warn!(driver = name, err = %why, "cannot take a driver out of the Node's annotation");
+    if let Err(err) = mark(node, name, None, &BTreeMap::new()).await {
+        warn!(driver = name, err = %Chain(&err), "cannot take a driver out of the Node's annotation");
     }
 }
 
@@ -141,35 +142,73 @@ async fn write(node: &Node, change: impl Fn(&mut Vec<CSINodeDriver>)) -> Result<
 
 /// Writes the driver's name for the node, and where the node lies, into the Node. A label that says otherwise stays,
 /// and is an error.
-async fn mark(node: &Node, driver: &str, id: Option<&str>, segments: &BTreeMap<String, String>) -> Result<(), String> {
+async fn mark(
+    node: &Node,
+    driver: &str,
+    id: Option<&str>,
+    segments: &BTreeMap<String, String>,
+) -> Result<(), RegistrationError> {
     let api: Api<ApiNode> = Api::all(node.client.clone());
-    let text = |err: kube::Error| format!("error updating Node object with CSI driver node info: {}", Chain(&err));
     let name = &node.config.node_name;
     let mut tries = 0;
     loop {
         tries += 1;
-        let object = api.get(name).await.map_err(text)?;
-        let labels = object.metadata.labels.unwrap_or_default();
-        if let Some((key, value)) =
-            segments.iter().find(|(key, value)| labels.get(*key).is_some_and(|have| have != *value))
-        {
-            return Err(format!(
-                "detected topology value collision: driver reported {key:?}:{value:?} but existing label is {key:?}:{:?}",
-                labels[key]
-            ));
-        }
+        let object = api.get(name).await.map_err(RegistrationError::Node)?;
+        collision(segments, &object.metadata.labels.unwrap_or_default()).map_or(Ok(()), Err)?;
         let noted = object.metadata.annotations.unwrap_or_default().remove(NODE_IDS).unwrap_or_default();
-        let mut ids: BTreeMap<String, String> = serde_json::from_str(&noted).unwrap_or_default();
-        match id {
-            Some(id) => drop(ids.insert(driver.to_owned(), id.to_owned())),
-            None => drop(ids.remove(driver)),
-        }
-        let note = if ids.is_empty() { serde_json::Value::Null } else { json!(json!(ids).to_string()) };
+        let note = note(serde_json::from_str(&noted).unwrap_or_default(), driver, id);
         let change = json!({"metadata": {"resourceVersion": object.metadata.resource_version,
             "annotations": {NODE_IDS: note}, "labels": segments}});
         match api.patch(name, &PatchParams::default(), &Patch::Merge(change)).await {
             Err(kube::Error::Api(status)) if status.code == 409 && tries < TRIES => {}
-            other => return other.map(drop).map_err(text),
+            other => return other.map(drop).map_err(RegistrationError::Node),
         }
+    }
+}
+
+/// The place of the node that the driver tells and a label of the Node gainsays.
+fn collision(segments: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> Option<RegistrationError> {
+    segments.iter().find_map(|(key, reported)| {
+        let label = labels.get(key).filter(|label| *label != reported)?;
+        let (key, reported, label) = (key.clone(), reported.clone(), label.clone());
+        Some(RegistrationError::Collision { key, reported, label })
+    })
+}
+
+/// The annotation with the driver's name for the node in it, or without one; `null` if no driver is left.
+fn note(mut ids: BTreeMap<String, String>, driver: &str, id: Option<&str>) -> Value {
+    match id {
+        Some(id) => drop(ids.insert(driver.to_owned(), id.to_owned())),
+        None => drop(ids.remove(driver)),
+    }
+    if ids.is_empty() { Value::Null } else { json!(json!(ids).to_string()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[test]
+    fn a_driver_may_not_move_the_node() {
+        let labels = map(&[("zone", "a"), ("other", "x")]);
+        assert!(collision(&map(&[("zone", "a"), ("rack", "1")]), &labels).is_none());
+        assert_eq!(
+            collision(&map(&[("zone", "b")]), &labels).unwrap().to_string(),
+            "detected topology value collision: driver reported \"zone\":\"b\" but existing label is \"zone\":\"a\""
+        );
+    }
+
+    #[test]
+    fn the_annotation_holds_each_drivers_name_for_the_node() {
+        let one = note(map(&[]), "d.io", Some("n1"));
+        assert_eq!(one, r#"{"d.io":"n1"}"#);
+        let two = note(map(&[("d.io", "n1")]), "e.io", Some("n2"));
+        assert_eq!(two, r#"{"d.io":"n1","e.io":"n2"}"#);
+        assert_eq!(note(map(&[("d.io", "n1"), ("e.io", "n2")]), "d.io", None), r#"{"e.io":"n2"}"#);
+        assert_eq!(note(map(&[("d.io", "n1")]), "d.io", None), Value::Null);
     }
 }

@@ -1,4 +1,4 @@
-//! What drivers are told of the pod, if their object asks for it: names, and tokens of its service account.
+//! The pod as drivers are told of it, if their object asks for that: names, and tokens of its service account.
 
 use std::collections::HashMap;
 
@@ -7,10 +7,10 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::storage::v1::{CSIDriver, TokenRequest};
 use serde_json::{Map, Value, json};
 
-use super::data;
+use super::data::PodVolume;
 use super::wanted::Wanted;
 use crate::node::Node;
-use crate::tokens::Token;
+use crate::tokens::{Token, TokenError};
 use crate::volumes::content;
 
 const TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
@@ -49,7 +49,7 @@ pub(super) async fn tokens(
     pod: &Pod,
     driver: Option<&CSIDriver>,
     wanted: &Wanted,
-) -> Result<Tokens, String> {
+) -> Result<Tokens, TokenError> {
     let mut tokens = Tokens { context: HashMap::new(), secrets: HashMap::new(), refresh_at: None };
     let requests = driver.and_then(|d| d.spec.token_requests.clone()).unwrap_or_default();
     if requests.is_empty() {
@@ -76,19 +76,41 @@ async fn one(
     pod: &Pod,
     request: &TokenRequest,
     wanted: &Wanted,
-) -> Result<(String, Timestamp, Timestamp), String> {
-    let life = request.expiration_seconds.unwrap_or(TOKEN_SECS);
+) -> Result<(String, Timestamp, Timestamp), TokenError> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    let key =
-        format!("{}/{}", data::pod_volume_dir(&node.config.root_dir, uid, &wanted.spec).display(), request.audience);
+    let dir = PodVolume { uid, spec: &wanted.spec }.dir(&node.config.root_dir);
+    let key = format!("{}/{}", dir.display(), request.audience);
     let now = node.clock.now();
-    let account =
-        pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_else(|| "default".to_owned());
+    let wish = content::Wish {
+        account: pod.spec.as_ref().and_then(|s| s.service_account_name.as_deref()).unwrap_or("default"),
+        audience: Some(&request.audience),
+        life_secs: request.expiration_seconds.unwrap_or(TOKEN_SECS),
+    };
     let fresh = async {
-        let (text, expires) = content::request(&node.client, pod, &account, Some(&request.audience), life).await?;
+        let (text, expires) = content::request(&node.client, pod, wish).await?;
         let wait = SignedDuration::from_secs(expires.duration_since(now).as_secs().max(0) * 4 / 5);
         Ok(Token { text, asked_at: now, refresh_at: now.checked_add(wait).unwrap_or(now), expires })
     };
     let token = node.tokens.get(key, now, fresh).await?;
     Ok((token.text, token.expires, token.refresh_at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_driver_that_asks_is_told_the_names_of_the_pod() {
+        let pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"},
+            "spec": {"containers": [], "serviceAccountName": "s"}}))
+        .unwrap();
+        let driver = |spec: Value| serde_json::from_value(json!({"metadata": {"name": "d"}, "spec": spec})).unwrap();
+        let wanted = Wanted::default();
+        assert!(names(&pod, None, &wanted).is_empty());
+        assert!(names(&pod, Some(&driver(json!({"podInfoOnMount": false}))), &wanted).is_empty());
+        let told = names(&pod, Some(&driver(json!({"podInfoOnMount": true}))), &wanted);
+        let of = |key: &str| told[&format!("csi.storage.k8s.io/{key}")].as_str();
+        assert_eq!([of("pod.name"), of("pod.namespace"), of("pod.uid")], ["p", "d", "u"]);
+        assert_eq!([of("serviceAccount.name"), of("ephemeral")], ["s", "false"]);
+    }
 }

@@ -2,13 +2,27 @@
 
 use std::collections::HashMap;
 
-use super::PLUGIN;
+use k8s_openapi::api::core::v1::SecretReference;
+use model::reference::NamespacedName;
+
+use super::error::{CsiError, SecretError};
 use crate::volumes::content;
 
-/// A Secret as drivers are given it. Secrets are text.
-pub(super) async fn secrets(client: &kube::Client, ns: &str, name: &str) -> Result<HashMap<String, String>, String> {
-    let found = content::secret(client, ns, name, None).await;
-    let values = found
-        .map_err(|err| format!("{PLUGIN}: failed to find the secret {name} in the namespace {ns} with error: {err}"))?;
-    Ok(values.into_iter().map(|(key, value)| (key, String::from_utf8_lossy(&value).into_owned())).collect())
+/// A Secret as drivers are given it: its values are text. Empty without a reference; `field` is what holds that.
+pub(super) async fn secrets(
+    client: &kube::Client,
+    reference: Option<&SecretReference>,
+    field: &'static str,
+) -> Result<HashMap<String, String>, CsiError> {
+    let Some(reference) = reference else { return Ok(HashMap::new()) };
+    let (ns, name) = (reference.namespace.clone().unwrap_or_default(), reference.name.clone().unwrap_or_default());
+    match content::secret(client, NamespacedName { namespace: &ns, name: &name }).await {
+        Ok(values) => {
+            Ok(values.into_iter().map(|(key, value)| (key, String::from_utf8_lossy(&value).into_owned())).collect())
+        }
+        Err(source) => {
+            let source = Box::new(SecretError { ns: ns.clone(), name: name.clone(), source });
+            Err(CsiError::Secret { field, ns, name, source })
+        }
+    }
 }

@@ -32,7 +32,7 @@ impl Usage {
     }
 }
 
-/// What the driver of a pod's volume says; `None` if the folder is no driver's, or the driver does not tell.
+/// The usage that the driver of a pod's volume tells; `None` if the folder is no driver's, or the driver does not tell.
 pub(crate) async fn of(config: &Config, csi: &Csi, path: &std::path::Path) -> Option<Usage> {
     let dir = path.parent()?;
     if dir.parent()?.file_name()? != "kubernetes.io~csi" {
@@ -43,7 +43,7 @@ pub(crate) async fn of(config: &Config, csi: &Csi, path: &std::path::Path) -> Op
     if !driver.can(pb::GET_VOLUME_STATS).await.ok()? {
         return None;
     }
-    let staging = data::staging_dir(&config.root_dir, &data.driver, &data.handle);
+    let staging = data::staging_dir(&config.root_dir, data.id());
     let request = pb::StatsRequest {
         staging_target_path: if data.is_ephemeral() { String::new() } else { staging.display().to_string() },
         volume_id: data.handle,

@@ -3,14 +3,17 @@
 use std::collections::{BTreeMap, HashMap};
 
 use k8s_openapi::api::core::v1::{
-    CSIVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, PodSecurityContext, SecretReference, Volume,
+    CSIVolumeSource, PersistentVolume, PersistentVolumeClaim, Pod, SecretReference, Volume,
 };
 use k8s_openapi::api::storage::v1::CSIDriver;
 use proto::csi as pb;
 
-use super::data;
+use super::Driver;
+use super::data::{self, VolumeId};
+use super::error::CsiError;
+use crate::plugins::link::CallError;
 
-/// What the driver is to give.
+/// A volume that a driver is to give.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
     /// The persistent volume's name, or an inline volume's.
@@ -34,12 +37,8 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// A persistent volume behind a claim; `None` if no driver has it.
-    pub(crate) fn persistent(
-        volume: &PersistentVolume,
-        claim: PersistentVolumeClaim,
-        read_only: bool,
-    ) -> Option<Wanted> {
+    /// A persistent volume behind a claim, to be written to; `None` if no driver has it.
+    pub(crate) fn persistent(volume: &PersistentVolume, claim: PersistentVolumeClaim) -> Option<Wanted> {
         let spec = volume.spec.as_ref()?;
         let csi = spec.csi.clone()?;
         Some(Wanted {
@@ -48,7 +47,7 @@ impl Wanted {
             handle: csi.volume_handle,
             fs_type: csi.fs_type.unwrap_or_default(),
             attributes: csi.volume_attributes.unwrap_or_default(),
-            read_only,
+            read_only: false,
             access_modes: spec.access_modes.clone().unwrap_or_default(),
             mount_options: spec.mount_options.clone().unwrap_or_default(),
             stage_secret: csi.node_stage_secret_ref,
@@ -78,8 +77,8 @@ impl Wanted {
         }
     }
 
-    pub(super) fn unique_name(&self) -> String {
-        super::unique_name(&self.driver, &self.handle)
+    pub(super) fn id(&self) -> VolumeId<'_> {
+        VolumeId { driver: &self.driver, handle: &self.handle }
     }
 
     /// `Ephemeral` or `Persistent`.
@@ -93,27 +92,23 @@ impl Wanted {
     }
 
     /// Refuses a use that the driver's object does not allow. Without an object only persistent volumes are.
-    pub(super) fn check_mode(&self, driver: Option<&CSIDriver>) -> Result<(), String> {
+    pub(super) fn check_mode(&self, driver: Option<&CSIDriver>) -> Result<(), CsiError> {
         let mode = self.mode();
         let Some(driver) = driver else {
             return match self.is_ephemeral {
-                true => {
-                    Err(format!("volume mode {mode:?} not supported by driver {} (no CSIDriver object)", self.driver))
-                }
+                true => Err(CsiError::NoObject { mode, driver: self.driver.clone() }),
                 false => Ok(()),
             };
         };
         let allowed = driver.spec.volume_lifecycle_modes.clone().unwrap_or_else(|| vec!["Persistent".to_owned()]);
         match allowed.iter().any(|m| m == mode) {
             true => Ok(()),
-            false => {
-                Err(format!("volume mode {mode:?} not supported by driver {} (only supports {allowed:?})", self.driver))
-            }
+            false => Err(CsiError::Mode { mode, driver: self.driver.clone(), allowed }),
         }
     }
 
     /// The form in which drivers are told; `group` only if the driver gives volumes to groups by itself.
-    pub(super) fn capability(&self, knows_single_node: bool, group: Option<u32>) -> pb::VolumeCapability {
+    pub(super) fn capability(&self, granularity: Granularity, group: Option<u32>) -> pb::VolumeCapability {
         let mode = self.access_modes.first().map_or("ReadWriteOnce", String::as_str);
         let mount = pb::MountVolume {
             fs_type: self.fs_type.clone(),
@@ -123,7 +118,7 @@ impl Wanted {
         pb::VolumeCapability {
             block: self.is_block.then_some(pb::Empty {}),
             mount: (!self.is_block).then_some(mount),
-            access_mode: Some(pb::AccessMode { mode: access_mode(mode, knows_single_node) }),
+            access_mode: Some(pb::AccessMode { mode: access_mode(mode, granularity) }),
         }
     }
 
@@ -143,19 +138,28 @@ impl Wanted {
     }
 }
 
-fn access_mode(mode: &str, knows_single_node: bool) -> i32 {
-    match mode {
-        "ReadOnlyMany" => pb::access::MULTI_NODE_READER_ONLY,
-        "ReadWriteMany" => pb::access::MULTI_NODE_MULTI_WRITER,
-        "ReadWriteOncePod" if knows_single_node => pb::access::SINGLE_NODE_SINGLE_WRITER,
-        _ if knows_single_node => pb::access::SINGLE_NODE_MULTI_WRITER,
-        _ => pb::access::SINGLE_NODE_WRITER,
+/// How finely a driver tells access modes of one node apart: whether several pods of it may write, or one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Granularity {
+    Coarse,
+    Fine,
+}
+
+impl Granularity {
+    pub(super) async fn of(driver: &Driver) -> Result<Granularity, CallError> {
+        let knows = driver.can(pb::SINGLE_NODE_MULTI_WRITER).await?;
+        Ok(if knows { Granularity::Fine } else { Granularity::Coarse })
     }
 }
 
-/// The pod's group for volumes.
-pub(super) fn fs_group(context: Option<&PodSecurityContext>) -> Option<u32> {
-    context.and_then(|c| c.fs_group).and_then(|g| u32::try_from(g).ok())
+fn access_mode(mode: &str, granularity: Granularity) -> i32 {
+    match (mode, granularity) {
+        ("ReadOnlyMany", _) => pb::access::MULTI_NODE_READER_ONLY,
+        ("ReadWriteMany", _) => pb::access::MULTI_NODE_MULTI_WRITER,
+        ("ReadWriteOncePod", Granularity::Fine) => pb::access::SINGLE_NODE_SINGLE_WRITER,
+        (_, Granularity::Fine) => pb::access::SINGLE_NODE_MULTI_WRITER,
+        (_, Granularity::Coarse) => pb::access::SINGLE_NODE_WRITER,
+    }
 }
 
 #[cfg(test)]
@@ -170,10 +174,15 @@ mod tests {
 
     #[test]
     fn access_modes_are_told_as_finely_as_the_driver_knows_them() {
-        assert_eq!(access_mode("ReadWriteOnce", false), pb::access::SINGLE_NODE_WRITER);
-        assert_eq!(access_mode("ReadWriteOnce", true), pb::access::SINGLE_NODE_MULTI_WRITER);
-        assert_eq!(access_mode("ReadWriteOncePod", true), pb::access::SINGLE_NODE_SINGLE_WRITER);
-        assert_eq!(access_mode("ReadWriteMany", true), pb::access::MULTI_NODE_MULTI_WRITER);
+        for (mode, coarse, fine) in [
+            ("ReadWriteOnce", pb::access::SINGLE_NODE_WRITER, pb::access::SINGLE_NODE_MULTI_WRITER),
+            ("ReadWriteOncePod", pb::access::SINGLE_NODE_WRITER, pb::access::SINGLE_NODE_SINGLE_WRITER),
+            ("ReadWriteMany", pb::access::MULTI_NODE_MULTI_WRITER, pb::access::MULTI_NODE_MULTI_WRITER),
+            ("ReadOnlyMany", pb::access::MULTI_NODE_READER_ONLY, pb::access::MULTI_NODE_READER_ONLY),
+        ] {
+            let told = [Granularity::Coarse, Granularity::Fine].map(|granularity| access_mode(mode, granularity));
+            assert_eq!(told, [coarse, fine], "{mode}");
+        }
     }
 
     #[test]
@@ -191,10 +200,10 @@ mod tests {
     fn an_inline_volume_needs_a_driver_that_allows_it() {
         let inline = Wanted { driver: "d".to_owned(), is_ephemeral: true, ..Wanted::default() };
         assert_eq!(
-            inline.check_mode(None).unwrap_err(),
+            inline.check_mode(None).unwrap_err().to_string(),
             "volume mode \"Ephemeral\" not supported by driver d (no CSIDriver object)"
         );
-        let why = inline.check_mode(Some(&driver(json!({})))).unwrap_err();
+        let why = inline.check_mode(Some(&driver(json!({})))).unwrap_err().to_string();
         assert_eq!(why, "volume mode \"Ephemeral\" not supported by driver d (only supports [\"Persistent\"])");
         assert!(inline.check_mode(Some(&driver(json!({"volumeLifecycleModes": ["Ephemeral"]})))).is_ok());
     }

@@ -10,7 +10,7 @@ use proto::plugins as pb;
 use super::pick::Choice;
 use crate::cgroups::limits;
 use crate::container::{self, Role};
-use crate::devices::allocations::Given;
+use crate::devices::allocations::{Given, PodContainer};
 use crate::devices::registry::Devices;
 use crate::plugins::link::{CallError, Link};
 
@@ -41,14 +41,23 @@ pub(crate) enum AllocateError {
 #[error("Allocate failed due to {0}, which is unexpected")]
 pub(crate) struct Unexpected(AllocateError);
 
-/// What one container wants of one resource.
+/// A plugin does not let a container start, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PreStartError {
+    #[error("endpoint not found in cache for a registered resource: {resource}")]
+    NoEndpoint { resource: String },
+    #[error("device plugin PreStartContainer rpc failed with err")]
+    Call(#[source] CallError),
+}
+
+/// The wish of one container for one resource.
 struct Wish {
     container: String,
     resource: String,
     n: usize,
 }
 
-/// What is needed to ask a plugin.
+/// A plugin, with all that is needed to ask it.
 struct Plugin {
     link: Link,
     options: pb::DevicePluginOptions,
@@ -181,20 +190,18 @@ impl Devices {
     }
 
     /// Tells plugins that want to know that a container is about to start.
-    pub(crate) async fn before_start(&self, uid: &str, container: &str) -> Result<(), String> {
+    pub(crate) async fn before_start(&self, container: PodContainer<'_>) -> Result<(), PreStartError> {
         let told: Vec<(Option<Link>, Vec<String>, String)> = self.with(|state| {
-            let given = state.allocations.get(uid).and_then(|pod| pod.get(container)).into_iter().flatten();
-            let wants = given.filter_map(|(resource, given)| {
+            let wants = container.given(&state.allocations).filter_map(|(resource, given)| {
                 let plugin = state.resources.get(resource).filter(|r| r.options.pre_start_required)?;
                 Some((plugin.link.clone(), given.ids.iter().cloned().collect(), resource.clone()))
             });
             wants.collect()
         });
         for (link, ids, resource) in told {
-            let link =
-                link.ok_or_else(|| format!("endpoint not found in cache for a registered resource: {resource}"))?;
+            let link = link.ok_or(PreStartError::NoEndpoint { resource })?;
             let done: Result<pb::Empty, _> = link.call(pb::PRE_START_CONTAINER, pb::DeviceIds { ids }, TIMEOUT).await;
-            done.map_err(|err| format!("device plugin PreStartContainer rpc failed with err: {err}"))?;
+            done.map_err(PreStartError::Call)?;
         }
         Ok(())
     }

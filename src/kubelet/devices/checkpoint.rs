@@ -17,7 +17,7 @@ pub(super) const FILE: &str = "kubelet_internal_checkpoint";
 /// Upstream's key of devices that are near no NUMA node.
 const ANYWHERE: i64 = -1;
 
-/// What is kept.
+/// The contents of the checkpoint.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Kept {
     pub(super) allocations: Allocations,

@@ -1,12 +1,12 @@
 //! Devices that plugins advertise (`v1beta1`): how many there are, who has which, and what their containers need to use
 //! them.
 //!
-//! What was given is on the disk before a container starts, so a pod keeps its devices when the kubelet restarts.
+//! An allocation is on the disk before a container starts, so a pod keeps its devices when the kubelet restarts.
 //! Without plugins there is a socket, and nothing runs.
 
 pub(crate) mod allocate;
 
-mod allocations;
+pub(crate) mod allocations;
 
 mod checkpoint;
 
@@ -55,7 +55,7 @@ mod tests {
     use proto::plugins as pb;
     use std::collections::BTreeSet;
 
-    use super::allocations::Given;
+    use super::allocations::{Given, PodContainer};
     use super::registry::{Devices, Seen};
 
     #[test]
@@ -87,9 +87,10 @@ mod tests {
                 .insert("u".to_owned(), [("c".to_owned(), [("x.io/d".to_owned(), given.clone())].into())].into());
         });
         assert!(devices.keep());
+        let container = PodContainer { uid: "u", name: "c" };
         let later = Devices::new(dir.path());
-        assert_eq!(later.of_container("u", "c"), [given.needs]);
+        assert_eq!(later.of_container(container), [given.needs]);
         later.release("u");
-        assert!(Devices::new(dir.path()).of_container("u", "c").is_empty());
+        assert!(Devices::new(dir.path()).of_container(container).is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-/// What can be chosen from.
+/// Devices to choose from.
 pub(super) struct Choice<'a> {
     /// Devices that are well.
     pub(super) healthy: &'a BTreeSet<String>,

@@ -1,4 +1,4 @@
-//! Who has which devices, for those who measure and show them (`v1` of the pod resources API).
+//! The devices of each pod, for programs that measure and show them (`v1` of the pod resources API).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::devices::allocations::Given;
 use crate::devices::registry::Devices;
 
 impl Devices {
-    /// What a pod has: every container that runs, with or without devices.
+    /// The resources of a pod: every container that runs, with or without devices.
     pub(super) fn of_pod(&self, pod: &Pod) -> pb::PodResources {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let allocations = self.with(|state| state.allocations.get(&uid).cloned().unwrap_or_default());

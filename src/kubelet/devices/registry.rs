@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use base::chain::Chain;
 use base::sync::Mutex;
 use base::time::Stopwatch;
 use proto::plugins as pb;
@@ -11,7 +12,7 @@ use tokio::sync::watch;
 use tracing::warn;
 
 use super::checkpoint;
-use crate::devices::allocations::Allocations;
+use crate::devices::allocations::{Allocations, PodContainer};
 use crate::plugins::link::Link;
 
 /// A plugin that ended is waited for so long before its resource is told to be none.
@@ -57,7 +58,11 @@ impl Devices {
     pub(crate) fn new(root: &Path) -> Devices {
         let dir = root.join("device-plugins");
         let kept = checkpoint::read(&dir).unwrap_or_else(|err| {
-            warn!(path = %dir.display(), err = %err, "cannot read which devices were given: pods that have some keep them unnoticed");
+            warn!(
+                path = %dir.display(),
+                err = %Chain(&err),
+                "cannot read which devices were given: pods that have some keep them unnoticed"
+            );
             checkpoint::Kept::default()
         });
         let stopped = |(name, _)| (name, Resource { stopped: Some(Stopwatch::start()), ..Resource::default() });
@@ -106,12 +111,9 @@ impl Devices {
         self.tell();
     }
 
-    /// What a container needs to use its devices.
-    pub(crate) fn of_container(&self, uid: &str, container: &str) -> Vec<pb::ContainerAllocation> {
-        self.with(|state| {
-            let given = state.allocations.get(uid).and_then(|pod| pod.get(container));
-            given.into_iter().flatten().map(|(_, given)| given.needs.clone()).collect()
-        })
+    /// The needs of a container that uses its devices.
+    pub(crate) fn of_container(&self, container: PodContainer<'_>) -> Vec<pb::ContainerAllocation> {
+        self.with(|state| container.given(&state.allocations).map(|(_, given)| given.needs.clone()).collect())
     }
 
     /// The pod has nothing any more.
@@ -133,7 +135,7 @@ impl Devices {
         });
         let written = checkpoint::write(&self.dir, &kept);
         if let Err(err) = &written {
-            warn!(path = %self.dir.display(), err = %err, "cannot write down which devices were given");
+            warn!(path = %self.dir.display(), err = %Chain(err), "cannot write down which devices were given");
         }
         written.is_ok()
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use base::chain::Chain;
 use base::task::Group;
 use http::{Request, Response};
 use proto::plugins as pb;
@@ -66,7 +67,7 @@ impl Handler for Registration {
                     let (node, group) = (Arc::clone(&node), group.clone());
                     async move {
                         let taken = follow::by_call(&node, &group, message).await;
-                        taken.map(|()| pb::Empty {}).map_err(Status::unknown)
+                        taken.map(|()| pb::Empty {}).map_err(|err| Status::unknown(Chain(&err).to_string()))
                     }
                 })
                 .await

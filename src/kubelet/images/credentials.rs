@@ -5,7 +5,7 @@ use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::known::Known;
-use crate::providers::config::{matches, repository};
+use crate::providers::config::{Pattern, repository};
 use crate::registries;
 
 /// Credentials that are tried for one image.
@@ -36,7 +36,10 @@ fn sorted(mut found: Vec<(String, cri::AuthConfig)>) -> Vec<cri::AuthConfig> {
 fn fitting(auths: &serde_json::Value, image: &str) -> Vec<(String, cri::AuthConfig)> {
     let wanted = repository(image);
     let entries = auths.as_object().into_iter().flatten().map(|(server, entry)| (place(server), entry));
-    entries.filter(|(place, _)| matches(place, &wanted)).map(|(place, entry)| (place, auth(entry, image))).collect()
+    entries
+        .filter(|(place, _)| Pattern(place).matches(&wanted))
+        .map(|(place, entry)| (place, auth(entry, image)))
+        .collect()
 }
 
 fn place(server: &str) -> String {
@@ -70,8 +73,13 @@ mod tests {
     // review node.md M6
     #[test]
     fn all_credentials_that_fit_are_tried_the_most_exact_first() {
-        let auths = serde_json::json!({"https://r.io/v1/": {"auth": "dTpw"}, "r.io/team": {"username": "t", "password": "q"},
-            "*.azurecr.io": {"username": "az"}, "other.io": {"username": "x"}, "https://index.docker.io/v1/": {"username": "hub"}});
+        let auths = serde_json::json!({
+            "https://r.io/v1/": {"auth": "dTpw"},
+            "r.io/team": {"username": "t", "password": "q"},
+            "*.azurecr.io": {"username": "az"},
+            "other.io": {"username": "x"},
+            "https://index.docker.io/v1/": {"username": "hub"},
+        });
         let users = |image: &str| sorted(fitting(&auths, image)).into_iter().map(|a| a.username).collect::<Vec<_>>();
         assert_eq!(users("r.io/team/b:1"), ["t", "u"]);
         assert_eq!(users("r.io/a/b:1"), ["u"]);

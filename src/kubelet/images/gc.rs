@@ -1,4 +1,4 @@
-//! What is deleted of images when the disk fills: what nobody uses, the least recently used first.
+//! Image garbage collection when the disk fills: images that nobody uses, the least recently used first.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -57,7 +57,8 @@ async fn collect(node: &Node) -> Result<(), CriError> {
     let freed = free(node, wanted).await?;
     if freed < wanted {
         let text = format!(
-            "Failed to garbage collect required amount of images. Attempted to free {wanted} bytes, but only found {freed} bytes eligible to free."
+            "Failed to garbage collect required amount of images. \
+             Attempted to free {wanted} bytes, but only found {freed} bytes eligible to free."
         );
         node.events.node(&node.config.node_name, Kind::Warning, "FreeDiskSpaceFailed", text);
     }
@@ -96,7 +97,7 @@ fn is_used(image: &cri::Image, used: &HashSet<String>) -> bool {
 
 /// Deletes unused images, the least recently used first, until `wanted` bytes are free. Returns how many bytes went.
 ///
-/// What was found less than `--minimum-image-ttl-duration` ago stays: a container may be about to be made of it.
+/// An image that was found less than `--minimum-image-ttl-duration` ago stays: a container may be about to be made of it.
 pub(crate) async fn free(node: &Node, wanted: u64) -> Result<u64, CriError> {
     let until = node.pulls.pulled.now();
     let here = seen_now(&node.pulls, &node.runtime).await?;
@@ -119,7 +120,10 @@ pub(crate) async fn free(node: &Node, wanted: u64) -> Result<u64, CriError> {
     let shown = match parents(&node.runtime).await {
         Ok(shown) => shown,
         Err(status) => {
-            warn!(err = %Chain(&status), "no image is deleted: the runtime does not tell which ones are shown as volumes");
+            warn!(
+                err = %Chain(&status),
+                "no image is deleted: the runtime does not tell which ones are shown as volumes"
+            );
             return Ok(0);
         }
     };
@@ -166,7 +170,7 @@ async fn is_shown(runtime: &Runtime, image: &cri::Image, shown: &HashSet<String>
     Ok(!shown.is_empty() && runtime.cri.chain_id(&image.id).await?.is_none_or(|chain| shown.contains(&chain)))
 }
 
-/// What may be deleted, the least recently used first. Containerd would delete an image under its containers, too.
+/// Images that may be deleted, the least recently used first. Containerd would delete an image under its containers, too.
 fn unused(here: Vec<Here>, stays: impl Fn(&str) -> bool, age_min: Duration) -> Vec<cri::Image> {
     let old = |age: &Age| age.found.elapsed() >= age_min;
     let may_go = |here: &Here| {

@@ -6,6 +6,7 @@
 //! record; every pod may have it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use base::chain::Chain;
@@ -25,7 +26,7 @@ const KEYS_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Key(String);
 
-/// Who may have one image.
+/// The pods that may have one image.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Access {
     /// It was to be had without credentials of a pod.
@@ -85,7 +86,7 @@ pub(super) struct Begun<'p> {
 }
 
 impl Begun<'_> {
-    /// What came is noted, or nothing came.
+    /// The pull ends: the image that came is noted, or none came.
     pub(super) async fn end(mut self) {
         self.has_ended = true;
         let is_over = self.pulled.lock().ended(&self.repository);
@@ -105,6 +106,13 @@ impl Drop for Begun<'_> {
     }
 }
 
+/// An image under a name that it was pulled by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PulledImage<'a> {
+    pub(super) id: &'a str,
+    pub(super) repository: &'a str,
+}
+
 /// The record.
 pub(crate) struct Pulled {
     path: PathBuf,
@@ -118,12 +126,12 @@ impl Pulled {
     /// so.
     pub(crate) fn open(root_dir: &Path, rng: &Rng) -> Pulled {
         let path = root_dir.join("image-pulls.json");
-        let read = || -> Result<Option<Record>, String> {
-            let Some(text) = read_if_exists(&path).map_err(|err| Chain(&err).to_string())? else { return Ok(None) };
-            serde_json::from_slice(&text).map(Some).map_err(|err| err.to_string())
+        let read = || -> io::Result<Option<Record>> {
+            let Some(text) = read_if_exists(&path).map_err(io::Error::other)? else { return Ok(None) };
+            serde_json::from_slice(&text).map(Some).map_err(io::Error::other)
         };
-        let record = read().unwrap_or_else(|why| {
-            warn!(path = %path.display(), why, "cannot read which images were pulled with credentials");
+        let record = read().unwrap_or_else(|err| {
+            warn!(path = %path.display(), err = %Chain(&err), "cannot read which images were pulled with credentials");
             None
         });
         let record = record.unwrap_or_else(|| Record { salt: rng.hex(16), ..Record::default() });
@@ -144,7 +152,8 @@ impl Pulled {
     }
 
     /// Whether a pod with these credentials may have an image that is here.
-    pub(super) fn allows(&self, id: &str, repository: &str, keys: &[Key]) -> bool {
+    pub(super) fn allows(&self, image: PulledImage<'_>, keys: &[Key]) -> bool {
+        let PulledImage { id, repository } = image;
         let record = self.lock();
         match record.images.get(id) {
             None => !record.begun.contains(repository),
@@ -183,7 +192,8 @@ impl Pulled {
     }
 
     /// An image came: with the credentials of `key`, or with none that a pod gave.
-    pub(super) async fn came(&self, id: &str, repository: &str, key: Option<Key>) {
+    pub(super) async fn came(&self, image: PulledImage<'_>, key: Option<Key>) {
+        let PulledImage { id, repository } = image;
         {
             let mut record = self.lock();
             let access = record.note(id);
@@ -242,6 +252,10 @@ impl Pulled {
 mod tests {
     use super::*;
 
+    fn image(id: &'static str, repository: &'static str) -> PulledImage<'static> {
+        PulledImage { id, repository }
+    }
+
     // review security-2.md F13
     #[tokio::test]
     async fn an_image_that_was_pulled_with_credentials_is_for_those_who_have_them() {
@@ -249,32 +263,32 @@ mod tests {
         let pulled = Pulled::open(dir.path(), &Rng::from_seed(1));
         let key = |password: &str| pulled.key(&cri::AuthConfig { password: password.to_owned(), ..Default::default() });
         let (own, other) = (key("a"), key("b"));
-        assert!(pulled.allows("preloaded", "r.io/x", &[]));
+        assert!(pulled.allows(image("preloaded", "r.io/x"), &[]));
         let begun = pulled.begin("r.io/a", &["older".to_owned()]).await;
-        assert!(pulled.allows("older", "r.io/a", &[]), "nobody's pull takes from others what the operator gave");
+        assert!(pulled.allows(image("older", "r.io/a"), &[]), "nobody's pull takes from others what the operator gave");
         assert!(
-            !Pulled::open(dir.path(), &Rng::from_seed(2)).allows("new", "r.io/a", &[]),
+            !Pulled::open(dir.path(), &Rng::from_seed(2)).allows(image("new", "r.io/a"), &[]),
             "the kubelet ended amid the pull"
         );
-        pulled.came("secret", "r.io/a", Some(own.clone())).await;
+        pulled.came(image("secret", "r.io/a"), Some(own.clone())).await;
         begun.end().await;
-        assert!(pulled.allows("new", "r.io/a", &[]), "nothing goes on any more");
-        pulled.came("public", "r.io/b", None).await;
+        assert!(pulled.allows(image("new", "r.io/a"), &[]), "nothing goes on any more");
+        pulled.came(image("public", "r.io/b"), None).await;
         let again = Pulled::open(dir.path(), &Rng::from_seed(3));
         for record in [&pulled, &again] {
-            assert!(record.allows("secret", "r.io/a", &[other.clone(), own.clone()]));
-            assert!(!record.allows("secret", "r.io/a", std::slice::from_ref(&other)));
+            assert!(record.allows(image("secret", "r.io/a"), &[other.clone(), own.clone()]));
+            assert!(!record.allows(image("secret", "r.io/a"), std::slice::from_ref(&other)));
             assert!(
-                !record.allows("secret", "docker.io/library/sha256", std::slice::from_ref(&own)),
+                !record.allows(image("secret", "docker.io/library/sha256"), std::slice::from_ref(&own)),
                 "nor under another name"
             );
-            assert!(record.allows("public", "r.io/b", &[]));
+            assert!(record.allows(image("public", "r.io/b"), &[]));
         }
-        again.came("secret", "r.io/a", None).await;
-        assert!(again.allows("secret", "r.io/a", &[]), "it is public now");
+        again.came(image("secret", "r.io/a"), None).await;
+        assert!(again.allows(image("secret", "r.io/a"), &[]), "it is public now");
         let _first = again.begin("r.io/a", &["secret".to_owned(), "later".to_owned()]).await;
         let _second = again.begin("r.io/a", &["latest".to_owned()]).await;
-        assert!(!again.allows("latest", "r.io/a", &[]), "it came while a pull had begun");
+        assert!(!again.allows(image("latest", "r.io/a"), &[]), "it came while a pull had begun");
         again.keep(&BTreeSet::new(), again.now()).await;
         assert!(
             !String::from_utf8(std::fs::read(dir.path().join("image-pulls.json")).unwrap()).unwrap().contains("secret")
@@ -290,18 +304,18 @@ mod tests {
         // The first one's image has landed and is not noted.
         let second = pulled.begin("r.io/a", &["landed".to_owned()]).await;
         second.end().await;
-        pulled.came("other", "r.io/a", None).await;
-        assert!(!pulled.allows("landed", "r.io/a", &[]));
+        pulled.came(image("other", "r.io/a"), None).await;
+        assert!(!pulled.allows(image("landed", "r.io/a"), &[]));
         assert!(
-            !Pulled::open(dir.path(), &Rng::from_seed(2)).allows("landed", "r.io/a", &[]),
+            !Pulled::open(dir.path(), &Rng::from_seed(2)).allows(image("landed", "r.io/a"), &[]),
             "nor after an end of the kubelet"
         );
         // Broken off: a doubt remains, whoever else ends well.
         drop(first);
-        assert!(!pulled.allows("landed", "r.io/a", &[]));
+        assert!(!pulled.allows(image("landed", "r.io/a"), &[]));
         pulled.begin("r.io/a", &["landed".to_owned()]).await.end().await;
-        assert!(!pulled.allows("landed", "r.io/a", &[]), "it is nobody's until it is pulled again");
-        assert!(pulled.allows("brought in later", "r.io/a", &[]));
+        assert!(!pulled.allows(image("landed", "r.io/a"), &[]), "it is nobody's until it is pulled again");
+        assert!(pulled.allows(image("brought in later", "r.io/a"), &[]));
     }
 
     // the list of images was older than the record
@@ -310,11 +324,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let pulled = Pulled::open(dir.path(), &Rng::from_seed(1));
         let key = pulled.key(&cri::AuthConfig { password: "a".to_owned(), ..Default::default() });
-        pulled.came("gone", "r.io/a", Some(key.clone())).await;
+        pulled.came(image("gone", "r.io/a"), Some(key.clone())).await;
         let until = pulled.now();
-        pulled.came("secret", "r.io/a", Some(key)).await;
+        pulled.came(image("secret", "r.io/a"), Some(key)).await;
         pulled.keep(&BTreeSet::new(), until).await;
-        assert!(!pulled.allows("secret", "r.io/a", &[]));
-        assert!(pulled.allows("gone", "r.io/a", &[]), "of this nothing is here");
+        assert!(!pulled.allows(image("secret", "r.io/a"), &[]));
+        assert!(pulled.allows(image("gone", "r.io/a"), &[]), "of this nothing is here");
     }
 }

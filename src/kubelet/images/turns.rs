@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::sync::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, Semaphore};
 
 /// A pull that takes longer lets one from another registry go beside it; of its own registry it keeps its turn.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -45,10 +45,10 @@ impl Turns {
 
     /// Waits for a turn of this registry's, then does `work`. Cancel safe: the turn is given back.
     ///
-    /// Errors: none while the node lives; words if its turns were closed.
-    pub(super) async fn within<T>(&self, registry: &str, work: impl Future<Output = T>) -> Result<T, String> {
-        let _own = self.of(registry).acquire_owned().await.map_err(|err| err.to_string())?;
-        let turn = self.all.acquire().await.map_err(|err| err.to_string())?;
+    /// Errors: none while the node lives; its turns were closed.
+    pub(super) async fn within<T>(&self, registry: &str, work: impl Future<Output = T>) -> Result<T, AcquireError> {
+        let _own = self.of(registry).acquire_owned().await?;
+        let turn = self.all.acquire().await?;
         let mut work = pin!(work);
         if let Ok(done) = tokio::time::timeout(self.patience, work.as_mut()).await {
             return Ok(done);

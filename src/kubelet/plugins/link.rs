@@ -90,3 +90,39 @@ impl Link {
 fn unreachable(err: tonic::transport::Error) -> CallError {
     CallError { code: Code::Unavailable, message: format!("connection error: desc = \"{}\"", base::chain::Chain(&err)) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_failed_reads_as_upstream_writes_it() {
+        let text = |code| CallError::from(Status::new(code, "why")).to_string();
+        assert_eq!(text(Code::InvalidArgument), "rpc error: code = InvalidArgument desc = why");
+        assert_eq!(text(Code::Cancelled), "rpc error: code = Canceled desc = why");
+    }
+
+    // As upstream's `isFinalError`, pkg/volume/csi/csi_client.go.
+    #[test]
+    fn a_call_that_may_still_have_an_effect_is_not_final() {
+        let is_final = |code| CallError { code, message: String::new() }.is_final();
+        for code in [Code::Cancelled, Code::DeadlineExceeded, Code::Unavailable, Code::ResourceExhausted, Code::Aborted]
+        {
+            assert!(!is_final(code), "{code:?}");
+        }
+        for code in [Code::InvalidArgument, Code::NotFound, Code::Internal, Code::Unknown] {
+            assert!(is_final(code), "{code:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_plugin_that_is_not_there_is_unavailable() {
+        let dir = tempfile::tempdir().unwrap();
+        let link = Link::new(&dir.path().join("none.sock"));
+        let answer: Result<proto::plugins::Empty, _> =
+            link.call("/x/Y", proto::plugins::Empty {}, Duration::from_secs(30)).await;
+        let err = answer.unwrap_err();
+        assert_eq!(err.code, Code::Unavailable);
+        assert!(err.message.starts_with("connection error: desc = \""), "{}", err.message);
+    }
+}

@@ -21,9 +21,12 @@ use proto::plugins as pb;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use self::link::Link;
+use self::link::{CallError, Link};
+use crate::csi;
+use crate::csi::error::RegistrationError;
+use crate::devices;
+use crate::devices::follow::DevicePluginError;
 use crate::node::Node;
-use crate::{csi, devices};
 
 /// A plugin answers by then who it is.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,7 +35,20 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 /// Folders in folders are looked through this deep.
 const DEPTH_MAX: usize = 4;
 
-/// What a plugin said of itself.
+/// A plugin that cannot be taken in, in upstream's words.
+#[derive(Debug, thiserror::Error)]
+enum PluginError {
+    #[error("failed to get plugin info using RPC GetInfo at socket {socket}, err", socket = socket.display())]
+    Info { socket: PathBuf, source: CallError },
+    #[error("no handler registered for plugin type: {kind} at socket {socket}", socket = socket.display())]
+    NoHandler { kind: String, socket: PathBuf },
+    #[error(transparent)]
+    Csi(#[from] RegistrationError),
+    #[error(transparent)]
+    Devices(#[from] DevicePluginError),
+}
+
+/// A plugin by its kind and its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Csi(String),
@@ -65,7 +81,8 @@ pub(crate) fn start(node: Arc<Node>, group: &Group) {
         let mut known: BTreeMap<PathBuf, Known> = BTreeMap::new();
         loop {
             if let Err(err) = watch.renew() {
-                warn!(path = %registry.display(), err = %Chain(&err), "cannot watch for plugins in folders that came since");
+                let path = registry.display();
+                warn!(%path, err = %Chain(&err), "cannot watch for plugins in folders that came since");
             }
             look(&node, &own, &registry, &mut known).await;
             let retry = known.values().filter_map(|k| k.retry).min();
@@ -112,8 +129,8 @@ async fn look(node: &Arc<Node>, group: &Group, registry: &Path, known: &mut BTre
                 info!(plugin = ?plugin, path = %path.display(), "plugin registered");
                 (entry.plugin, entry.retry) = (Some(plugin), None);
             }
-            Err(why) => {
-                warn!(path = %path.display(), err = %why, "cannot register a plugin");
+            Err(err) => {
+                warn!(path = %path.display(), err = %Chain(&err), "cannot register a plugin");
                 entry.retry = Some(Instant::now() + entry.backoff.next(&node.rng));
             }
         }
@@ -138,36 +155,40 @@ fn sockets(dir: &Path, depth: usize, found: &mut BTreeMap<PathBuf, (u64, i64, i6
     Ok(())
 }
 
-async fn take_in(node: &Arc<Node>, group: &Group, socket: &Path) -> Result<Kind, String> {
+async fn take_in(node: &Arc<Node>, group: &Group, socket: &Path) -> Result<Kind, PluginError> {
     let link = Link::new(socket);
-    let info: pb::PluginInfo = link.call(pb::GET_INFO, pb::Empty {}, TIMEOUT).await.map_err(|err| {
-        format!("failed to get plugin info using RPC GetInfo at socket {}, err: {err}", socket.display())
-    })?;
-    let endpoint = if info.endpoint.is_empty() { socket.to_owned() } else { PathBuf::from(&info.endpoint) };
-    let taken = match info.kind.as_str() {
-        "CSIPlugin" => csi::node::register(node, &info.name, &endpoint, &info.supported_versions)
-            .await
-            .map(|()| Kind::Csi(info.name)),
-        "DevicePlugin" => {
-            let joined =
-                devices::follow::by_registry(node, group, &info.name, &endpoint, &info.supported_versions).await;
-            joined.map(|()| Kind::Devices(info.name))
-        }
-        other => Err(format!("no handler registered for plugin type: {other} at socket {}", socket.display())),
-    };
-    let status = pb::RegistrationStatus {
-        plugin_registered: taken.is_ok(),
-        error: taken
-            .as_ref()
-            .err()
-            .map(|why| format!("RegisterPlugin error -- plugin registration failed with err: {why}"))
-            .unwrap_or_default(),
-    };
+    let answer = link.call(pb::GET_INFO, pb::Empty {}, TIMEOUT).await;
+    let info = answer.map_err(|source| PluginError::Info { socket: socket.to_owned(), source })?;
+    let taken = register(node, group, socket, info).await;
+    let status = status(taken.as_ref().err());
     let told: Result<pb::Empty, _> = link.call(pb::NOTIFY_REGISTRATION_STATUS, status, TIMEOUT).await;
     if let Err(err) = told {
         warn!(path = %socket.display(), err = %err, "cannot tell a plugin what became of its registration");
     }
     taken
+}
+
+async fn register(node: &Arc<Node>, group: &Group, socket: &Path, info: pb::PluginInfo) -> Result<Kind, PluginError> {
+    let endpoint = if info.endpoint.is_empty() { socket.to_owned() } else { PathBuf::from(&info.endpoint) };
+    let (name, versions) = (info.name, info.supported_versions);
+    match info.kind.as_str() {
+        "CSIPlugin" => {
+            csi::node::register(node, &name, &endpoint, &versions).await?;
+            Ok(Kind::Csi(name))
+        }
+        "DevicePlugin" => {
+            devices::follow::by_registry(node, group, &name, &endpoint, &versions).await?;
+            Ok(Kind::Devices(name))
+        }
+        _ => Err(PluginError::NoHandler { kind: info.kind, socket: socket.to_owned() }),
+    }
+}
+
+/// The answer to a plugin: it was taken in, or why not.
+fn status(fault: Option<&PluginError>) -> pb::RegistrationStatus {
+    let text =
+        |err: &PluginError| format!("RegisterPlugin error -- plugin registration failed with err: {}", Chain(err));
+    pb::RegistrationStatus { plugin_registered: fault.is_none(), error: fault.map(text).unwrap_or_default() }
 }
 
 async fn take_out(node: &Arc<Node>, plugin: &Kind) {
@@ -194,5 +215,24 @@ mod tests {
         let names: Vec<String> =
             found.keys().map(|path| path.strip_prefix(dir.path()).unwrap().to_string_lossy().into_owned()).collect();
         assert_eq!(names, ["a.sock", "sub/b.sock"]);
+    }
+
+    #[test]
+    fn a_plugin_is_told_why_it_was_not_taken_in() {
+        let taken = status(None);
+        assert!(taken.plugin_registered && taken.error.is_empty());
+        let kind = PluginError::NoHandler { kind: "DRAPlugin".to_owned(), socket: "/s".into() };
+        let refused = status(Some(&kind));
+        assert!(!refused.plugin_registered);
+        assert_eq!(
+            refused.error,
+            "RegisterPlugin error -- plugin registration failed with err: \
+             no handler registered for plugin type: DRAPlugin at socket /s"
+        );
+        let source = CallError { code: tonic::Code::Unavailable, message: "away".to_owned() };
+        let silent = status(Some(&PluginError::Info { socket: "/s".into(), source }));
+        let text = "failed to get plugin info using RPC GetInfo at socket /s, err: \
+            rpc error: code = Unavailable desc = away";
+        assert!(silent.error.ends_with(text), "{}", silent.error);
     }
 }

@@ -29,7 +29,7 @@ pub struct Provider {
     pub api_version: String,
     /// Its arguments.
     pub args: Vec<String>,
-    /// What is added to its environment.
+    /// Variables that are added to its environment.
     pub env: Vec<(String, String)>,
 }
 
@@ -65,47 +65,105 @@ struct Variable {
     value: String,
 }
 
-/// Reads one file; programs are in `bin_dir`.
-///
-/// Errors: a sentence that names what is wrong.
-pub fn parse(text: &str, bin_dir: &Path) -> Result<Vec<Provider>, String> {
-    let file: File = serde_saphyr::from_str(text).map_err(|err| err.to_string())?;
-    if file.kind != "CredentialProviderConfig" || !FILE_VERSIONS.contains(&file.api_version.as_str()) {
-        return Err(format!(
-            "it is a {} of {}, not a CredentialProviderConfig of {}",
-            file.kind, file.api_version, FILE_VERSIONS[0]
-        ));
-    }
-    if file.providers.is_empty() {
-        return Err("at least 1 item in providers is required".to_owned());
-    }
-    file.providers.into_iter().map(|entry| provider(entry, bin_dir)).collect()
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ParseError {
+    /// The parser's words hold their cause.
+    #[error("{0}")]
+    Yaml(serde_saphyr::Error),
+    /// Another kind of object, or of a version that is not known.
+    #[error("it is a {kind} of {api_version}, not a CredentialProviderConfig of {}", FILE_VERSIONS[0])]
+    OtherKind {
+        /// Its kind.
+        kind: String,
+        /// Its version.
+        api_version: String,
+    },
+    /// It names no program.
+    #[error("at least 1 item in providers is required")]
+    Empty,
+    /// One of its programs.
+    #[error("provider {name:?}")]
+    Provider {
+        /// The program's name.
+        name: String,
+        /// The fault.
+        source: ProviderError,
+    },
 }
 
-fn provider(entry: Entry, bin_dir: &Path) -> Result<Provider, String> {
+/// A program that is described wrongly.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProviderError {
+    /// A path, for example.
+    #[error("its name must be that of a program, without path and spaces")]
+    Name,
+    /// It wants a feature that is not there.
+    #[error("tokenAttributes: this kubelet gives providers no service account tokens")]
+    TokenAttributes,
+    /// It is to be spoken to in a version that is not known.
+    #[error("apiVersion {api_version:?} is none of {}", EXEC_VERSIONS.join(", "))]
+    ApiVersion {
+        /// The version.
+        api_version: String,
+    },
+    /// It is for no image.
+    #[error("at least 1 item in matchImages is required")]
+    NoImages,
+    /// A pattern that fits no image.
+    #[error(
+        "matchImages: {pattern:?} is not a host, with a port and a path if wanted, such as *.dkr.ecr.*.amazonaws.com"
+    )]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+    },
+    /// Nothing says how long its answers are good.
+    #[error("defaultCacheDuration is required")]
+    NoDuration,
+    /// The time that its answers are good is none.
+    #[error("defaultCacheDuration: {text:?} is not a duration such as 12h")]
+    Duration {
+        /// The time as it is written.
+        text: String,
+    },
+}
+
+/// Reads one file; programs are in `bin_dir`.
+pub fn parse(text: &str, bin_dir: &Path) -> Result<Vec<Provider>, ParseError> {
+    let file: File = serde_saphyr::from_str(text).map_err(ParseError::Yaml)?;
+    if file.kind != "CredentialProviderConfig" || !FILE_VERSIONS.contains(&file.api_version.as_str()) {
+        return Err(ParseError::OtherKind { kind: file.kind, api_version: file.api_version });
+    }
+    if file.providers.is_empty() {
+        return Err(ParseError::Empty);
+    }
+    let read = |entry: Entry| {
+        let name = entry.name.clone();
+        provider(entry, bin_dir).map_err(|source| ParseError::Provider { name, source })
+    };
+    file.providers.into_iter().map(read).collect()
+}
+
+fn provider(entry: Entry, bin_dir: &Path) -> Result<Provider, ProviderError> {
     let name = entry.name;
-    let wrong = |why: String| Err(format!("provider {name:?}: {why}"));
     if name.is_empty() || name == "." || name == ".." || name.contains(['/', ' ']) {
-        return wrong("its name must be that of a program, without path and spaces".to_owned());
+        return Err(ProviderError::Name);
     }
     if entry.token_attributes.is_some() {
-        return wrong("tokenAttributes: this kubelet gives providers no service account tokens".to_owned());
+        return Err(ProviderError::TokenAttributes);
     }
     if !EXEC_VERSIONS.contains(&entry.api_version.as_str()) {
-        return wrong(format!("apiVersion {:?} is none of {}", entry.api_version, EXEC_VERSIONS.join(", ")));
+        return Err(ProviderError::ApiVersion { api_version: entry.api_version });
     }
     if entry.match_images.is_empty() {
-        return wrong("at least 1 item in matchImages is required".to_owned());
+        return Err(ProviderError::NoImages);
     }
     if let Some(bad) = entry.match_images.iter().find(|pattern| split(pattern).is_none()) {
-        return wrong(format!(
-            "matchImages: {bad:?} is not a host, with a port and a path if wanted, such as *.dkr.ecr.*.amazonaws.com"
-        ));
+        return Err(ProviderError::Pattern { pattern: bad.clone() });
     }
-    let Some(cache) = entry.default_cache_duration else { return wrong("defaultCacheDuration is required".to_owned()) };
-    let Some(cache_duration) = duration(&cache) else {
-        return wrong(format!("defaultCacheDuration: {cache:?} is not a duration such as 12h"));
-    };
+    let text = entry.default_cache_duration.ok_or(ProviderError::NoDuration)?;
+    let Some(cache_duration) = duration(&text) else { return Err(ProviderError::Duration { text }) };
     Ok(Provider {
         path: bin_dir.join(&name),
         match_images: entry.match_images,
@@ -146,18 +204,24 @@ fn split(text: &str) -> Option<(&str, Option<&str>, &str)> {
     Some((host, port, path))
 }
 
-/// Whether an image is one of a pattern's: host by host part with `*` and `?`, the same port, and a path that begins
-/// the image's.
-pub fn matches(pattern: &str, repository: &str) -> bool {
-    let (Some((host, port, path)), Some((image_host, image_port, image_path))) = (split(pattern), split(repository))
-    else {
-        return false;
-    };
-    let (parts, image_parts): (Vec<&str>, Vec<&str>) = (host.split('.').collect(), image_host.split('.').collect());
-    parts.len() == image_parts.len()
-        && port == image_port
-        && parts.iter().zip(image_parts).all(|(part, image_part)| fits(part.as_bytes(), image_part.as_bytes()))
-        && image_path.starts_with(path)
+/// A pattern of images: a host, with a port and a path if wanted.
+#[derive(Clone, Copy, Debug)]
+pub struct Pattern<'a>(pub &'a str);
+
+impl Pattern<'_> {
+    /// Whether it is the pattern of a repository: host by host part with `*` and `?`, the same port, and a path that
+    /// begins the repository's.
+    pub fn matches(self, repository: &str) -> bool {
+        let (Some((host, port, path)), Some((own_host, own_port, own_path))) = (split(self.0), split(repository))
+        else {
+            return false;
+        };
+        let (parts, own_parts): (Vec<&str>, Vec<&str>) = (host.split('.').collect(), own_host.split('.').collect());
+        parts.len() == own_parts.len()
+            && port == own_port
+            && parts.iter().zip(own_parts).all(|(part, own)| fits(part.as_bytes(), own.as_bytes()))
+            && own_path.starts_with(path)
+    }
 }
 
 fn fits(pattern: &[u8], text: &[u8]) -> bool {
@@ -171,45 +235,88 @@ fn fits(pattern: &[u8], text: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use base::chain::Chain;
+
     use super::*;
 
-    const GOOD: &str = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n- name: ecr\n  apiVersion: credentialprovider.kubelet.k8s.io/v1\n  \
-        matchImages: ['*.dkr.ecr.*.amazonaws.com']\n  defaultCacheDuration: 12h\n  args: [get]\n  env: [{name: AWS_PROFILE, value: p}]\n";
+    const GOOD: &str = "\
+        apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n- name: ecr\n  \
+        apiVersion: credentialprovider.kubelet.k8s.io/v1\n  matchImages: ['*.dkr.ecr.*.amazonaws.com']\n  \
+        defaultCacheDuration: 12h\n  args: [get]\n  env: [{name: AWS_PROFILE, value: p}]\n";
 
     #[test]
-    fn a_file_names_programs_and_what_is_wrong_in_it() {
+    fn a_file_names_programs() {
         let read = parse(GOOD, Path::new("/bin-dir")).unwrap();
         assert_eq!(
             (read[0].path.as_path(), read[0].cache_duration),
             (Path::new("/bin-dir/ecr"), Duration::from_secs(43_200))
         );
         assert_eq!(read[0].env, [("AWS_PROFILE".to_owned(), "p".to_owned())]);
-        for (from, to, words) in [
-            ("CredentialProviderConfig", "KubeletConfiguration", "not a CredentialProviderConfig"),
-            ("name: ecr", "name: ../ecr", "without path"),
-            ("12h", "long", "is not a duration"),
-            ("'*.dkr.ecr.*.amazonaws.com'", "", "matchImages"),
-            ("args:", "arguments:", "arguments"),
-            ("args: [get]", "tokenAttributes: {cacheType: Token}", "tokenAttributes"),
-            ("kubelet.k8s.io/v1\n  ", "kubelet.k8s.io/v2\n  ", "is none of"),
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_says_why() {
+        let why = |from: &str, to: &str| {
+            assert!(GOOD.contains(from), "{from}");
+            Chain(&parse(&GOOD.replace(from, to), Path::new("/b")).unwrap_err()).to_string()
+        };
+        assert!(why("args:", "arguments:").contains("arguments"));
+        for (from, to, text) in [
+            (
+                "CredentialProviderConfig",
+                "KubeletConfiguration",
+                "it is a KubeletConfiguration of kubelet.config.k8s.io/v1, \
+                 not a CredentialProviderConfig of kubelet.config.k8s.io/v1",
+            ),
+            (
+                "name: ecr",
+                "name: ../ecr",
+                "provider \"../ecr\": its name must be that of a program, without path and spaces",
+            ),
+            ("12h", "long", "provider \"ecr\": defaultCacheDuration: \"long\" is not a duration such as 12h"),
+            ("  defaultCacheDuration: 12h\n", "", "provider \"ecr\": defaultCacheDuration is required"),
+            ("'*.dkr.ecr.*.amazonaws.com'", "", "provider \"ecr\": at least 1 item in matchImages is required"),
+            (
+                "'*.dkr.ecr.*.amazonaws.com'",
+                "'/path'",
+                "provider \"ecr\": matchImages: \"/path\" is not a host, with a port and a path if wanted, \
+                 such as *.dkr.ecr.*.amazonaws.com",
+            ),
+            (
+                "args: [get]",
+                "tokenAttributes: {cacheType: Token}",
+                "provider \"ecr\": tokenAttributes: this kubelet gives providers no service account tokens",
+            ),
+            (
+                "kubelet.k8s.io/v1\n  ",
+                "kubelet.k8s.io/v2\n  ",
+                "provider \"ecr\": apiVersion \"credentialprovider.kubelet.k8s.io/v2\" is none of \
+                 credentialprovider.kubelet.k8s.io/v1, credentialprovider.kubelet.k8s.io/v1beta1, \
+                 credentialprovider.kubelet.k8s.io/v1alpha1",
+            ),
         ] {
-            let why = parse(&GOOD.replace(from, to), Path::new("/b")).unwrap_err();
-            assert!(why.contains(words), "{why}");
+            assert_eq!(why(from, to), text);
         }
+        let none = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\n";
+        let err = parse(none, Path::new("/b")).unwrap_err();
+        assert_eq!(err.to_string(), "at least 1 item in providers is required");
     }
 
     #[test]
     fn images_are_matched_as_upstream_documents_it() {
         let ecr = repository("123.dkr.ecr.eu-west-1.amazonaws.com/team/web:1.2");
-        assert!(matches("*.dkr.ecr.*.amazonaws.com", &ecr) && matches("*.dkr.ecr.*.amazonaws.com/team", &ecr));
-        assert!(!matches("*.amazonaws.com", &ecr), "a star stands for one part of a host");
-        assert!(!matches("*.dkr.ecr.*.amazonaws.com/other", &ecr));
+        assert!(
+            Pattern("*.dkr.ecr.*.amazonaws.com").matches(&ecr)
+                && Pattern("*.dkr.ecr.*.amazonaws.com/team").matches(&ecr)
+        );
+        assert!(!Pattern("*.amazonaws.com").matches(&ecr), "a star stands for one part of a host");
+        assert!(!Pattern("*.dkr.ecr.*.amazonaws.com/other").matches(&ecr));
         assert_eq!(repository("busybox@sha256:00"), "docker.io/library/busybox");
         assert!(
-            matches("docker.io", &repository("a/b:1"))
-                && matches("registry.io:8080/path", &repository("registry.io:8080/path/x:1"))
+            Pattern("docker.io").matches(&repository("a/b:1"))
+                && Pattern("registry.io:8080/path").matches(&repository("registry.io:8080/path/x:1"))
         );
-        assert!(!matches("registry.io", &repository("registry.io:8080/path")));
-        assert!(matches("ap*.k8s.?o", "app.k8s.io/x"));
+        assert!(!Pattern("registry.io").matches(&repository("registry.io:8080/path")));
+        assert!(Pattern("ap*.k8s.?o").matches("app.k8s.io/x"));
     }
 }

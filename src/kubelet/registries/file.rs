@@ -89,10 +89,48 @@ pub(crate) struct Endpoint {
     pub(crate) path: String,
 }
 
+/// A URL that is none, or none of an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("endpoint '{text}' is no URL such as https://mirror.example:5000")]
+pub(crate) struct EndpointError {
+    text: String,
+}
+
+/// Rewrites that containerd cannot do: it takes a prefix for all repositories of a mirror and nothing else.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "rewrite '{patterns}': containerd can only put one prefix before all repositories of a mirror: \
+     want '^(.*)$': 'some/prefix/$1'"
+)]
+pub(crate) struct RewriteError {
+    patterns: String,
+}
+
+/// A mirror that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum MirrorError {
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    #[error(transparent)]
+    Rewrite(#[from] RewriteError),
+}
+
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ParseError {
+    /// The parser's words hold their cause.
+    #[error("{0}")]
+    Yaml(serde_saphyr::Error),
+    #[error("mirror {name}")]
+    Mirror { name: String, source: MirrorError },
+    #[error("mirror {name}: that is no name of a registry")]
+    Name { name: String },
+}
+
 impl Endpoint {
     /// Reads `https://mirror.lan:5000/v2/sub`; without a scheme, http is meant for this machine and https for others.
-    pub(crate) fn parse(text: &str) -> Result<Endpoint, String> {
-        let bad = || format!("endpoint '{text}' is no URL such as https://mirror.example:5000");
+    pub(crate) fn parse(text: &str) -> Result<Endpoint, EndpointError> {
+        let bad = || EndpointError { text: text.to_owned() };
         let (scheme, rest) = match text.split_once("://") {
             Some((scheme @ ("http" | "https"), rest)) => (scheme, rest),
             Some(_) => return Err(bad()),
@@ -132,17 +170,23 @@ pub(crate) fn registry_of(image: &str) -> &str {
 }
 
 impl Mirror {
-    /// What is put before every repository, if that is what the rewrites say.
-    ///
-    /// Errors: a rewrite that containerd cannot do: it takes a prefix for all repositories of a mirror and nothing
-    /// else.
-    pub(crate) fn prefix(&self) -> Result<Option<String>, String> {
+    fn check(&self) -> Result<(), MirrorError> {
+        self.prefix()?;
+        for endpoint in &self.endpoint {
+            Endpoint::parse(endpoint)?;
+        }
+        Ok(())
+    }
+
+    /// The prefix of every repository, if that is what the rewrites say.
+    pub(crate) fn prefix(&self) -> Result<Option<String>, RewriteError> {
         let mut rules = self.rewrite.iter();
         let (Some((pattern, into)), None) = (rules.next(), rules.next()) else {
             return if self.rewrite.is_empty() {
                 Ok(None)
             } else {
-                Err(cannot(&self.rewrite.keys().cloned().collect::<Vec<_>>().join("', '")))
+                let patterns: Vec<&str> = self.rewrite.keys().map(String::as_str).collect();
+                Err(RewriteError { patterns: patterns.join("', '") })
             };
         };
         let all = matches!(pattern.as_str(), "^(.*)$" | "(.*)" | "^(.*)" | "(.*)$" | "^(.+)$" | "(.+)" | "^(.+)");
@@ -152,32 +196,22 @@ impl Mirror {
             |text: &&str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._/".contains(c));
         match prefix.filter(plain).filter(|_| all) {
             Some(prefix) => Ok(Some(prefix.trim_matches('/').to_owned())),
-            None => Err(cannot(pattern)),
+            None => Err(RewriteError { patterns: pattern.clone() }),
         }
     }
 }
 
-fn cannot(what: &str) -> String {
-    format!(
-        "rewrite '{what}': containerd can only put one prefix before all repositories of a mirror: want '^(.*)$': 'some/prefix/$1'"
-    )
-}
-
 impl File {
     /// Reads the text; an empty one says nothing.
-    pub(crate) fn parse(text: &str) -> Result<File, String> {
+    pub(crate) fn parse(text: &str) -> Result<File, ParseError> {
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(File::default());
         }
-        let file: File = serde_saphyr::from_str(text).map_err(|err| err.to_string())?;
+        let file: File = serde_saphyr::from_str(text).map_err(ParseError::Yaml)?;
         for (name, mirror) in &file.mirrors {
-            let said = |why: String| format!("mirror {name}: {why}");
-            mirror.prefix().map_err(said)?;
-            for endpoint in &mirror.endpoint {
-                Endpoint::parse(endpoint).map_err(said)?;
-            }
+            mirror.check().map_err(|source| ParseError::Mirror { name: name.clone(), source })?;
             if name != "*" {
-                Endpoint::parse(name).map_err(|_| format!("mirror {name}: that is no name of a registry"))?;
+                Endpoint::parse(name).map_err(|_| ParseError::Name { name: name.clone() })?;
             }
         }
         Ok(file)
@@ -222,6 +256,8 @@ impl File {
 
 #[cfg(test)]
 mod tests {
+    use base::chain::Chain;
+
     use super::*;
 
     const TEXT: &str = r#"
@@ -264,8 +300,71 @@ configs:
             ("mirror: {}", "mirror"),
             ("configs: {h: {tls: {cafile: x}}}", "cafile"),
         ] {
-            assert!(File::parse(text).unwrap_err().contains(names), "{text}");
+            let why = Chain(&File::parse(text).unwrap_err()).to_string();
+            assert!(why.contains(names), "{why}");
         }
-        assert_eq!(File::parse("# nothing\n\n"), Ok(File::default()));
+        assert_eq!(File::parse("# nothing\n\n").unwrap(), File::default());
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_mirror_is_told_with_its_name() {
+        for (text, why) in [
+            (
+                "mirrors: {a.io: {endpoint: ['ftp://x']}}",
+                "mirror a.io: endpoint 'ftp://x' is no URL such as https://mirror.example:5000",
+            ),
+            ("mirrors: {'a b': {}}", "mirror a b: that is no name of a registry"),
+            (
+                "mirrors: {a.io: {rewrite: {'^a$': 'b', '^c$': 'd'}}}",
+                "mirror a.io: rewrite '^a$', '^c$': containerd can only put one prefix before all repositories of a \
+                 mirror: want '^(.*)$': 'some/prefix/$1'",
+            ),
+        ] {
+            assert_eq!(Chain(&File::parse(text).unwrap_err()).to_string(), why);
+        }
+    }
+
+    #[test]
+    fn an_endpoint_is_a_url_whose_scheme_may_be_left_out() {
+        let parts = |text: &str| Endpoint::parse(text).map(|e| (e.base, e.host, e.path)).ok();
+        let own = |base: &str, host: &str, path: &str| Some((base.to_owned(), host.to_owned(), path.to_owned()));
+        assert_eq!(parts("m.lan:5000"), own("https://m.lan:5000", "m.lan:5000", ""));
+        assert_eq!(parts("localhost:5000"), own("http://localhost:5000", "localhost:5000", ""));
+        assert_eq!(parts("[::1]:5000"), own("http://[::1]:5000", "[::1]:5000", ""));
+        assert_eq!(parts("http://m.lan/v2/sub/"), own("http://m.lan", "m.lan", "/v2/sub"));
+        for bad in ["", "https://", "ftp://m.lan", "https://m lan", "https://m.lan/a b", "https://m.lan/?q", "a\"b"] {
+            assert_eq!(parts(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_rewrite_is_a_prefix_for_all_or_it_is_refused() {
+        let prefix = |pattern: &str, into: &str| {
+            let rewrite = BTreeMap::from([(pattern.to_owned(), into.to_owned())]);
+            Mirror { rewrite, ..Mirror::default() }.prefix().ok()
+        };
+        for pattern in ["^(.*)$", "(.*)", "^(.+)$"] {
+            assert_eq!(prefix(pattern, "hub/$1"), Some(Some("hub".to_owned())), "{pattern}");
+        }
+        assert_eq!(prefix("^(.*)$", "a/b/${1}"), Some(Some("a/b".to_owned())));
+        for (pattern, into) in [("^x/(.*)$", "hub/$1"), ("^(.*)$", "$1"), ("^(.*)$", "hub$1"), ("^(.*)$", "h b/$1")] {
+            assert_eq!(prefix(pattern, into), None, "{pattern} {into}");
+        }
+        assert_eq!(Mirror::default().prefix(), Ok(None));
+    }
+
+    #[test]
+    fn an_image_belongs_to_the_registry_that_its_name_begins_with() {
+        for (image, registry) in [
+            ("nginx", "docker.io"),
+            ("library/nginx:1", "docker.io"),
+            ("quay.io/a/b", "quay.io"),
+            ("localhost/a", "localhost"),
+            ("host:5000/a", "host:5000"),
+        ] {
+            assert_eq!(registry_of(image), registry);
+        }
+        assert_eq!(own_endpoint("docker.io").base, "https://registry-1.docker.io");
+        assert_eq!(own_endpoint("localhost:5000").base, "http://localhost:5000");
     }
 }

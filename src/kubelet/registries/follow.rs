@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use base::chain::Chain;
 use base::folder::FolderWatch;
 use base::task::Group;
 use tracing::{info, warn};
@@ -17,7 +18,11 @@ pub(crate) fn follow(node: Arc<Node>, group: &Group) {
     group.spawn("registries", async move {
         let watch = std::fs::create_dir_all(&dir).and_then(|()| FolderWatch::flat(&dir));
         if let Err(err) = &watch {
-            warn!(path = %dir.display(), err = %err, "cannot watch the folder of registries.yaml: changes are seen at the next start");
+            warn!(
+                path = %dir.display(),
+                err = %err,
+                "cannot watch the folder of registries.yaml: changes are seen at the next start"
+            );
         }
         let mut said = None;
         loop {
@@ -28,10 +33,11 @@ pub(crate) fn follow(node: Arc<Node>, group: &Group) {
                     }
                     said = None;
                 }
-                Err(why) => {
+                Err(err) => {
+                    let (file, why) = (places.file.display(), Chain(&err).to_string());
                     if said.as_ref() != Some(&why) {
-                        warn!(path = %places.file.display(), why, "registries cannot be configured, what was in force stays so");
-                        let text = format!("{} cannot be used, what was in force stays so: {why}", places.file.display());
+                        warn!(path = %file, err = why, "registries cannot be configured, what was in force stays so");
+                        let text = format!("{file} cannot be used, what was in force stays so: {why}");
                         node.events.node(&node.config.node_name, Kind::Warning, "InvalidRegistries", text);
                     }
                     said = Some(why);

@@ -8,18 +8,20 @@ use k8s_openapi::api::core::v1::{
 };
 use kube::Api;
 
+use super::faults::ClaimError;
 use super::{host_path, local, nfs, uses};
+use crate::api_error::ApiError;
 use crate::config::Config;
 use crate::csi::Csi;
 use crate::csi::expand;
 use crate::csi::wanted::Wanted;
 use crate::node::Node;
 
-/// What is behind a claim.
+/// The volume behind a claim.
 pub(super) enum Found {
     /// A folder that is there.
     Local(Local),
-    /// What a driver has yet to give.
+    /// A volume that its driver has yet to give.
     Driver(Box<Wanted>),
 }
 
@@ -46,45 +48,52 @@ pub(super) async fn resolve(
     volume: &Volume,
     claim: &str,
     targets: &Targets,
-) -> Result<Found, String> {
+) -> Result<Found, ClaimError> {
     let in_pod = volume.name.as_str();
     let pod_read_only = volume.persistent_volume_claim.as_ref().and_then(|c| c.read_only) == Some(true);
     let is_ephemeral = volume.ephemeral.is_some();
     let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(node.client.clone(), ns);
-    let found = claims.get_opt(claim).await.map_err(|err| err.to_string())?;
-    let found = found.ok_or_else(|| format!("persistentvolumeclaim \"{claim}\" not found"))?;
+    let found = claims.get_opt(claim).await.map_err(ApiError)?;
+    let found = found.ok_or_else(|| ClaimError::NoClaim { name: claim.to_owned() })?;
     if is_ephemeral {
         is_of_pod(&found, pod)?;
     }
     if is_leaving(&found) {
-        return Err(format!("PVC {ns}/{claim} is being deleted"));
+        return Err(ClaimError::Leaving { ns: ns.to_owned(), name: claim.to_owned() });
     }
     let bound = found.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
     let name = found.spec.as_ref().and_then(|s| s.volume_name.clone()).filter(|_| bound);
-    let name = name.ok_or_else(|| format!("PVC {ns}/{claim} is not bound"))?;
+    let name = name.ok_or_else(|| ClaimError::Unbound { ns: ns.to_owned(), name: claim.to_owned() })?;
     let volumes: Api<PersistentVolume> = Api::all(node.client.clone());
-    let volume = volumes.get_opt(&name).await.map_err(|err| err.to_string())?;
-    let volume = volume.ok_or_else(|| format!("persistentvolume \"{name}\" not found"))?;
+    let volume = volumes.get_opt(&name).await.map_err(ApiError)?;
+    let volume = volume.ok_or_else(|| ClaimError::NoVolume { name: name.clone() })?;
     is_of_claim(&volume, found.metadata.uid.as_deref())?;
     fits_use(&volume, pod, in_pod)?;
-    if let Some(wanted) = Wanted::persistent(&volume, found.clone(), pod_read_only) {
+    if let Some(mut wanted) = Wanted::persistent(&volume, found.clone()) {
+        wanted.read_only = pod_read_only;
         return Ok(Found::Driver(Box::new(wanted)));
     }
     let spec = volume.spec.unwrap_or_default();
     let read_only = spec.access_modes.as_deref() == Some(&["ReadOnlyMany".to_owned()]);
     if let Some(source) = spec.local.as_ref() {
-        let block = spec.volume_mode.as_deref() == Some("Block");
         let (path, fs_type, options) =
             (source.path.clone(), source.fs_type.clone(), spec.mount_options.clone().unwrap_or_default());
         let device = local::Device { volume: name.clone(), path, fs_type, options, read_only };
-        let is_mounted = !block && host_path::is_block_device(&source.path).await?;
-        let local = of_machine(&node.config, &node.csi, &device, block, is_mounted, &targets.local).await?;
+        let form = match spec.volume_mode.as_deref() {
+            Some("Block") => Form::RawDevice,
+            _ if host_path::is_block_device(&source.path).await? => Form::Filesystem,
+            _ => Form::Folder,
+        };
+        let local = of_machine(&node.config, &node.csi, &device, form, &targets.local).await?;
         let size = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
         if let Some(size) = size.filter(|size| !read_only && expand::wanted_bytes(&found, size).is_some()) {
             // A folder and a raw device are as large as they are.
-            let outcome = if is_mounted { local::grow(&node.config, &node.csi, &device).await } else { Ok(()) };
-            expand::tell(node, pod, &name, &found, size, outcome).await;
+            let outcome = match form {
+                Form::Filesystem => local::grow(&node.config, &node.csi, &device).await,
+                Form::Folder | Form::RawDevice => Ok(()),
+            };
+            expand::tell(node, pod, &name, &found, size, outcome.map_err(Into::into)).await;
         }
         return Ok(Found::Local(local));
     }
@@ -101,48 +110,56 @@ pub(super) async fn resolve(
         nfs::attach(&source, spec.mount_options.as_deref().unwrap_or_default(), &targets.nfs).await?;
         return Ok(Found::Local(Local { path: targets.nfs.clone(), read_only, group_at: None, may_grow: false }));
     }
-    Err(format!("persistentvolume \"{name}\": no volume plugin matched"))
+    Err(ClaimError::NoPlugin { name })
 }
 
-/// A `local` volume: a folder, a raw device, or a device whose filesystem is mounted first.
+/// The forms of a `local` volume.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Folder,
+    RawDevice,
+    /// A device whose filesystem is mounted first.
+    Filesystem,
+}
+
 async fn of_machine(
     config: &Config,
     csi: &Csi,
     device: &local::Device,
-    block: bool,
-    is_mounted: bool,
+    form: Form,
     target: &Path,
-) -> Result<Local, String> {
+) -> Result<Local, ClaimError> {
     let read_only = device.read_only;
-    if is_mounted {
-        let place = local::attach(config, csi, device, target).await?;
-        return Ok(Local { path: target.to_owned(), read_only, group_at: Some(place), may_grow: true });
-    }
-    let kind = if block { "BlockDevice" } else { "Directory" };
-    let source = HostPathVolumeSource { path: device.path.clone(), type_: Some(kind.to_owned()) };
-    let path = host_path::prepare(&source).await?;
-    Ok(Local { group_at: (!block).then(|| path.clone()), path, read_only, may_grow: true })
+    let of_type = |kind: &str| HostPathVolumeSource { path: device.path.clone(), type_: Some(kind.to_owned()) };
+    let (path, group_at) = match form {
+        Form::Filesystem => {
+            let place = local::attach(config, csi, device, target).await?;
+            (target.to_owned(), Some(place))
+        }
+        Form::RawDevice => (host_path::prepare(&of_type("BlockDevice")).await?, None),
+        Form::Folder => {
+            let path = host_path::prepare(&of_type("Directory")).await?;
+            (path.clone(), Some(path))
+        }
+    };
+    Ok(Local { path, read_only, group_at, may_grow: true })
 }
 
-/// A volume belongs to one claim, not to all that ever have its name. Texts as upstream's `getPVSpec`.
-fn is_of_claim(volume: &PersistentVolume, claim_uid: Option<&str>) -> Result<(), String> {
-    let name = volume.metadata.name.as_deref().unwrap_or_default();
+/// A volume belongs to one claim, not to all that ever have its name.
+fn is_of_claim(volume: &PersistentVolume, claim_uid: Option<&str>) -> Result<(), ClaimError> {
+    let name = volume.metadata.name.clone().unwrap_or_default();
     let Some(reference) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {
-        return Err(format!(
-            "found PV object \"{name}\" but it has a nil pvc.Spec.ClaimRef indicating it is not yet bound to the claim"
-        ));
+        return Err(ClaimError::NoReference { name });
     };
     let (own, claim) = (reference.uid.as_deref().unwrap_or_default(), claim_uid.unwrap_or_default());
     if own != claim {
-        return Err(format!(
-            "found PV object \"{name}\" but its pvc.Spec.ClaimRef.UID \"{own}\" does not point to claim.UID \"{claim}\""
-        ));
+        return Err(ClaimError::OtherClaim { name, own: own.to_owned(), claim: claim.to_owned() });
     }
     Ok(())
 }
 
-/// A raw device is no folder, nor the other way round. Texts as upstream's `createVolumeSpec`.
-fn fits_use(volume: &PersistentVolume, pod: &Pod, in_pod: &str) -> Result<(), String> {
+/// A raw device is no folder, nor the other way round.
+fn fits_use(volume: &PersistentVolume, pod: &Pod, in_pod: &str) -> Result<(), ClaimError> {
     let mode = volume.spec.as_ref().and_then(|spec| spec.volume_mode.as_deref()).unwrap_or("Filesystem");
     let Some(spec) = &pod.spec else { return Ok(()) };
     for (mounts, devices) in uses(spec) {
@@ -151,26 +168,25 @@ fn fits_use(volume: &PersistentVolume, pod: &Pod, in_pod: &str) -> Result<(), St
             "Block" if mounts.iter().any(|mount| mount.name == in_pod) => "volumeMounts",
             _ => continue,
         };
-        return Err(format!("volume {in_pod} has volumeMode {mode}, but is specified in {field}"));
+        return Err(ClaimError::OtherMode { volume: in_pod.to_owned(), mode: mode.to_owned(), field });
     }
     Ok(())
 }
 
-/// The claim of an ephemeral volume must have been made for this very pod. Text as upstream's `VolumeIsForPod`.
-fn is_of_pod(claim: &PersistentVolumeClaim, pod: &Pod) -> Result<(), String> {
+/// The claim of an ephemeral volume must have been made for this very pod.
+fn is_of_pod(claim: &PersistentVolumeClaim, pod: &Pod) -> Result<(), ClaimError> {
     let owners = claim.metadata.owner_references.iter().flatten();
     let (mut owners, uid) = (owners.filter(|owner| owner.controller == Some(true)), pod.metadata.uid.as_deref());
     if owners.any(|owner| Some(owner.uid.as_str()) == uid) {
         return Ok(());
     }
     let text = |name: &Option<String>| name.clone().unwrap_or_default();
-    Err(format!(
-        "PVC {}/{} was not created for pod {}/{} (pod is not owner)",
-        text(&claim.metadata.namespace),
-        text(&claim.metadata.name),
-        text(&pod.metadata.namespace),
-        text(&pod.metadata.name)
-    ))
+    Err(ClaimError::NotOwned {
+        ns: text(&claim.metadata.namespace),
+        name: text(&claim.metadata.name),
+        pod_ns: text(&pod.metadata.namespace),
+        pod: text(&pod.metadata.name),
+    })
 }
 
 /// A claim that is deleted and that no pod holds any more. While one does, it is protected, and pods that run may start
@@ -193,8 +209,15 @@ mod tests {
                 .unwrap()
         };
         assert!(is_of_claim(&volume(serde_json::json!({"name": "c", "uid": "a"})), Some("a")).is_ok());
-        assert!(is_of_claim(&volume(serde_json::json!({"name": "c", "uid": "a"})), Some("b")).is_err());
-        assert!(is_of_claim(&volume(serde_json::Value::Null), Some("b")).is_err());
+        let why = |reference: serde_json::Value| is_of_claim(&volume(reference), Some("b")).unwrap_err().to_string();
+        assert_eq!(
+            why(serde_json::json!({"name": "c", "uid": "a"})),
+            "found PV object \"pv\" but its pvc.Spec.ClaimRef.UID \"a\" does not point to claim.UID \"b\""
+        );
+        assert_eq!(
+            why(serde_json::Value::Null),
+            "found PV object \"pv\" but it has a nil pvc.Spec.ClaimRef indicating it is not yet bound to the claim"
+        );
     }
 
     // Seen with upstream's "should fail to use a volume in a pod with mismatched mode": the pod ran, with the device's
@@ -212,7 +235,7 @@ mod tests {
             fits_use(&volume("Filesystem"), &mounts, "v").is_ok() && fits_use(&volume("Block"), &devices, "v").is_ok()
         );
         let text = fits_use(&volume("Block"), &mounts, "v").unwrap_err();
-        assert_eq!(text, "volume v has volumeMode Block, but is specified in volumeMounts");
+        assert_eq!(text.to_string(), "volume v has volumeMode Block, but is specified in volumeMounts");
         assert!(fits_use(&volume("Filesystem"), &devices, "v").is_err());
         assert!(fits_use(&volume("Block"), &mounts, "w").is_ok());
     }
@@ -232,7 +255,7 @@ mod tests {
         };
         assert!(is_of_pod(&claim("u"), &pod).is_ok());
         assert_eq!(
-            is_of_pod(&claim("x"), &pod).unwrap_err(),
+            is_of_pod(&claim("x"), &pod).unwrap_err().to_string(),
             "PVC d/p-v was not created for pod d/p (pod is not owner)"
         );
     }

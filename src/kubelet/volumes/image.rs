@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use base::chain::Chain;
 use base::task::Group;
 use base::time::Clock;
 use containerd_client::services::v1::snapshots::snapshots_client::SnapshotsClient;
@@ -16,10 +17,12 @@ use containerd_client::types::Mount;
 use nix::mount::{MsFlags, mount};
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Status};
+use tracing::warn;
 
 use crate::mount_points::is_mount_point;
 use crate::runtime::Runtime;
 use crate::runtime::cri::channel;
+use crate::volumes::faults::ImageVolumeError;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Keeps a snapshot from containerd's garbage collector until we remove it.
@@ -34,9 +37,19 @@ fn request<T>(message: T) -> Request<T> {
 
 const KEY_PREFIX: &str = "kedge-image-";
 
-/// The snapshot's name: one for each volume of a pod.
-fn key(uid: &str, volume: &str) -> String {
-    format!("{KEY_PREFIX}{uid}-{volume}")
+/// A volume of a pod, which shows an image.
+#[derive(Clone, Copy)]
+pub(crate) struct ImageVolume<'a> {
+    /// The pod's.
+    pub(crate) uid: &'a str,
+    pub(crate) name: &'a str,
+}
+
+impl ImageVolume<'_> {
+    /// The snapshot's name.
+    fn key(self) -> String {
+        format!("{KEY_PREFIX}{}-{}", self.uid, self.name)
+    }
 }
 
 /// The snapshots of images that volumes of pods are views of: those images are in use.
@@ -55,41 +68,40 @@ pub(crate) async fn parents(runtime: &Runtime) -> Result<HashSet<String>, Status
 pub(crate) async fn mount_image(
     clock: &Clock,
     runtime: &Runtime,
-    uid: &str,
-    volume: &str,
+    volume: ImageVolume<'_>,
     image: &str,
     target: &Path,
-) -> Result<(), String> {
-    if is_mount_point(target).map_err(|err| err.to_string())? {
+) -> Result<(), ImageVolumeError> {
+    if is_mount_point(target)? {
         return Ok(());
     }
-    let chain = runtime.cri.chain_id(image).await.map_err(|err| err.to_string())?;
-    let chain = chain.ok_or_else(|| format!("the runtime does not tell where the files of image \"{image}\" are"))?;
+    let chain = runtime.cri.chain_id(image).await?;
+    let chain = chain.ok_or_else(|| ImageVolumeError::NoSnapshot { image: image.to_owned() })?;
     let mut client = SnapshotsClient::new(channel(&runtime.socket));
-    let (snapshotter, key) = (runtime.snapshotter.clone(), key(uid, volume));
+    let (snapshotter, key) = (runtime.snapshotter.clone(), volume.key());
     let labels = HashMap::from([(ROOT_LABEL.to_owned(), base::time::rfc3339_secs(clock.now()))]);
     let view = ViewSnapshotRequest { snapshotter: snapshotter.clone(), key: key.clone(), parent: chain, labels };
     let mounts = match client.view(request(view)).await {
         Ok(answer) => answer.into_inner().mounts,
         Err(status) if status.code() == Code::AlreadyExists => {
             let again = MountsRequest { snapshotter, key };
-            client.mounts(request(again)).await.map_err(told)?.into_inner().mounts
+            client.mounts(request(again)).await.map_err(no_view)?.into_inner().mounts
         }
-        Err(status) => return Err(told(status)),
+        Err(status) => return Err(no_view(status)),
     };
     let target = target.to_owned();
-    let work = move || -> Result<(), String> {
-        fs::create_dir_all(&target).map_err(|err| err.to_string())?;
+    let work = move || -> Result<(), ImageVolumeError> {
+        fs::create_dir_all(&target)?;
         mounts.iter().try_for_each(|m| one(m, &target))
     };
-    Group::blocking(work).await.map_err(|err| err.to_string())?
+    Group::blocking(work).await?
 }
 
-fn told(status: Status) -> String {
-    format!("the runtime gives no view of the image: {}", status.message())
+fn no_view(status: Status) -> ImageVolumeError {
+    ImageVolumeError::NoView { message: status.message().to_owned() }
 }
 
-fn one(wanted: &Mount, target: &Path) -> Result<(), String> {
+fn one(wanted: &Mount, target: &Path) -> Result<(), ImageVolumeError> {
     let (mut flags, mut data) = (MsFlags::MS_RDONLY, Vec::new());
     for option in &wanted.options {
         match option.as_str() {
@@ -99,7 +111,7 @@ fn one(wanted: &Mount, target: &Path) -> Result<(), String> {
             other => data.push(other),
         }
     }
-    let failed = |err: nix::Error| format!("cannot mount an image at {}: {err}", target.display());
+    let failed = |source: nix::Error| ImageVolumeError::Mount { target: target.to_owned(), source };
     let data = data.join(",");
     let data = Some(data.as_str()).filter(|d| !d.is_empty());
     let kind = Some(wanted.r#type.as_str()).filter(|t| *t != "bind");
@@ -122,10 +134,11 @@ fn one(wanted: &Mount, target: &Path) -> Result<(), String> {
 pub(crate) async fn release(runtime: &Runtime, pod: &k8s_openapi::api::core::v1::Pod) {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| v.image.is_some()) {
-        let gone = RemoveSnapshotRequest { snapshotter: runtime.snapshotter.clone(), key: key(uid, &volume.name) };
+        let key = ImageVolume { uid, name: &volume.name }.key();
+        let gone = RemoveSnapshotRequest { snapshotter: runtime.snapshotter.clone(), key };
         match SnapshotsClient::new(channel(&runtime.socket)).remove(request(gone)).await {
             Err(status) if status.code() != Code::NotFound => {
-                tracing::warn!(volume = %volume.name, err = %base::chain::Chain(&status), "cannot give back the view of an image");
+                warn!(volume = %volume.name, err = %Chain(&status), "cannot give back the view of an image");
             }
             _ => {}
         }

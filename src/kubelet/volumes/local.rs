@@ -14,10 +14,13 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
+use super::faults::{DeviceError, LocalError, LookError, ProgramError};
+use super::program::Ended;
 use super::{DISK_LIMIT, program};
 use crate::config::Config;
 use crate::csi::Csi;
-use crate::mount_points::{is_mount_point, resolved};
+use crate::csi::data::VolumeId;
+use crate::mount_points::{is_mount_point, mounts_under, resolved};
 
 /// The plugin's name in folders and locks.
 const PLUGIN: &str = "kubernetes.io/local-volume";
@@ -57,13 +60,13 @@ pub(super) struct Device {
 ///
 /// Errors: why not, in upstream's words.
 /// Cancel safety: dropped, what was begun goes on to its end, and nobody else begins with that volume before.
-pub(super) async fn attach(config: &Config, csi: &Csi, device: &Device, target: &Path) -> Result<PathBuf, String> {
+pub(super) async fn attach(config: &Config, csi: &Csi, device: &Device, target: &Path) -> Result<PathBuf, LocalError> {
     let place = base_of(config).join(&device.volume);
-    if is_mount_point(target).map_err(|err| err.to_string())? {
+    if is_mount_point(target)? {
         return Ok(place);
     }
     if !device.path.starts_with('/') {
-        return Err(format!("local volume {:?}: want an absolute path", device.path));
+        return Err(LocalError::Relative { path: device.path.clone() });
     }
     let one_at_a_time = turn(csi, &device.volume, TURN_LIMIT).await?;
     let (device, at, target) = (device.clone(), place.clone(), target.to_owned());
@@ -71,53 +74,52 @@ pub(super) async fn attach(config: &Config, csi: &Csi, device: &Device, target: 
         let _until_the_end = one_at_a_time;
         mount_and_bind(&device, &at, &target)
     };
-    Group::blocking(work).await.map_err(|err| err.to_string())??;
+    Group::blocking(work).await??;
     Ok(place)
 }
 
-fn mount_and_bind(device: &Device, place: &Path, target: &Path) -> Result<(), String> {
-    if !is_mount_point(place).map_err(|err| err.to_string())? {
-        drop(Dir::open_or_make(place, 0o750).map_err(|err| err.to_string())?);
-        let failed =
-            |why: String| format!("local: failed to mount device {} at {}: {why}", device.path, place.display());
+fn mount_and_bind(device: &Device, place: &Path, target: &Path) -> Result<(), LocalError> {
+    if !is_mount_point(place)? {
+        drop(Dir::open_or_make(place, 0o750)?);
+        let failed = |source: DeviceError| LocalError::Mount {
+            device: device.path.clone(),
+            place: place.to_owned(),
+            source: Box::new(source),
+        };
         format_and_mount(device, place).map_err(failed)?;
         info!(volume = device.volume, device = device.path, "mounted the device of a local volume");
     }
-    drop(Dir::open_or_make(target, 0o750).map_err(|err| err.to_string())?);
-    mount(Some(place), target, None::<&str>, MsFlags::MS_BIND, None::<&str>).map_err(|err| err.to_string())
+    drop(Dir::open_or_make(target, 0o750)?);
+    Ok(mount(Some(place), target, None::<&str>, MsFlags::MS_BIND, None::<&str>)?)
 }
 
 /// Makes the filesystem as large as its device (upstream's mount-utils `ResizeFs`).
 ///
 /// Errors: why not, in upstream's words.
-pub(super) async fn grow(config: &Config, csi: &Csi, device: &Device) -> Result<(), String> {
+pub(super) async fn grow(config: &Config, csi: &Csi, device: &Device) -> Result<(), LocalError> {
     let one_at_a_time = turn(csi, &device.volume, TURN_LIMIT).await?;
     let (device, place) = (device.path.clone(), base_of(config).join(&device.volume));
     let work = move || {
         let _until_the_end = one_at_a_time;
         let fs_type = found_on(&device)?.unwrap_or_default();
-        let (program, args) = grower(&fs_type, &device, &place)?;
-        let failed = |why: String| format!("resize of device {device} failed: {why}");
-        let ended = program::run(program, &args, MAKE_LIMIT).map_err(failed)?;
-        if ended.status == 0 {
-            Ok(())
-        } else {
-            Err(failed(format!("{program}: exit status {}: {}", ended.status, ended.output)))
-        }
+        let (program, args) = grower(fs_type, Path::new(&device), &place)?;
+        let ended = program::run(program, &args, MAKE_LIMIT)
+            .map_err(|source| LocalError::NotRun { device: device.clone(), source })?;
+        ended.well().map(drop).map_err(|source| LocalError::Resize { device, program, source })
     };
-    Group::blocking(work).await.map_err(|err| err.to_string())?
+    Group::blocking(work).await?
 }
 
-/// What makes a mounted filesystem larger.
-fn grower(fs_type: &str, device: &str, place: &Path) -> Result<(&'static str, Vec<String>), String> {
-    let place = place.display().to_string();
-    match fs_type {
-        "ext2" | "ext3" | "ext4" => Ok(("resize2fs", vec![device.to_owned()])),
+/// The program that makes a mounted filesystem larger, and its arguments.
+fn grower(fs_type: String, device: &Path, place: &Path) -> Result<(&'static str, Vec<String>), LocalError> {
+    let [device, place] = [device, place].map(|path| path.display().to_string());
+    match fs_type.as_str() {
+        "ext2" | "ext3" | "ext4" => Ok(("resize2fs", vec![device])),
         "xfs" => Ok(("xfs_growfs", vec!["-d".to_owned(), place])),
         "btrfs" => {
             Ok(("btrfs", ["filesystem", "resize", "max"].map(str::to_owned).into_iter().chain([place]).collect()))
         }
-        other => Err(format!("resize of format {other} is not supported for device {device} mounted at {place}")),
+        _ => Err(LocalError::NoGrower { fs_type, device, place }),
     }
 }
 
@@ -125,16 +127,16 @@ fn grower(fs_type: &str, device: &str, place: &Path) -> Result<(&'static str, Ve
 /// never gives its turn back.
 ///
 /// Errors: somebody still is.
-async fn turn(csi: &Csi, volume: &str, limit: Duration) -> Result<OwnedMutexGuard<()>, String> {
-    let turn = timeout(limit, csi.lock(PLUGIN, volume).lock_owned()).await;
-    turn.map_err(|_| format!("local: an operation with the device of volume {volume} is still under way"))
+async fn turn(csi: &Csi, volume: &str, limit: Duration) -> Result<OwnedMutexGuard<()>, LocalError> {
+    let turn = timeout(limit, csi.lock(VolumeId { driver: PLUGIN, handle: volume }).lock_owned()).await;
+    turn.map_err(|_| LocalError::Busy { volume: volume.to_owned() })
 }
 
 /// Takes off the machine's mounts of devices that no pod has any more. One that somebody is busy with stays until a
 /// later pod ends.
 pub(crate) async fn release_unused(config: &Config, csi: &Csi) {
     let base = base_of(config);
-    let mounted = match super::mounts_under(&base) {
+    let mounted = match mounts_under(&base) {
         Ok(mounted) => mounted,
         Err(err) => {
             warn!(path = %base.display(), %err, "cannot look for local volumes that no pod has any more");
@@ -189,20 +191,15 @@ fn release(place: &Path, pods: &Path) -> io::Result<bool> {
 /// Mounts the device at `place`; one with nothing on it is given a filesystem first, one that has its own is checked.
 /// Nothing is ever written over: a device with anything on it that `blkid` knows, a table of partitions included, is
 /// not made anew.
-fn format_and_mount(device: &Device, place: &Path) -> Result<(), String> {
+fn format_and_mount(device: &Device, place: &Path) -> Result<(), DeviceError> {
     let fs_type = device.fs_type.as_deref().filter(|name| !name.is_empty()).unwrap_or("ext4");
     if !is_fs_type(fs_type) {
-        return Err(format!("invalid fsType {fs_type:?}: want letters and digits"));
+        return Err(DeviceError::FsType { fs_type: fs_type.to_owned() });
     }
     let is_read_only = device.read_only || device.options.iter().any(|option| option == "ro");
     match found_on(&device.path)? {
-        None if is_read_only => {
-            return Err(format!(
-                "cannot mount unformatted disk {} as we are manipulating it in read-only mode",
-                device.path
-            ));
-        }
-        None => make(&device.path, fs_type)?,
+        None if is_read_only => return Err(DeviceError::Unformatted { device: device.path.clone() }),
+        None => make(device, fs_type)?,
         Some(found) => {
             if found != fs_type {
                 warn!(
@@ -217,61 +214,60 @@ fn format_and_mount(device: &Device, place: &Path) -> Result<(), String> {
             }
         }
     }
-    program::mount(&arguments(device, fs_type, place), LOOK_LIMIT)
+    Ok(program::mount(&arguments(device, fs_type, place), LOOK_LIMIT)?)
 }
 
 /// The filesystem on a device; `None` if there is nothing on it.
-fn found_on(device: &str) -> Result<Option<String>, String> {
+fn found_on(device: &str) -> Result<Option<String>, DeviceError> {
     let args = ["-p", "-s", "TYPE", "-s", "PTTYPE", "-o", "export", "--", device].map(str::to_owned);
-    let failed = |why: String| format!("failed to get disk format of disk {device}: {why}");
-    let ended = program::run("blkid", &args, LOOK_LIMIT).map_err(failed)?;
-    match ended.status {
-        0 => read_format(&ended.output).map_err(failed),
-        BLKID_NOTHING => Ok(None),
-        status => Err(failed(format!("blkid: exit status {status}: {}", ended.output))),
+    let failed = |source: LookError| DeviceError::Look { device: device.to_owned(), source };
+    let ended = program::run("blkid", &args, LOOK_LIMIT).map_err(|err| failed(err.into()))?;
+    if ended.status == BLKID_NOTHING {
+        return Ok(None);
     }
+    let said = ended.well().map_err(|err| failed(LookError::Blkid(err)))?;
+    read_format(&said).map_err(failed)
 }
 
-/// What `blkid -o export` says of a device.
-fn read_format(said: &str) -> Result<Option<String>, String> {
+/// The filesystem that `blkid -o export` says is on a device.
+fn read_format(said: &str) -> Result<Option<String>, LookError> {
     let value = |key: &str| {
         said.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=').filter(|value| !value.is_empty()))
     };
     match (value("TYPE"), value("PTTYPE")) {
         (Some(fs_type), _) => Ok(Some(fs_type.to_owned())),
-        (None, Some(table)) => Err(format!("it has a table of partitions ({table}) and no filesystem")),
+        (None, Some(table)) => Err(LookError::Partitioned { table: table.to_owned() }),
         (None, None) => Ok(None),
     }
 }
 
-fn make(device: &str, fs_type: &str) -> Result<(), String> {
-    info!(device, fs_type, "the device of a local volume is empty, it gets a filesystem");
+fn make(device: &Device, fs_type: &str) -> Result<(), DeviceError> {
+    let path = &device.path;
+    info!(device = path, fs_type, "the device of a local volume is empty, it gets a filesystem");
     let mut args: Vec<String> = match fs_type {
         // By force, as the whole device is taken; no blocks are kept for root.
         "ext3" | "ext4" => vec!["-F".to_owned(), "-m0".to_owned()],
         "xfs" => vec!["-f".to_owned()],
         _ => Vec::new(),
     };
-    args.extend(["--".to_owned(), device.to_owned()]);
-    let failed = |why: String| format!("format of disk {device:?} failed: type:({fs_type:?}) {why}");
-    let ended = program::run(&format!("mkfs.{fs_type}"), &args, MAKE_LIMIT).map_err(failed)?;
-    if ended.status == 0 { Ok(()) } else { Err(failed(format!("exit status {}: {}", ended.status, ended.output))) }
+    args.extend(["--".to_owned(), path.clone()]);
+    let ended = program::run(&format!("mkfs.{fs_type}"), &args, MAKE_LIMIT).map_err(ProgramError::from);
+    let done = ended.and_then(Ended::well);
+    done.map(drop).map_err(|why| DeviceError::Make { device: path.clone(), fs_type: fs_type.to_owned(), why })
 }
 
 /// Has `fsck` mend what it can. A machine without it, and any other trouble of it, is left to the mount.
-fn check(device: &str) -> Result<(), String> {
+fn check(device: &str) -> Result<(), DeviceError> {
     let ended = match program::run("fsck", &["-a".to_owned(), device.to_owned()], MAKE_LIMIT) {
         Ok(ended) => ended,
-        Err(why) => {
-            warn!(device, why, "the device of a local volume is mounted without a check");
+        Err(err) => {
+            warn!(device, %err, "the device of a local volume is mounted without a check");
             return Ok(());
         }
     };
     match ended.status {
         FSCK_MENDED => info!(device, "fsck mended the filesystem of a local volume"),
-        FSCK_LEFT => {
-            return Err(format!("'fsck' found errors on device {device} but could not correct them: {}", ended.output));
-        }
+        FSCK_LEFT => return Err(DeviceError::Check { device: device.to_owned(), output: ended.output }),
         status if status > FSCK_LEFT => {
             warn!(device, status, said = ended.output, "fsck could not look through a local volume")
         }
@@ -312,13 +308,13 @@ mod tests {
     async fn a_dead_device_holds_up_neither_the_end_of_a_pod_nor_a_pod_that_asks_for_it() {
         let dir = tempfile::tempdir().unwrap();
         let csi = Csi::new(dir.path());
-        let _never_given_back = csi.lock(PLUGIN, "dead").lock_owned().await;
+        let _never_given_back = csi.lock(VolumeId { driver: PLUGIN, handle: "dead" }).lock_owned().await;
         let mounted = ["dead", "other"].map(|volume| dir.path().join(volume)).to_vec();
         timeout(Duration::from_secs(30), release_each(&csi, mounted, &dir.path().join("pods")))
             .await
             .expect("a pod ends");
         let why = turn(&csi, "dead", Duration::from_millis(1)).await.unwrap_err();
-        assert_eq!(why, "local: an operation with the device of volume dead is still under way");
+        assert_eq!(why.to_string(), "local: an operation with the device of volume dead is still under way");
         assert!(turn(&csi, "other", Duration::from_secs(30)).await.is_ok());
     }
 
@@ -332,9 +328,18 @@ mod tests {
 
     #[test]
     fn a_filesystem_that_cannot_grow_says_so() {
-        assert_eq!(grower("ext4", "/dev/sdb", Path::new("/m")).unwrap(), ("resize2fs", vec!["/dev/sdb".to_owned()]));
+        let of = |fs_type: &str| grower(fs_type.to_owned(), Path::new("/dev/sdb"), Path::new("/m"));
+        for (fs_type, words) in [
+            ("ext4", &["resize2fs", "/dev/sdb"][..]),
+            ("xfs", &["xfs_growfs", "-d", "/m"]),
+            ("btrfs", &["btrfs", "filesystem", "resize", "max", "/m"]),
+        ] {
+            let (program, args) = of(fs_type).unwrap();
+            let args: Vec<&str> = args.iter().map(String::as_str).collect();
+            assert_eq!((program, args.as_slice()), (words[0], &words[1..]), "{fs_type}");
+        }
         let text = "resize of format vfat is not supported for device /dev/sdb mounted at /m";
-        assert_eq!(grower("vfat", "/dev/sdb", Path::new("/m")).unwrap_err(), text);
+        assert_eq!(of("vfat").unwrap_err().to_string(), text);
     }
 
     #[test]

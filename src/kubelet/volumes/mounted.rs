@@ -22,13 +22,18 @@ pub(crate) struct Mounted {
 pub(crate) type Texts = BTreeMap<String, String>;
 
 impl Mounted {
+    /// Something of a volume must be looked at again at this time, if not before.
+    pub(super) fn look_again_at(&mut self, at: Timestamp) {
+        self.refresh_at = Some(self.refresh_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
     /// Whether files of the downward API show labels or annotations that the pod no longer has.
     pub(crate) fn is_outdated(&self, pod: &Pod) -> bool {
         self.shown.is_some() && self.shown != shown(pod)
     }
 }
 
-/// What files of the downward API may show of the pod's metadata; `None` if it has no such files.
+/// The labels and annotations of the pod, which files of the downward API may show; `None` if it has no such files.
 pub(crate) fn shown(pod: &Pod) -> Option<(Texts, Texts)> {
     let projects =
         |v: &Volume| v.projected.iter().flat_map(|p| p.sources.iter().flatten()).any(|s| s.downward_api.is_some());
@@ -44,10 +49,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_earliest_time_is_the_one_to_look_again_at() {
+        let at = |secs: i64| Timestamp::from_second(secs).unwrap();
+        let mut mounted = Mounted::default();
+        for secs in [20, 10, 30] {
+            mounted.look_again_at(at(secs));
+        }
+        assert_eq!(mounted.refresh_at, Some(at(10)));
+    }
+
+    #[test]
     fn a_new_label_outdates_only_pods_that_show_it() {
         let labelled = |volumes: serde_json::Value, label: &str| -> Pod {
-            let pod = serde_json::json!({"metadata": {"labels": {"a": label}}, "spec": {"containers": [], "volumes": volumes}});
-            serde_json::from_value(pod).unwrap()
+            let spec = serde_json::json!({"containers": [], "volumes": volumes});
+            serde_json::from_value(serde_json::json!({"metadata": {"labels": {"a": label}}, "spec": spec})).unwrap()
         };
         let show = serde_json::json!([{"name": "v", "projected": {"sources": [{"downwardAPI": {"items": []}}]}}]);
         let mounted = Mounted { shown: shown(&labelled(show.clone(), "1")), ..Mounted::default() };

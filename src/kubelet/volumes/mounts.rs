@@ -68,7 +68,8 @@ pub(crate) async fn of_container(
         let recursive = match wish.recursive_read_only.as_deref() {
             Some("Enabled") if !recursive_works => {
                 return Err(ConfigError::new(format!(
-                    "failed to resolve recursive read-only mode: volume mount \"{}\" requires recursive read-only mounts, which the runtime does not support",
+                    "failed to resolve recursive read-only mode: volume mount \"{}\" requires recursive read-only \
+                     mounts, which the runtime does not support",
                     wish.name
                 )));
             }

@@ -7,6 +7,7 @@ use base::confined::Dir;
 use base::task::Group;
 use k8s_openapi::api::core::v1::NFSVolumeSource;
 
+use super::faults::NfsError;
 use super::program;
 use crate::mount_points::is_mount_point;
 
@@ -14,23 +15,20 @@ use crate::mount_points::is_mount_point;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Mounts a share. The error has upstream's shape.
-pub(super) async fn attach(source: &NFSVolumeSource, options: &[String], target: &Path) -> Result<(), String> {
-    if is_mount_point(target).map_err(|err| err.to_string())? {
+pub(super) async fn attach(source: &NFSVolumeSource, options: &[String], target: &Path) -> Result<(), NfsError> {
+    if is_mount_point(target)? {
         return Ok(());
     }
-    drop(Dir::open_or_make(target, 0o750).map_err(|err| err.to_string())?);
+    drop(Dir::open_or_make(target, 0o750)?);
     let args = arguments(source, options, target)?;
-    Group::blocking(move || program::mount(&args, TIMEOUT)).await.map_err(|err| err.to_string())?
+    Ok(Group::blocking(move || program::mount(&args, TIMEOUT)).await??)
 }
 
-/// What `mount` is told. Nothing that the pod's author wrote may stand where an option could: the server is a name or
-/// an address, and options end before it.
-fn arguments(source: &NFSVolumeSource, options: &[String], target: &Path) -> Result<Vec<String>, String> {
+/// The arguments of `mount`. Nothing that the pod's author wrote may stand where an option could: the server is a name
+/// or an address, and options end before it.
+fn arguments(source: &NFSVolumeSource, options: &[String], target: &Path) -> Result<Vec<String>, NfsError> {
     if !is_host(&source.server) || !source.path.starts_with('/') {
-        return Err(format!(
-            "invalid NFS share {:?}:{:?}: want a host name or an address, and an absolute path",
-            source.server, source.path
-        ));
+        return Err(NfsError::Share { server: source.server.clone(), path: source.path.clone() });
     }
     let host = if source.server.contains(':') { format!("[{}]", source.server) } else { source.server.clone() };
     let mut all = options.to_vec();

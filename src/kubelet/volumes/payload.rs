@@ -16,7 +16,7 @@ use rustix::fs::FileType;
 const ENTRIES_MAX: usize = 1 << 20;
 /// The link that is turned.
 const DATA: &str = "..data";
-/// What the folders behind it are called, before their numbers.
+/// Names of the folders behind it begin with this; a number follows.
 const REVISION: &str = "..rev_";
 
 /// One file of a volume.

@@ -20,7 +20,7 @@ pub(crate) enum Ref {
     Secret { ns: String, name: String },
 }
 
-/// Who refers to what.
+/// References of pods to objects.
 #[derive(Clone)]
 pub(crate) struct Refs {
     client: kube::Client,

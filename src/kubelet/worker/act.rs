@@ -17,11 +17,14 @@ use tracing::{debug, info, warn};
 use super::plan::{Command, Grace};
 use super::{Worker, hooks};
 use crate::container::error::ConfigError;
-use crate::container::making::Making;
+use crate::container::making::{Host, Making};
 use crate::container::{self, Role, env};
+use crate::devices::allocations::PodContainer;
 use crate::events::Kind;
 use crate::pods::observed::Seen;
 use crate::runtime::cri::CriError;
+use crate::volumes::image::ImageVolume;
+use crate::volumes::plugin::Plugin;
 use crate::volumes::{self, mounts};
 use crate::{devices, hosts, images, logs, resolv, sandbox};
 
@@ -189,9 +192,12 @@ impl Worker {
         let image = images::ensure(&self.node, &self.pod, spec, &role.field(&spec.name), &sandbox_config).await?;
         Box::pin(self.image_volumes(spec, &role.field(&spec.name), &sandbox_config)).await?;
         let mut config = Box::pin(self.configure(spec, attempt, &image)).await.map_err(Problem::from)?;
-        devices::allocate::apply(&self.node.devices.of_container(&self.uid, &spec.name), &mut config);
-        let told = Box::pin(self.node.devices.before_start(&self.uid, &spec.name)).await;
-        told.map_err(|why| Problem::new("PreStartHookError", &why))?;
+        devices::allocate::apply(
+            &self.node.devices.of_container(PodContainer { uid: &self.uid, name: &spec.name }),
+            &mut config,
+        );
+        let told = Box::pin(self.node.devices.before_start(PodContainer { uid: &self.uid, name: &spec.name })).await;
+        told.map_err(|err| Problem::new("PreStartHookError", &Chain(&err).to_string()))?;
         let cri = self.node.runtime.cri.clone();
         let id = Box::pin(cri.create_container(&sandbox.id, config, sandbox_config))
             .await
@@ -224,7 +230,7 @@ impl Worker {
             pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| wanted.contains(&v.name.as_str()))
         {
             let Some(source) = &volume.image else { continue };
-            let target = volumes::plugin_dir(&self.node.config, &self.pod, "kubernetes.io~image", &volume.name);
+            let target = volumes::plugin_dir(&self.node.config, &self.pod, Plugin::Image, &volume.name);
             let stand_in = Container {
                 image: source.reference.clone(),
                 image_pull_policy: source.pull_policy.clone(),
@@ -234,14 +240,14 @@ impl Worker {
             let made = volumes::image::mount_image(
                 &self.node.clock,
                 &self.node.runtime,
-                &self.uid,
-                &volume.name,
+                ImageVolume { uid: &self.uid, name: &volume.name },
                 &image.id,
                 &target,
             )
             .await;
-            made.map_err(|why| {
-                Problem::new("ImageVolumeMountFailed", &format!("failed to mount image volume {}: {why}", volume.name))
+            made.map_err(|err| {
+                let text = format!("failed to mount image volume {}: {}", volume.name, Chain(&err));
+                Problem::new("ImageVolumeMountFailed", &text)
             })?;
             self.mounted.paths.insert(volume.name.clone(), target);
         }
@@ -366,9 +372,7 @@ impl Worker {
             mounts,
             termination_file: &message_file,
             target,
-            memory_capacity: self.node.machine.memory,
-            restrict_oom_score_adj: self.node.runtime.restrict_oom_score_adj,
-            unified: self.node.cgroups.is_unified(),
+            host: Host::of(&self.node.machine, &self.node.runtime, &self.node.cgroups),
             userns: self.userns.clone(),
             devices: mounts::devices(spec, &self.mounted)?,
             seccomp_root: &self.node.config.root_dir.join("seccomp"),

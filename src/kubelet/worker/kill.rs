@@ -238,8 +238,8 @@ impl Worker {
         let dir = volumes::pod_dir(&self.node.config, &self.uid);
         self.node.tokens.forget(&dir);
         self.node.devices.release(&self.uid);
-        if let Err(why) = Box::pin(csi::unmount::tear_down(&self.node.config, &self.node.csi, &self.uid)).await {
-            warn!(pod = %self.name(), err = %why, "cannot give a volume back yet");
+        if let Err(err) = Box::pin(csi::unmount::tear_down(&self.node.config, &self.node.csi, &self.uid)).await {
+            warn!(pod = %self.name(), err = %Chain(&err), "cannot give a volume back yet");
             return false;
         }
         let (cgroups, pod) = (self.node.cgroups.clone(), self.pod.clone());

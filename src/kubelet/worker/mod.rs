@@ -419,7 +419,7 @@ impl Worker {
     fn tell_unmounted(&mut self, err: &volumes::error::VolumeError) {
         if !err.is_waiting {
             self.waits_since = None;
-            return self.node.events.pod(&self.pod, None, Kind::Warning, err.reason(), err.to_string());
+            return self.node.events.pod(&self.pod, None, Kind::Warning, err.reason(), Chain(err).to_string());
         }
         let since = self.waits_since.get_or_insert_with(Stopwatch::start);
         if since.elapsed() >= VOLUME_PATIENCE {

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use super::Worker;
 use crate::cgroups;
 use crate::cgroups::limits::Limits;
+use crate::container::making::Host;
 use crate::container::{self, Role};
 use crate::events::Kind;
 use crate::pods::observed::State;
@@ -159,8 +160,8 @@ impl Worker {
     async fn carry_out(&mut self, pod: &Pod, updates: Vec<(String, Container)>) -> Option<String> {
         let mut error = None;
         for (id, spec) in updates {
-            let (memory, restrict) = (self.node.machine.memory, self.node.runtime.restrict_oom_score_adj);
-            let mut limits = container::resources(pod, &spec, memory, restrict, self.node.cgroups.is_unified());
+            let host = Host::of(&self.node.machine, &self.node.runtime, &self.node.cgroups);
+            let mut limits = container::resources(pod, &spec, host);
             lift(&mut limits);
             match self.node.runtime.cri.update_resources(&id, limits).await {
                 Ok(()) => self.resizing.made(&id, pod, spec.resources.as_ref()),

@@ -2,9 +2,12 @@
 //! read below its volume only, at most so many bytes of it, and without waiting for it for ever.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use base::chain::Chain;
 use base::confined::Dir;
 use base::confined::deadline::within;
 use k8s_openapi::api::core::v1::{Container, FileKeySelector};
@@ -17,8 +20,33 @@ const BYTES_MAX: usize = 1024 * 1024;
 /// A volume answers within this.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// By volume and path: the text, or `None` if the volume is not mounted, or why the file cannot be read.
-pub(super) type Files = BTreeMap<(String, String), Option<Result<String, String>>>;
+/// By volume and path: the text, or `None` if the volume is not mounted, or the disk's error.
+pub(super) type Files = BTreeMap<(String, String), Option<Result<String, Arc<io::Error>>>>;
+
+/// A file of variables that cannot be used.
+#[derive(Debug, thiserror::Error)]
+enum FileError {
+    #[error(transparent)]
+    Read(Arc<io::Error>),
+    #[error("invalid environment variable format at line {number}: {fault}")]
+    Format { number: usize, fault: Fault },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+enum Fault {
+    #[error("missing '='")]
+    NoEqualsSign,
+    #[error("empty variable name")]
+    NoName,
+    #[error("whitespace before '=' is not allowed")]
+    BlankAfterName,
+    #[error("value must be enclosed in single quotes")]
+    NoQuotes,
+    #[error("unclosed single quote")]
+    Unclosed,
+    #[error("unexpected content after closing quote")]
+    ContentAfterQuote,
+}
 
 /// Reads each file once.
 pub(super) async fn read(container: &Container, volumes: &BTreeMap<String, PathBuf>) -> Files {
@@ -33,7 +61,7 @@ pub(super) async fn read(container: &Container, volumes: &BTreeMap<String, PathB
             Some(volume) => {
                 let (root, path) = (volume.clone(), PathBuf::from(&wish.path));
                 let text = within(volume, LIMIT, move || Dir::open(&root)?.read(&path, BYTES_MAX)).await;
-                Some(text.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(|err| err.to_string()))
+                Some(text.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(Arc::new))
             }
         };
         files.insert(key, found);
@@ -47,9 +75,13 @@ pub(super) fn value(wish: &FileKeySelector, files: &Files) -> Result<Option<Stri
     let found = files.get(&(wish.volume_name.clone(), wish.path.clone())).and_then(Option::as_ref);
     let no_volume =
         || ConfigError::new(format!("cannot find the volume \"{}\" referenced by FileKeyRef", wish.volume_name));
-    let parsed = found.ok_or_else(no_volume)?.as_deref().map_err(String::clone).and_then(|text| parse(text, &wish.key));
-    let value = parsed.map_err(|why| {
-        warn!(volume = %wish.volume_name, path = %wish.path, err = %why, "cannot parse a file of environment variables");
+    let parsed = match found.ok_or_else(no_volume)? {
+        Ok(text) => parse(text, &wish.key),
+        Err(err) => Err(FileError::Read(Arc::clone(err))),
+    };
+    let value = parsed.map_err(|err| {
+        let (volume, path) = (&wish.volume_name, &wish.path);
+        warn!(%volume, %path, err = %Chain(&err), "cannot parse a file of environment variables");
         ConfigError::new("couldn't parse env file".to_owned())
     })?;
     match value.filter(|value| !value.is_empty()) {
@@ -64,8 +96,8 @@ pub(super) fn value(wish: &FileKeySelector, files: &Files) -> Result<Option<Stri
 
 /// Finds the value of `key`. Lines before it must be right, lines after it are not looked at. Rules as upstream's
 /// `pkg/kubelet/util/env/env_util.go` (v1.36).
-fn parse(text: &str, key: &str) -> Result<Option<String>, String> {
-    let invalid = |number: usize, why: &str| format!("invalid environment variable format at line {number}: {why}");
+fn parse(text: &str, key: &str) -> Result<Option<String>, FileError> {
+    let invalid = |number: usize, fault: Fault| FileError::Format { number, fault };
     let blank = [' ', '\t'];
     let mut lines = text.lines().enumerate().map(|(idx, line)| (idx + 1, line));
     while let Some((number, line)) = lines.next() {
@@ -73,12 +105,12 @@ fn parse(text: &str, key: &str) -> Result<Option<String>, String> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let (name, value) = line.split_once('=').ok_or_else(|| invalid(number, "missing '='"))?;
+        let (name, value) = line.split_once('=').ok_or_else(|| invalid(number, Fault::NoEqualsSign))?;
         if name.trim_end_matches(blank).is_empty() {
-            return Err(invalid(number, "empty variable name"));
+            return Err(invalid(number, Fault::NoName));
         }
         if name.ends_with(blank) {
-            return Err(invalid(number, "whitespace before '=' is not allowed"));
+            return Err(invalid(number, Fault::BlankAfterName));
         }
         if value.starts_with(blank) {
             // As a shell reads it: the value is empty, and what follows is another word.
@@ -88,7 +120,7 @@ fn parse(text: &str, key: &str) -> Result<Option<String>, String> {
             continue;
         }
         let Some(mut rest) = value.strip_prefix('\'') else {
-            return Err(invalid(number, "value must be enclosed in single quotes"));
+            return Err(invalid(number, Fault::NoQuotes));
         };
         let (mut whole, mut last) = (String::new(), number);
         let after = loop {
@@ -98,10 +130,10 @@ fn parse(text: &str, key: &str) -> Result<Option<String>, String> {
             }
             whole.push_str(rest);
             whole.push('\n');
-            (last, rest) = lines.next().ok_or_else(|| invalid(number, "unclosed single quote"))?;
+            (last, rest) = lines.next().ok_or_else(|| invalid(number, Fault::Unclosed))?;
         };
         if !after.is_empty() && !after.starts_with('#') {
-            return Err(invalid(last, "unexpected content after closing quote"));
+            return Err(invalid(last, Fault::ContentAfterQuote));
         }
         if name == key {
             return Ok(Some(whole));
@@ -126,10 +158,21 @@ mod tests {
 
     #[test]
     fn what_is_not_in_the_form_is_an_error_up_to_the_key() {
-        for bad in ["A", "='1'", "A ='1'", "A=1", "A=\"1\"", "A='1", "A='1'x"] {
-            assert!(parse(bad, "A").is_err(), "{bad}");
+        for (bad, fault) in [
+            ("A", "missing '='"),
+            ("='1'", "empty variable name"),
+            ("A ='1'", "whitespace before '=' is not allowed"),
+            ("A=1", "value must be enclosed in single quotes"),
+            ("A=\"1\"", "value must be enclosed in single quotes"),
+            ("A='1", "unclosed single quote"),
+            ("A='1'x", "unexpected content after closing quote"),
+        ] {
+            let why = parse(&format!("# first\n{bad}"), "A").unwrap_err().to_string();
+            assert_eq!(why, format!("invalid environment variable format at line 2: {fault}"));
             assert!(parse(&format!("K='v'\n{bad}"), "K").is_ok(), "{bad}");
         }
+        let why = parse("A='1\n2'x", "A").unwrap_err().to_string();
+        assert!(why.contains("at line 2"), "the line of the quote that closes: {why}");
     }
 
     #[tokio::test]
