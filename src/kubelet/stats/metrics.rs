@@ -9,24 +9,35 @@ use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{PodUse, boot_time, cpu_nanos, look, name_of};
+use super::{PodUse, Storage, boot_time, cpu_nanos, look, name_of};
 use crate::csi;
 use crate::disk::{By, Disk};
 use crate::machine::{meminfo, memory_available};
-use crate::node::Counters;
 use crate::node::Node;
 use crate::pods::map::Pods;
 use crate::pods::observed::State;
 use crate::pods::snapshot::Snapshot;
+use crate::probes::counts::ProbeCounts;
 use crate::runtime::cri::CriError;
 use crate::volumes;
+
+/// The type of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Counter,
+    Gauge,
+}
 
 /// A page of metrics in Prometheus's text format.
 #[derive(Default)]
 struct Page(String);
 
 impl Page {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
+    fn head(&mut self, name: &str, kind: Kind, help: &str) {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
         let _never_fails = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
@@ -37,7 +48,7 @@ impl Page {
         let _never_fails = writeln!(self.0, "{name}{labels} {value}");
     }
 
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
+    fn one(&mut self, name: &str, kind: Kind, help: &str, value: impl std::fmt::Display) {
         self.head(name, kind, help);
         self.value(name, &[], value);
     }
@@ -58,11 +69,11 @@ fn names(used: &PodUse) -> (&str, &str) {
 
 /// `/metrics/resource`: what metrics-server and autoscalers need.
 pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriError> {
-    let all = look(node, pods).await?;
+    let all = look(&node.runtime.cri, &node.cgroups, &node.stats.rates, pods).await?;
     let mut page = Page::default();
     let each = |page: &mut Page,
                 name: &str,
-                kind: &str,
+                kind: Kind,
                 help: &str,
                 of: &dyn Fn(&PodUse, &cri::ContainerStats) -> Option<String>| {
         page.head(name, kind, help);
@@ -79,7 +90,7 @@ pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriErro
     each(
         &mut page,
         "container_cpu_usage_seconds_total",
-        "counter",
+        Kind::Counter,
         "[STABLE] Cumulative cpu time consumed by the container in core-seconds",
         &cpu,
     );
@@ -88,7 +99,7 @@ pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriErro
     each(
         &mut page,
         "container_memory_working_set_bytes",
-        "gauge",
+        Kind::Gauge,
         "[STABLE] Current working set of the container in bytes",
         &memory,
     );
@@ -98,14 +109,14 @@ pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriErro
     each(
         &mut page,
         "container_start_time_seconds",
-        "gauge",
+        Kind::Gauge,
         "[STABLE] Start time of the container since unix epoch in seconds",
         &began,
     );
-    node_and_pods(&mut page, node, &all);
+    node_and_pods(&mut page, node.machine.memory - memory_available(), &all);
     page.one(
         "resource_scrape_error",
-        "gauge",
+        Kind::Gauge,
         "[STABLE] 1 if there was an error while getting container metrics, 0 otherwise",
         0,
     );
@@ -113,18 +124,18 @@ pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriErro
 }
 
 /// The node's and each pod's part of the page.
-fn node_and_pods(page: &mut Page, node: &Node, all: &[PodUse]) {
+fn node_and_pods(page: &mut Page, memory_used: i64, all: &[PodUse]) {
     page.one(
         "node_cpu_usage_seconds_total",
-        "counter",
+        Kind::Counter,
         "[STABLE] Cumulative cpu time consumed by the node in core-seconds",
         secs(cpu_nanos()),
     );
-    let used = node.machine.memory - memory_available();
-    page.one("node_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the node in bytes", used);
+    let help = "[STABLE] Current working set of the node in bytes";
+    page.one("node_memory_working_set_bytes", Kind::Gauge, help, memory_used);
     page.head(
         "pod_cpu_usage_seconds_total",
-        "counter",
+        Kind::Counter,
         "[STABLE] Cumulative cpu time consumed by the pod in core-seconds",
     );
     for used in all {
@@ -133,7 +144,7 @@ fn node_and_pods(page: &mut Page, node: &Node, all: &[PodUse]) {
             page.value("pod_cpu_usage_seconds_total", &[("namespace", ns), ("pod", pod)], secs(nanos));
         }
     }
-    page.head("pod_memory_working_set_bytes", "gauge", "[STABLE] Current working set of the pod in bytes");
+    page.head("pod_memory_working_set_bytes", Kind::Gauge, "[STABLE] Current working set of the pod in bytes");
     for used in all {
         let (ns, pod) = names(used);
         if let Some(bytes) = used.usage.working_set {
@@ -147,40 +158,42 @@ fn since_epoch(at: Timestamp) -> String {
 }
 
 /// One of cAdvisor's measures of a container: name, kind, help and where it is found.
-type Measure = (&'static str, &'static str, &'static str, Found);
+type Measure = (&'static str, Kind, &'static str, Found);
 
 /// Where a measure is found, in a container's figures or in those of the file system that its layer lies on.
 type Found = fn(&cri::ContainerStats, Option<&Disk>) -> Option<String>;
 
 const MEASURES: [Measure; 7] = [
-    ("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.", |s, _| {
+    ("container_cpu_usage_seconds_total", Kind::Counter, "Cumulative cpu time consumed in seconds.", |s, _| {
         number(&s.cpu.as_ref()?.usage_core_nano_seconds).map(secs)
     }),
     (
         "container_memory_usage_bytes",
-        "gauge",
+        Kind::Gauge,
         "Current memory usage in bytes, including all memory regardless of when it was accessed",
         |s, _| number(&s.memory.as_ref()?.usage_bytes).map(|n| n.to_string()),
     ),
-    ("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", |s, _| {
+    ("container_memory_working_set_bytes", Kind::Gauge, "Current working set in bytes.", |s, _| {
         number(&s.memory.as_ref()?.working_set_bytes).map(|n| n.to_string())
     }),
-    ("container_memory_rss", "gauge", "Size of RSS in bytes.", |s, _| {
+    ("container_memory_rss", Kind::Gauge, "Size of RSS in bytes.", |s, _| {
         number(&s.memory.as_ref()?.rss_bytes).map(|n| n.to_string())
     }),
     (
         "container_fs_usage_bytes",
-        "gauge",
+        Kind::Gauge,
         "Number of bytes that are consumed by the container on this filesystem.",
         |s, _| number(&s.writable_layer.as_ref()?.used_bytes).map(|n| n.to_string()),
     ),
-    ("container_fs_inodes_free", "gauge", "Number of available Inodes", |_, disk| Some(disk?.inodes_free.to_string())),
-    ("container_fs_inodes_total", "gauge", "Number of Inodes", |_, disk| Some(disk?.inodes.to_string())),
+    ("container_fs_inodes_free", Kind::Gauge, "Number of available Inodes", |_, disk| {
+        Some(disk?.inodes_free.to_string())
+    }),
+    ("container_fs_inodes_total", Kind::Gauge, "Number of Inodes", |_, disk| Some(disk?.inodes.to_string())),
 ];
 
 /// `/metrics/cadvisor`.
 pub(crate) async fn cadvisor(node: &Node, pods: &Pods) -> Result<String, CriError> {
-    let all = look(node, pods).await?;
+    let all = look(&node.runtime.cri, &node.cgroups, &node.stats.rates, pods).await?;
     let (mut page, disk) = (Page::default(), node.disks.of_images());
     for (name, kind, help, of) in MEASURES {
         page.head(name, kind, help);
@@ -208,8 +221,8 @@ pub(crate) async fn cadvisor(node: &Node, pods: &Pods) -> Result<String, CriErro
     }
     pod_measures(&mut page, &all);
     spec_measures(&mut page, &all);
-    page.one("machine_cpu_cores", "gauge", "Number of logical CPU cores.", node.machine.cpus);
-    page.one("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.", node.machine.memory);
+    page.one("machine_cpu_cores", Kind::Gauge, "Number of logical CPU cores.", node.machine.cpus);
+    page.one("machine_memory_bytes", Kind::Gauge, "Amount of memory installed on the machine.", node.machine.memory);
     Ok(page.0)
 }
 
@@ -225,7 +238,7 @@ fn pod_measures(page: &mut Page, all: &[PodUse]) {
         }),
     ];
     for (name, help, of) in counters {
-        page.head(name, "counter", help);
+        page.head(name, Kind::Counter, help);
         for used in all {
             let (ns, pod) = names(used);
             for interface in &used.interfaces {
@@ -237,12 +250,12 @@ fn pod_measures(page: &mut Page, all: &[PodUse]) {
             }
         }
     }
-    let groups: [(&str, &str, &str, fn(&super::Usage) -> Option<u64>); 3] = [
-        ("container_processes", "gauge", "Number of processes running inside the container.", |u| u.pids),
-        ("container_cpu_cfs_periods_total", "counter", "Number of elapsed enforcement period intervals.", |u| {
+    let groups: [(&str, Kind, &str, fn(&super::Usage) -> Option<u64>); 3] = [
+        ("container_processes", Kind::Gauge, "Number of processes running inside the container.", |u| u.pids),
+        ("container_cpu_cfs_periods_total", Kind::Counter, "Number of elapsed enforcement period intervals.", |u| {
             u.periods
         }),
-        ("container_cpu_cfs_throttled_periods_total", "counter", "Number of throttled period intervals.", |u| {
+        ("container_cpu_cfs_throttled_periods_total", Kind::Counter, "Number of throttled period intervals.", |u| {
             u.throttled_periods
         }),
     ];
@@ -258,7 +271,7 @@ fn pod_measures(page: &mut Page, all: &[PodUse]) {
 }
 
 fn spec_measures(page: &mut Page, all: &[PodUse]) {
-    page.head("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds.");
+    page.head("container_start_time_seconds", Kind::Gauge, "Start time of the container since unix epoch in seconds.");
     for used in all {
         let (ns, pod) = names(used);
         for seen in used.snapshot.observed.running() {
@@ -266,7 +279,7 @@ fn spec_measures(page: &mut Page, all: &[PodUse]) {
             page.value("container_start_time_seconds", &labels, since_epoch(seen.started_at));
         }
     }
-    page.head("container_spec_memory_limit_bytes", "gauge", "Memory limit for the container.");
+    page.head("container_spec_memory_limit_bytes", Kind::Gauge, "Memory limit for the container.");
     for used in all {
         let (ns, pod) = names(used);
         for (container, _) in crate::container::all(&used.pod) {
@@ -283,20 +296,20 @@ fn spec_measures(page: &mut Page, all: &[PodUse]) {
 /// `/metrics`: the kubelet of itself.
 pub(crate) async fn own(node: &Node, pods: &Pods, version: &str) -> String {
     let mut page = Page::default();
-    page.head("kubernetes_build_info", "gauge", "[ALPHA] A metric with a constant '1' value labeled by version.");
+    page.head("kubernetes_build_info", Kind::Gauge, "[ALPHA] A metric with a constant '1' value labeled by version.");
     page.value("kubernetes_build_info", &[("git_version", version), ("major", "1"), ("minor", "36")], 1);
-    page.head("kubelet_node_name", "gauge", "[ALPHA] The node's name. The count is always 1.");
+    page.head("kubelet_node_name", Kind::Gauge, "[ALPHA] The node's name. The count is always 1.");
     page.value("kubelet_node_name", &[("node", &node.config.node_name)], 1);
     let all = pods.all();
     let running = all.iter().filter(|(_, s)| s.observed.sandbox().is_some()).count();
-    page.one("kubelet_running_pods", "gauge", "[BETA] Number of pods that have a running pod sandbox", running);
+    page.one("kubelet_running_pods", Kind::Gauge, "[BETA] Number of pods that have a running pod sandbox", running);
     page.one(
         "kubelet_desired_pods",
-        "gauge",
+        Kind::Gauge,
         "[ALPHA] The number of pods the kubelet is being instructed to run.",
         all.len(),
     );
-    page.head("kubelet_running_containers", "gauge", "[BETA] Number of containers currently running");
+    page.head("kubelet_running_containers", Kind::Gauge, "[BETA] Number of containers currently running");
     for (name, state) in [
         ("created", State::Created),
         ("exited", State::Exited),
@@ -308,17 +321,17 @@ pub(crate) async fn own(node: &Node, pods: &Pods, version: &str) -> String {
     }
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status.lines().find_map(|l| l.strip_prefix("VmRSS:")?.split_whitespace().next()?.parse::<u64>().ok());
-    page.one("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.", kib.unwrap_or(0) * 1024);
+    page.one("process_resident_memory_bytes", Kind::Gauge, "Resident memory size in bytes.", kib.unwrap_or(0) * 1024);
     let fds = std::fs::read_dir("/proc/self/fd").map_or(0, |d| d.count());
-    page.one("process_open_fds", "gauge", "Number of open file descriptors.", fds);
+    page.one("process_open_fds", Kind::Gauge, "Number of open file descriptors.", fds);
     page.one(
         "machine_boot_time_seconds",
-        "gauge",
+        Kind::Gauge,
         "Start of the machine since unix epoch in seconds.",
         boot_time().map_or(0, Timestamp::as_second),
     );
-    page.one("machine_memory_free_bytes", "gauge", "Free memory of the machine.", meminfo("MemFree:"));
-    claims(node, &mut page, &all).await;
+    page.one("machine_memory_free_bytes", Kind::Gauge, "Free memory of the machine.", meminfo("MemFree:"));
+    claims(Storage::of(node), &mut page, &all).await;
     page.0.push_str(&base::metrics::render_those("kubelet_"));
     page.0
 }
@@ -338,16 +351,16 @@ const CLAIM_MEASURES: [ClaimMeasure; 6] = [
 ];
 
 /// The file systems of the claims that pods here use, each claim once.
-async fn claims(node: &Node, page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
+async fn claims(storage: Storage<'_>, page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
     let mut disks: BTreeMap<(&str, String), Disk> = BTreeMap::new();
     for (pod, snapshot) in all {
         for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
             let Some(claim) = volumes::claim_name(pod, volume) else { continue };
             let Some(path) = snapshot.volumes.get(&volume.name) else { continue };
-            let told = csi::stats::of(&node.config, &node.csi, path).await.map(|usage| usage.disk());
+            let told = csi::stats::of(storage.config, storage.csi, path).await.map(|usage| usage.disk());
             let disk = match told {
                 Some(disk) => Some(disk),
-                None => node.disks.measures.of(path, By::FileSystem).await.map(|measure| measure.disk),
+                None => storage.disks.measures.of(path, By::FileSystem).await.map(|measure| measure.disk),
             };
             if let Some(disk) = disk {
                 disks.insert((pod.metadata.namespace.as_deref().unwrap_or_default(), claim), disk);
@@ -355,7 +368,7 @@ async fn claims(node: &Node, page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
         }
     }
     for (name, help, of) in CLAIM_MEASURES {
-        page.head(name, "gauge", help);
+        page.head(name, Kind::Gauge, help);
         for ((ns, claim), disk) in &disks {
             page.value(name, &[("namespace", ns), ("persistentvolumeclaim", claim)], of(disk));
         }
@@ -363,24 +376,23 @@ async fn claims(node: &Node, page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
 }
 
 /// `/metrics/probes`.
-pub(crate) fn probes(stats: &Counters) -> String {
+pub(crate) fn probes(counts: &ProbeCounts) -> String {
     let mut page = Page::default();
     page.head(
         "prober_probe_total",
-        "counter",
+        Kind::Counter,
         "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.",
     );
-    for (key, n) in stats.probes.0.lock().iter() {
-        let [ns, pod, uid, container, kind, result] = key;
+    for (key, n) in counts.all() {
         let labels = [
-            ("container", container),
-            ("namespace", ns),
-            ("pod", pod),
-            ("pod_uid", uid),
-            ("probe_type", kind),
-            ("result", result),
+            ("container", key.container.as_str()),
+            ("namespace", &key.namespace),
+            ("pod", &key.pod),
+            ("pod_uid", &key.uid),
+            ("probe_type", key.kind),
+            ("result", key.result),
         ];
-        page.value("prober_probe_total", &labels.map(|(k, v)| (k, v.as_str())), n);
+        page.value("prober_probe_total", &labels, n);
     }
     page.0
 }
