@@ -1,5 +1,5 @@
-//! What wakes the eviction manager: the kernel says when memory runs short, so that a pod that eats it is seen before
-//! the next look.
+//! The alarm that wakes the eviction manager: the kernel says when memory runs short, and a pod that eats it is seen
+//! before the next look.
 //!
 //! On v2 that is a trigger of pressure stall information and the event that all pods together have reached their limit;
 //! on v1 thresholds of usage (upstream's memcg notification, pkg/kubelet/eviction/memory_threshold_notifier_others.go
@@ -52,7 +52,12 @@ struct Bell {
 impl Alarm {
     /// Hangs up what lasts. A kernel that cannot ring is named once.
     pub(crate) fn new(cgroups: &Cgroups) -> Alarm {
-        let untold = |err: &io::Error| info!(err = %err, "the kernel does not tell when memory runs short: it has no psi=1 on its command line");
+        let untold = |err: &io::Error| {
+            info!(
+                err = %err,
+                "the kernel does not tell when memory runs short: it has no psi=1 on its command line"
+            );
+        };
         let stalls = if cgroups.is_unified() { stalls(Path::new(PRESSURE)).inspect_err(untold).ok() } else { None };
         Alarm { stalls, groups: Vec::new(), is_refused: false }
     }

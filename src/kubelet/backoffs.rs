@@ -93,4 +93,20 @@ mod tests {
         backoffs.next("c", at(now + 1000), at(now + 1000));
         assert_eq!(backoffs.wait("c", at(now + 1000), at(now + 1000)).unwrap().1, 10);
     }
+
+    #[test]
+    fn a_failure_blocks_with_its_reason_until_it_is_forgotten() {
+        let mut backoffs = Backoffs::default();
+        assert_eq!(backoffs.blocked_until("u/image", at(0)), None);
+        assert_eq!(
+            (backoffs.fail("u/image", at(0), "no"), backoffs.fail("u/image", at(10), "never")),
+            (at(10), at(30))
+        );
+        assert_eq!(backoffs.blocked_until("u/image", at(29)), Some((at(30), "never".to_owned())));
+        assert_eq!(backoffs.blocked_until("u/image", at(30)), None);
+        backoffs.fail("v/image", at(10), "no");
+        backoffs.forget("u/");
+        assert_eq!(backoffs.blocked_until("u/image", at(29)), None);
+        assert!(backoffs.blocked_until("v/image", at(19)).is_some());
+    }
 }

@@ -20,25 +20,35 @@ use crate::error::Error;
 use crate::runtime::driver::CgroupDriver;
 
 const ROOT: &str = "/sys/fs/cgroup";
-/// What nobody knows and nobody has changed for so long is left over: no sandbox is made that slowly.
+/// A group of no known pod that has not changed for so long is left over: no sandbox is made that slowly.
 const SWEEP_AGE: Duration = Duration::from_secs(120);
+
+/// The version of the machine's cgroups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hierarchy {
+    /// v1: a hierarchy for each controller.
+    Legacy,
+    /// v2: one for all.
+    Unified,
+}
 
 /// The machine's hierarchy, as the kubelet uses it.
 #[derive(Clone, Debug)]
 pub(crate) struct Cgroups {
     driver: CgroupDriver,
-    unified: bool,
+    hierarchy: Hierarchy,
 }
 
 impl Cgroups {
     /// Checks the controllers and makes the folders of the classes.
     pub(crate) fn prepare(driver: CgroupDriver) -> Result<Cgroups, Error> {
-        let unified = Path::new(ROOT).join("cgroup.controllers").exists();
-        let cgroups = Cgroups { driver, unified };
-        let available = |controller: &str| match unified {
-            true => fs::read_to_string(Path::new(ROOT).join("cgroup.controllers"))
+        let is_unified = Path::new(ROOT).join("cgroup.controllers").exists();
+        let hierarchy = if is_unified { Hierarchy::Unified } else { Hierarchy::Legacy };
+        let cgroups = Cgroups { driver, hierarchy };
+        let available = |controller: &str| match hierarchy {
+            Hierarchy::Unified => fs::read_to_string(Path::new(ROOT).join("cgroup.controllers"))
                 .is_ok_and(|text| text.split_whitespace().any(|have| have == controller)),
-            false => Path::new(ROOT).join(controller).is_dir(),
+            Hierarchy::Legacy => Path::new(ROOT).join(controller).is_dir(),
         };
         for controller in ["cpu", "memory", "pids"] {
             if !available(controller) {
@@ -62,10 +72,10 @@ impl Cgroups {
     /// Of no machine.
     #[cfg(test)]
     pub(crate) fn of_tests() -> Cgroups {
-        Cgroups { driver: CgroupDriver::Cgroupfs, unified: true }
+        Cgroups { driver: CgroupDriver::Cgroupfs, hierarchy: Hierarchy::Unified }
     }
 
-    /// What all pods together may use: the machine less what is set aside for the system (upstream's
+    /// Sets what all pods together may use: the machine less what is set aside for the system (upstream's
     /// `enforceNodeAllocatableCgroups`, pkg/kubelet/cm/node_container_manager_linux.go v1.36). CPU in milli-units,
     /// memory in bytes.
     pub(crate) fn enforce(&self, cpu_milli: i64, memory: i64, pids: Option<i64>) {
@@ -99,7 +109,7 @@ impl Cgroups {
     }
 
     fn exists(&self, path: &str) -> bool {
-        Path::new(ROOT).join(if self.unified { "" } else { "cpu" }).join(path).is_dir()
+        Path::new(ROOT).join(if self.is_unified() { "" } else { "cpu" }).join(path).is_dir()
     }
 
     /// The cgroup that holds a pod's containers, in the form the runtime wants.
@@ -154,7 +164,7 @@ impl Cgroups {
     /// Turns knobs of a group, and returns those that were taken. On v1 they are written under systemd, too: it knows
     /// other ones there.
     fn set(&self, path: &str, knobs: &[Knob]) -> Vec<Knob> {
-        if self.driver == CgroupDriver::Systemd && self.unified {
+        if self.driver == CgroupDriver::Systemd && self.is_unified() {
             let holds = |knob: &Knob| {
                 let (file, value) = knob.unified();
                 fs::read_to_string(Path::new(ROOT).join(path).join(file)).is_ok_and(|now| now.trim() == value)
@@ -164,25 +174,34 @@ impl Cgroups {
             match if wanted.is_empty() { Ok(()) } else { slices::set(unit, &wanted) } {
                 Ok(()) => return knobs.to_vec(),
                 Err(err) => {
-                    warn!(unit, err = %err, "systemd does not take a slice's limits: they hold until it reads its units again")
+                    warn!(
+                        unit,
+                        err = %err,
+                        "systemd does not take a slice's limits: they hold until it reads its units again"
+                    )
                 }
             }
         }
         let turn = |knob: &Knob| {
-            if self.unified {
+            if self.is_unified() {
                 let (file, value) = knob.unified();
-                return write("", path, file, &value);
+                return write(&Path::new(ROOT).join(path).join(file), &value);
             }
-            knob.legacy()
-                .into_iter()
-                .fold(true, |taken, (controller, file, value)| write(controller, path, file, &value) && taken)
+            knob.legacy().into_iter().fold(true, |taken, (controller, file, value)| {
+                write(&Path::new(ROOT).join(controller).join(path).join(file), &value) && taken
+            })
         };
         knobs.iter().copied().filter(turn).collect()
     }
 
+    /// The version of the hierarchy.
+    pub(crate) fn hierarchy(&self) -> Hierarchy {
+        self.hierarchy
+    }
+
     /// Whether this is the unified hierarchy (v2).
     pub(crate) fn is_unified(&self) -> bool {
-        self.unified
+        self.hierarchy == Hierarchy::Unified
     }
 
     /// The pod's group under a controller's root.
@@ -196,23 +215,23 @@ impl Cgroups {
 
     /// A pod's folder, of the named controller on v1.
     pub(crate) fn dir_of(&self, pod: &Pod, controller: &str) -> PathBuf {
-        Path::new(ROOT).join(if self.unified { "" } else { controller }).join(self.path_of(pod))
+        Path::new(ROOT).join(if self.is_unified() { "" } else { controller }).join(self.path_of(pod))
     }
 
     /// Bytes of memory that a pod uses, where the kernel tells.
     pub(crate) fn memory_in_use(&self, pod: &Pod) -> Option<u64> {
-        let file = if self.unified { "memory.current" } else { "memory.usage_in_bytes" };
+        let file = if self.is_unified() { "memory.current" } else { "memory.usage_in_bytes" };
         fs::read_to_string(self.dir_of(pod, "memory").join(file)).ok()?.trim().parse().ok()
     }
 
     /// The folder of all pods, of the named controller on v1.
     pub(crate) fn all_pods_dir(&self, controller: &str) -> PathBuf {
-        Path::new(ROOT).join(if self.unified { "" } else { controller }).join(self.root())
+        Path::new(ROOT).join(if self.is_unified() { "" } else { controller }).join(self.root())
     }
 
     /// The folder of the whole machine, of the named controller on v1.
     pub(crate) fn machine_dir(&self, controller: &str) -> PathBuf {
-        Path::new(ROOT).join(if self.unified { "" } else { controller })
+        Path::new(ROOT).join(if self.is_unified() { "" } else { controller })
     }
 
     /// Removes the pod's cgroup, when its processes are gone. Blocks while systemd answers.
@@ -252,14 +271,14 @@ impl Cgroups {
 
     /// The mounts of all controllers.
     fn hierarchies(&self) -> Vec<PathBuf> {
-        if self.unified {
+        if self.is_unified() {
             return vec![PathBuf::from(ROOT)];
         }
         fs::read_dir(ROOT).map(|dirs| dirs.flatten().map(|dir| dir.path()).collect()).unwrap_or_default()
     }
 
     fn make(&self, path: &str) -> io::Result<()> {
-        if self.unified {
+        if self.is_unified() {
             let mut at = PathBuf::from(ROOT);
             for part in Path::new(path).components() {
                 for controller in ["cpu", "cpuset", "memory", "pids", "io"] {
@@ -278,9 +297,8 @@ impl Cgroups {
 }
 
 /// Returns whether the kernel took it.
-fn write(controller: &str, path: &str, file: &str, value: &str) -> bool {
-    let file = Path::new(ROOT).join(controller).join(path).join(file);
-    match fs::write(&file, value) {
+fn write(file: &Path, value: &str) -> bool {
+    match fs::write(file, value) {
         Ok(()) => true,
         Err(err) => {
             warn!(path = %file.display(), value, err = %err, "cannot set a cgroup limit");

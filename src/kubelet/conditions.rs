@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{NodeCondition, NodeStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::events::whole_secs;
-use crate::node::Node;
 use crate::runtime::Runtime;
 use crate::signals::Signals;
 
@@ -38,9 +38,14 @@ const PRESSURES: [(&str, &str, &str, &str, &str); 3] = [
     ),
 ];
 
-/// What holds now; a condition that held before keeps its time of transition.
-pub(crate) async fn conditions(node: &Node, before: &NodeStatus) -> Vec<NodeCondition> {
-    let now = Time(whole_secs(node.clock.now()));
+/// The conditions as they are `now`; one that held before keeps its time of transition.
+pub(crate) async fn conditions(
+    runtime: &Runtime,
+    signals: &Signals,
+    before: &NodeStatus,
+    now: Timestamp,
+) -> Vec<NodeCondition> {
+    let now = Time(whole_secs(now));
     let condition = |kind: &str, status: bool, reason: &str, message: String| {
         let status = if status { "True" } else { "False" };
         let same = before.conditions.iter().flatten().find(|c| c.type_ == kind && c.status == status);
@@ -54,14 +59,14 @@ pub(crate) async fn conditions(node: &Node, before: &NodeStatus) -> Vec<NodeCond
         }
     };
     let mut all = Vec::new();
-    let pressure = node.signals.pressure();
+    let pressure = signals.pressure();
     for (kind, bad, bad_text, good, good_text) in PRESSURES {
         all.push(match pressure.iter().any(|p| p == kind) {
             true => condition(kind, true, bad, bad_text.to_owned()),
             false => condition(kind, false, good, good_text.to_owned()),
         });
     }
-    let problems = runtime_problems(&node.runtime, &node.signals, is_true(before, "Ready")).await;
+    let problems = runtime_problems(runtime, signals, before).await;
     all.push(match problems.is_empty() {
         true => condition("Ready", true, "KubeletReady", "kubelet is posting ready status".to_owned()),
         false => condition("Ready", false, "KubeletNotReady", problems.join(", ")),
@@ -70,7 +75,7 @@ pub(crate) async fn conditions(node: &Node, before: &NodeStatus) -> Vec<NodeCond
 }
 
 /// Why the node's runtime is not ready; empty if it is.
-async fn runtime_problems(runtime: &Runtime, signals: &Signals, was_ready: bool) -> Vec<String> {
+async fn runtime_problems(runtime: &Runtime, signals: &Signals, before: &NodeStatus) -> Vec<String> {
     let answer = runtime.cri.status().await;
     match answer {
         Ok(conditions) => {
@@ -78,7 +83,7 @@ async fn runtime_problems(runtime: &Runtime, signals: &Signals, was_ready: bool)
             conditions.iter().filter(|c| !c.status).map(problem).collect()
         }
         Err(err) => {
-            if bears_silence(was_ready, signals.runtime_silence()) {
+            if bears_silence(before, signals.runtime_silence()) {
                 Vec::new()
             } else {
                 vec![format!("container runtime is down: {err}")]
@@ -87,8 +92,9 @@ async fn runtime_problems(runtime: &Runtime, signals: &Signals, was_ready: bool)
     }
 }
 
-fn bears_silence(was_ready: bool, silence: Option<Duration>) -> bool {
-    was_ready && silence.is_some_and(|silence| silence < RUNTIME_SILENCE_MAX)
+/// Whether a node stays ready though its runtime is silent.
+fn bears_silence(before: &NodeStatus, silence: Option<Duration>) -> bool {
+    is_true(before, "Ready") && silence.is_some_and(|silence| silence < RUNTIME_SILENCE_MAX)
 }
 
 fn problem(c: &k8s_cri::v1::RuntimeCondition) -> String {
@@ -112,9 +118,27 @@ mod tests {
     #[test]
     fn a_ready_node_bears_a_short_silence_of_its_runtime() {
         let secs = |n| Some(Duration::from_secs(n));
-        assert!(bears_silence(true, secs(29)));
-        assert!(!bears_silence(true, secs(30)));
-        assert!(!bears_silence(false, secs(1)), "it was not ready before");
-        assert!(!bears_silence(true, None), "it never answered");
+        let of = |ready: &str| -> NodeStatus {
+            serde_json::from_value(serde_json::json!({"conditions": [{"type": "Ready", "status": ready}]})).unwrap()
+        };
+        assert!(bears_silence(&of("True"), secs(29)));
+        assert!(!bears_silence(&of("True"), secs(30)));
+        assert!(!bears_silence(&of("False"), secs(1)), "it was not ready before");
+        assert!(!bears_silence(&NodeStatus::default(), secs(1)), "nor was it when nothing was told");
+        assert!(!bears_silence(&of("True"), None), "it never answered");
+    }
+
+    #[test]
+    fn a_runtime_that_is_not_ready_is_told_in_upstreams_words() {
+        let of = |kind: &str| {
+            problem(&k8s_cri::v1::RuntimeCondition {
+                r#type: kind.to_owned(),
+                status: false,
+                reason: "R".to_owned(),
+                message: "m".to_owned(),
+            })
+        };
+        assert_eq!(of("NetworkReady"), "container runtime network not ready: NetworkReady=false reason:R message:m");
+        assert_eq!(of("RuntimeReady"), "container runtime not ready: RuntimeReady=false reason:R message:m");
     }
 }

@@ -1,4 +1,4 @@
-//! What the kubelet is told at start. Only `cli.rs` of the root package reads flags; this is their result.
+//! Arguments of the kubelet at its start. Only `cli.rs` of the root package reads flags; this is their result.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -64,7 +64,7 @@ pub struct Config {
     pub log_dir: PathBuf,
     /// Folder of static pod manifests.
     pub manifest_dir: Option<PathBuf>,
-    /// Who runs containers.
+    /// The runtime of containers.
     pub runtime: RuntimeChoice,
     /// The caller's PATH: containerd and runc are looked up there.
     pub search_path: OsString,
@@ -88,7 +88,7 @@ pub struct Config {
     pub labels: BTreeMap<String, String>,
     /// Taints at registration.
     pub taints: Vec<Taint>,
-    /// What an operator may tune.
+    /// Settings that an operator may tune.
     pub settings: Settings,
 }
 
@@ -98,7 +98,7 @@ impl Config {
         self.node_ips.borrow().iter().map(ToString::to_string).collect()
     }
 
-    /// What is in force, in the words of upstream's KubeletConfiguration.
+    /// The settings in force, in the words of upstream's KubeletConfiguration.
     pub(crate) fn configz(&self, driver: CgroupDriver) -> Value {
         let s = &self.settings;
         let hard: serde_json::Map<String, Value> =

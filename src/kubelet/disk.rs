@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -53,7 +54,7 @@ impl Disk {
     }
 }
 
-/// What a volume holds, by its own file system or by what lies in it.
+/// The contents of a volume, by its own file system or by what lies in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Measure {
     /// The file system in which it lies.
@@ -71,7 +72,7 @@ pub(crate) enum By {
     Tree,
 }
 
-/// What was measured last, for each path.
+/// The last measure of each path.
 #[derive(Default)]
 pub(crate) struct Measures(Mutex<BTreeMap<(PathBuf, By), Kept>>);
 
@@ -88,8 +89,8 @@ impl Kept {
 }
 
 impl Measures {
-    /// What `path` holds: measured now, or not long ago. The file system is never waited for longer than a deadline,
-    /// and outside of the async threads. `None` if there is no answer.
+    /// The contents of `path`: measured now, or not long ago. The file system is never waited for longer than a
+    /// deadline, and outside of the async threads. `None` if there is no answer.
     pub(crate) async fn of(&self, path: &Path, by: By) -> Option<Measure> {
         let key = (path.to_owned(), by);
         let kept = || self.0.lock();
@@ -111,6 +112,15 @@ impl Measures {
             }
         }
     }
+}
+
+/// Whether images lie on the file system of volumes and logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// One file system has all.
+    Together,
+    /// Images have one for themselves.
+    Apart,
 }
 
 /// The file systems of the node.
@@ -148,11 +158,11 @@ impl Disks {
         let _set_once = self.images.set(dir);
     }
 
-    /// Whether images lie on another file system than volumes.
-    pub(crate) fn are_apart(&self) -> bool {
-        use std::os::unix::fs::MetadataExt as _;
+    /// How many file systems there are.
+    pub(crate) fn layout(&self) -> Layout {
         let dev = |path: &Path| std::fs::metadata(path).ok().map(|meta| meta.dev());
-        self.images.get().is_some_and(|dir| dev(dir) != dev(&self.root))
+        let are_apart = self.images.get().is_some_and(|dir| dev(dir) != dev(&self.root));
+        if are_apart { Layout::Apart } else { Layout::Together }
     }
 }
 
@@ -212,5 +222,24 @@ mod tests {
         assert_eq!(measures.of(dir.path(), By::Tree).await.unwrap().inodes, before.inodes);
         assert!(measures.of(dir.path(), By::FileSystem).await.unwrap().disk.capacity > 0);
         assert!(measures.of(&dir.path().join("nothing"), By::Tree).await.is_none());
+    }
+
+    #[test]
+    fn images_are_apart_only_on_another_file_system() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = Disks::new(dir.path());
+        assert!(!disks.knows_images());
+        assert_eq!(disks.layout(), Layout::Together, "the runtime has not told yet");
+        disks.note_images(PathBuf::from("/proc"));
+        disks.note_images(dir.path().to_owned());
+        assert!(disks.knows_images());
+        assert_eq!(disks.layout(), Layout::Apart, "the first word counts");
+    }
+
+    #[test]
+    fn the_percent_in_use_is_of_what_is_not_reserved() {
+        for (available, capacity, expected) in [(25, 100, 75), (100, 100, 0), (0, 100, 100), (0, 0, 100)] {
+            assert_eq!(Disk { available, capacity, ..Disk::default() }.used_percent(), expected);
+        }
     }
 }

@@ -12,24 +12,27 @@ use crate::runtime::cri::CriError;
 pub enum Error {
     /// A program that runs containers is not installed.
     #[error(
-        "{program} was not found on PATH; install the package {package} (Debian: apt-get install {package}) or name a running one with --container-runtime-endpoint"
+        "{program} was not found on PATH; install the package {program} (Debian: apt-get install {program}) or name a \
+         running one with --container-runtime-endpoint"
     )]
     ProgramMissing {
-        /// containerd or runc.
+        /// containerd or runc, which is the name of its package, too.
         program: &'static str,
-        /// The Debian package that has it.
-        package: &'static str,
     },
     /// containerd answers `--version` with something else than a version.
     #[error("cannot learn the version of {path}: {answer}", path = path.display())]
     Version {
         /// The program.
         path: PathBuf,
-        /// What it said.
+        /// Its answer.
         answer: String,
     },
     /// containerd was started and does not answer.
-    #[error("containerd does not answer on {socket} after {secs} s; see {log}", socket = socket.display(), log = log.display())]
+    #[error(
+        "containerd does not answer on {socket} after {secs} s; see {log}",
+        socket = socket.display(),
+        log = log.display()
+    )]
     NotAnswering {
         /// Its socket.
         socket: PathBuf,
@@ -40,7 +43,8 @@ pub enum Error {
     },
     /// The folder of images is on a disk that overlayfs cannot use.
     #[error(
-        "--snapshotter=overlayfs: the file system of {root} cannot be a layer of overlayfs; take another data folder or --snapshotter=native",
+        "--snapshotter=overlayfs: the file system of {root} cannot be a layer of overlayfs; take another data folder \
+         or --snapshotter=native",
         root = root.display()
     )]
     NoOverlay {
@@ -48,7 +52,10 @@ pub enum Error {
         root: PathBuf,
     },
     /// The default runtime is not installed.
-    #[error("--default-runtime: this machine has no runtime {name}; found on PATH: runc {found}", found = found.join(" "))]
+    #[error(
+        "--default-runtime: this machine has no runtime {name}; found on PATH: runc {found}",
+        found = found.join(" ")
+    )]
     NoRuntime {
         /// The one asked for.
         name: String,
@@ -63,7 +70,8 @@ pub enum Error {
     },
     /// The kernel does not offer a controller that pods need.
     #[error(
-        "cgroup controller {controller} is not available; enable it on the kernel command line (Raspberry Pi: cgroup_memory=1 cgroup_enable=memory)"
+        "cgroup controller {controller} is not available; enable it on the kernel command line (Raspberry Pi: \
+         cgroup_memory=1 cgroup_enable=memory)"
     )]
     CgroupMissing {
         /// cpu, memory or pids.

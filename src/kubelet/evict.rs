@@ -1,6 +1,8 @@
 //! When memory, disk or processes run out: the node's conditions, what is reclaimed, and which pod has to go.
 //! Upstream's eviction manager with hard thresholds.
 
+mod local;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,15 +11,14 @@ use base::chain::Chain;
 use base::task::Group;
 use base::time::Stopwatch;
 use k8s_openapi::api::core::v1::Pod;
-use model::quantity::{Notation, Quantity};
 use tracing::{info, warn};
 
+use self::local::{amount, binary, over_limits, volumes_and_logs};
 use crate::alarm::{Alarm, Level};
 use crate::cgroups::limits;
 use crate::config::Config;
 use crate::container;
-use crate::disk::By;
-use crate::disk::Disks;
+use crate::disk::{Disks, Layout};
 use crate::events::Kind;
 use crate::images;
 use crate::node::Node;
@@ -27,9 +28,9 @@ use crate::pods::snapshot::Snapshot;
 use crate::pods::spec::requests;
 use crate::runtime::Runtime;
 use crate::runtime::labels;
+use crate::settings::Settings;
 use crate::stats::read::Usage;
 use crate::volumes;
-use crate::volumes::plugin::Plugin;
 
 /// Between two looks, as upstream's housekeeping; the kernel wakes sooner where memory runs short (alarm.rs).
 const PERIOD: Duration = Duration::from_secs(10);
@@ -42,15 +43,15 @@ const CLEANUP_LOOK: Duration = Duration::from_millis(250);
 /// After containers or images were removed the disk is looked at so often: for 15 s.
 const LAYER_LOOKS: u32 = 60;
 
-/// What a signal reads.
+/// The reading of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Observation {
     available: u64,
     capacity: u64,
 }
 
-/// What all pods together may still take, where something is set aside for the system. It has the threshold of the
-/// machine's memory. Upstream's name for it.
+/// The memory that all pods together may still take, where something is set aside for the system. It has the threshold
+/// of the machine's memory. Upstream's name for it.
 const OF_PODS: &str = "allocatableMemory.available";
 
 /// The condition of the node that a signal raises.
@@ -103,15 +104,15 @@ fn unsigned(bytes: i64) -> u64 {
 }
 
 /// The amount below which a signal tells of a lack.
-fn threshold(config: &Config, signal: &str, capacity: u64) -> Option<u64> {
+fn threshold(settings: &Settings, signal: &str, capacity: u64) -> Option<u64> {
     let named = if signal == OF_PODS { "memory.available" } else { signal };
-    config.settings.eviction_hard.get(named).map(|at| at.of(capacity))
+    settings.eviction_hard.get(named).map(|at| at.of(capacity))
 }
 
 /// Signals below their thresholds. File systems without inodes (btrfs) tell 0 of 0.
-fn met(config: &Config, seen: &BTreeMap<&'static str, Observation>) -> Vec<&'static str> {
+fn met(settings: &Settings, seen: &BTreeMap<&'static str, Observation>) -> Vec<&'static str> {
     let low = |(signal, o): (&&'static str, &Observation)| {
-        threshold(config, signal, o.capacity).is_some_and(|at| o.capacity > 0 && o.available < at).then_some(*signal)
+        threshold(settings, signal, o.capacity).is_some_and(|at| o.capacity > 0 && o.available < at).then_some(*signal)
     };
     seen.iter().filter_map(low).collect()
 }
@@ -122,7 +123,7 @@ pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
     let (of_limits, limited) = (Arc::clone(&node), pods.clone());
     group.spawn("local-limits", async move {
         loop {
-            over_local_limits(&of_limits, &limited).await;
+            over_limits(&of_limits.runtime, &of_limits.config, &of_limits.disks, &limited).await;
             tokio::time::sleep(PERIOD).await;
         }
     });
@@ -148,7 +149,7 @@ pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
 /// Has the kernel ring where the thresholds of memory are crossed: usage counts page cache, the signals do not.
 fn set(alarm: &mut Alarm, node: &Node) {
     let level = |signal: &str, capacity: i64, usage: &Usage| {
-        let kept = threshold(&node.config, signal, unsigned(capacity))?;
+        let kept = threshold(&node.config.settings, signal, unsigned(capacity))?;
         let cache = usage.memory?.saturating_sub(usage.working_set?);
         Some(unsigned(capacity).saturating_sub(kept).saturating_add(cache))
     };
@@ -162,7 +163,7 @@ fn set(alarm: &mut Alarm, node: &Node) {
     alarm.set(&node.cgroups, &levels);
 }
 
-/// What became of a look.
+/// The outcome of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Round {
     /// A pod had to go: what it leaves may not be enough, the next look follows soon.
@@ -183,7 +184,7 @@ async fn learn_image_dir(disks: &Disks, runtime: &Runtime) {
 
 async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, Stopwatch>) -> Round {
     let seen = observe(node);
-    let mut low = met(&node.config, &seen);
+    let mut low = met(&node.config.settings, &seen);
     for signal in &low {
         last_seen.insert(condition_of(signal), Stopwatch::start());
     }
@@ -205,9 +206,9 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
     );
     warn!(signal, "the node runs low, reclaiming");
     if condition_of(signal) == "DiskPressure" {
-        let is_low = || met(&node.config, &observe(node)).contains(&signal);
+        let is_low = || met(&node.config.settings, &observe(node)).contains(&signal);
         let removed = remove_dead_containers(&node.runtime, pods).await;
-        if is_enough(is_low, removed > 0, CLEANUP_LOOK).await {
+        if is_enough(is_low, looks(removed), CLEANUP_LOOK).await {
             info!(signal, "enough was reclaimed by removing dead containers");
             return Round::Done;
         }
@@ -215,7 +216,7 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
             warn!(err = %Chain(&err), "cannot delete unused images");
             0
         });
-        if is_enough(is_low, freed > 0, CLEANUP_LOOK).await {
+        if is_enough(is_low, looks(freed), CLEANUP_LOOK).await {
             info!(signal, "enough was reclaimed by deleting images");
             return Round::Done;
         }
@@ -225,7 +226,7 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
 
 /// Removes containers that nobody needs any more, with their layers: all of a pod that has ended, and of others those
 /// that are older than the last one of their name. Upstream's `DeleteAllUnusedContainers`. Returns how many went.
-async fn remove_dead_containers(runtime: &Runtime, pods: &Pods) -> usize {
+async fn remove_dead_containers(runtime: &Runtime, pods: &Pods) -> u64 {
     let mut removed = 0;
     for (pod, snapshot) in pods.all() {
         for id in unused(&snapshot) {
@@ -239,17 +240,21 @@ async fn remove_dead_containers(runtime: &Runtime, pods: &Pods) -> usize {
     removed
 }
 
-/// Whether the disk is low no more, now that something was removed or not: the runtime gives layers back some seconds
-/// after its answer, and meanwhile no other pod has to go.
-async fn is_enough(mut is_low: impl FnMut() -> bool, removed: bool, pause: Duration) -> bool {
-    for _ in 0..LAYER_LOOKS {
+/// How often the disk is looked at after so much was removed: the runtime gives layers back some seconds after its
+/// answer, and meanwhile no other pod has to go. Where nothing was removed there is nothing to wait for.
+fn looks(removed: u64) -> u32 {
+    if removed > 0 { LAYER_LOOKS } else { 1 }
+}
+
+/// Whether the disk is low no more at one of so many looks.
+async fn is_enough(mut is_low: impl FnMut() -> bool, looks: u32, pause: Duration) -> bool {
+    for look in 0..looks {
+        if look > 0 {
+            tokio::time::sleep(pause).await;
+        }
         if !is_low() {
             return true;
         }
-        if !removed {
-            break;
-        }
-        tokio::time::sleep(pause).await;
     }
     false
 }
@@ -264,7 +269,7 @@ fn unused(snapshot: &Snapshot) -> Vec<String> {
     dead.map(|seen| seen.id.clone()).collect()
 }
 
-/// What one pod uses of the resource, in all and by container.
+/// The use that one pod makes of the resource, in all and by container.
 struct Use {
     pod: Arc<Pod>,
     bytes: i64,
@@ -289,18 +294,18 @@ async fn evict_one(node: &Node, pods: &Pods, signal: &str, seen: &BTreeMap<&'sta
     };
     // One that was told to go before and takes its time is told again, as upstream does: it is no reason to take the
     // next.
-    pods.evict(&chosen.pod, &reason(node, &chosen, signal, seen));
+    pods.evict(&chosen.pod, reason(&node.config.settings, &chosen, signal, seen));
     info!(pod = ?chosen.pod.metadata.name, ns = ?chosen.pod.metadata.namespace, signal, "evicting a pod");
     given_back(&node.config, &chosen.pod).await;
     Round::Evicted
 }
 
 /// Upstream's text for a pod that has to go.
-fn reason(node: &Node, chosen: &Use, signal: &str, seen: &BTreeMap<&'static str, Observation>) -> String {
+fn reason(settings: &Settings, chosen: &Use, signal: &str, seen: &BTreeMap<&'static str, Observation>) -> String {
     let resource = resource_of(signal);
     let mut text = format!("The node was low on resource: {resource}. ");
     if let Some(o) = seen.get(signal) {
-        let threshold = threshold(&node.config, signal, o.capacity).unwrap_or(0);
+        let threshold = threshold(settings, signal, o.capacity).unwrap_or(0);
         text += &format!(
             "Threshold quantity: {}, available: {}. ",
             threshold_text(signal, threshold),
@@ -333,10 +338,6 @@ async fn given_back(config: &Config, pod: &Pod) {
     }
 }
 
-fn binary(bytes: i64) -> String {
-    Quantity::from_units(bytes, Notation::BinarySi).to_string()
-}
-
 fn threshold_text(signal: &str, threshold: u64) -> String {
     if signal.ends_with("inodesFree") || signal == "pid.available" {
         threshold.to_string()
@@ -360,13 +361,16 @@ struct Parts {
     volumes_and_logs: bool,
 }
 
-fn parts(signal: &str, images_apart: bool) -> Parts {
+fn parts(signal: &str, layout: Layout) -> Parts {
     let of_images = signal.starts_with("imagefs.");
-    Parts { layers: of_images || !images_apart, volumes_and_logs: !(of_images && images_apart) }
+    match layout {
+        Layout::Together => Parts { layers: true, volumes_and_logs: true },
+        Layout::Apart => Parts { layers: of_images, volumes_and_logs: !of_images },
+    }
 }
 
 async fn usage(node: &Node, pods: &Pods, signal: &str) -> Vec<Use> {
-    let (resource, parts) = (resource_of(signal), parts(signal, node.disks.are_apart()));
+    let (resource, parts) = (resource_of(signal), parts(signal, node.disks.layout()));
     let stats = node.runtime.cri.container_stats().await.unwrap_or_default();
     let mut used: BTreeMap<String, Vec<(String, i64)>> = BTreeMap::new();
     for stat in stats {
@@ -399,193 +403,5 @@ async fn usage(node: &Node, pods: &Pods, signal: &str) -> Vec<Use> {
     all
 }
 
-fn amount(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
-}
-
-/// Bytes and inodes of a pod's volumes on the node's disk, and of its logs.
-async fn volumes_and_logs(config: &Config, disks: &Disks, pod: &Pod) -> (u64, u64) {
-    let mut total = (0, 0);
-    let dirs = disk_backed(pod).map(|name| empty_dir(config, pod, name)).chain([crate::sandbox::log_dir(config, pod)]);
-    for dir in dirs {
-        if let Some(measure) = disks.measures.of(&dir, By::Tree).await {
-            total = (total.0 + measure.bytes, total.1 + measure.inodes);
-        }
-    }
-    total
-}
-
-/// Names of the emptyDirs that lie on disk.
-fn disk_backed(pod: &Pod) -> impl Iterator<Item = &str> {
-    let on_disk = |v: &&k8s_openapi::api::core::v1::Volume| {
-        v.empty_dir.as_ref().is_some_and(|e| e.medium.as_deref().unwrap_or_default().is_empty())
-    };
-    pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(on_disk).map(|v| v.name.as_str())
-}
-
-fn empty_dir(config: &Config, pod: &Pod, name: &str) -> std::path::PathBuf {
-    volumes::plugin_dir(config, pod, Plugin::EmptyDir, name)
-}
-
-/// Bytes of each emptyDir on disk.
-async fn local_volumes(config: &Config, disks: &Disks, pod: &Pod) -> Vec<(String, i64)> {
-    let mut all = Vec::new();
-    for name in disk_backed(pod) {
-        let bytes = disks.measures.of(&empty_dir(config, pod, name), By::Tree).await.map_or(0, |measure| measure.bytes);
-        all.push((name.to_owned(), amount(bytes)));
-    }
-    all
-}
-
-/// Throws out pods whose emptyDirs, containers or whole local storage grew over their limits.
-async fn over_local_limits(node: &Node, pods: &Pods) {
-    let limited: Vec<Arc<Pod>> = pods
-        .all()
-        .into_iter()
-        .filter(|(pod, s)| has_local_limit(pod) && s.observed.running().next().is_some())
-        .map(|(p, _)| p)
-        .collect();
-    if limited.is_empty() {
-        return;
-    }
-    let stats = node.runtime.cri.container_stats().await.unwrap_or_default();
-    for pod in limited {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        let volumes = local_volumes(&node.config, &node.disks, &pod).await;
-        let mut layers: BTreeMap<String, i64> = BTreeMap::new();
-        for stat in &stats {
-            let Some(attributes) =
-                stat.attributes.as_ref().filter(|a| a.labels.get(labels::POD_UID).map(String::as_str) == Some(uid))
-            else {
-                continue;
-            };
-            let name = attributes.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default();
-            let layer = stat.writable_layer.as_ref().and_then(|l| l.used_bytes.as_ref()).map_or(0, |v| v.value);
-            let logs = node.disks.measures.of(&crate::sandbox::log_dir(&node.config, &pod).join(&name), By::Tree).await;
-            layers.insert(name, amount(layer.saturating_add(logs.map_or(0, |measure| measure.bytes))));
-        }
-        if let Some(text) = local_breach(&pod, &volumes, &layers) {
-            pods.evict(&pod, &text);
-        }
-    }
-}
-
-fn has_local_limit(pod: &Pod) -> bool {
-    let sized = pod
-        .spec
-        .iter()
-        .flat_map(|s| s.volumes.iter().flatten())
-        .any(|v| v.empty_dir.as_ref().is_some_and(|e| e.size_limit.is_some()));
-    sized || container::all(pod).iter().any(|(c, _)| limits::limit(c.resources.as_ref(), "ephemeral-storage").is_some())
-}
-
-/// Upstream's text when a limit of local storage is broken. Pure.
-fn local_breach(pod: &Pod, volumes: &[(String, i64)], layers: &BTreeMap<String, i64>) -> Option<String> {
-    let spec = pod.spec.as_ref()?;
-    for volume in spec.volumes.iter().flatten() {
-        let Some(limit) = volume.empty_dir.as_ref().and_then(|e| e.size_limit.as_ref()) else { continue };
-        let used = volumes.iter().find(|(name, _)| *name == volume.name).map_or(0, |(_, bytes)| *bytes);
-        let bytes = limits::parse(limit).value();
-        if bytes > 0 && used > bytes {
-            return Some(format!("Usage of EmptyDir volume \"{}\" exceeds the limit \"{}\". ", volume.name, limit.0));
-        }
-    }
-    let limit_of = |c: &k8s_openapi::api::core::v1::Container| {
-        limits::limit(c.resources.as_ref(), "ephemeral-storage").map(|q| q.value())
-    };
-    // Those that have one, as upstream's PodLimits.
-    let limits = spec.containers.iter().filter_map(limit_of).reduce(i64::saturating_add);
-    let total: i64 = volumes.iter().map(|(_, b)| b).sum::<i64>() + layers.values().sum::<i64>();
-    if let Some(limit) = limits.filter(|limit| total > *limit) {
-        return Some(format!(
-            "Pod ephemeral local storage usage exceeds the total limit of containers {}. ",
-            binary(limit)
-        ));
-    }
-    spec.containers.iter().find_map(|c| {
-        let limit = limit_of(c)?;
-        let text = c.resources.as_ref()?.limits.as_ref()?.get("ephemeral-storage")?.0.clone();
-        (layers.get(&c.name).copied().unwrap_or(0) > limit)
-            .then(|| format!("Container {} exceeded its local ephemeral storage limit \"{text}\". ", c.name))
-    })
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    // In the virtual machine a pod that had filled the disk was gone, its layer was not, and the next pod went for it.
-    #[tokio::test]
-    async fn a_layer_is_given_time_to_go_before_another_pod_has_to() {
-        let after = |looks: u32, removed: bool| async move {
-            let mut n = 0;
-            let is_low = || {
-                n += 1;
-                n <= looks
-            };
-            is_enough(is_low, removed, Duration::ZERO).await
-        };
-        assert!(after(20, true).await, "the runtime took five seconds");
-        assert!(!after(1000, true).await, "it was not enough");
-        assert!(!after(1, false).await && after(0, false).await, "nothing was removed: there is nothing to wait for");
-    }
-
-    #[test]
-    fn a_volume_over_its_limit_is_named() {
-        let pod: Pod = serde_json::from_value(
-            serde_json::json!({"spec": {"containers": [{"name": "c", "resources": {"limits": {"ephemeral-storage": "2Mi"}}}],
-            "volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]}}),
-        )
-        .unwrap();
-        let none = BTreeMap::new();
-        assert_eq!(local_breach(&pod, &[("v".to_owned(), 1 << 20)], &none), None);
-        assert_eq!(
-            local_breach(&pod, &[("v".to_owned(), 2 << 20)], &none).unwrap(),
-            "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". "
-        );
-        let layers = BTreeMap::from([("c".to_owned(), 3 << 20)]);
-        assert_eq!(
-            local_breach(&pod, &[], &layers).unwrap(),
-            "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "
-        );
-        // node.md M4: one container without a limit took the pod's away.
-        let mut half = pod.clone();
-        half.spec
-            .as_mut()
-            .unwrap()
-            .containers
-            .push(k8s_openapi::api::core::v1::Container { name: "d".to_owned(), ..Default::default() });
-        let layers = BTreeMap::from([("d".to_owned(), 3 << 20)]);
-        assert!(local_breach(&half, &[], &layers).unwrap().contains("total limit of containers 2Mi"));
-    }
-
-    // node.md M4: a disk of images of their own was ranked by volumes.
-    #[test]
-    fn pods_are_ranked_by_what_lies_on_the_disk_that_is_full() {
-        let told = |signal, apart| (parts(signal, apart).layers, parts(signal, apart).volumes_and_logs);
-        assert_eq!(told("nodefs.available", false), (true, true));
-        assert_eq!(told("nodefs.inodesFree", true), (false, true));
-        assert_eq!(told("imagefs.available", true), (true, false));
-        assert_eq!(told("imagefs.available", false), (true, true));
-    }
-
-    // node.md N7: an evicted pod's layers stayed, so the next pod was evicted for them, and the next.
-    #[test]
-    fn containers_of_an_ended_pod_and_older_ones_of_a_name_may_go() {
-        let seen =
-            |id: &str, name: &str, state| Seen { id: id.to_owned(), name: name.to_owned(), state, ..Seen::default() };
-        let mut snapshot = Snapshot::default();
-        snapshot.observed.containers = vec![
-            seen("3", "a", State::Running),
-            seen("2", "a", State::Exited),
-            seen("1", "a", State::Exited),
-            seen("9", "b", State::Exited),
-        ];
-        snapshot.status.phase = Some("Running".to_owned());
-        assert_eq!(unused(&snapshot), ["2", "1"]);
-        snapshot.observed.containers[0].state = State::Exited;
-        assert_eq!(unused(&snapshot), ["2", "1"], "the last of a name is what the status tells of");
-        snapshot.status.phase = Some("Failed".to_owned());
-        assert_eq!(unused(&snapshot), ["3", "2", "1", "9"]);
-    }
-}
+mod tests;

@@ -1,7 +1,7 @@
 //! Seeded fuzzing of what a node reads from pods, registries and callers: logs, queries, manifests, name server files,
 //! names of images. Nothing may panic, and nothing may run for long.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use base::fuzz::{self, mutated, mutated_text, pick, rounds};
 use base::time::Clock;
@@ -11,7 +11,8 @@ use futures_util::StreamExt as _;
 use crate::logs::{self, LogOptions};
 use crate::providers::config;
 use crate::server::number;
-use crate::{resolv, sources, stats};
+use crate::sources::manifests::Folder;
+use crate::{resolv, stats};
 
 const ROUNDS: u64 = 1_000;
 
@@ -22,7 +23,8 @@ async fn logs_of_any_bytes_are_read_within_their_limits() {
     let folder = dir.path().join("pod/c");
     std::fs::create_dir_all(&folder).unwrap();
     let log = folder.join("0.log");
-    let whole = b"2026-01-01T00:00:00.0Z stdout F one\n2026-01-01T00:00:01.0Z stderr P tw\n2026-01-01T00:00:01.0Z stderr F:x o\n\n";
+    let whole = b"2026-01-01T00:00:00.0Z stdout F one\n2026-01-01T00:00:01.0Z stderr P tw\n\
+        2026-01-01T00:00:01.0Z stderr F:x o\n\n";
     for round in rounds(ROUNDS) {
         std::fs::write(&log, mutated(&rng, &whole.repeat(1 + fuzz::below(&rng, 4)))).unwrap();
         let limit = (rng.below(2) == 0).then(|| rng.below(40));
@@ -46,7 +48,8 @@ async fn logs_of_any_bytes_are_read_within_their_limits() {
 #[test]
 fn queries_of_any_bytes_are_read_or_refused() {
     let rng = fuzz::rng(2);
-    let whole = "command=sh&command=-c&command=a+b%20c&tailLines=5&sinceTime=2026-01-01T00%3A00%3A00Z&input=1&tty=true&container=c";
+    let whole = "command=sh&command=-c&command=a+b%20c&tailLines=5&sinceTime=2026-01-01T00%3A00%3A00Z&input=1&\
+        tty=true&container=c";
     for _ in rounds(ROUNDS * 4) {
         let query =
             Query::parse(&mutated_text(&rng, whole, &["%", "%é", "%4", "&", "=", "+", "-1", "99999999999999999999"]));
@@ -57,11 +60,13 @@ fn queries_of_any_bytes_are_read_or_refused() {
 #[test]
 fn manifests_of_any_words_are_pods_or_refused() {
     let rng = fuzz::rng(3);
-    let whole = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, annotations: {a: &x b}}\nspec:\n  containers:\n  - {name: c, image: *x, ports: [{containerPort: 80}]}\n";
+    let folder = Folder { dir: PathBuf::new(), node_name: "n".to_owned() };
+    let whole = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, annotations: {a: &x b}}\nspec:\n  \
+        containers:\n  - {name: c, image: *x, ports: [{containerPort: 80}]}\n";
     let words =
         ["- ", ": ", "{", "}", "[", "&x ", "*x", "<<: ", "\n", "  ", "!!binary ", "|", ">", "null", "1e999", "---\n"];
     for _ in rounds(ROUNDS) {
-        let _any = sources::manifests::parse(&mutated_text(&rng, whole, &words), "n");
+        let _any = folder.parse(&mutated_text(&rng, whole, &words));
     }
 }
 

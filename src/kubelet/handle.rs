@@ -1,9 +1,10 @@
-//! What the HTTPS server on 10250 needs of the kubelet: logs, streaming addresses, pods, statistics.
+//! The kubelet as the HTTPS server on 10250 needs it: logs, streaming addresses, pods, statistics.
 
 use std::sync::Arc;
 
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
+use model::reference::NamespacedName;
 
 use crate::container;
 use crate::error::Error;
@@ -12,7 +13,7 @@ use crate::node::Node;
 use crate::pods::map::Pods;
 use crate::pods::observed::{Seen, State};
 use crate::pods::snapshot::Snapshot;
-use crate::stats::metrics;
+use crate::stats::{self, Scope, metrics};
 
 /// A running kubelet; clones are the same one.
 #[derive(Clone)]
@@ -38,6 +39,14 @@ pub struct StreamOptions {
     pub tty: bool,
 }
 
+/// The container that a question is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ContainerRef<'a> {
+    pub(crate) pod: NamespacedName<'a>,
+    /// Its name; empty for the first of the pod.
+    pub(crate) container: &'a str,
+}
+
 impl Handle {
     pub(crate) fn new(node: Arc<Node>, pods: Pods, log_watches: logs::watch::Watches) -> Handle {
         Handle { node, pods, log_watches }
@@ -53,23 +62,23 @@ impl Handle {
         self.pods.all().into_iter().map(with_status).collect()
     }
 
-    /// The log of a container. An empty container name means the only one.
+    /// The log of a container.
     ///
     /// Errors: `PodNotFound`, `ContainerNotFound` (also when it has not run yet), `Log`.
-    pub async fn logs(&self, ns: &str, pod: &str, container: &str, options: LogOptions) -> Result<LogStream, Error> {
-        let (spec, snapshot) = self.find(ns, pod)?;
-        let name = self.container_name(&spec, container)?;
+    pub(crate) async fn logs(&self, of: ContainerRef<'_>, options: LogOptions) -> Result<LogStream, Error> {
+        let (spec, snapshot) = self.find(of.pod)?;
+        let name = self.container_name(&spec, of.container)?;
         let seen = if options.previous { previous(&snapshot, &name) } else { snapshot.observed.latest(&name) };
         let Some(seen) = seen.cloned() else {
             let what = match options.previous {
                 true => "not available: previous terminated container not found".to_owned(),
                 false => format!("waiting to start: {}", waiting_reason(&snapshot, &name)),
             };
-            return Err(Error::ContainerNotFound { pod: pod.to_owned(), container: name, what });
+            return Err(Error::ContainerNotFound { pod: of.pod.name.to_owned(), container: name, what });
         };
         // As the pod's task sees it: the runtime tells it of every end.
-        let (pods, uid, id) = (self.pods.clone(), spec.metadata.uid.clone().unwrap_or_default(), seen.id.clone());
-        let still_runs = move || pods.may_write(&uid, &id);
+        let (pods, id) = (self.pods.clone(), seen.id.clone());
+        let still_runs = move || pods.may_write(&id);
         let path = std::path::PathBuf::from(&seen.log_path);
         let stream = logs::stream(&path, options, &self.node.clock, &self.log_watches, Box::new(still_runs)).await;
         stream.map_err(|source| Error::Log { path, source })
@@ -77,14 +86,8 @@ impl Handle {
 
     /// The runtime's address for an exec, on loopback: connect there with the client's own upgrade headers and copy
     /// bytes.
-    pub async fn exec_url(
-        &self,
-        ns: &str,
-        pod: &str,
-        container: &str,
-        options: StreamOptions,
-    ) -> Result<String, Error> {
-        let seen = self.running(ns, pod, container)?;
+    pub(crate) async fn exec_url(&self, of: ContainerRef<'_>, options: StreamOptions) -> Result<String, Error> {
+        let seen = self.running(of)?;
         let StreamOptions { command, stdin, stdout, stderr, tty } = options;
         Ok(self
             .node
@@ -95,14 +98,8 @@ impl Handle {
     }
 
     /// The runtime's address for an attach.
-    pub async fn attach_url(
-        &self,
-        ns: &str,
-        pod: &str,
-        container: &str,
-        options: StreamOptions,
-    ) -> Result<String, Error> {
-        let seen = self.running(ns, pod, container)?;
+    pub(crate) async fn attach_url(&self, of: ContainerRef<'_>, options: StreamOptions) -> Result<String, Error> {
+        let seen = self.running(of)?;
         let StreamOptions { stdin, stdout, stderr, tty, .. } = options;
         Ok(self
             .node
@@ -113,10 +110,10 @@ impl Handle {
     }
 
     /// The runtime's address for forwarded ports.
-    pub async fn port_forward_url(&self, ns: &str, pod: &str, ports: Vec<i32>) -> Result<String, Error> {
-        let (_, snapshot) = self.find(ns, pod)?;
+    pub(crate) async fn port_forward_url(&self, pod: NamespacedName<'_>, ports: Vec<i32>) -> Result<String, Error> {
+        let (_, snapshot) = self.find(pod)?;
         let missing = || Error::ContainerNotFound {
-            pod: pod.to_owned(),
+            pod: pod.name.to_owned(),
             container: String::new(),
             what: "not running".to_owned(),
         };
@@ -124,9 +121,9 @@ impl Handle {
         Ok(self.node.runtime.cri.port_forward(&sandbox.id, ports).await?)
     }
 
-    /// `/stats/summary`; disks and networks only when more than CPU and memory is asked for.
-    pub async fn summary(&self, only_cpu_and_memory: bool) -> Result<serde_json::Value, Error> {
-        Ok(crate::stats::summary(&self.node, &self.pods, only_cpu_and_memory).await?)
+    /// `/stats/summary`.
+    pub(crate) async fn summary(&self, scope: Scope) -> Result<serde_json::Value, Error> {
+        Ok(stats::summary(&self.node, &self.pods, scope).await?)
     }
 
     /// A page of metrics in Prometheus's text: `""` is the kubelet's own, the others `cadvisor`, `resource` and
@@ -136,7 +133,7 @@ impl Handle {
             "" => Some(metrics::own(&self.node, &self.pods, crate::register::VERSION).await),
             "cadvisor" => Some(metrics::cadvisor(&self.node, &self.pods).await?),
             "resource" => Some(metrics::resource(&self.node, &self.pods).await?),
-            "probes" => Some(metrics::probes(&self.node.stats)),
+            "probes" => Some(metrics::probes(&self.node.stats.probes)),
             _ => None,
         })
     }
@@ -146,17 +143,10 @@ impl Handle {
         self.node.config.configz(self.node.runtime.cgroup_driver)
     }
 
-    /// Runs a command to its end, for `/run` and for tools: exit code, stdout, stderr.
-    pub async fn run(
-        &self,
-        ns: &str,
-        pod: &str,
-        container: &str,
-        command: Vec<String>,
-    ) -> Result<(i32, Vec<u8>, Vec<u8>), Error> {
-        let seen = self.running(ns, pod, container)?;
-        let answer = self.node.runtime.cri.exec_sync(&seen.id, command, std::time::Duration::ZERO).await?;
-        Ok((answer.exit_code, answer.stdout, answer.stderr))
+    /// Runs a command to its end, for `/run`.
+    pub(crate) async fn run(&self, of: ContainerRef<'_>, command: Vec<String>) -> Result<cri::ExecSyncResponse, Error> {
+        let seen = self.running(of)?;
+        Ok(self.node.runtime.cri.exec_sync(&seen.id, command, std::time::Duration::ZERO).await?)
     }
 
     /// Whether the runtime answers, for `/healthz`.
@@ -165,8 +155,9 @@ impl Handle {
         Ok(())
     }
 
-    fn find(&self, ns: &str, pod: &str) -> Result<(Arc<Pod>, Snapshot), Error> {
-        self.pods.find(ns, pod).ok_or_else(|| Error::PodNotFound { ns: ns.to_owned(), pod: pod.to_owned() })
+    fn find(&self, pod: NamespacedName<'_>) -> Result<(Arc<Pod>, Snapshot), Error> {
+        let missing = || Error::PodNotFound { ns: pod.namespace.to_owned(), pod: pod.name.to_owned() };
+        self.pods.find(pod).ok_or_else(missing)
     }
 
     fn container_name(&self, pod: &Pod, wanted: &str) -> Result<String, Error> {
@@ -184,12 +175,12 @@ impl Handle {
         }
     }
 
-    fn running(&self, ns: &str, pod: &str, container: &str) -> Result<Seen, Error> {
-        let (spec, snapshot) = self.find(ns, pod)?;
-        let name = self.container_name(&spec, container)?;
+    fn running(&self, of: ContainerRef<'_>) -> Result<Seen, Error> {
+        let (spec, snapshot) = self.find(of.pod)?;
+        let name = self.container_name(&spec, of.container)?;
         let seen = snapshot.observed.latest(&name).filter(|s| s.state == State::Running).cloned();
         seen.ok_or_else(|| Error::ContainerNotFound {
-            pod: pod.to_owned(),
+            pod: of.pod.name.to_owned(),
             container: name,
             what: "not running".to_owned(),
         })
@@ -226,8 +217,9 @@ mod tests {
         let seen = |id: &str| Seen { id: id.to_owned(), name: "c".to_owned(), ..Seen::default() };
         snapshot.observed.containers = vec![seen("new"), seen("old")];
         let status = |id: &str| {
-            serde_json::from_value(serde_json::json!({"containerStatuses": [{"name": "c", "image": "i", "imageID": "", "ready": false,
-                "restartCount": 1, "lastState": {"terminated": {"exitCode": 1, "containerID": format!("containerd://{id}")}}}]}))
+            let last = serde_json::json!({"terminated": {"exitCode": 1, "containerID": format!("containerd://{id}")}});
+            serde_json::from_value(serde_json::json!({"containerStatuses": [{"name": "c", "image": "i", "imageID": "",
+                "ready": false, "restartCount": 1, "lastState": last}]}))
             .unwrap()
         };
         snapshot.status = status("new");

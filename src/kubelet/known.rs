@@ -1,4 +1,4 @@
-//! What the API server said last of the objects that containers are made of: ConfigMaps, Secrets, Services, runtime
+//! The API server's last answers about objects that containers are made of: ConfigMaps, Secrets, Services, runtime
 //! classes.
 //!
 //! It outlives the connection: a node that lost its server starts its containers again from here. While the server
@@ -26,8 +26,16 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// So long after a question without an answer the older answers are given at once.
 const AWAY: Duration = Duration::from_secs(10);
 
-/// Names a question: the kind, the namespace and the object's name (empty for a list).
-pub(crate) type Question = (&'static str, String, String);
+/// The objects that are asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Question {
+    /// The plural.
+    kind: &'static str,
+    /// Empty in cluster scope.
+    namespace: String,
+    /// Empty for all of the namespace.
+    name: String,
+}
 
 struct Answer {
     value: Arc<dyn Any + Send + Sync>,
@@ -73,9 +81,9 @@ impl Known {
             Ok(Err(err)) if is_refusal(&err) => Err(err),
             unanswered => {
                 debug!(
-                    kind = question.0,
-                    ns = question.1,
-                    name = question.2,
+                    kind = question.kind,
+                    ns = question.namespace,
+                    name = question.name,
                     answered = unanswered.is_ok(),
                     "the API server is away, its last answer counts"
                 );
@@ -128,7 +136,8 @@ impl Known {
     /// A runtime class.
     pub(crate) async fn runtime_class(&self, pod: &Pod, name: &str) -> Result<Option<RuntimeClass>, kube::Error> {
         let api: Api<RuntimeClass> = Api::all(self.client.clone());
-        self.ask(("runtimeclasses", String::new(), name.to_owned()), uid_of(pod), api.get_opt(name)).await
+        let question = Question { kind: "runtimeclasses", namespace: String::new(), name: name.to_owned() };
+        self.ask(question, uid_of(pod), api.get_opt(name)).await
     }
 
     /// The Services of the pod's namespace.
@@ -136,13 +145,14 @@ impl Known {
         let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
         let api: Api<Service> = Api::namespaced(self.client.clone(), ns);
         let listing = async { api.list(&ListParams::default()).await.map(|list| list.items) };
-        self.ask(("services", ns.to_owned(), String::new()), uid_of(pod), listing).await
+        let question = Question { kind: "services", namespace: ns.to_owned(), name: String::new() };
+        self.ask(question, uid_of(pod), listing).await
     }
 
     /// The Service `kubernetes`.
     pub(crate) async fn master_service(&self, pod: &Pod) -> Result<Option<Service>, kube::Error> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), "default");
-        let question = ("services", "default".to_owned(), "kubernetes".to_owned());
+        let question = Question { kind: "services", namespace: "default".to_owned(), name: "kubernetes".to_owned() };
         self.ask(question, uid_of(pod), api.get_opt("kubernetes")).await
     }
 
@@ -152,7 +162,8 @@ impl Known {
     {
         let ns = pod.metadata.namespace.as_deref().unwrap_or_default();
         let api: Api<K> = Api::namespaced(self.client.clone(), ns);
-        self.ask((kind, ns.to_owned(), name.to_owned()), uid_of(pod), api.get_opt(name)).await
+        let question = Question { kind, namespace: ns.to_owned(), name: name.to_owned() };
+        self.ask(question, uid_of(pod), api.get_opt(name)).await
     }
 }
 
@@ -170,7 +181,7 @@ mod tests {
     use super::*;
 
     fn question() -> Question {
-        ("configmaps", "ns".to_owned(), "m".to_owned())
+        Question { kind: "configmaps", namespace: "ns".to_owned(), name: "m".to_owned() }
     }
 
     fn refused(code: u16) -> kube::Error {

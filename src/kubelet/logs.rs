@@ -37,7 +37,7 @@ const END_CHECK: std::time::Duration = std::time::Duration::from_secs(1);
 /// another's log.
 static READS: Semaphore = Semaphore::const_new(4);
 
-/// What of a log is wanted, as `PodLogOptions`.
+/// The part of a log that is wanted, as `PodLogOptions`.
 #[derive(Clone, Debug, Default)]
 pub struct LogOptions {
     /// Go on as the container writes.
@@ -375,8 +375,8 @@ mod tests {
 
     use super::*;
 
-    const LOG: &str = "2026-01-01T00:00:00.0Z stdout F one\n2026-01-01T00:00:01.0Z stderr P tw\n2026-01-01T00:00:01.0Z stderr F o\n\
-                       2026-01-01T00:00:02.0Z stdout F three\n";
+    const LOG: &str = "2026-01-01T00:00:00.0Z stdout F one\n2026-01-01T00:00:01.0Z stderr P tw\n\
+                       2026-01-01T00:00:01.0Z stderr F o\n2026-01-01T00:00:02.0Z stdout F three\n";
 
     async fn read(options: LogOptions) -> String {
         let dir = tempfile::tempdir().unwrap();

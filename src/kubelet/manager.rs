@@ -1,4 +1,4 @@
-//! Which pods this node has: a task for each, and the sync loop where all events arrive.
+//! The pods of this node: a task for each, and the sync loop where all events arrive.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
@@ -14,6 +14,7 @@ use base::task::Group;
 use futures_util::FutureExt as _;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use model::reference::NamespacedName;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, error, info, warn};
 
@@ -22,7 +23,7 @@ use crate::csi;
 use crate::node::{Inputs, Node};
 use crate::pods;
 use crate::pods::desired::Desired;
-use crate::pods::map::{Entry, Pods, key};
+use crate::pods::map::Pods;
 use crate::pods::observed::{Observed, State};
 use crate::pods::resizing::granted_before;
 use crate::pods::snapshot::Snapshot;
@@ -50,7 +51,7 @@ pub(crate) async fn start(node: Arc<Node>, inputs: Inputs, group: &Group) -> Pod
     let pods = Pods::default();
     let (tx, rx) = mpsc::channel(BACKLOG_CHANGES);
     let Inputs { informers, ref_changes: refs } = inputs;
-    sources::start(&node, informers, tx, group);
+    sources::start(node.config.manifest_dir.clone(), node.own.clone(), informers, tx, group);
     let runtime = runtime_events::listen(node.runtime.cri.clone(), &node.runtime.socket, group);
     let this = SyncLoop { node, pods: pods.clone(), group: group.child("pods"), leaving: Arc::default() };
     let (node, weighed) = (Arc::clone(&this.node), pods.clone());
@@ -115,7 +116,7 @@ impl SyncLoop {
             RuntimeEvent::Started(id) => (id, false),
             RuntimeEvent::Ended(id) => (id, true),
         };
-        let uid = self.pods.0.ids.lock().get(&id).cloned();
+        let uid = self.pods.owner(&id);
         if let Some(uid) = uid {
             self.pods.modify(&uid, |d| {
                 if ended {
@@ -135,48 +136,47 @@ impl SyncLoop {
                 return this.wake_all();
             };
             let shown = shown(&sandboxes, &containers);
-            let map = this.pods.0.map.lock();
-            for (uid, entry) in map.iter() {
-                let seen = seen(&entry.shared.lock().observed);
-                if shown.get(uid) != Some(&seen).filter(|seen| !seen.is_empty()) {
-                    entry.tx.send_modify(|_| {});
-                }
-            }
+            this.pods.wake_changed(|uid, observed| {
+                let seen = seen(observed);
+                shown.get(uid) != Some(&seen).filter(|seen| !seen.is_empty())
+            });
         });
     }
 
     /// Has the volumes of every pod looked at.
     fn refresh_all(&self) {
         info!("the clock was set");
-        let map = self.pods.0.map.lock();
-        map.values().for_each(|entry| entry.tx.send_modify(|desired| desired.refresh += 1));
+        self.pods.modify_all(|desired| desired.refresh += 1);
     }
 
     /// Has every pod looked at.
     fn wake_all(&self) {
-        let map = self.pods.0.map.lock();
-        map.values().for_each(|entry| entry.tx.send_modify(|_| {}));
+        self.pods.modify_all(|_| {});
     }
 
     async fn take(&self, change: Change) {
         match change {
             Change::Set(pod) => self.set(pod),
             Change::Gone(uid) => {
-                self.pods.0.held.lock().retain(|_, pod| pod.metadata.uid.as_deref() != Some(&uid));
+                self.pods.drop_held(&uid);
                 self.pods.modify(&uid, |d| d.gone = true);
             }
-            Change::Ousted(pod) => {
-                info!(ns = ?pod.metadata.namespace, name = ?pod.metadata.name, "a pod that runs here calls itself a mirror: it is ended");
+            Change::Disowned(pod) => {
+                info!(
+                    ns = ?pod.metadata.namespace,
+                    name = ?pod.metadata.name,
+                    "a pod that runs here calls itself a mirror: it is ended"
+                );
                 self.pods.modify(pod.metadata.uid.as_deref().unwrap_or_default(), |d| {
-                    (d.pod, d.is_ousted) = (Arc::clone(&pod), true)
+                    (d.pod, d.is_disowned) = (Arc::clone(&pod), true)
                 });
             }
             Change::Mirror(pod) => {
-                self.pods.0.mirrors.lock().insert(key(&pod), Arc::clone(&pod));
+                self.pods.note_mirror(Arc::clone(&pod));
                 self.mirror_changed(&pod);
             }
             Change::MirrorGone(pod) => {
-                self.pods.0.mirrors.lock().remove(&key(&pod));
+                self.pods.drop_mirror(&pod);
                 self.mirror_changed(&pod);
             }
             Change::Synced => self.watch_orphans(),
@@ -190,20 +190,12 @@ impl SyncLoop {
         if is_static {
             self.keep_mirror(&pod);
         }
-        if !known && is_static && self.name_is_taken(&pod) {
+        if !known && is_static && self.pods.is_name_taken(&pod) {
             // An edited manifest: the old pod ends before the new one begins, for they would fight over ports and data.
-            self.pods.0.held.lock().insert(key(&pod), pod);
+            self.pods.hold_back(pod);
         } else if !known {
             self.begin(Desired::new(pod));
         }
-    }
-
-    fn name_is_taken(&self, pod: &Pod) -> bool {
-        let map = self.pods.0.map.lock();
-        map.values().any(|entry| {
-            let other = entry.tx.borrow();
-            other.is_static && key(&other.pod) == key(pod)
-        })
     }
 
     fn begin(&self, desired: Desired) {
@@ -214,7 +206,7 @@ impl SyncLoop {
         let shared = Arc::new(Mutex::new(Snapshot { holds, granted, ..Snapshot::default() }));
         let (tx, rx) = watch::channel(desired);
         let group = self.group.child(&uid);
-        self.pods.0.map.lock().insert(uid.clone(), Entry { tx: tx.clone(), shared: Arc::clone(&shared) });
+        self.pods.begin(tx.clone(), Arc::clone(&shared));
         let this = self.clone();
         self.group.spawn_short("pod", async move {
             let work = || {
@@ -229,22 +221,14 @@ impl SyncLoop {
                 Box::pin(worker.run())
             };
             to_the_end(work, Backoff::new(PANIC_RETRY.0, PANIC_RETRY.1), &this.node.rng, &uid).await;
-            let ended = this.pods.0.map.lock().remove(&uid);
-            let Some((name, was_static)) = ended.map(|entry| {
-                let last = entry.tx.borrow();
-                (key(&last.pod), last.is_static)
-            }) else {
-                return;
-            };
-            let next = this.pods.0.held.lock().remove(&name);
-            if let Some(pod) = next {
-                this.begin(Desired::new(pod));
-            } else if was_static {
+            let Some(last) = this.pods.end(&uid) else { return };
+            if let Some(next) = this.pods.take_held(&last.pod) {
+                this.begin(Desired::new(next));
+            } else if last.is_static
+                && let Some(mirror) = this.pods.mirror(&last.pod)
+            {
                 // Its file is gone: so must be its picture in the API.
-                let mirror = this.pods.0.mirrors.lock().get(&name).cloned();
-                if let Some(mirror) = mirror {
-                    mirror::remove(&this.node.client, &mirror).await;
-                }
+                mirror::remove(&this.node.client, &mirror).await;
             }
         });
     }
@@ -252,17 +236,13 @@ impl SyncLoop {
     fn keep_mirror(&self, pod: &Arc<Pod>) {
         let (node, pods, pod) = (Arc::clone(&self.node), self.pods.clone(), Arc::clone(pod));
         self.group.spawn_short("mirror", async move {
-            let have = pods.0.mirrors.lock().get(&key(&pod)).cloned();
-            mirror::keep(&node, &pod, have.as_deref()).await;
+            mirror::keep(&node.client, &node.own, &node.rng, &pod, pods.mirror(&pod).as_deref()).await;
         });
     }
 
     /// A mirror that appeared, changed or vanished: its static pod publishes its status again, or makes it anew.
     fn mirror_changed(&self, mirror: &Pod) {
-        let found = self.pods.find(
-            mirror.metadata.namespace.as_deref().unwrap_or_default(),
-            mirror.metadata.name.as_deref().unwrap_or_default(),
-        );
+        let found = self.pods.find(NamespacedName::of(&mirror.metadata));
         match found {
             // Its own task ends it first, and deletes the object then.
             _ if self.pods.modify(mirror.metadata.uid.as_deref().unwrap_or_default(), |_| {}) => {}
@@ -297,7 +277,7 @@ impl SyncLoop {
     }
 
     async fn end_orphans(&self) -> Result<(), CriError> {
-        let known = |uid: &str| self.pods.0.map.lock().contains_key(uid);
+        let known = |uid: &str| self.pods.has(uid);
         let sandboxes = self.node.runtime.cri.sandboxes(None).await?;
         let graces = graces(&self.node.runtime.cri.containers(None).await?);
         for sandbox in sandboxes {
@@ -308,7 +288,8 @@ impl SyncLoop {
             let Some(uid) = label(labels::POD_UID).filter(|uid| ours && !uid.is_empty() && !known(uid)) else {
                 continue;
             };
-            info!(uid = %uid, name = label(labels::POD_NAME).unwrap_or_default(), "ending a pod that no one wants any more");
+            let name = label(labels::POD_NAME).unwrap_or_default();
+            info!(uid = %uid, name, "ending a pod that no one wants any more");
             let spec = PodSpec { termination_grace_period_seconds: graces.get(&uid).copied(), ..PodSpec::default() };
             let mut pod = Pod { spec: Some(spec), ..Default::default() };
             pod.metadata.name = label(labels::POD_NAME);
@@ -331,7 +312,7 @@ impl SyncLoop {
             });
         }
         let cgroups = self.node.cgroups.clone();
-        let known: BTreeSet<String> = self.pods.0.map.lock().keys().cloned().collect();
+        let known = self.pods.uids();
         if let Err(err) = Group::blocking(move || cgroups.sweep(&known)).await {
             warn!(err = %Chain(&err), "cannot look for cgroups of pods that are gone");
         }
@@ -342,7 +323,7 @@ impl SyncLoop {
 /// Ids of sandboxes and containers with their states, as the runtime numbers them.
 type States = BTreeSet<(String, i32)>;
 
-/// What the runtime has of each pod, by uid.
+/// The sandboxes and containers that the runtime has of each pod, by uid.
 fn shown(sandboxes: &[cri::PodSandbox], containers: &[cri::Container]) -> BTreeMap<String, States> {
     let mut all: BTreeMap<String, States> = BTreeMap::new();
     let sandboxes = sandboxes.iter().map(|s| (&s.labels, &s.id, s.state));
@@ -354,7 +335,7 @@ fn shown(sandboxes: &[cri::PodSandbox], containers: &[cri::Container]) -> BTreeM
     all
 }
 
-/// What a pod's task saw last, in the same form. What it remembers of containers that the runtime has lost does not
+/// Those that a pod's task saw last, in the same form. Containers that it remembers and the runtime has lost do not
 /// count.
 fn seen(observed: &Observed) -> States {
     let ready = |ready| if ready { cri::PodSandboxState::SandboxReady } else { cri::PodSandboxState::SandboxNotready };

@@ -40,7 +40,7 @@ pub(crate) struct Node {
     pub(crate) events: Recorder,
     pub(crate) refs: Refs,
     pub(crate) tokens: Tokens,
-    /// What the API server said last of the objects that containers are made of.
+    /// The API server's last answers about objects that containers are made of.
     pub(crate) known: Known,
     /// Drivers of volumes, and volumes in use.
     pub(crate) csi: Csi,
@@ -110,7 +110,7 @@ impl Node {
         (node, Inputs { informers, ref_changes: changes })
     }
 
-    /// What the downward API says of the node and of a pod's addresses.
+    /// The node and a pod's addresses, as the downward API tells of them.
     pub(crate) fn surroundings(&self, pod_ips: Vec<String>) -> Surroundings {
         let allocatable = self.capacity().allocatable();
         let of = |name: &str| allocatable.get(name).copied().unwrap_or(0);
@@ -134,7 +134,7 @@ impl Node {
         self.cgroups.enforce(milli, bytes, pids);
     }
 
-    /// What a pod that wants to run here meets.
+    /// The node as a pod meets it that wants to run here.
     pub(crate) fn host(&self) -> Host<'_> {
         let object = self.own.object();
         let labels = object

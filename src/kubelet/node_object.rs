@@ -6,18 +6,24 @@ use base::sync::Mutex;
 use client::informer::{Changes, Informer, Informers};
 use k8s_openapi::api::core::v1::Node;
 
-/// This machine's Node: labels, taints and capacity that people set count.
+/// This machine's Node: labels, taints and capacity that people set count. Clones are the same object.
+#[derive(Clone)]
 pub(crate) struct NodeObject {
     informer: Informer<Node>,
     name: String,
     /// Its uid when it was registered last.
-    registered: Mutex<Option<String>>,
+    registered: Arc<Mutex<Option<String>>>,
 }
 
 impl NodeObject {
     pub(crate) fn new(informers: &Informers, name: &str) -> NodeObject {
         let informer = informers.selected(&format!("metadata.name={name}"));
-        NodeObject { informer, name: name.to_owned(), registered: Mutex::default() }
+        NodeObject { informer, name: name.to_owned(), registered: Arc::default() }
+    }
+
+    /// The name of the object, whether it is there or not.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// The object, when it was seen.

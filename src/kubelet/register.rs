@@ -9,6 +9,7 @@ use std::time::Duration;
 use base::backoff::Backoff;
 use base::chain::Chain;
 use base::task::Group;
+use base::time::Clock;
 use client::informer::Change;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -24,7 +25,7 @@ use tracing::{info, warn};
 
 use crate::conditions::{self, is_true};
 use crate::config::Config;
-use crate::events::Kind;
+use crate::events::{Kind, Recorder};
 use crate::images;
 use crate::node::Node;
 use crate::node_labels::{arch, labels};
@@ -50,7 +51,7 @@ pub(crate) fn start(node: Arc<Node>, group: &Group) {
         register(&node).await;
         node.events.node(&node.config.node_name, Kind::Normal, "Starting", "Starting kubelet.");
         let leased = Arc::clone(&node);
-        group.spawn("lease", async move { keep_lease(&leased).await });
+        group.spawn("lease", async move { keep_lease(&leased.client, &leased.own, &leased.clock).await });
         keep_status(&node).await;
     });
 }
@@ -113,7 +114,7 @@ async fn keep_status(node: &Node) {
             .object()
             .is_some_and(|shown| version_of(&shown) > version && is_overwritten(shown.status.as_ref(), &before));
         if due || foreign || without_heartbeats(&next) != without_heartbeats(&before) {
-            tell_transitions(node, &before, &next);
+            tell_transitions(&node.events, &node.config.node_name, &before, &next);
             let mut change = serde_json::json!({"status": next});
             // Addresses merge by their type: of two internal ones, one would come out twice
             // (https://issue.k8s.io/79391).
@@ -181,8 +182,7 @@ fn without_heartbeats(status: &NodeStatus) -> NodeStatus {
     status
 }
 
-fn tell_transitions(node: &Node, before: &NodeStatus, next: &NodeStatus) {
-    let name = &node.config.node_name;
+fn tell_transitions(events: &Recorder, name: &str, before: &NodeStatus, next: &NodeStatus) {
     for (kind, on, off) in [
         ("Ready", "NodeReady", "NodeNotReady"),
         ("MemoryPressure", "NodeHasInsufficientMemory", "NodeHasSufficientMemory"),
@@ -193,14 +193,14 @@ fn tell_transitions(node: &Node, before: &NodeStatus, next: &NodeStatus) {
         if first || is_true(before, kind) != is_true(next, kind) {
             let reason = if is_true(next, kind) { on } else { off };
             if !(first && reason == "NodeNotReady") {
-                node.events.node(name, Kind::Normal, reason, format!("Node {name} status is now: {reason}"));
+                events.node(name, Kind::Normal, reason, format!("Node {name} status is now: {reason}"));
             }
         }
     }
 }
 
-/// What the API server would not let be asked of an older kubelet: `worker/resize.rs` resizes pods as a whole, and init
-/// containers that end.
+/// Features that the API server would not let be asked of an older kubelet: `worker/resize.rs` resizes pods as a
+/// whole, and init containers that end.
 const DECLARED: [&str; 2] = ["InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers"];
 
 async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
@@ -226,7 +226,7 @@ async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
         capacity: Some(capacity),
         allocatable: Some(allocatable),
         addresses: Some(addresses(&node.config)),
-        conditions: Some(conditions::conditions(node, before).await),
+        conditions: Some(conditions::conditions(&node.runtime, &node.signals, before, node.clock.now()).await),
         daemon_endpoints: Some(NodeDaemonEndpoints {
             kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(node.config.port) }),
         }),
@@ -304,14 +304,14 @@ fn system_info(runtime: &Runtime) -> NodeSystemInfo {
     }
 }
 
-async fn keep_lease(node: &Node) {
-    let api: Api<Lease> = Api::namespaced(node.client.clone(), LEASE_NS);
-    let name = node.config.node_name.clone();
+async fn keep_lease(client: &kube::Client, own: &NodeObject, clock: &Clock) {
+    let api: Api<Lease> = Api::namespaced(client.clone(), LEASE_NS);
+    let name = own.name().to_owned();
     loop {
         let spec = LeaseSpec {
             holder_identity: Some(name.clone()),
             lease_duration_seconds: Some(LEASE_SECS),
-            renew_time: Some(MicroTime(micros(node.clock.now()))),
+            renew_time: Some(MicroTime(micros(clock.now()))),
             ..Default::default()
         };
         let change = Patch::Merge(serde_json::json!({"spec": spec}));
@@ -321,7 +321,7 @@ async fn keep_lease(node: &Node) {
                     api_version: "v1".to_owned(),
                     kind: "Node".to_owned(),
                     name: name.clone(),
-                    uid: node.own.uid().unwrap_or_default(),
+                    uid: own.uid().unwrap_or_default(),
                     ..Default::default()
                 };
                 let metadata =
@@ -366,5 +366,21 @@ mod tests {
         assert!(is_overwritten(Some(&of("Unknown", "True")), &said));
         assert!(is_overwritten(None, &said));
         assert!(!is_overwritten(None, &NodeStatus::default()), "nothing was said yet");
+    }
+
+    #[test]
+    fn amounts_are_written_as_upstream_writes_them() {
+        for (name, amount, expected) in [
+            ("cpu", 4000, "4"),
+            ("cpu", 3920, "3920m"),
+            ("memory", 4096, "4Ki"),
+            ("memory", 4097, "4097"),
+            ("ephemeral-storage", 1 << 20, "1024Ki"),
+            ("pods", 110, "110"),
+            ("hugepages-2Mi", 0, "0"),
+        ] {
+            let told = quantities(BTreeMap::from([(name.to_owned(), amount)]));
+            assert_eq!(told[name].0, expected, "{name}");
+        }
     }
 }

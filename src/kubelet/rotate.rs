@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::config::RuntimeChoice;
 use crate::node::Node;
 use crate::pods::map::Pods;
+use crate::runtime::cri::Cri;
 
 /// Between two looks, as upstream's `containerLogMonitorInterval`.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -36,7 +37,8 @@ pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
         loop {
             tokio::time::sleep(PERIOD).await;
             for (id, path) in large(&node.config, &pods) {
-                rotate(&node, &id, &path).await;
+                let files_max = node.config.settings.log_files_max;
+                rotate(&node.runtime.cri, &id, &path, files_max, node.clock.now()).await;
             }
             if let RuntimeChoice::Managed { root, .. } = &node.config.runtime {
                 let log = crate::runtime::containerd::log_file(root);
@@ -59,8 +61,9 @@ fn large(config: &Config, pods: &Pods) -> Vec<(String, PathBuf)> {
     running.filter(|(_, path)| size(path) >= config.settings.log_bytes_max).collect()
 }
 
-async fn rotate(node: &Node, id: &str, path: &Path) {
-    let (log, files_max, now) = (path.to_owned(), node.config.settings.log_files_max, node.clock.now());
+/// Moves the log of a container away, so that there are `files_max` at most.
+async fn rotate(cri: &Cri, id: &str, path: &Path, files_max: usize, now: Timestamp) {
+    let log = path.to_owned();
     let tidied = within(path, COMPRESS_LIMIT, move || make_room(&log, files_max)).await;
     if let Err(err) = tidied {
         warn!(path = %path.display(), err = %err, "cannot tidy rotated logs");
@@ -71,7 +74,7 @@ async fn rotate(node: &Node, id: &str, path: &Path) {
         warn!(path = %path.display(), err = %err, "cannot move a log away");
         return;
     }
-    match node.runtime.cri.reopen_log(id).await {
+    match cri.reopen_log(id).await {
         Ok(()) => debug!(path = %path.display(), "rotated a log"),
         Err(err) => {
             // The runtime still writes to the moved file: it goes back, and the next look tries again.
@@ -135,8 +138,7 @@ fn compress(dir: &Dir, name: &Path) -> io::Result<()> {
     dir.remove_file(name)
 }
 
-/// What containerd says goes to one file: when that is large, its last part stays, in place, since containerd holds it
-/// open.
+/// Containerd's own log is one file: when that is large, its last part stays, in place, since containerd holds it open.
 fn cut(log: &Path) -> io::Result<()> {
     let (dir, name) = Dir::of_file(log)?;
     if dir.meta(&name).map_or(0, |meta| meta.size) <= RUNTIME_LOG_BYTES_MAX {

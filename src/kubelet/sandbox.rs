@@ -70,7 +70,7 @@ fn linux(groups: &Cgroups, pod: &Pod, spec: &PodSpec) -> cri::LinuxPodSandboxCon
     }
 }
 
-/// What a pod asks for and may use, in the runtime's form.
+/// Requests and limits of a pod, in the runtime's form.
 fn amounts(
     cpu_request_milli: Option<i64>,
     cpu: Option<Quantity>,
@@ -140,5 +140,46 @@ mod tests {
             |r: Option<cri::LinuxContainerResources>| r.map(|r| (r.cpu_shares, r.cpu_quota, r.memory_limit_in_bytes));
         assert_eq!(told(config.resources), Some((2048, 200_000, 2 << 30)));
         assert_eq!(told(config.overhead), Some((256, 25_000, 128 << 20)));
+    }
+
+    #[test]
+    fn ports_of_the_host_are_those_of_main_containers_and_sidecars() {
+        let spec: PodSpec = serde_json::from_value(serde_json::json!({
+            "initContainers": [
+                {"name": "i", "ports": [{"containerPort": 1, "hostPort": 1}]},
+                {"name": "s", "restartPolicy": "Always",
+                 "ports": [{"containerPort": 2, "hostPort": 82, "protocol": "UDP"}]}],
+            "containers": [{"name": "m", "ports": [{"containerPort": 3}, {"containerPort": 4, "hostPort": 0},
+                {"containerPort": 5, "hostPort": 85, "hostIP": "192.0.2.1"},
+                {"containerPort": 6, "hostPort": 86, "protocol": "SCTP"}]}]}))
+        .unwrap();
+        let told: Vec<_> = port_mappings(&spec)
+            .into_iter()
+            .map(|p| (p.protocol(), p.container_port, p.host_port, p.host_ip))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                (cri::Protocol::Tcp, 5, 85, "192.0.2.1".to_owned()),
+                (cri::Protocol::Sctp, 6, 86, String::new()),
+                (cri::Protocol::Udp, 2, 82, String::new()),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_sandbox_has_the_groups_of_its_pod_and_no_group_without_a_user() {
+        let of = |spec: serde_json::Value| {
+            let spec: PodSpec = serde_json::from_value(spec).unwrap();
+            sandbox_security(&spec, &spec.security_context.clone().unwrap_or_default())
+        };
+        let both = of(serde_json::json!({"containers": [],
+            "securityContext": {"runAsUser": 7, "runAsGroup": 8, "supplementalGroups": [9], "fsGroup": 10}}));
+        assert_eq!((both.run_as_user.map(|id| id.value), both.run_as_group.map(|id| id.value)), (Some(7), Some(8)));
+        assert_eq!((both.supplemental_groups, both.privileged), (vec![9, 10], false));
+        let group = of(serde_json::json!({"containers": [], "securityContext": {"runAsGroup": 8}}));
+        assert_eq!((group.run_as_user, group.run_as_group), (None, None), "the runtime refuses a group alone");
+        let privileged = serde_json::json!({"name": "i", "securityContext": {"privileged": true}});
+        assert!(of(serde_json::json!({"containers": [], "initContainers": [privileged]})).privileged);
     }
 }

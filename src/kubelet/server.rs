@@ -1,8 +1,8 @@
-//! The HTTPS server on 10250: logs, exec, attach, port-forward, statistics, for whoever the API server vouches for.
+//! The HTTPS server on 10250: logs, exec, attach, port-forward and statistics, for callers that the API server vouches
+//! for.
 
 mod files;
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,17 +11,19 @@ use base::chain::Chain;
 use base::task::Group;
 use base::url::Query;
 use http::{Method, Request, Response, StatusCode, header};
-use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, UserInfo};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use kube::api::{Api, PostParams};
+use model::reference::NamespacedName;
 use serde_json::json;
 use tracing::warn;
 use wire::proxy::{self, Target};
 use wire::{Body, ConnInfo, Handler, body};
 
 use crate::error::Error;
-use crate::handle::{Handle, StreamOptions};
+use crate::handle::{ContainerRef, Handle, StreamOptions};
 use crate::logs::LogOptions;
+use crate::stats::Scope;
 
 /// Serves the kubelet's API on top of a [`Handle`].
 pub struct Server {
@@ -71,6 +73,7 @@ impl Server {
         self.admit(req.method().clone(), bearer(&req), conn, &path).await?;
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let query = Query::parse(req.uri().query().unwrap_or_default());
+        let of = |namespace, name, container| ContainerRef { pod: NamespacedName { namespace, name }, container };
         match parts.as_slice() {
             ["healthz" | "livez"] | ["healthz", "ping" | "log" | "syncloop"] => {
                 self.handle.healthy().await?;
@@ -79,32 +82,38 @@ impl Server {
             ["pods" | "runningpods"] => Ok(as_json(
                 &json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": self.handle.pods()}),
             )),
-            ["stats", "summary"] => Ok(as_json(&self.handle.summary(is_on(&query, "only_cpu_and_memory")).await?)),
+            ["stats", "summary"] => Ok(as_json(&self.handle.summary(scope(&query)).await?)),
             ["metrics"] => self.metrics("").await,
             ["metrics", page] => self.metrics(page).await,
             ["configz"] => Ok(as_json(&self.handle.configz())),
-            ["logs", rest @ ..] => Ok(files::serve(Path::new("/var/log"), rest, path.ends_with('/')).await),
-            ["containerLogs", ns, pod, container] => self.logs(ns, pod, container, &query).await,
+            ["logs", ..] => {
+                let below = path.trim_start_matches('/').strip_prefix("logs").unwrap_or_default();
+                Ok(files::serve(Path::new("/var/log"), below).await)
+            }
+            ["containerLogs", ns, pod, container] => self.logs(of(ns, pod, container), &query).await,
             ["exec", ns, pod, container] | ["exec", ns, pod, _, container] => {
                 let url = self
                     .handle
-                    .exec_url(ns, pod, container, streams(&query, query.all("command").map(str::to_owned).collect()))
+                    .exec_url(
+                        of(ns, pod, container),
+                        streams(&query, query.all("command").map(str::to_owned).collect()),
+                    )
                     .await?;
                 self.stream(req, &url).await
             }
             ["attach", ns, pod, container] | ["attach", ns, pod, _, container] => {
-                let url = self.handle.attach_url(ns, pod, container, streams(&query, Vec::new())).await?;
+                let url = self.handle.attach_url(of(ns, pod, container), streams(&query, Vec::new())).await?;
                 self.stream(req, &url).await
             }
             ["portForward", ns, pod] | ["portForward", ns, pod, _] => {
                 let ports = query.all("port").flat_map(|p| p.split(',')).filter_map(|p| p.parse().ok()).collect();
-                let url = self.handle.port_forward_url(ns, pod, ports).await?;
+                let url = self.handle.port_forward_url(NamespacedName { namespace: ns, name: pod }, ports).await?;
                 self.stream(req, &url).await
             }
             ["run", ns, pod, container] if req.method() == Method::POST => {
                 let command = query.text("cmd").split(' ').map(str::to_owned).collect();
-                let (_, stdout, stderr) = self.handle.run(ns, pod, container, command).await?;
-                Ok(Response::new(body::full([stdout, stderr].concat())))
+                let answer = self.handle.run(of(ns, pod, container), command).await?;
+                Ok(Response::new(body::full([answer.stdout, answer.stderr].concat())))
             }
             _ => Err(Refusal(StatusCode::NOT_FOUND, "404 page not found".to_owned())),
         }
@@ -119,7 +128,7 @@ impl Server {
         Ok(answer)
     }
 
-    async fn logs(&self, ns: &str, pod: &str, container: &str, query: &Query) -> Result<Response<Body>, Refusal> {
+    async fn logs(&self, of: ContainerRef<'_>, query: &Query) -> Result<Response<Body>, Refusal> {
         let since_time = given(query, "sinceTime").map(str::parse).transpose();
         let options = LogOptions {
             follow: is_on(query, "follow"),
@@ -131,7 +140,7 @@ impl Server {
             limit_bytes: number(query, "limitBytes")?,
             stream: given(query, "stream").filter(|s| *s != "All").map(str::to_owned),
         };
-        let lines = self.handle.logs(ns, pod, container, options).await?;
+        let lines = self.handle.logs(of, options).await?;
         let mut answer = Response::new(body::stream(lines));
         answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain"));
         Ok(answer)
@@ -165,9 +174,14 @@ impl Server {
             warn!(err = %Chain(&err), "cannot ask the API server about a caller");
             Refusal(StatusCode::INTERNAL_SERVER_ERROR, "cannot ask the API server about the caller".to_owned())
         };
-        let (user, groups, uid, extra) = if let Some(cert) = conn.client_certs.first() {
+        let caller = if let Some(cert) = conn.client_certs.first() {
             let identity = pki::identity::parse(cert).map_err(|_| unauthorized())?;
-            (identity.common_name, identity.organizations, identity.uid, BTreeMap::new())
+            UserInfo {
+                username: Some(identity.common_name),
+                groups: Some(identity.organizations),
+                uid: identity.uid,
+                extra: None,
+            }
         } else {
             let spec = TokenReviewSpec { token: token.ok_or_else(unauthorized)?, audiences: None };
             let review = TokenReview { spec, ..TokenReview::default() };
@@ -176,53 +190,40 @@ impl Server {
                 .await
                 .map_err(asked)?;
             let status = review.status.filter(|s| s.authenticated == Some(true)).ok_or_else(unauthorized)?;
-            let user = status.user.ok_or_else(unauthorized)?;
-            (
-                user.username.unwrap_or_default(),
-                user.groups.unwrap_or_default(),
-                user.uid,
-                user.extra.unwrap_or_default(),
-            )
+            status.user.ok_or_else(unauthorized)?
         };
         conn.vouch();
-        if groups.iter().any(|group| group == "system:masters") {
+        if caller.groups.iter().flatten().any(|group| group == "system:masters") {
             return Ok(());
         }
-        let (verb, subresources) = access(&method, path);
+        let Access { verb, subresources } = access(&method, path);
         for subresource in &subresources {
-            if self.allowed(verb, subresource, &user, &groups, uid.as_ref(), &extra).await.map_err(asked)? {
+            let attributes = ResourceAttributes {
+                verb: Some(verb.to_owned()),
+                version: Some("v1".to_owned()),
+                resource: Some("nodes".to_owned()),
+                subresource: Some((*subresource).to_owned()),
+                name: Some(self.node_name.clone()),
+                ..ResourceAttributes::default()
+            };
+            if self.is_allowed(&caller, attributes).await.map_err(asked)? {
                 return Ok(());
             }
         }
         let text = format!(
-            "Forbidden (user={user}, verb={verb}, resource=nodes, subresource(s)=[{}])",
+            "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{}])",
+            caller.username.unwrap_or_default(),
             subresources.join(" ")
         );
         Err(Refusal(StatusCode::FORBIDDEN, text))
     }
 
-    async fn allowed(
-        &self,
-        verb: &str,
-        subresource: &str,
-        user: &str,
-        groups: &[String],
-        uid: Option<&String>,
-        extra: &BTreeMap<String, Vec<String>>,
-    ) -> Result<bool, kube::Error> {
-        let attributes = ResourceAttributes {
-            verb: Some(verb.to_owned()),
-            version: Some("v1".to_owned()),
-            resource: Some("nodes".to_owned()),
-            subresource: Some(subresource.to_owned()),
-            name: Some(self.node_name.clone()),
-            ..ResourceAttributes::default()
-        };
+    async fn is_allowed(&self, caller: &UserInfo, attributes: ResourceAttributes) -> Result<bool, kube::Error> {
         let spec = SubjectAccessReviewSpec {
-            user: Some(user.to_owned()),
-            groups: Some(groups.to_vec()),
-            uid: uid.cloned(),
-            extra: Some(extra.clone()),
+            user: Some(caller.username.clone().unwrap_or_default()),
+            groups: Some(caller.groups.clone().unwrap_or_default()),
+            uid: caller.uid.clone(),
+            extra: Some(caller.extra.clone().unwrap_or_default()),
             resource_attributes: Some(attributes),
             ..SubjectAccessReviewSpec::default()
         };
@@ -237,9 +238,16 @@ fn bearer(req: &Request<Body>) -> Option<String> {
     req.headers().get(header::AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ").map(str::to_owned)
 }
 
+/// The right that a request needs.
+#[derive(Debug, PartialEq, Eq)]
+struct Access {
+    verb: &'static str,
+    subresources: Vec<&'static str>,
+}
+
 /// The verb and the subresources of `nodes`, any of which lets a request in: the exact one, then `proxy`, which stands
 /// for all but those that have always had their own. Spec: upstream's kubelet authorization (KEP-2862).
-fn access(method: &Method, path: &str) -> (&'static str, Vec<&'static str>) {
+fn access(method: &Method, path: &str) -> Access {
     let verb = match *method {
         Method::POST => "create",
         Method::PUT => "update",
@@ -247,7 +255,7 @@ fn access(method: &Method, path: &str) -> (&'static str, Vec<&'static str>) {
         Method::DELETE => "delete",
         _ => "get",
     };
-    let subresource = match path.trim_start_matches('/').split('/').next().unwrap_or_default() {
+    let subresources = match path.trim_start_matches('/').split('/').next().unwrap_or_default() {
         "stats" => vec!["stats"],
         "metrics" => vec!["metrics"],
         "logs" => vec!["log"],
@@ -257,7 +265,11 @@ fn access(method: &Method, path: &str) -> (&'static str, Vec<&'static str>) {
         "pods" | "runningpods" => vec!["pods", "proxy"],
         _ => vec!["proxy"],
     };
-    (verb, subresource)
+    Access { verb, subresources }
+}
+
+fn scope(query: &Query) -> Scope {
+    if is_on(query, "only_cpu_and_memory") { Scope::CpuAndMemory } else { Scope::Whole }
 }
 
 fn streams(query: &Query, command: Vec<String>) -> StreamOptions {
@@ -311,8 +323,32 @@ mod tests {
 
     #[test]
     fn access_is_asked_for_as_upstream_does() {
-        assert_eq!(access(&Method::GET, "/stats/summary"), ("get", vec!["stats"]));
-        assert_eq!(access(&Method::GET, "/configz"), ("get", vec!["configz", "proxy"]));
-        assert_eq!(access(&Method::POST, "/exec/ns/pod/c"), ("create", vec!["proxy"]));
+        for (method, path, verb, subresources) in [
+            (Method::GET, "/stats/summary", "get", &["stats"][..]),
+            (Method::GET, "/metrics/cadvisor", "get", &["metrics"]),
+            (Method::GET, "//logs/", "get", &["log"]),
+            (Method::POST, "/checkpoint/ns/pod/c", "create", &["checkpoint"]),
+            (Method::GET, "/configz", "get", &["configz", "proxy"]),
+            (Method::HEAD, "/healthz/ping", "get", &["healthz", "proxy"]),
+            (Method::GET, "/runningpods/", "get", &["pods", "proxy"]),
+            (Method::POST, "/exec/ns/pod/c", "create", &["proxy"]),
+            (Method::GET, "/exec/ns/pod/c", "get", &["proxy"]),
+            (Method::PUT, "/x", "update", &["proxy"]),
+            (Method::PATCH, "/x", "patch", &["proxy"]),
+            (Method::DELETE, "", "delete", &["proxy"]),
+        ] {
+            assert_eq!(access(&method, path), Access { verb, subresources: subresources.to_vec() }, "{method} {path}");
+        }
+    }
+
+    #[test]
+    fn streams_have_the_kubelets_names_and_those_of_the_api() {
+        let own = streams(&Query::parse("input=1&output=true&tty=1"), vec!["sh".to_owned()]);
+        assert!(own.stdin && own.stdout && !own.stderr && own.tty);
+        assert_eq!(own.command, ["sh"]);
+        let api = streams(&Query::parse("stderr=1&stdin=0&stdout=yes"), Vec::new());
+        assert!(!api.stdin && !api.stdout && api.stderr && !api.tty);
+        assert_eq!(scope(&Query::parse("only_cpu_and_memory=true")), Scope::CpuAndMemory);
+        assert_eq!(scope(&Query::parse("only_cpu_and_memory=false")), Scope::Whole);
     }
 }

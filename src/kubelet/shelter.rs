@@ -1,4 +1,4 @@
-//! What keeps this process and containerd alive while pods eat all memory: a control group of their own, of whose
+//! Protection of this process and containerd while pods eat all memory: a control group of their own, of whose
 //! memory the kernel takes nothing back (`memory.min`, v2), and an OOM score that lets pods go first.
 
 use std::fs;
@@ -25,8 +25,8 @@ pub(crate) fn take() {
         return;
     }
     let own = own_group(&fs::read_to_string("/proc/self/cgroup").unwrap_or_default());
-    let managed = Path::new("/run/systemd/system").exists();
-    if is_nobodys(own.as_deref(), managed) {
+    let is_managed = Path::new("/run/systemd/system").exists();
+    if !is_managed && own.as_deref().is_some_and(is_nobodys) {
         let bytes = kept_of(u64::try_from(crate::machine::memory_of_machine()).unwrap_or(0));
         match make(Path::new(ROOT), bytes, std::process::id()) {
             Ok(()) => info!(group = GROUP, bytes, "memory is kept for kedge and containerd"),
@@ -100,9 +100,9 @@ fn own_group(text: &str) -> Option<String> {
     text.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned)
 }
 
-/// Whether no service manager has chosen the group: it is the root, or the one of an earlier start.
-fn is_nobodys(own: Option<&str>, managed: bool) -> bool {
-    !managed && own.is_some_and(|own| own == "/" || own.trim_start_matches('/') == GROUP)
+/// Whether nobody has chosen the group: it is the root, or the one of an earlier start.
+fn is_nobodys(own: &str) -> bool {
+    own == "/" || own.trim_start_matches('/') == GROUP
 }
 
 fn kept_of(machine: u64) -> u64 {
@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn only_a_group_that_nobody_chose_is_left() {
-        assert!(is_nobodys(Some("/"), false) && is_nobodys(Some("/kedge"), false));
-        assert!(!is_nobodys(Some("/"), true) && !is_nobodys(Some("/docker/abc"), false) && !is_nobodys(None, false));
+        assert!(is_nobodys("/") && is_nobodys("/kedge"));
+        assert!(!is_nobodys("/docker/abc") && !is_nobodys("/kedge.slice/kedge.service"));
         assert_eq!(own_group("12:memory:/x\n0::/kedge.slice/kedge.service\n").unwrap(), "/kedge.slice/kedge.service");
     }
 

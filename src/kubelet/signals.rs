@@ -35,3 +35,16 @@ impl Signals {
         self.runtime.lock().as_ref().map(Stopwatch::elapsed)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_runtime_that_never_answered_is_not_silent_for_any_time() {
+        let signals = Signals::default();
+        assert_eq!(signals.runtime_silence(), None);
+        signals.note_runtime();
+        assert!(signals.runtime_silence().is_some_and(|silence| silence < Duration::from_secs(60)));
+    }
+}

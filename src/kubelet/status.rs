@@ -15,9 +15,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::cgroups::limits;
 use crate::container::{self, Role};
 use crate::events::whole_secs;
+use crate::pods::cause::Cause;
 use crate::pods::observed::{Seen, State};
+use crate::pods::resizing::Progress;
 use crate::pods::spec::host_network;
 use crate::status::facts::Facts;
+use crate::status::resources::Run;
 use crate::worker::plan;
 
 /// The whole status.
@@ -44,10 +47,9 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
     };
     let ips =
         if ips.is_empty() { facts.before.pod_ips.iter().flatten().map(|ip| ip.ip.clone()).collect() } else { ips };
-    let is_running = phase == "Running";
     let mut status = PodStatus {
-        reason: failure.map(|f| f.0.clone()),
-        message: failure.map(|f| f.1.clone()),
+        reason: failure.map(|f| f.reason.clone()),
+        message: failure.map(|f| f.message.clone()),
         host_ip: facts.host_ips.first().cloned(),
         host_ips: Some(facts.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
         pod_ip: ips.first().cloned(),
@@ -56,14 +58,14 @@ pub(crate) fn compute(facts: &Facts<'_>) -> PodStatus {
         qos_class: Some(limits::qos(facts.pod).name().to_owned()),
         observed_generation: facts.pod.metadata.generation,
         allocated_resources: (!rejected).then(|| resources::requests(facts.pod)).filter(|all| !all.is_empty()),
-        resources: (!rejected).then(|| facts.resizing.of_pod(facts.pod, is_running)),
+        resources: (!rejected).then(|| facts.resizing.of_pod(facts.pod, Run::of_phase(&phase))),
         init_container_statuses: (!init.is_empty() && !rejected).then_some(init),
         container_statuses: (!rejected).then_some(main),
         ephemeral_container_statuses: (!extra.is_empty()).then_some(extra),
         ..Default::default()
     };
-    status.conditions = Some(conditions(facts, &status, goal, phase::ends(&phase)));
     status.phase = Some(phase);
+    status.conditions = Some(conditions(facts, &status, goal));
     status
 }
 
@@ -92,7 +94,7 @@ fn container_status(facts: &Facts<'_>, container: &Container, role: Role) -> Con
         last_state = remembered(facts.before, &container.name, latest);
     }
     let waits = facts.waiting.get(&container.name).filter(|_| !running && facts.failure.is_none());
-    if let Some((reason, message)) = waits {
+    if let Some(Cause { reason, message }) = waits {
         // The container that ended is the last state now, and the wait is the state.
         if latest.is_some_and(|s| s.state == State::Exited) {
             last_state = latest.map(&ended);
@@ -125,7 +127,7 @@ fn container_status(facts: &Facts<'_>, container: &Container, role: Role) -> Con
     }
 }
 
-/// What holds in a running container, or would.
+/// The resources in force in a running container, or those that would be.
 fn of_container(
     facts: &Facts<'_>,
     container: &Container,
@@ -206,16 +208,18 @@ fn known_time(at: Timestamp) -> Option<Time> {
     (at > Timestamp::UNIX_EPOCH).then(|| Time(whole_secs(at)))
 }
 
-/// `phase` is where the pod goes, `ended` whether it is there: a pod that must end is not ready any more, as upstream.
-fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str, ended: bool) -> Vec<PodCondition> {
+/// `goal` is the phase where the pod goes, and the phase of `status` the one to tell: a pod that must end is not ready
+/// any more, as upstream.
+fn conditions(facts: &Facts<'_>, status: &PodStatus, goal: &str) -> Vec<PodCondition> {
+    let ended = status.phase.as_deref().is_some_and(phase::ends);
     let has_ip = facts.observed.sandbox().is_some() && (host_network(facts.pod) || status.pod_ip.is_some());
     let sandbox = if has_ip && !ended {
         good("PodReadyToStartContainers", None)
     } else {
-        bad("PodReadyToStartContainers", "", "")
+        bad("PodReadyToStartContainers", Why::default())
     };
     let mut all = vec![sandbox];
-    all.extend(readiness(facts, status, phase));
+    all.extend(readiness(facts, status, goal));
     let scheduled = facts
         .pod
         .status
@@ -226,7 +230,7 @@ fn conditions(facts: &Facts<'_>, status: &PodStatus, phase: &str, ended: bool) -
     all.push(scheduled.unwrap_or_else(|| good("PodScheduled", None)));
     if plan::could_restart_all(facts.pod) {
         let restarting = !ended && plan::restarting_all(facts.pod, facts.observed);
-        all.push(if restarting { restarting_all() } else { not_restarting_all(phase) });
+        all.push(if restarting { restarting_all() } else { not_restarting_all(goal) });
     }
     all.extend(resizing(facts));
     if ended {
@@ -265,21 +269,26 @@ fn readiness(facts: &Facts<'_>, status: &PodStatus, phase: &str) -> [PodConditio
         _ if not_init.is_empty() || main_ran => good("Initialized", None),
         _ => bad(
             "Initialized",
-            "ContainersNotInitialized",
-            &format!("containers with incomplete status: [{}]", not_init.join(" ")),
+            Why {
+                reason: "ContainersNotInitialized",
+                message: &format!("containers with incomplete status: [{}]", not_init.join(" ")),
+            },
         ),
     };
     let containers_ready = |kind: &str| match phase {
-        "Succeeded" => bad(kind, "PodCompleted", ""),
-        "Failed" => bad(kind, "PodFailed", ""),
+        "Succeeded" => bad(kind, Why { reason: "PodCompleted", message: "" }),
+        "Failed" => bad(kind, Why { reason: "PodFailed", message: "" }),
         _ if unready.is_empty() => good(kind, None),
-        _ => bad(kind, "ContainersNotReady", &format!("containers with unready status: [{}]", unready.join(" "))),
+        _ => {
+            let message = format!("containers with unready status: [{}]", unready.join(" "));
+            bad(kind, Why { reason: "ContainersNotReady", message: &message })
+        }
     };
     let mut ready = containers_ready("Ready");
     if ready.status == "True"
         && let Some(text) = closed_gates(facts.pod)
     {
-        ready = bad("Ready", "ReadinessGatesNotReady", &text);
+        ready = bad("Ready", Why { reason: "ReadinessGatesNotReady", message: &text });
     }
     [initialized, ready, containers_ready("ContainersReady")]
 }
@@ -299,27 +308,32 @@ fn not_restarting_all(phase: &str) -> PodCondition {
         "Failed" => "PodFailed",
         _ => "",
     };
-    bad("AllContainersRestarting", reason, "")
+    bad("AllContainersRestarting", Why { reason, message: "" })
 }
 
 /// PodResizePending and PodResizeInProgress.
 fn resizing(facts: &Facts<'_>) -> impl Iterator<Item = PodCondition> {
-    let pending = facts.resizing.pending.as_ref().map(|(reason, message)| PodCondition {
-        message: Some(message.clone()),
+    let pending = facts.resizing.pending().map(|(reason, message)| PodCondition {
+        message: Some(message.to_owned()),
         ..good("PodResizePending", Some(reason))
     });
-    let progress = facts.resizing.progress.as_ref().map(|error| PodCondition {
-        message: error.clone(),
-        ..good("PodResizeInProgress", error.as_ref().map(|_| "Error"))
-    });
+    let in_progress = |reason| good("PodResizeInProgress", reason);
+    let progress = match facts.resizing.progress() {
+        Progress::Done => None,
+        Progress::Going => Some(in_progress(None)),
+        Progress::Failing(why) => Some(PodCondition { message: Some(why.clone()), ..in_progress(Some("Error")) }),
+    };
     pending.into_iter().chain(progress)
 }
 
 /// DisruptionTarget, of a pod that the kubelet ended for the node's sake.
 fn disruption(facts: &Facts<'_>) -> Option<PodCondition> {
-    let (reason, message) = facts.failure.filter(|(reason, _)| matches!(reason.as_str(), "Evicted" | "Preempting"))?;
-    let preempted = "Pod was preempted by Kubelet to accommodate a critical pod.";
-    let message = if reason == "Evicted" { message } else { preempted };
+    let failure = facts.failure?;
+    let message = match failure.reason.as_str() {
+        "Evicted" => failure.message.as_str(),
+        "Preempting" => "Pod was preempted by Kubelet to accommodate a critical pod.",
+        _ => return None,
+    };
     Some(PodCondition { message: Some(message.to_owned()), ..good("DisruptionTarget", Some("TerminationByKubelet")) })
 }
 
@@ -354,139 +368,23 @@ fn good(kind: &str, reason: Option<&str>) -> PodCondition {
     }
 }
 
-fn bad(kind: &str, reason: &str, message: &str) -> PodCondition {
+/// Why a condition does not hold; what is empty is not told.
+#[derive(Clone, Copy, Default)]
+struct Why<'a> {
+    reason: &'a str,
+    message: &'a str,
+}
+
+fn bad(kind: &str, why: Why<'_>) -> PodCondition {
     let text = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
     PodCondition {
         type_: kind.to_owned(),
         status: "False".to_owned(),
-        reason: text(reason),
-        message: text(message),
+        reason: text(why.reason),
+        message: text(why.message),
         ..Default::default()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::pods::observed::Observed;
-    use crate::probes::health::Health;
-    use jiff::Timestamp;
-    use std::collections::BTreeMap;
-
-    fn facts<'a>(
-        pod: &'a Pod,
-        observed: &'a Observed,
-        waiting: &'a BTreeMap<String, (String, String)>,
-        before: &'a PodStatus,
-    ) -> Facts<'a> {
-        static NONE: BTreeMap<String, Health> = BTreeMap::new();
-        Facts {
-            pod,
-            observed,
-            health: &NONE,
-            waiting,
-            failure: None,
-            is_terminal: false,
-            before,
-            resizing: Box::leak(Box::default()),
-            recursive_read_only: false,
-            host_ips: vec!["10.0.0.1".to_owned()],
-            runtime_name: "containerd",
-            now: Timestamp::UNIX_EPOCH,
-        }
-    }
-
-    #[test]
-    fn a_pod_that_only_waits_is_pending_and_says_for_what() {
-        let pod: Pod = serde_json::from_value(serde_json::json!({"metadata": {"name": "p"},
-            "spec": {"containers": [{"name": "c", "image": "i"}]}}))
-        .unwrap();
-        let waiting = BTreeMap::from([("c".to_owned(), ("ErrImagePull".to_owned(), "no".to_owned()))]);
-        let (observed, before) = (Observed::default(), PodStatus::default());
-        let status = compute(&facts(&pod, &observed, &waiting, &before));
-        assert_eq!(status.phase.as_deref(), Some("Pending"));
-        let state = status.container_statuses.unwrap().remove(0).state.unwrap().waiting.unwrap();
-        assert_eq!((state.reason.as_deref(), state.message.as_deref()), (Some("ErrImagePull"), Some("no")));
-        let ready = status.conditions.unwrap().into_iter().find(|c| c.type_ == "Ready").unwrap();
-        assert_eq!(ready.message.as_deref(), Some("containers with unready status: [c]"));
-    }
-
-    fn one_container(restart: &str) -> Pod {
-        let spec = serde_json::json!({"restartPolicy": restart, "containers": [{"name": "c", "image": "i"}]});
-        serde_json::from_value(serde_json::json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
-    }
-
-    fn with_container(state: State, exit_code: i32, sandbox_ready: bool) -> Observed {
-        let mut observed = Observed::default();
-        observed.recall(
-            &serde_json::from_value(
-                serde_json::json!({"containerStatuses": [{"name": "c", "containerID": "containerd://a", "image": "i",
-            "imageID": "", "ready": false, "restartCount": 0, "state": {"terminated": {"exitCode": exit_code}}}]}),
-            )
-            .unwrap(),
-        );
-        observed.containers[0].state = state;
-        let sandbox = crate::pods::observed::Sandbox {
-            id: "s".to_owned(),
-            ready: sandbox_ready,
-            attempt: 0,
-            created_at: 1,
-            ips: Vec::new(),
-        };
-        observed.sandboxes.push(sandbox);
-        observed
-    }
-
-    // review node.md N3
-    #[test]
-    fn no_pod_ends_before_all_that_may_run_of_it_is_gone() {
-        let (pod, waiting) = (one_container("Never"), BTreeMap::new());
-        let before: PodStatus = serde_json::from_value(serde_json::json!({"phase": "Running"})).unwrap();
-        let failure = ("DeadlineExceeded".to_owned(), "too long".to_owned());
-        let told = |observed: &Observed, failure: Option<&(String, String)>| {
-            let status = compute(&Facts { failure, ..facts(&pod, observed, &waiting, &before) });
-            let ready = status.conditions.into_iter().flatten().find(|c| c.type_ == "Ready").unwrap();
-            (status.phase.unwrap(), status.reason, ready.status)
-        };
-        let running = told(&with_container(State::Running, 0, true), Some(&failure));
-        assert_eq!(running, ("Running".to_owned(), None, "False".to_owned()), "it must end, and runs still");
-        for (state, sandbox_ready) in [(State::Unknown, false), (State::Exited, true), (State::Running, false)] {
-            assert_eq!(told(&with_container(state, 0, sandbox_ready), Some(&failure)).0, "Running");
-        }
-        assert_eq!(
-            told(&with_container(State::Exited, 0, true), None).0,
-            "Running",
-            "its sandbox still has its address"
-        );
-        assert_eq!(told(&with_container(State::Exited, 0, false), None).0, "Succeeded");
-        let over = told(&with_container(State::Exited, 137, false), Some(&failure));
-        assert_eq!(over, ("Failed".to_owned(), Some("DeadlineExceeded".to_owned()), "False".to_owned()));
-        assert_eq!(told(&Observed::default(), Some(&failure)).0, "Failed", "it was turned away at the door");
-    }
-
-    // review node.md M2
-    #[test]
-    fn a_deleted_pod_gets_a_phase_that_ends_it_whatever_its_restart_policy() {
-        let waiting = BTreeMap::new();
-        let before: PodStatus = serde_json::from_value(serde_json::json!({"phase": "Running"})).unwrap();
-        let phase = |policy: &str, observed: &Observed| {
-            let pod = one_container(policy);
-            compute(&Facts { is_terminal: true, ..facts(&pod, observed, &waiting, &before) }).phase.unwrap()
-        };
-        assert_eq!(phase("Always", &with_container(State::Exited, 0, false)), "Succeeded");
-        assert_eq!(phase("OnFailure", &with_container(State::Exited, 1, false)), "Failed");
-        assert_eq!(phase("Always", &Observed::default()), "Failed", "it never ran");
-    }
-
-    #[test]
-    fn a_gate_without_its_condition_keeps_the_pod_unready() {
-        let pod: Pod = serde_json::from_value(
-            serde_json::json!({"spec": {"containers": [], "readinessGates": [{"conditionType": "x/y"}]}}),
-        )
-        .unwrap();
-        assert_eq!(
-            closed_gates(&pod).unwrap(),
-            "corresponding condition of pod readiness gate \"x/y\" does not exist."
-        );
-    }
-}
+mod tests;

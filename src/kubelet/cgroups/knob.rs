@@ -1,4 +1,4 @@
-//! What can be set of a cgroup, in the words of both hierarchies and of systemd.
+//! Settings of a cgroup, in the words of both hierarchies and of systemd.
 
 use super::limits::{PERIOD_USEC, SHARES_MAX, SHARES_MIN};
 
@@ -6,7 +6,7 @@ use super::limits::{PERIOD_USEC, SHARES_MAX, SHARES_MIN};
 /// same.
 const PAGE_BYTES: i64 = 4096;
 
-/// What can be set of a group.
+/// One setting of a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Knob {
     /// Weight among its neighbours, as v1 counts it.

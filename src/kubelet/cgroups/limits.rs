@@ -81,7 +81,7 @@ pub(crate) fn qos(pod: &Pod) -> Qos {
     if guaranteed { Qos::Guaranteed } else { Qos::Burstable }
 }
 
-/// What a pod as a whole may use.
+/// The limits of a pod as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) shares: i64,
@@ -189,10 +189,9 @@ mod tests {
     use super::*;
 
     fn pod(resources: serde_json::Value) -> Pod {
-        serde_json::from_value(
-            serde_json::json!({"metadata": {"uid": "a-b"}, "spec": {"containers": [{"name": "c", "resources": resources}]}}),
-        )
-        .unwrap()
+        let container = serde_json::json!({"name": "c", "resources": resources});
+        serde_json::from_value(serde_json::json!({"metadata": {"uid": "a-b"}, "spec": {"containers": [container]}}))
+            .unwrap()
     }
 
     #[test]
@@ -219,7 +218,10 @@ mod tests {
     // review node.md M22
     #[test]
     fn a_sidecar_is_killed_no_sooner_than_what_it_serves_and_a_pods_own_request_counts() {
-        let of = |name: &str, memory: &str| serde_json::json!({"name": name, "restartPolicy": "Always", "resources": {"requests": {"memory": memory}}});
+        let of = |name: &str, memory: &str| {
+            let resources = serde_json::json!({"requests": {"memory": memory}});
+            serde_json::json!({"name": name, "restartPolicy": "Always", "resources": resources})
+        };
         let score = |spec: serde_json::Value, at: usize| {
             let pod: Pod = serde_json::from_value(serde_json::json!({"spec": spec})).unwrap();
             let spec = pod.spec.clone().unwrap();
@@ -238,5 +240,46 @@ mod tests {
         (class["priority"], class["priorityClassName"]) =
             (serde_json::json!(2_000_001_000), serde_json::json!("system-node-critical"));
         assert_eq!(score(class, 1), -997);
+    }
+
+    #[test]
+    fn cpu_becomes_shares_and_quotas_and_comes_back() {
+        for (milli, expected_shares, expected_quota) in
+            [(0, 2, 1000), (1, 2, 1000), (2, 2, 1000), (10, 10, 1000), (500, 512, 50_000), (1000, 1024, 100_000)]
+        {
+            assert_eq!((shares(milli), quota(milli)), (expected_shares, expected_quota), "{milli}m");
+        }
+        assert_eq!((shares(i64::MAX), shares(-1)), (SHARES_MAX, SHARES_MIN));
+        for milli in [10, 100, 333, 1000, 64_000] {
+            assert_eq!((milli_of_shares(shares(milli)), milli_of_quota(quota(milli))), (milli, milli), "{milli}m");
+        }
+    }
+
+    #[test]
+    fn while_containers_change_the_looser_limit_holds() {
+        let tight = Limits { shares: 10, quota: Some(2000), memory: Some(1 << 20) };
+        let loose = Limits { shares: 20, quota: None, memory: Some(1 << 10) };
+        let both = Limits { shares: 20, quota: None, memory: Some(1 << 20) };
+        assert_eq!((tight.widest(loose), loose.widest(tight)), (both, both));
+    }
+
+    #[test]
+    fn a_pod_needs_the_most_of_its_steady_state_and_its_start() {
+        let of = |spec: serde_json::Value| -> (i64, Option<i64>, Option<i64>) {
+            let pod: Pod = serde_json::from_value(serde_json::json!({"spec": spec})).unwrap();
+            let limits = Limits::of(&pod);
+            (milli_of_shares(limits.shares), limits.quota.map(milli_of_quota), limits.memory)
+        };
+        let c = |name: &str, cpu: &str, memory: &str| {
+            let own = serde_json::json!({"cpu": cpu, "memory": memory});
+            serde_json::json!({"name": name, "resources": {"requests": own, "limits": own}})
+        };
+        let init = of(serde_json::json!({"initContainers": [c("i", "2", "1Ki")], "containers": [c("a", "1", "4Ki")]}));
+        assert_eq!(init, (2000, Some(2000), Some(4096)));
+        let two = of(serde_json::json!({"containers": [c("a", "1", "4Ki"), c("b", "1", "4Ki")],
+                "overhead": {"cpu": "100m", "memory": "1Ki"}}));
+        assert_eq!(two, (2100, Some(2100), Some(9216)));
+        let free = of(serde_json::json!({"containers": [c("a", "1", "4Ki"), {"name": "free"}]}));
+        assert_eq!(free, (1000, None, None), "one container without a limit takes the pod's away");
     }
 }

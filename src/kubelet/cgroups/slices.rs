@@ -38,7 +38,11 @@ pub(crate) fn set(unit: &str, properties: &[String]) -> io::Result<()> {
 /// there is stopped. Blocks.
 pub(crate) fn stop(unit: &str) {
     if let Err(err) = run(&["stop", "--", unit], &[]) {
-        warn!(unit, err = %err, "cannot stop the slice of a pod that is gone; the next look at what is left tries again");
+        warn!(
+            unit,
+            err = %err,
+            "cannot stop the slice of a pod that is gone; the next look at what is left tries again"
+        );
         return;
     }
     // A unit's name has no slash, and nobody but root writes there.
@@ -103,7 +107,7 @@ mod tests {
         let dir = std::env::var_os("KEDGE_TEST_SYSTEMCTL").unwrap();
         mount(Some("none"), ROOT, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
         let called = || fs::read_to_string(Path::new(&dir).join("called")).unwrap();
-        let cgroups = Cgroups { driver: CgroupDriver::Systemd, unified: true };
+        let cgroups = Cgroups { driver: CgroupDriver::Systemd, hierarchy: crate::cgroups::Hierarchy::Unified };
         cgroups.weigh(500);
         assert_eq!(called(), "", "systemd was told of slices that are not there");
         fs::create_dir_all(Path::new(ROOT).join("kubepods.slice/kubepods-besteffort.slice")).unwrap();

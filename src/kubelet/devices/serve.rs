@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use base::chain::Chain;
 use base::task::Group;
 use http::{Request, Response};
+use model::reference::NamespacedName;
 use proto::plugins as pb;
 use tonic::Status;
 use tonic::server::Grpc;
@@ -94,7 +95,8 @@ impl Handler for PodResources {
                 let pods = self.pods.clone();
                 unary(req, move |asked: pb::PodRequest| {
                     let (ns, name) = (&asked.pod_namespace, &asked.pod_name);
-                    let found = pods.find(ns, name).map(|(pod, _)| node.devices.of_pod(&pod));
+                    let asked = NamespacedName { namespace: ns, name };
+                    let found = pods.find(asked).map(|(pod, _)| node.devices.of_pod(&pod));
                     let found = found.ok_or_else(|| Status::unknown(format!("pod {name} in namespace {ns} not found")));
                     async move { found.map(|pod| pb::PodResponse { pod_resources: Some(pod) }) }
                 })

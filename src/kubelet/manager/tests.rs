@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::pods::desired::Desired;
-use crate::pods::map::{Entry, Pods};
+use crate::pods::map::Pods;
 use crate::pods::observed::{Observed, State};
 use crate::pods::snapshot::Snapshot;
 
@@ -52,9 +52,12 @@ fn whether_a_log_goes_on_the_pods_task_knows() {
     };
     let pod = Arc::new(serde_json::from_value(serde_json::json!({"metadata": {"uid": "u"}})).unwrap());
     let shared = Arc::new(Mutex::new(Snapshot { observed, ..Snapshot::default() }));
-    pods.0.map.lock().insert("u".to_owned(), Entry { tx: watch::channel(Desired::new(pod)).0, shared });
-    let of = |id: &str| pods.may_write("u", id);
-    assert!(of("runs-0") && !of("ended-0") && !of("removed-0") && !pods.may_write("gone", "runs-0"));
+    pods.begin(watch::channel(Desired::new(pod)).0, shared);
+    pods.index("u", ["runs-0", "ended-0"].map(str::to_owned).iter());
+    let of = |id: &str| pods.may_write(id);
+    assert!(of("runs-0") && !of("ended-0") && !of("removed-0"));
+    pods.end("u");
+    assert!(!of("runs-0"), "its pod is gone");
 }
 
 // review node.md N12: the class of burstable pods had the kernel's weight, whatever they asked for
@@ -66,7 +69,7 @@ fn burstable_pods_weigh_what_those_that_were_admitted_ask_for() {
         let pod = serde_json::from_value(serde_json::json!({"metadata": {"uid": uid}, "spec": spec})).unwrap();
         let (tx, _) = watch::channel(Desired::new(Arc::new(pod)));
         let shared = Arc::new(Mutex::new(Snapshot { holds, ..Snapshot::default() }));
-        pods.0.map.lock().insert(uid.to_owned(), Entry { tx, shared });
+        pods.begin(tx, shared);
     };
     add("a", serde_json::json!({"requests": {"cpu": "200m"}}), true);
     add("b", serde_json::json!({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}), true);
@@ -100,7 +103,7 @@ fn room_of_pods_whose_objects_are_gone_is_waited_for() {
         );
         let (tx, _) = watch::channel(Desired { gone, ..Desired::new(pod) });
         let shared = Arc::new(Mutex::new(Snapshot { holds: true, ..Snapshot::default() }));
-        pods.0.map.lock().insert(uid.to_owned(), Entry { tx, shared });
+        pods.begin(tx, shared);
     };
     add("stays", false);
     add("leaves", true);

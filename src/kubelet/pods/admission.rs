@@ -11,15 +11,16 @@ use model::taints::tolerates;
 
 use crate::cgroups::limits;
 use crate::container;
+use crate::pods::cause::Cause;
 use crate::settings::Settings;
 use crate::sources::annotations::is_static;
 
-/// What a node is to a pod that wants to run on it.
+/// A node as a pod meets it that wants to run there.
 pub(crate) struct Host<'a> {
     pub(crate) name: &'a str,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) taints: Vec<Taint>,
-    /// What pods may use in all: CPU in milli-units, the rest in units. Extended resources too.
+    /// Resources that pods may use in all: CPU in milli-units, the rest in units. Extended resources too.
     pub(crate) allocatable: BTreeMap<String, i64>,
     pub(crate) settings: &'a Settings,
     /// Conditions under which the node takes less: `MemoryPressure`, `DiskPressure`, `PIDPressure`.
@@ -46,13 +47,14 @@ impl<'a> Host<'a> {
     }
 }
 
-type Verdict = Result<(), (String, String)>;
+/// The error says why the pod fails.
+type Verdict = Result<(), Cause>;
 
 fn refuse(reason: &str, message: impl Into<String>) -> Verdict {
-    Err((reason.to_owned(), message.into()))
+    Err(Cause::new(reason, message))
 }
 
-/// `others` are the pods that hold something of the node. The error is the reason and the text of the pod's failure.
+/// `others` are the pods that hold something of the node. The error is why the pod fails.
 pub(super) fn admit(host: &Host<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Verdict {
     let spec = pod.spec.clone().unwrap_or_default();
     under_pressure(host, pod)?;
@@ -274,12 +276,12 @@ mod tests {
         let labels = [("disk".to_owned(), "ssd".to_owned()), ("size".to_owned(), "5".to_owned())].into();
         let amounts = [("cpu", 2000), ("memory", 1 << 30), ("pods", 3), ("x.y/z", 1)];
         let host = Host { name: "n1", labels, ..Host::with(&amounts, &settings) };
-        let other = pod(
-            serde_json::json!({"spec": {"containers": [{"name": "o", "ports": [{"containerPort": 1, "hostPort": 80, "hostIP": "10.0.0.1"}],
-            "resources": {"requests": {"cpu": "1500m"}}}]}}),
-        );
+        let ports = serde_json::json!([{"containerPort": 1, "hostPort": 80, "hostIP": "10.0.0.1"}]);
+        let resources = serde_json::json!({"requests": {"cpu": "1500m"}});
+        let other =
+            pod(serde_json::json!({"spec": {"containers": [{"name": "o", "ports": ports, "resources": resources}]}}));
         let all = pod(serde_json::json!({"spec": spec}));
-        admit(&host, &all, &[Arc::new(other)]).err().map_or("ok".to_owned(), |(reason, _)| reason)
+        admit(&host, &all, &[Arc::new(other)]).err().map_or("ok".to_owned(), |refusal| refusal.reason)
     }
 
     #[test]
@@ -301,12 +303,8 @@ mod tests {
         assert_eq!(check(serde_json::json!({"containers": [], "nodeSelector": {"disk": "hdd"}})), "NodeAffinity");
         let claim = serde_json::json!([{"name": "gpu", "resourceClaimName": "mine"}]);
         assert_eq!(check(serde_json::json!({"containers": [], "resourceClaims": claim})), "ResourceClaimsNotSupported");
-        assert_eq!(
-            check(
-                serde_json::json!({"containers": [], "securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}})
-            ),
-            "SysctlForbidden"
-        );
+        let security = serde_json::json!({"sysctls": [{"name": "kernel.msgmax", "value": "1"}]});
+        assert_eq!(check(serde_json::json!({"containers": [], "securityContext": security})), "SysctlForbidden");
     }
 
     #[test]
@@ -329,9 +327,8 @@ mod tests {
         let host = Host::with(&[("cpu", 2000), ("pods", 10)], &settings);
         let of = |name: &str, cpu: &str, priority: i64| {
             let container = serde_json::json!({"name": "c", "resources": {"requests": {"cpu": cpu}}});
-            Arc::new(pod(
-                serde_json::json!({"metadata": {"name": name}, "spec": {"priority": priority, "containers": [container]}}),
-            ))
+            let spec = serde_json::json!({"priority": priority, "containers": [container]});
+            Arc::new(pod(serde_json::json!({"metadata": {"name": name}, "spec": spec})))
         };
         let others = [of("low", "500m", 0), of("high", "500m", 9), of("critical", "1", 2_000_001_000)];
         let names = |pod: &Pod| {
@@ -354,11 +351,10 @@ mod tests {
 
     #[test]
     fn sidecars_count_beside_each_init_container_after_them() {
-        let pod = pod(
-            serde_json::json!({"spec": {"overhead": {"cpu": "10m"}, "containers": [{"name": "m", "resources": {"requests": {"cpu": "100m"}}}],
+        let pod = pod(serde_json::json!({"spec": {"overhead": {"cpu": "10m"},
+            "containers": [{"name": "m", "resources": {"requests": {"cpu": "100m"}}}],
             "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "50m"}}},
-                               {"name": "i", "resources": {"requests": {"cpu": "200m"}}}]}}),
-        );
+                               {"name": "i", "resources": {"requests": {"cpu": "200m"}}}]}}));
         assert_eq!(super::super::spec::requests(&pod, "cpu"), 260);
     }
 }

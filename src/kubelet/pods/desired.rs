@@ -1,4 +1,4 @@
-//! The state that a pod should reach.
+//! The state that a pod should reach, and why the node ends it early.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +10,34 @@ use crate::sources::annotations::is_static;
 /// Ends that are remembered of one pod.
 pub(crate) const ENDED_MAX: usize = 64;
 
-/// What a pod should be, as its task last heard. Only the latest counts.
+/// Why the node ends a pod before its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Ousting {
+    /// The node runs short of something, or the pod took more than it may; the text says of what.
+    Evicted(String),
+    /// A critical pod needs its room.
+    Preempted,
+}
+
+impl Ousting {
+    /// The reason in the pod's status and in events.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Ousting::Evicted(_) => "Evicted",
+            Ousting::Preempted => "Preempting",
+        }
+    }
+
+    /// The message that goes with the reason.
+    pub(crate) fn message(&self) -> &str {
+        match self {
+            Ousting::Evicted(message) => message,
+            Ousting::Preempted => "Preempted in order to admit critical pod",
+        }
+    }
+}
+
+/// The state that a pod should reach, as its task last heard. Only the latest counts.
 #[derive(Clone)]
 pub(crate) struct Desired {
     pub(crate) pod: Arc<Pod>,
@@ -20,19 +47,19 @@ pub(crate) struct Desired {
     pub(crate) refresh: u64,
     /// The containers of which the runtime said last that they ended.
     pub(crate) ended: VecDeque<String>,
-    /// Why the node throws the pod out: reason and text.
-    pub(crate) evicted: Option<(&'static str, String)>,
+    /// Why the node ends the pod before its time.
+    pub(crate) ousted: Option<Ousting>,
     /// Made from a file: its API object is only a mirror.
     pub(crate) is_static: bool,
     /// Its object says now that it is the mirror of another pod: it is ended, and its object deleted after it.
-    pub(crate) is_ousted: bool,
+    pub(crate) is_disowned: bool,
 }
 
 impl Desired {
     /// A pod as a source told of it.
     pub(crate) fn new(pod: Arc<Pod>) -> Desired {
         let is_static = is_static(&pod);
-        Desired { pod, gone: false, refresh: 0, ended: VecDeque::new(), evicted: None, is_static, is_ousted: false }
+        Desired { pod, gone: false, refresh: 0, ended: VecDeque::new(), ousted: None, is_static, is_disowned: false }
     }
 
     /// The runtime says that a container ended.
@@ -45,6 +72,38 @@ impl Desired {
 
     /// The pod is to be ended and forgotten.
     pub(crate) fn is_deleted(&self) -> bool {
-        self.gone || self.is_ousted || self.pod.metadata.deletion_timestamp.is_some()
+        self.gone || self.is_disowned || self.pod.metadata.deletion_timestamp.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_to_be_forgotten_when_its_object_goes_or_turns_into_another() {
+        let pod = || Desired::new(Arc::new(Pod::default()));
+        assert!(!pod().is_deleted());
+        assert!(
+            !Desired { ousted: Some(Ousting::Preempted), ..pod() }.is_deleted(),
+            "its object stays to be looked at"
+        );
+        assert!(Desired { gone: true, ..pod() }.is_deleted());
+        assert!(Desired { is_disowned: true, ..pod() }.is_deleted());
+        let mut deleted = Pod::default();
+        deleted.metadata.deletion_timestamp =
+            Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
+        assert!(Desired::new(Arc::new(deleted)).is_deleted());
+    }
+
+    #[test]
+    fn a_pod_that_is_ended_early_is_told_so_in_upstreams_words() {
+        let evicted = Ousting::Evicted("The node was low on resource: memory. ".to_owned());
+        assert_eq!((evicted.reason(), evicted.message()), ("Evicted", "The node was low on resource: memory. "));
+        let preempted = Ousting::Preempted;
+        assert_eq!(
+            (preempted.reason(), preempted.message()),
+            ("Preempting", "Preempted in order to admit critical pod")
+        );
     }
 }

@@ -4,23 +4,24 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use base::sync::Mutex;
+use client::informer::Key;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use model::reference::NamespacedName;
 use tokio::sync::watch;
 use tracing::info;
 
 use super::admission;
-use super::observed::State;
+use super::observed::{Observed, State};
 use super::share::{self, Share};
 use super::spec::requests;
 use crate::cgroups::limits;
-use crate::config::Config;
 use crate::events::Kind;
 use crate::events::Recorder;
-use crate::node::Node;
 use crate::node_object::NodeObject;
 use crate::pods::admission::Host;
-use crate::pods::desired::Desired;
+use crate::pods::cause::Cause;
+use crate::pods::desired::{Desired, Ousting};
 use crate::pods::resizing::Grant;
 use crate::pods::snapshot::Snapshot;
 use crate::sources::annotations::is_static;
@@ -28,62 +29,168 @@ use crate::sources::mirror;
 
 /// The pods of this node; clones are the same map.
 #[derive(Clone, Default)]
-pub(crate) struct Pods(pub(crate) Arc<Shared>);
+pub(crate) struct Pods(Arc<Shared>);
 
 #[derive(Default)]
-pub(crate) struct Shared {
-    pub(crate) map: Mutex<BTreeMap<String, Entry>>,
+struct Shared {
+    map: Mutex<BTreeMap<String, Entry>>,
     /// Container or sandbox id → pod uid.
-    pub(crate) ids: Mutex<HashMap<String, String>>,
+    ids: Mutex<HashMap<String, String>>,
     /// Static pods that wait for the end of an older one of their name.
-    pub(crate) held: Mutex<BTreeMap<(String, String), Arc<Pod>>>,
-    /// Mirror pods by namespace and name.
-    pub(crate) mirrors: Mutex<BTreeMap<(String, String), Arc<Pod>>>,
+    held: Mutex<BTreeMap<Key, Arc<Pod>>>,
+    /// Mirror pods.
+    mirrors: Mutex<BTreeMap<Key, Arc<Pod>>>,
     /// Held while one pod is admitted: what it is given counts for the next.
     door: Mutex<()>,
 }
 
-pub(crate) struct Entry {
-    pub(crate) tx: watch::Sender<Desired>,
-    pub(crate) shared: Arc<Mutex<Snapshot>>,
+struct Entry {
+    tx: watch::Sender<Desired>,
+    shared: Arc<Mutex<Snapshot>>,
 }
 
 impl Entry {
-    pub(crate) fn look(&self) -> (Arc<Pod>, Snapshot) {
+    fn look(&self) -> (Arc<Pod>, Snapshot) {
         let snapshot = self.shared.lock().clone();
         (Arc::clone(&self.tx.borrow().pod), snapshot)
     }
 }
 
+/// The tasks of pods: which there are, and what each is told.
 impl Pods {
-    pub(crate) fn index(&self, id: &str, uid: &str) {
-        let mut ids = self.0.ids.lock();
-        if !ids.contains_key(id) {
-            ids.insert(id.to_owned(), uid.to_owned());
+    /// A pod gets a task: `tx` tells it what it should be, and in `shared` it writes down what it sees.
+    pub(crate) fn begin(&self, tx: watch::Sender<Desired>, shared: Arc<Mutex<Snapshot>>) {
+        let uid = tx.borrow().pod.metadata.uid.clone().unwrap_or_default();
+        self.0.map.lock().insert(uid, Entry { tx, shared });
+    }
+
+    /// The task of a pod has ended. Returns what the pod should have been last.
+    pub(crate) fn end(&self, uid: &str) -> Option<Desired> {
+        self.0.map.lock().remove(uid).map(|entry| entry.tx.borrow().clone())
+    }
+
+    /// Whether a pod has a task.
+    pub(crate) fn has(&self, uid: &str) -> bool {
+        self.0.map.lock().contains_key(uid)
+    }
+
+    /// The uids of all pods that have a task.
+    pub(crate) fn uids(&self) -> BTreeSet<String> {
+        self.0.map.lock().keys().cloned().collect()
+    }
+
+    /// Changes what a pod should be, which wakes its task. Returns whether it has one.
+    pub(crate) fn modify(&self, uid: &str, change: impl FnOnce(&mut Desired)) -> bool {
+        let map = self.0.map.lock();
+        map.get(uid).map(|entry| entry.tx.send_modify(change)).is_some()
+    }
+
+    /// Changes what every pod should be, and wakes them all.
+    pub(crate) fn modify_all(&self, change: impl Fn(&mut Desired)) {
+        let map = self.0.map.lock();
+        map.values().for_each(|entry| entry.tx.send_modify(&change));
+    }
+
+    /// Wakes the tasks of the pods of which `has_changed`, by uid and by what the task saw last.
+    pub(crate) fn wake_changed(&self, has_changed: impl Fn(&str, &Observed) -> bool) {
+        let map = self.0.map.lock();
+        for (uid, entry) in map.iter() {
+            if has_changed(uid, &entry.shared.lock().observed) {
+                entry.tx.send_modify(|_| {});
+            }
         }
     }
 
+    /// Remembers containers and sandboxes of a pod, by their ids.
+    pub(crate) fn index<'a>(&self, uid: &str, ids: impl IntoIterator<Item = &'a String>) {
+        let mut index = self.0.ids.lock();
+        for id in ids {
+            if !index.contains_key(id) {
+                index.insert(id.clone(), uid.to_owned());
+            }
+        }
+    }
+
+    /// Forgets a container or sandbox.
     pub(crate) fn unindex(&self, id: &str) {
         self.0.ids.lock().remove(id);
     }
 
-    /// Whether the node can take the pod, beside those it has; if so it holds its share from now on. The error is
-    /// upstream's reason and text.
-    pub(crate) fn admit(&self, node: &Node, pod: &Pod) -> Result<(), Refusal> {
+    /// The uid of the pod that has a container or sandbox.
+    pub(crate) fn owner(&self, id: &str) -> Option<String> {
+        self.0.ids.lock().get(id).cloned()
+    }
+}
+
+/// Static pods and their mirrors.
+impl Pods {
+    /// Whether a static pod of the same name has a task.
+    pub(crate) fn is_name_taken(&self, pod: &Pod) -> bool {
+        let map = self.0.map.lock();
+        map.values().any(|entry| {
+            let other = entry.tx.borrow();
+            other.is_static && Key::of(&*other.pod) == Key::of(pod)
+        })
+    }
+
+    /// Has a static pod wait until the one that has its name ends.
+    pub(crate) fn hold_back(&self, pod: Arc<Pod>) {
+        self.0.held.lock().insert(Key::of(&*pod), pod);
+    }
+
+    /// The static pod that waited for the end of this one.
+    pub(crate) fn take_held(&self, ended: &Pod) -> Option<Arc<Pod>> {
+        self.0.held.lock().remove(&Key::of(ended))
+    }
+
+    /// A static pod that waits is not wanted any more.
+    pub(crate) fn drop_held(&self, uid: &str) {
+        self.0.held.lock().retain(|_, pod| pod.metadata.uid.as_deref() != Some(uid));
+    }
+
+    /// Remembers a mirror as the API has it.
+    pub(crate) fn note_mirror(&self, mirror: Arc<Pod>) {
+        self.0.mirrors.lock().insert(Key::of(&*mirror), mirror);
+    }
+
+    /// The API has the mirror no more.
+    pub(crate) fn drop_mirror(&self, mirror: &Pod) {
+        self.0.mirrors.lock().remove(&Key::of(mirror));
+    }
+
+    /// The mirror that has the name of a static pod.
+    pub(crate) fn mirror(&self, pod: &Pod) -> Option<Arc<Pod>> {
+        self.0.mirrors.lock().get(&Key::of(pod)).cloned()
+    }
+
+    /// The API object that shows the pod: itself, or a static pod's mirror once there is one.
+    pub(crate) fn api_pod(&self, own: &NodeObject, pod: &Pod) -> Option<Pod> {
+        if !is_static(pod) {
+            return Some(pod.clone());
+        }
+        self.mirror(pod).filter(|mirror| mirror::is_of(own, mirror, pod)).map(Arc::unwrap_or_clone)
+    }
+}
+
+/// Shares that pods have of the node.
+impl Pods {
+    /// Whether the node can take the pod, beside those it has; if so it holds its share from now on. Those that are
+    /// ended for its sake are told of in `events`. The error has upstream's reason and text.
+    pub(crate) fn admit(&self, host: &Host<'_>, events: &Recorder, pod: &Pod) -> Result<(), Refusal> {
         let _alone = self.0.door.lock();
-        let (host, others) = (node.host(), self.holders_beside(pod));
-        if let Err(refusal) = admission::admit(&host, pod, &others) {
+        let others = self.holders_beside(pod);
+        if let Err(refusal) = admission::admit(host, pod, &others) {
             // The scheduler counts no pod of which the API knows no more.
             let staying = self.staying_beside(pod);
-            if staying.len() < others.len() && admission::admit(&host, pod, &staying).is_ok() {
+            if staying.len() < others.len() && admission::admit(host, pod, &staying).is_ok() {
                 return Err(Refusal::NotYet);
             }
-            let victims = admission::victims(&host, pod, &others);
+            let victims = admission::victims(host, pod, &others);
             if victims.is_empty() {
                 return Err(Refusal::Final(refusal));
             }
             for victim in victims {
-                self.preempt(&node.events, &victim);
+                self.preempt(events, &victim);
             }
             return Err(Refusal::NotYet);
         }
@@ -140,15 +247,6 @@ impl Pods {
         verdict
     }
 
-    /// The API object that shows the pod: itself, or a static pod's mirror once there is one.
-    pub(crate) fn api_pod(&self, config: &Config, own: &NodeObject, pod: &Pod) -> Option<Pod> {
-        if !is_static(pod) {
-            return Some(pod.clone());
-        }
-        let mirrors = self.0.mirrors.lock();
-        mirrors.get(&key(pod)).filter(|mirror| mirror::is_of(config, own, mirror, pod)).map(|p| Pod::clone(p))
-    }
-
     /// Every pod that has a task, with what its task last saw.
     pub(crate) fn all(&self) -> Vec<(Arc<Pod>, Snapshot)> {
         let map = self.0.map.lock();
@@ -156,45 +254,49 @@ impl Pods {
     }
 
     /// A pod by name.
-    pub(crate) fn find(&self, ns: &str, name: &str) -> Option<(Arc<Pod>, Snapshot)> {
+    pub(crate) fn find(&self, name: NamespacedName<'_>) -> Option<(Arc<Pod>, Snapshot)> {
         let map = self.0.map.lock();
-        let is_it = |p: &Pod| p.metadata.namespace.as_deref() == Some(ns) && p.metadata.name.as_deref() == Some(name);
-        map.values().find(|entry| is_it(&entry.tx.borrow().pod)).map(Entry::look)
+        map.values().find(|entry| NamespacedName::of(&entry.tx.borrow().pod.metadata) == name).map(Entry::look)
     }
 
     /// Whether a container may still write, as its pod's task saw it last.
-    pub(crate) fn may_write(&self, uid: &str, id: &str) -> bool {
+    pub(crate) fn may_write(&self, id: &str) -> bool {
+        let Some(uid) = self.owner(id) else { return false };
         let map = self.0.map.lock();
-        let Some(entry) = map.get(uid) else { return false };
+        let Some(entry) = map.get(&uid) else { return false };
         let shared = entry.shared.lock();
         shared.observed.containers.iter().any(|seen| seen.id == id && seen.state != State::Exited)
     }
 
     /// Tells a pod's task to end it as evicted.
-    pub(crate) fn evict(&self, pod: &Pod, message: &str) {
-        self.oust(pod, "Evicted", message);
+    pub(crate) fn evict(&self, pod: &Pod, message: String) {
+        self.oust(pod, Ousting::Evicted(message));
     }
 
     /// Ends a pod for the sake of a critical one.
-    pub(crate) fn preempt(&self, events: &Recorder, victim: &Pod) {
-        let text = "Preempted in order to admit critical pod";
-        if self.oust(victim, "Preempting", text) {
-            info!(ns = ?victim.metadata.namespace, name = ?victim.metadata.name, "ending a pod, a critical one needs its room");
-            events.pod(victim, None, Kind::Warning, "Preempting", text);
+    fn preempt(&self, events: &Recorder, victim: &Pod) {
+        let why = Ousting::Preempted;
+        if self.oust(victim, why.clone()) {
+            info!(
+                ns = ?victim.metadata.namespace,
+                name = ?victim.metadata.name,
+                "ending a pod, a critical one needs its room"
+            );
+            events.pod(victim, None, Kind::Warning, why.reason(), why.message());
         }
     }
 
     /// Returns whether the pod was not being ended yet.
-    pub(crate) fn oust(&self, pod: &Pod, reason: &'static str, message: &str) -> bool {
+    fn oust(&self, pod: &Pod, why: Ousting) -> bool {
         let mut is_new = false;
         self.modify(pod.metadata.uid.as_deref().unwrap_or_default(), |d| {
-            is_new = d.evicted.is_none();
-            d.evicted.get_or_insert((reason, message.to_owned()));
+            is_new = d.ousted.is_none();
+            d.ousted.get_or_insert(why);
         });
         is_new
     }
 
-    /// What the burstable pods that were admitted ask for together, in thousandths of a CPU.
+    /// The CPU that the burstable pods that were admitted ask for together, in thousandths.
     pub(crate) fn burstable_milli(&self) -> i64 {
         let all = self
             .shares()
@@ -203,22 +305,13 @@ impl Pods {
             .filter(|pod| limits::qos(pod) == limits::Qos::Burstable);
         all.map(|pod| requests(&pod, "cpu")).fold(0, i64::saturating_add)
     }
-
-    pub(crate) fn modify(&self, uid: &str, change: impl FnOnce(&mut Desired)) -> bool {
-        let map = self.0.map.lock();
-        map.get(uid).map(|entry| entry.tx.send_modify(change)).is_some()
-    }
 }
 
 /// Why a pod is not admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// For good: reason and text.
-    Final((String, String)),
+    /// For good.
+    Final(Cause),
     /// Others are being ended: it is to ask again.
     NotYet,
-}
-
-pub(crate) fn key(pod: &Pod) -> (String, String) {
-    (pod.metadata.namespace.clone().unwrap_or_default(), pod.metadata.name.clone().unwrap_or_default())
 }

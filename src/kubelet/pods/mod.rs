@@ -1,6 +1,7 @@
 //! Pods on this node: what each should be, what it has, what the node granted it.
 
 pub(crate) mod admission;
+pub(crate) mod cause;
 pub(crate) mod desired;
 pub(crate) mod folder;
 pub(crate) mod map;

@@ -42,7 +42,7 @@ pub(crate) struct Seen {
     pub(crate) hash: String,
     pub(crate) log_path: String,
     pub(crate) pre_stop: Option<String>,
-    /// Who its first process is, where the runtime tells.
+    /// The user of its first process, where the runtime tells.
     pub(crate) user: Option<ContainerUser>,
 }
 
@@ -87,6 +87,11 @@ impl Observed {
     /// Whether a container or sandbox is there and not ended.
     pub(crate) fn shows_alive(&self, id: &str) -> bool {
         self.running().any(|c| c.id == id) || self.sandboxes.iter().any(|s| s.ready && s.id == id)
+    }
+
+    /// The ids of all containers and sandboxes.
+    pub(crate) fn ids(&self) -> impl Iterator<Item = &String> {
+        self.containers.iter().map(|c| &c.id).chain(self.sandboxes.iter().map(|s| &s.id))
     }
 
     pub(crate) fn running(&self) -> impl Iterator<Item = &Seen> {
@@ -156,6 +161,59 @@ impl Observed {
             {
                 self.containers.push(seen);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(id: &str, state: State) -> Seen {
+        Seen { id: id.to_owned(), name: "c".to_owned(), state, ..Seen::default() }
+    }
+
+    fn sandbox(id: &str, ready: bool, ips: &[&str]) -> Sandbox {
+        let ips = ips.iter().map(|ip| (*ip).to_owned()).collect();
+        Sandbox { id: id.to_owned(), ready, attempt: 0, created_at: 0, ips }
+    }
+
+    #[test]
+    fn a_pod_may_run_until_the_last_of_it_has_ended() {
+        for (states, is_ready, expected) in [
+            (&[][..], false, false),
+            (&[], true, true),
+            (&[State::Exited], false, false),
+            (&[State::Exited, State::Running], false, true),
+            (&[State::Unknown], false, true),
+            (&[State::Created], false, false),
+        ] {
+            let containers = states.iter().map(|state| seen("c", *state)).collect();
+            let observed = Observed { sandboxes: vec![sandbox("s", is_ready, &[])], containers };
+            assert_eq!(observed.may_run(), expected, "{states:?}, sandbox {is_ready}");
+        }
+    }
+
+    #[test]
+    fn the_newest_of_a_name_comes_first_and_the_one_before_it_second() {
+        let containers = vec![seen("new", State::Running), seen("old", State::Exited), seen("oldest", State::Exited)];
+        let observed = Observed { sandboxes: vec![sandbox("s", true, &[])], containers };
+        let id = |seen: Option<&Seen>| seen.map(|seen| seen.id.clone());
+        assert_eq!(id(observed.latest("c")).as_deref(), Some("new"));
+        assert_eq!(id(observed.previous("c")).as_deref(), Some("old"));
+        assert_eq!((id(observed.latest("d")), id(observed.previous("d"))), (None, None));
+        assert_eq!(observed.ids().collect::<Vec<_>>(), ["new", "old", "oldest", "s"]);
+    }
+
+    #[test]
+    fn addresses_of_the_nodes_family_come_first() {
+        let both = ["10.42.0.5", "fd00::5"];
+        for (node_ip, expected) in
+            [(Some("192.0.2.1"), both), (Some("2001:db8::1"), ["fd00::5", "10.42.0.5"]), (None, both)]
+        {
+            let mut observed = Observed { sandboxes: vec![sandbox("s", true, &both)], containers: Vec::new() };
+            observed.order_ips(node_ip.map(|ip| ip.parse().unwrap()).as_ref());
+            assert_eq!(observed.sandboxes[0].ips, expected, "{node_ip:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What each pod holds of the node, and whose wish for more is granted first when there is room.
+//! The share that each pod holds of the node, and whose wish for more is granted first when there is room.
 
 use std::cmp::Reverse;
 use std::sync::Arc;

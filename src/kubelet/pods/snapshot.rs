@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
 use crate::pods::observed::Observed;
 
-/// What others may look at.
+/// The state of a pod that others may look at.
 #[derive(Clone, Default)]
 pub(crate) struct Snapshot {
     pub(crate) observed: Observed,

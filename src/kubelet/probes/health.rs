@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::sync::Mutex;
 
-/// What probes say of a container.
+/// The verdict of a container's probes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Health {
     /// The container they speak of.

@@ -7,11 +7,12 @@ use base::task::Group;
 use http::header::{ACCEPT, CONNECTION, HOST, HeaderName, HeaderValue, LOCATION, USER_AGENT};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::{Container, HTTPGetAction};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use wire::dial::DialError;
 
-use crate::probes::dial::{dial_text, joined, port_of};
+use crate::probes::dial::{DialFailed, joined, port_of};
 
-/// Who asks, with the minor version.
+/// The user agents, with the minor version.
 const PROBE: &str = "kube-probe/1.36";
 const HOOK: &str = "kube-lifecycle/1.36";
 
@@ -19,6 +20,53 @@ const HOOK: &str = "kube-lifecycle/1.36";
 const REDIRECTS_MAX: usize = 10;
 /// Bytes of a redirect's body in a warning.
 const BODY_BYTES_MAX: usize = 10 * 1024;
+
+/// A GET that is not good. The whole chain is upstream's text.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GetError {
+    /// The port is no number, and the container gives no port this name.
+    #[error("couldn't extract HTTP port: {0:?}")]
+    Port(IntOrString),
+    /// The server answers a probe with another status than 200 to 399.
+    #[error("HTTP probe failed with statuscode: {0}")]
+    Status(u16),
+    /// There is no answer.
+    #[error("Get \"{url}\"")]
+    NoAnswer {
+        /// The last address that was asked.
+        url: String,
+        /// The fault.
+        source: NoAnswer,
+    },
+}
+
+/// Why an address gives no answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoAnswer {
+    #[error("context deadline exceeded (Client.Timeout exceeded while awaiting headers)")]
+    TimedOut,
+    #[error("stopped after {REDIRECTS_MAX} redirects")]
+    Redirects,
+    /// HTTPS was asked for, and it was no TLS that came.
+    #[error("http: server gave HTTP response to HTTPS client")]
+    IsPlain,
+    #[error(transparent)]
+    Dial(DialFailed),
+    /// A header of the probe is none.
+    #[error(transparent)]
+    Request(#[from] http::Error),
+    /// The connection broke.
+    #[error(transparent)]
+    Connection(#[from] DialError),
+}
+
+impl NoAnswer {
+    /// For `map_err`: adds the address.
+    fn of(url: &str) -> impl FnOnce(NoAnswer) -> GetError {
+        let url = url.to_owned();
+        move |source| GetError::NoAnswer { url, source }
+    }
+}
 
 /// Where a GET goes.
 struct Place {
@@ -30,9 +78,8 @@ struct Place {
 
 impl Place {
     /// Where a GET goes first.
-    fn first(get: &HTTPGetAction, container: &Container, host: &str) -> Result<Place, String> {
-        let port =
-            port_of(&get.port, container).ok_or_else(|| format!("couldn't extract HTTP port: {:?}", get.port))?;
+    fn first(get: &HTTPGetAction, container: &Container, host: &str) -> Result<Place, GetError> {
+        let port = port_of(&get.port, container).ok_or_else(|| GetError::Port(get.port.clone()))?;
         let scheme = get.scheme.as_deref().unwrap_or("HTTP").to_lowercase();
         let path = get.path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/");
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
@@ -62,7 +109,7 @@ impl Place {
     }
 }
 
-/// One GET of a probe; the error is upstream's text. Any status from 200 to 399 is good; redirects to the same host are
+/// One GET of a probe. Any status from 200 to 399 is good; redirects to the same host are
 /// followed, one to another host is a success with a warning.
 pub(crate) async fn get(
     get: &HTTPGetAction,
@@ -70,13 +117,12 @@ pub(crate) async fn get(
     host: &str,
     timeout: Duration,
     group: &Group,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, GetError> {
     let first = Place::first(get, container, host)?;
-    match within(timeout, get, first, PROBE, group).await {
-        Ok(End::Good) => Ok(None),
-        Ok(End::Elsewhere(body)) => Ok(Some(format!("Probe terminated redirects, Response body: {body}"))),
-        Ok(End::Bad(code)) => Err(format!("HTTP probe failed with statuscode: {code}")),
-        Err(failed) => Err(failed.text),
+    match within(timeout, get, first, PROBE, group).await? {
+        End::Good => Ok(None),
+        End::Elsewhere(body) => Ok(Some(format!("Probe terminated redirects, Response body: {body}"))),
+        End::Bad(code) => Err(GetError::Status(code)),
     }
 }
 
@@ -89,14 +135,14 @@ pub(crate) async fn hook(
     host: &str,
     timeout: Duration,
     group: &Group,
-) -> Result<Option<String>, String> {
+) -> Result<Option<String>, GetError> {
     let first = Place::first(get, container, host)?;
     let failed = match within(timeout, get, first, HOOK, group).await {
         Ok(_) => return Ok(None),
         Err(failed) => failed,
     };
-    if !failed.is_plain {
-        return Err(failed.text);
+    if !matches!(failed, GetError::NoAnswer { source: NoAnswer::IsPlain, .. }) {
+        return Err(failed);
     }
     let mut plain = HTTPGetAction { scheme: Some("HTTP".to_owned()), ..get.clone() };
     plain
@@ -106,30 +152,16 @@ pub(crate) async fn hook(
     let again = Place::first(&plain, container, host)?;
     let asked = joined(&again.host, again.port);
     // The first try's error is the one that counts.
-    within(timeout, &plain, again, HOOK, group).await.map(|_| Some(asked)).map_err(|_| failed.text)
+    within(timeout, &plain, again, HOOK, group).await.map(|_| Some(asked)).map_err(|_| failed)
 }
 
 /// How a walk ended that got answers.
 enum End {
     Good,
-    /// It was sent to another host; what the body begins with.
+    /// It was sent to another host; the beginning of the body.
     Elsewhere(String),
     /// The status.
     Bad(u16),
-}
-
-/// Why there was no answer.
-struct Failed {
-    /// Upstream's text.
-    text: String,
-    /// HTTPS was asked for, and it was no TLS that came.
-    is_plain: bool,
-}
-
-impl From<String> for Failed {
-    fn from(text: String) -> Failed {
-        Failed { text, is_plain: false }
-    }
 }
 
 async fn within(
@@ -138,22 +170,19 @@ async fn within(
     first: Place,
     agent: &str,
     group: &Group,
-) -> Result<End, Failed> {
+) -> Result<End, GetError> {
     let url = first.url();
     match tokio::time::timeout(timeout, walk(get, first, agent, group)).await {
         Ok(answer) => answer,
-        Err(_) => {
-            Err(format!("Get \"{url}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)")
-                .into())
-        }
+        Err(_) => Err(GetError::NoAnswer { url, source: NoAnswer::TimedOut }),
     }
 }
 
-async fn walk(get: &HTTPGetAction, first: Place, agent: &str, group: &Group) -> Result<End, Failed> {
+async fn walk(get: &HTTPGetAction, first: Place, agent: &str, group: &Group) -> Result<End, GetError> {
     let origin = first.host.clone();
     let mut place = first;
     for _ in 0..=REDIRECTS_MAX {
-        let answer = one(get, &place, agent, group).await?;
+        let answer = one(get, &place, agent, group).await.map_err(NoAnswer::of(&place.url()))?;
         let code = answer.status().as_u16();
         let location = answer.headers().get(LOCATION).and_then(|l| l.to_str().ok()).and_then(|l| place.follow(l));
         match (code, location) {
@@ -166,10 +195,10 @@ async fn walk(get: &HTTPGetAction, first: Place, agent: &str, group: &Group) -> 
             _ => return Ok(End::Bad(code)),
         }
     }
-    Err(format!("Get \"{}\": stopped after {REDIRECTS_MAX} redirects", place.url()).into())
+    Err(GetError::NoAnswer { url: place.url(), source: NoAnswer::Redirects })
 }
 
-/// What a body begins with.
+/// The beginning of a body.
 async fn beginning(mut body: wire::Body) -> Vec<u8> {
     let mut read = Vec::new();
     while let Some(Ok(frame)) = body.frame().await {
@@ -189,21 +218,17 @@ async fn one(
     place: &Place,
     agent: &str,
     group: &Group,
-) -> Result<http::Response<wire::Body>, Failed> {
-    let url = place.url();
+) -> Result<http::Response<wire::Body>, NoAnswer> {
     let (host, port) = (place.host.as_str(), place.port);
     let tls = (place.scheme == "https").then(insecure);
     let stream = wire::dial::tcp(host, port, host, tls).await.map_err(|err| match err {
-        DialError::Connect { source, .. } if is_plain(&source) => {
-            Failed { text: format!("Get \"{url}\": http: server gave HTTP response to HTTPS client"), is_plain: true }
-        }
-        DialError::Connect { source, .. } => format!("Get \"{url}\": {}", dial_text(host, port, &source)).into(),
-        other => format!("Get \"{url}\": {other}").into(),
+        DialError::Connect { source, .. } if is_plain(&source) => NoAnswer::IsPlain,
+        DialError::Connect { source, .. } => NoAnswer::Dial(DialFailed::new(host, port, source)),
+        other => NoAnswer::Connection(other),
     })?;
-    let request = request(get, &place.path, host, port, agent).map_err(|err| format!("Get \"{url}\": {err}"))?;
+    let request = request(get, place, agent)?;
     // The connection's task ends with the answer: dropping it closes the socket.
-    let answer = wire::dial::request(stream, &url, request, &group.child("http-probe")).await;
-    answer.map_err(|err| format!("Get \"{url}\": {}", base::chain::Chain(&err)).into())
+    Ok(wire::dial::request(stream, &place.url(), request, &group.child("http-probe")).await?)
 }
 
 /// Whether what came in place of TLS is text: its first byte is no type of a TLS record.
@@ -212,15 +237,9 @@ fn is_plain(err: &std::io::Error) -> bool {
     matches!(inner, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
 }
 
-fn request(
-    get: &HTTPGetAction,
-    path: &str,
-    host: &str,
-    port: u16,
-    agent: &str,
-) -> Result<http::Request<wire::Body>, http::Error> {
-    let mut request = http::Request::get(path)
-        .header(HOST, joined(host, port))
+fn request(get: &HTTPGetAction, place: &Place, agent: &str) -> Result<http::Request<wire::Body>, http::Error> {
+    let mut request = http::Request::get(&place.path)
+        .header(HOST, joined(&place.host, place.port))
         .header(USER_AGENT, agent)
         .header(ACCEPT, "*/*")
         .header(CONNECTION, "close")
@@ -241,6 +260,7 @@ fn insecure() -> Arc<rustls::ClientConfig> {
 
 #[cfg(test)]
 mod tests {
+    use base::chain::Chain;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
@@ -280,7 +300,7 @@ mod tests {
         let (port, mut heard) = plain_server("200 OK", &group).await;
         let second = Duration::from_secs(10);
         let told = hook(&action("HTTPS", port), &Container::default(), "127.0.0.1", second, &group).await;
-        assert_eq!(told, Ok(Some(format!("127.0.0.1:{port}"))));
+        assert_eq!(told.unwrap(), Some(format!("127.0.0.1:{port}")));
         let (_hello, request) = (heard.recv().await.unwrap(), heard.recv().await.unwrap());
         assert!(request.starts_with("GET /bye HTTP/1.1\r\n") && request.contains("kube-lifecycle/1.36"), "{request}");
         assert!(
@@ -289,7 +309,11 @@ mod tests {
         );
         // A probe does not.
         let probed = get(&action("HTTPS", port), &Container::default(), "127.0.0.1", second, &group).await;
-        assert!(probed.unwrap_err().contains("server gave HTTP response to HTTPS client"));
+        let text = Chain(&probed.unwrap_err()).to_string();
+        assert_eq!(
+            text,
+            format!("Get \"https://127.0.0.1:{port}/bye\": http: server gave HTTP response to HTTPS client")
+        );
         group.shutdown().await;
     }
 
@@ -298,9 +322,46 @@ mod tests {
         let (group, _fatal) = Group::root("t");
         let (port, _heard) = plain_server("500 No", &group).await;
         let second = Duration::from_secs(10);
-        assert_eq!(hook(&action("HTTP", port), &Container::default(), "127.0.0.1", second, &group).await, Ok(None));
+        let hooked = hook(&action("HTTP", port), &Container::default(), "127.0.0.1", second, &group).await;
+        assert_eq!(hooked.unwrap(), None);
         let probed = get(&action("HTTP", port), &Container::default(), "127.0.0.1", second, &group).await;
-        assert_eq!(probed, Err("HTTP probe failed with statuscode: 500".to_owned()));
+        assert_eq!(probed.unwrap_err().to_string(), "HTTP probe failed with statuscode: 500");
         group.shutdown().await;
+    }
+
+    fn place(get: serde_json::Value) -> Result<String, String> {
+        let container = serde_json::json!({"name": "c", "ports": [{"name": "web", "containerPort": 8080}]});
+        let container: Container = serde_json::from_value(container).unwrap();
+        let get: HTTPGetAction = serde_json::from_value(get).unwrap();
+        Place::first(&get, &container, "10.0.0.1").map(|place| place.url()).map_err(|err| err.to_string())
+    }
+
+    #[test]
+    fn a_get_goes_where_its_action_says() {
+        for (get, expected) in [
+            (serde_json::json!({"port": 80}), Ok("http://10.0.0.1:80/")),
+            (serde_json::json!({"port": "web", "path": "up"}), Ok("http://10.0.0.1:8080/up")),
+            (serde_json::json!({"port": "8081", "path": "/up?x=1"}), Ok("http://10.0.0.1:8081/up?x=1")),
+            (serde_json::json!({"port": 443, "scheme": "HTTPS", "path": ""}), Ok("https://10.0.0.1:443/")),
+            (serde_json::json!({"port": "none"}), Err("couldn't extract HTTP port: String(\"none\")")),
+            (serde_json::json!({"port": 65536}), Err("couldn't extract HTTP port: Int(65536)")),
+        ] {
+            assert_eq!(place(get), expected.map(str::to_owned).map_err(str::to_owned));
+        }
+    }
+
+    #[test]
+    fn a_redirect_leads_to_the_same_server_or_to_another() {
+        let from = Place { scheme: "http".to_owned(), host: "10.0.0.1".to_owned(), port: 8080, path: "/a".to_owned() };
+        for (location, expected) in [
+            ("/b", Some("http://10.0.0.1:8080/b")),
+            ("http://10.0.0.1/b?c", Some("http://10.0.0.1:80/b?c")),
+            ("https://other", Some("https://other:443/")),
+            ("http://[fd00::1]:81/x", Some("http://[fd00::1]:81/x")),
+            ("//other/b", None),
+            ("b", None),
+        ] {
+            assert_eq!(from.follow(location).map(|place| place.url()).as_deref(), expected, "{location}");
+        }
     }
 }

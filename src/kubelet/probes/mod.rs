@@ -65,7 +65,7 @@ impl Probes {
         }
     }
 
-    /// What the probes say, by container name.
+    /// The verdicts of the probes, by container name.
     pub(crate) fn health(&self) -> BTreeMap<String, Health> {
         self.health.lock().clone()
     }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use base::chain::Chain;
 use k8s_openapi::api::core::v1::Probe;
 use tokio::net::TcpStream;
 
 use super::{grpc, http};
-use crate::probes::dial::{dial_text, joined, port_of};
+use crate::probes::dial::{DialFailed, joined, port_of};
 use crate::probes::target::Target;
 use crate::probes::verdict::Verdict;
 
@@ -22,7 +23,7 @@ pub(super) async fn once(target: &Target, probe: &Probe, timeout: Duration) -> V
         return match http::get(get, &target.container, host, timeout, &target.node.group).await {
             Ok(None) => Verdict::Success,
             Ok(Some(text)) => Verdict::Warning(text),
-            Err(text) => Verdict::Failure(text),
+            Err(err) => Verdict::Failure(Chain(&err).to_string()),
         };
     }
     if let Some(socket) = &probe.tcp_socket {
@@ -32,7 +33,7 @@ pub(super) async fn once(target: &Target, probe: &Probe, timeout: Duration) -> V
         };
         return match tokio::time::timeout(timeout, TcpStream::connect((host, port))).await {
             Ok(Ok(_)) => Verdict::Success,
-            Ok(Err(err)) => Verdict::Failure(dial_text(host, port, &err)),
+            Ok(Err(err)) => Verdict::Failure(DialFailed::new(host, port, err).to_string()),
             Err(_) => Verdict::Failure(format!("dial tcp {}: i/o timeout", joined(host, port))),
         };
     }

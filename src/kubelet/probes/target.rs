@@ -8,6 +8,7 @@ use tokio::sync::watch;
 use super::health::Shared;
 use crate::node::Node;
 use crate::pods::desired::Desired;
+use crate::probes::counts::ProbeKey;
 use crate::probes::health::Health;
 use crate::probes::verdict::Verdict;
 
@@ -29,7 +30,7 @@ impl What {
     }
 }
 
-/// What is probed.
+/// The container that is probed.
 pub(super) struct Target {
     pub(super) node: Arc<Node>,
     pub(super) pod: Arc<Pod>,
@@ -51,15 +52,14 @@ impl Target {
         };
         let meta = &self.pod.metadata;
         let text = |s: &Option<String>| s.clone().unwrap_or_default();
-        let (ns, name, uid) = (text(&meta.namespace), text(&meta.name), text(&meta.uid));
-        self.node.stats.probes.count([
-            ns,
-            name,
-            uid,
-            self.container.name.clone(),
-            what.title().to_owned(),
-            result.to_owned(),
-        ]);
+        self.node.stats.probes.count(ProbeKey {
+            namespace: text(&meta.namespace),
+            pod: text(&meta.name),
+            uid: text(&meta.uid),
+            container: self.container.name.clone(),
+            kind: what.title(),
+            result,
+        });
     }
 
     pub(super) fn health(&self) -> Option<Health> {

@@ -104,7 +104,7 @@ impl Network {
     }
 }
 
-/// What libcni writes of an attachment.
+/// An attachment as libcni writes it down.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Record {
@@ -258,17 +258,17 @@ impl Attachment {
     }
 
     fn del(&self, places: &Places, plugin: &Value, ifname: &str) -> Result<(), EndError> {
-        let name = plugin.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
-        let said =
-            self.run(places, plugin, &name, ifname).map_err(|source| EndError::Run { plugin: name.clone(), source })?;
+        let name = || name_of(plugin).to_owned();
+        let said = self.run(places, plugin, ifname).map_err(|source| EndError::Run { plugin: name(), source })?;
         if said.status.success() {
             return Ok(());
         }
         let text = [said.stdout, said.stderr].map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned()).concat();
-        Err(EndError::Refused { plugin: name, said: text })
+        Err(EndError::Refused { plugin: name(), said: text })
     }
 
-    fn run(&self, places: &Places, plugin: &Value, name: &str, ifname: &str) -> io::Result<Output> {
+    fn run(&self, places: &Places, plugin: &Value, ifname: &str) -> io::Result<Output> {
+        let name = name_of(plugin);
         if !is_id(name) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "it has no plain name"));
         }
@@ -291,6 +291,11 @@ impl Attachment {
         command.env("CNI_NETNS", netns.map(|path| path.as_os_str().to_owned()).unwrap_or_default());
         program::output(&mut command, config.to_string().as_bytes(), DEL_LIMIT)
     }
+}
+
+/// The name of a plugin's program.
+fn name_of(plugin: &Value) -> &str {
+    plugin.get("type").and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Removes the name of a network namespace, with which the namespace goes once no process is in it. Names that
@@ -333,7 +338,8 @@ mod tests {
     }
 
     /// Notes what it is asked.
-    const PLUGIN: &str = "#!/bin/sh\necho \"${0##*/} $CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME [$CNI_NETNS] $CNI_ARGS $(cat)\" >>DIR/told\n";
+    const PLUGIN: &str = "#!/bin/sh\n\
+        echo \"${0##*/} $CNI_COMMAND $CNI_CONTAINERID $CNI_IFNAME [$CNI_NETNS] $CNI_ARGS $(cat)\" >>DIR/told\n";
 
     impl Machine {
         fn new() -> Machine {
@@ -361,8 +367,10 @@ mod tests {
 
         fn record(&self, network: &str, sandbox: &str, conf: &Value, uid: &str) {
             let ifname = if network == LOOPBACK { "lo" } else { "eth0" };
-            let record = json!({"kind": "cniCacheV1", "containerId": sandbox, "config": STANDARD.encode(conf.to_string()), "ifName": ifname,
-                "networkName": network, "cniArgs": [["K8S_POD_UID", uid]], "capabilityArgs": {"portMappings": [{"hostPort": 80}], "dns": {}},
+            let record = json!({"kind": "cniCacheV1", "containerId": sandbox,
+                "config": STANDARD.encode(conf.to_string()), "ifName": ifname,
+                "networkName": network, "cniArgs": [["K8S_POD_UID", uid]],
+                "capabilityArgs": {"portMappings": [{"hostPort": 80}], "dns": {}},
                 "result": {"interfaces": [{"name": "veth1"}, {"name": ifname, "sandbox": "/var/run/netns/cni-gone"}]}});
             fs::write(self.places.records.join(format!("{network}-{sandbox}-{ifname}")), record.to_string()).unwrap();
         }
@@ -432,9 +440,8 @@ mod tests {
         machine.lease("10.42.0.7", "dead");
         fs::write(machine.places.plugin_dir.join("bridge"), "#!/bin/sh\ncat >/dev/null; echo no; exit 1\n").unwrap();
         let all = recorded(&machine.places, &|_| false);
-        assert!(
-            matches!(all[0].end(&machine.places), Err(EndError::Refused { plugin, said }) if plugin == "bridge" && said == "no")
-        );
+        let err = all[0].end(&machine.places).unwrap_err();
+        assert!(matches!(&err, EndError::Refused { plugin, said } if plugin == "bridge" && said == "no"), "{err}");
         assert_eq!(machine.left("leases/kedge"), ["10.42.0.7"]);
         all[0].forget().unwrap();
         assert!(machine.left("results").is_empty() && machine.left("leases/kedge").is_empty());

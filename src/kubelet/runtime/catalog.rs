@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// The label that keeps an image from being collected, and its value.
 const PINNED: (&str, &str) = ("io.cri-containerd.pinned", "pinned");
 
-/// What is known of an image.
+/// An image as far as it is known.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Known {
     /// Seconds and nanoseconds of its last change.

@@ -1,5 +1,5 @@
-//! What libcni remembers of every pod's network. It takes no pod down with a record that a power cut has torn, but does
-//! so without one.
+//! libcni's records of every pod's network. It takes no pod down with a record that a power cut has torn, but does so
+//! without one.
 
 use std::fs;
 use std::path::Path;

@@ -38,7 +38,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// A program says its version within this: an old card reads for half a minute until it begins.
 const VERSION_LIMIT: Duration = Duration::from_secs(120);
 
-/// What the operator chose.
+/// The choices of the operator.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Managed<'a> {
     pub(super) root: &'a Path,
@@ -48,7 +48,7 @@ pub(super) struct Managed<'a> {
     pub(super) nonroot_devices: bool,
 }
 
-/// What differs between machines and versions, and ends up in config.toml.
+/// Settings that differ between machines and versions, and end up in config.toml.
 #[derive(Debug)]
 struct Settings<'a> {
     config: &'a Config,
@@ -94,7 +94,7 @@ const EXTRAS: [(&str, &str); 14] = [
 
 fn extras(search_path: &OsStr) -> Vec<Extra> {
     let found = |(handler, program): (&'static str, &'static str)| {
-        let path = find(program, program, search_path).ok()?;
+        let path = find(program, search_path).ok()?;
         // `containerd-shim-spin-v2` is the type `io.containerd.spin.v2`.
         Some(match program.strip_prefix("containerd-shim-") {
             Some(shim) => Extra { handler, kind: format!("io.containerd.{}", shim.replace('-', ".")), program: None },
@@ -109,12 +109,20 @@ fn has_handler(extra: &[Extra], name: &str) -> bool {
     name == "runc" || extra.iter().any(|extra| extra.handler == name)
 }
 
+/// Whether a disk can be a layer of overlayfs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Overlay {
+    Works,
+    Fails,
+}
+
 /// The snapshotter that was asked for, or the better one that works on this disk.
-fn snapshotter<'a>(asked: Option<&'a str>, overlay_works: bool, root: &Path) -> Result<&'a str, Error> {
-    match asked {
-        None => Ok(if overlay_works { "overlayfs" } else { "native" }),
-        Some("overlayfs") if !overlay_works => Err(Error::NoOverlay { root: root.to_owned() }),
-        Some(asked) => Ok(asked),
+fn snapshotter<'a>(asked: Option<&'a str>, overlay: Overlay, root: &Path) -> Result<&'a str, Error> {
+    match (asked, overlay) {
+        (None, Overlay::Works) => Ok("overlayfs"),
+        (None, Overlay::Fails) => Ok("native"),
+        (Some("overlayfs"), Overlay::Fails) => Err(Error::NoOverlay { root: root.to_owned() }),
+        (Some(asked), _) => Ok(asked),
     }
 }
 
@@ -150,8 +158,8 @@ struct Daemon {
 /// Makes sure that containerd runs with our configuration and answers; returns its socket.
 pub(super) async fn start(config: &Config, managed: &Managed<'_>, group: &Group) -> Result<PathBuf, Error> {
     let (root, state) = (managed.root, managed.state);
-    let program = find("containerd", "containerd", &config.search_path)?;
-    find("runc", "runc", &config.search_path)?;
+    let program = find("containerd", &config.search_path)?;
+    find("runc", &config.search_path)?;
     create_private_dir(root)?;
     // runc's user namespaces and the shims' sockets need to pass through.
     fs::create_dir_all(state).map_err(FileError::at("cannot create directory", state))?;
@@ -171,7 +179,7 @@ pub(super) async fn start(config: &Config, managed: &Managed<'_>, group: &Group)
         systemd_cgroup: cgroup_driver() == CgroupDriver::Systemd,
         restrict_oom_score_adj: !shelter::may_lower_oom_score(),
         disable_apparmor: !has_apparmor(),
-        snapshotter: snapshotter(managed.snapshotter, overlay_works(root), root)?,
+        snapshotter: snapshotter(managed.snapshotter, try_overlay(root), root)?,
         default_runtime: managed.default_runtime,
         nonroot_devices: managed.nonroot_devices,
         extra: extras(&config.search_path),
@@ -344,14 +352,14 @@ async fn end(pid: Pid) {
     }
 }
 
-fn find(program: &'static str, package: &'static str, search_path: &OsStr) -> Result<PathBuf, Error> {
+fn find(program: &'static str, search_path: &OsStr) -> Result<PathBuf, Error> {
     let executable =
         |path: &PathBuf| path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0);
     std::env::split_paths(search_path)
         .chain(["/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin"].map(PathBuf::from))
         .map(|dir| dir.join(program))
         .find(executable)
-        .ok_or(Error::ProgramMissing { program, package })
+        .ok_or(Error::ProgramMissing { program })
 }
 
 async fn major_version(program: &Path) -> Result<u32, Error> {
@@ -377,12 +385,12 @@ pub(super) fn cgroup_driver() -> CgroupDriver {
 }
 
 /// Tries a real mount in `root`: some file systems (overlay itself, NFS) cannot be its upper layer.
-fn overlay_works(root: &Path) -> bool {
+fn try_overlay(root: &Path) -> Overlay {
     use nix::mount::{MsFlags, mount, umount};
     let probe = root.join(".overlay-probe");
     let dirs = ["lower", "upper", "work", "merged"].map(|name| probe.join(name));
     if dirs.iter().any(|dir| fs::create_dir_all(dir).is_err()) {
-        return false;
+        return Overlay::Fails;
     }
     let [lower, upper, work, merged] = &dirs;
     let options = format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
@@ -393,8 +401,9 @@ fn overlay_works(root: &Path) -> bool {
     let _next_start_removes_it = fs::remove_dir_all(&probe);
     if !works {
         warn!("overlayfs does not work here, images are kept as plain copies");
+        return Overlay::Fails;
     }
-    works
+    Overlay::Works
 }
 
 /// A TOML basic string.
@@ -432,11 +441,13 @@ fn render_v2(settings: &Settings<'_>) -> String {
     let mut text = render_head(settings, 2);
     text += &format!(
         "[plugins.\"io.containerd.internal.v1.opt\"]\n  path = {opt}\n\n\
-         [plugins.{cri}]\n  sandbox_image = {pause}\n  stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n  \
-         enable_selinux = false\n  enable_unprivileged_ports = true\n  enable_unprivileged_icmp = true\n  \
+         [plugins.{cri}]\n  sandbox_image = {pause}\n  stream_server_address = \"127.0.0.1\"\n  \
+         stream_server_port = \"0\"\n  enable_selinux = false\n  enable_unprivileged_ports = true\n  \
+         enable_unprivileged_icmp = true\n  \
          restrict_oom_score_adj = {oom}\n  disable_apparmor = {apparmor}\n  \
          device_ownership_from_security_context = {devices}\n\n\
-         [plugins.{cri}.containerd]\n  snapshotter = {snapshotter}\n  default_runtime_name = {default_runtime}\n  disable_snapshot_annotations = true\n\n\
+         [plugins.{cri}.containerd]\n  snapshotter = {snapshotter}\n  default_runtime_name = {default_runtime}\n  \
+         disable_snapshot_annotations = true\n\n\
          [plugins.{cri}.containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n\n\
          [plugins.{cri}.containerd.runtimes.runc.options]\n  SystemdCgroup = {systemd}\n\n\
          [plugins.{cri}.cni]\n  bin_dir = {bin}\n  conf_dir = {conf}\n\n",
@@ -460,8 +471,10 @@ fn render_v3(settings: &Settings<'_>) -> String {
     let mut text = render_head(settings, 3);
     text += &format!(
         "[plugins.\"io.containerd.internal.v1.opt\"]\n  path = {opt}\n\n\
-         [plugins.\"io.containerd.grpc.v1.cri\"]\n  stream_server_address = \"127.0.0.1\"\n  stream_server_port = \"0\"\n\n\
-         [plugins.{runtime}]\n  enable_selinux = false\n  enable_unprivileged_ports = true\n  enable_unprivileged_icmp = true\n  \
+         [plugins.\"io.containerd.grpc.v1.cri\"]\n  stream_server_address = \"127.0.0.1\"\n  \
+         stream_server_port = \"0\"\n\n\
+         [plugins.{runtime}]\n  enable_selinux = false\n  enable_unprivileged_ports = true\n  \
+         enable_unprivileged_icmp = true\n  \
          restrict_oom_score_adj = {oom}\n  disable_apparmor = {apparmor}\n  \
          device_ownership_from_security_context = {devices}\n\n\
          [plugins.{runtime}.containerd]\n  default_runtime_name = {default_runtime}\n\n\
@@ -530,10 +543,11 @@ mod tests {
     #[test]
     fn a_snapshotter_is_as_asked_for_but_never_one_that_cannot_work() {
         let root = Path::new("/data");
-        assert_eq!(snapshotter(None, true, root).unwrap(), "overlayfs");
-        assert_eq!(snapshotter(None, false, root).unwrap(), "native");
-        assert_eq!(snapshotter(Some("btrfs"), true, root).unwrap(), "btrfs");
-        assert!(snapshotter(Some("overlayfs"), false, root).unwrap_err().to_string().contains("--snapshotter=native"));
+        assert_eq!(snapshotter(None, Overlay::Works, root).unwrap(), "overlayfs");
+        assert_eq!(snapshotter(None, Overlay::Fails, root).unwrap(), "native");
+        assert_eq!(snapshotter(Some("btrfs"), Overlay::Works, root).unwrap(), "btrfs");
+        let refused = snapshotter(Some("overlayfs"), Overlay::Fails, root).unwrap_err().to_string();
+        assert!(refused.contains("take another data folder or --snapshotter=native"), "{refused}");
     }
 
     #[test]
@@ -545,7 +559,7 @@ mod tests {
 
     #[test]
     fn a_missing_program_names_its_package() {
-        let err = find("no-such-program", "containerd", OsStr::new("/nowhere")).unwrap_err();
+        let err = find("no-such-program", OsStr::new("/nowhere")).unwrap_err();
         assert!(err.to_string().contains("install the package containerd"), "{err}");
     }
 }

@@ -33,7 +33,7 @@ const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub struct CriError {
     /// Which call.
     pub call: &'static str,
-    /// What gRPC said.
+    /// The answer of gRPC.
     pub status: Box<Status>,
 }
 
@@ -92,12 +92,18 @@ macro_rules! call {
             Ok(answer) => answer.map(tonic::Response::into_inner).map_err(|status| failed(late(status))),
             Err(_) => Err(failed(Status::deadline_exceeded("context deadline exceeded"))),
         };
-        called(stringify!($method), watch.elapsed(), answer.is_err());
+        let operation = operation(stringify!($method));
+        let labels = [("operation_type", operation.as_str())];
+        metrics::count(OPERATIONS, &labels, 1);
+        metrics::observe(OPERATIONS_TOOK, &labels, watch.elapsed());
+        if answer.is_err() {
+            metrics::count(OPERATIONS_FAILED, &labels, 1);
+        }
         answer
     }};
 }
 
-/// What tonic says when its own clock runs out just before ours, as whoever judges a timeout knows it.
+/// A status in the words of our own clock, where tonic's ran out just before it.
 fn late(status: Status) -> Status {
     match status.code() == Code::Cancelled && status.message() == "Timeout expired" {
         true => Status::deadline_exceeded("context deadline exceeded"),
@@ -118,16 +124,9 @@ const OPERATIONS_TOOK: Metric = Metric {
     help: "[ALPHA] Duration in seconds of runtime operations. Broken down by operation type.",
 };
 
-/// Counts a call under the name that upstream has for it.
-fn called(method: &str, took: Duration, failed: bool) {
-    let operation =
-        method.replace("pod_sandbox", "podsandbox").replace("update_container_resources", "update_container");
-    let labels = [("operation_type", operation.as_str())];
-    metrics::count(OPERATIONS, &labels, 1);
-    metrics::observe(OPERATIONS_TOOK, &labels, took);
-    if failed {
-        metrics::count(OPERATIONS_FAILED, &labels, 1);
-    }
+/// The name that upstream's metrics have for a call.
+fn operation(method: &str) -> String {
+    method.replace("pod_sandbox", "podsandbox").replace("update_container_resources", "update_container")
 }
 
 impl Cri {
@@ -163,7 +162,7 @@ impl Cri {
         Ok(answer.status.map(|status| status.conditions).unwrap_or_default())
     }
 
-    /// What the runtime and its handlers can do; empty where it does not say (containerd 1.x).
+    /// Features of the runtime and of its handlers; empty where it does not say (containerd 1.x).
     pub async fn features(&self) -> Result<(cri::RuntimeFeatures, Vec<cri::RuntimeHandler>), CriError> {
         let answer = call!(self.runtime.status(cri::StatusRequest { verbose: false }), QUERY_TIMEOUT)?;
         Ok((answer.features.unwrap_or_default(), answer.runtime_handlers))
@@ -387,6 +386,29 @@ mod tests {
         assert_eq!(late(Status::cancelled("Timeout expired")).code(), Code::DeadlineExceeded);
         assert_eq!(late(Status::cancelled("stopped")).code(), Code::Cancelled);
         assert_eq!(late(Status::unavailable("Timeout expired")).code(), Code::Unavailable);
+    }
+
+    #[test]
+    fn calls_have_upstreams_names_in_metrics() {
+        for (method, expected) in [
+            ("run_pod_sandbox", "run_podsandbox"),
+            ("list_pod_sandbox", "list_podsandbox"),
+            ("update_container_resources", "update_container"),
+            ("create_container", "create_container"),
+        ] {
+            assert_eq!(operation(method), expected);
+        }
+    }
+
+    #[test]
+    fn a_failed_call_is_told_as_gos_grpc_tells_it() {
+        let failed = |status: Status| CriError { call: "run_pod_sandbox", status: Box::new(status) };
+        let gone = failed(Status::not_found("no such sandbox"));
+        assert_eq!(gone.to_string(), "rpc error: code = NotFound desc = no such sandbox");
+        assert!(gone.is_not_found() && !gone.is_unimplemented());
+        assert_eq!(failed(Status::cancelled("stop")).to_string(), "rpc error: code = Canceled desc = stop");
+        assert!(failed(Status::unknown("image x not found")).is_not_found(), "containerd has no code for it");
+        assert!(!failed(Status::unknown("no")).is_not_found() && failed(Status::unimplemented("")).is_unimplemented());
     }
 
     // review node.md N15

@@ -20,7 +20,7 @@ use super::cri::{Cri, channel};
 /// Events that wait for the manager; when full the stream waits, and containerd drops us if it takes too long: we list
 /// again then.
 const BACKLOG_EVENTS: usize = 1024;
-/// What of containerd's events concerns us; values with slashes must be quoted.
+/// Those of containerd's events that concern us; values with slashes must be quoted.
 ///
 /// Not that the kernel killed a process for want of memory: if it was the container's first, its end is told, and if
 /// not, it runs on.
@@ -32,7 +32,7 @@ const FILTERS: [&str; 2] =
 const SILENCE_FIRST: Duration = Duration::from_secs(1);
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// What happened in the runtime.
+/// An event of the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuntimeEvent {
     /// The stream began, perhaps not for the first time: anything may have happened before.

@@ -20,7 +20,7 @@ const PERIOD: Duration = Duration::from_secs(300);
 /// long as the call that makes one may take, and what was begun is undone.
 const MAKING_MAX: Duration = Duration::from_secs(600);
 
-/// What is needed to look.
+/// The places and the runtime that are looked at.
 pub(super) struct Leftovers {
     pub(super) places: Places,
     pub(super) cri: Cri,
@@ -56,8 +56,8 @@ impl Leftovers {
         });
     }
 
-    /// What is recorded of sandboxes that containerd does not know. The records are read first: a sandbox that is done
-    /// meanwhile is known.
+    /// The recorded attachments of sandboxes that containerd does not know. The records are read first: a sandbox that
+    /// is done meanwhile is known.
     async fn unknown(&self) -> Option<Vec<Attachment>> {
         let (places, root) = (self.places.clone(), self.root_dir.clone());
         let has_pod = move |uid: &str| root.join("pods").join(uid).is_dir() && folder::is_our_pod(&root, uid);
@@ -86,7 +86,11 @@ impl Leftovers {
                 match attachment.end(&places) {
                     Ok(()) => info!(sandbox, "ended the network of a sandbox that containerd does not know"),
                     Err(err) => {
-                        warn!(sandbox, err = %Chain(&err), "cannot end the network of a sandbox that containerd does not know")
+                        warn!(
+                            sandbox,
+                            err = %Chain(&err),
+                            "cannot end the network of a sandbox that containerd does not know"
+                        )
                     }
                 }
             }

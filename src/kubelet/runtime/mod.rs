@@ -40,24 +40,24 @@ pub struct Runtime {
     pub cri: Cri,
     /// Its socket.
     pub socket: PathBuf,
-    /// Who makes cgroups; the kubelet's parents must be named in its way.
+    /// The maker of cgroups; the kubelet's parents must be named in its way.
     pub cgroup_driver: CgroupDriver,
     /// e.g. `containerd`.
     pub name: String,
     /// e.g. `1.6.20`.
     pub version: String,
-    /// What the runtime can do beyond the common.
+    /// Features of the runtime beyond the common.
     pub features: k8s_cri::v1::RuntimeFeatures,
     /// Its handlers, the default one under the empty name; none where it does not say.
     pub handlers: Vec<k8s_cri::v1::RuntimeHandler>,
-    /// Who keeps images' files, e.g. `overlayfs`.
+    /// The keeper of images' files, e.g. `overlayfs`.
     pub snapshotter: String,
     /// Whether lowering oom_score_adj is forbidden here (no CAP_SYS_RESOURCE).
     pub restrict_oom_score_adj: bool,
 }
 
 impl Runtime {
-    /// What a handler can do.
+    /// Features of a handler.
     pub(crate) fn handler(&self, name: &str) -> k8s_cri::v1::RuntimeHandlerFeatures {
         self.handlers.iter().find(|h| h.name == name).and_then(|h| h.features).unwrap_or_default()
     }

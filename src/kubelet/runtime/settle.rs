@@ -1,5 +1,5 @@
-//! What containerd and its first shims read of their programs to start, and do not need while nothing happens, goes out
-//! of memory: two thirds of their pages, 30 MB on a node with one pod. What a next pod needs is read again.
+//! Pages that containerd and its first shims read of their programs to start, and do not need while nothing happens, go
+//! out of memory: two thirds of them, 30 MB on a node with one pod. Those that a next pod needs are read again.
 
 use std::convert::Infallible;
 use std::path::Path;

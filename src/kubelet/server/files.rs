@@ -27,21 +27,22 @@ fn plain(code: StatusCode, text: &str) -> Response<Body> {
     answer
 }
 
-/// A file, or a folder's list. `parts` are the decoded pieces of the path below `root`; `slash` says that it ended with
-/// one. Pods write there, too: links are followed as upstream's file server does, but none that leads out, and nothing
-/// but regular files is read.
-pub(super) async fn serve(root: &Path, parts: &[&str], slash: bool) -> Response<Body> {
-    let parts: Vec<String> = parts.iter().map(|p| url::decode(p)).filter(|p| !p.is_empty()).collect();
+/// A file, or the list of a folder, whose path has to end with a slash. `below` is the path below `root` as it was
+/// asked for.
+///
+/// Pods write there, too: links are followed as upstream's file server does, but none that leads out, and nothing but
+/// regular files is read.
+pub(super) async fn serve(root: &Path, below: &str) -> Response<Body> {
+    let parts: Vec<String> = below.split('/').map(url::decode).filter(|p| !p.is_empty()).collect();
     if parts.iter().any(|p| p == ".." || p.contains('/')) {
         return plain(StatusCode::BAD_REQUEST, "invalid URL path");
     }
     let (path, from) = (parts.iter().collect::<PathBuf>(), root.to_owned());
-    match within(root, LIMIT, move || look(&from, &path, slash)).await {
-        Ok(Seen::List(names)) => list(&names),
+    match within(root, LIMIT, move || look(&from, &path)).await {
         Ok(Seen::Contents(file)) => contents(file),
-        Ok(Seen::Folder) => {
+        Ok(Seen::List(names)) => {
+            let Some(last) = parts.last().filter(|_| !below.ends_with('/')) else { return list(&names) };
             let mut answer = plain(StatusCode::MOVED_PERMANENTLY, "");
-            let last = parts.last().cloned().unwrap_or_default();
             if let Ok(to) = header::HeaderValue::from_str(&format!("{last}/")) {
                 answer.headers_mut().insert(header::LOCATION, to);
             }
@@ -56,20 +57,16 @@ pub(super) async fn serve(root: &Path, parts: &[&str], slash: bool) -> Response<
 }
 
 enum Seen {
-    /// A folder that was asked for without its slash.
-    Folder,
+    /// The names in a folder.
     List(Vec<String>),
     Contents(fs::File),
 }
 
-fn look(root: &Path, path: &Path, slash: bool) -> io::Result<Seen> {
+fn look(root: &Path, path: &Path) -> io::Result<Seen> {
     let root = Dir::open(root)?;
     let real = root.follow(path)?;
     if !root.meta(&real)?.is_dir() {
         return root.open_file(&real).map(Seen::Contents);
-    }
-    if !slash && !path.as_os_str().is_empty() {
-        return Ok(Seen::Folder);
     }
     let entries = root.dir(&real)?.entries(ENTRIES_MAX)?;
     let shown = |(name, kind): (std::ffi::OsString, FileType)| {
@@ -126,25 +123,27 @@ mod tests {
         std::os::unix::fs::symlink(dir.path().join("a.log"), dir.path().join("sub/link.log")).unwrap();
         std::os::unix::fs::symlink("../fifo", dir.path().join("sub/fifo")).unwrap();
         std::os::unix::fs::symlink("sub", dir.path().join("folder")).unwrap();
-        let wanted: [(&[&str], bool, u16); 15] = [
-            (&["sub", "link.log"], false, 200),
-            (&["sub", "fifo"], false, 403),
-            (&["folder"], false, 301),
-            (&["folder", "link.log"], false, 200),
-            (&[], true, 200),
-            (&["a.log"], false, 200),
-            (&["sub"], false, 301),
-            (&["sub"], true, 200),
-            (&["no"], false, 404),
-            (&["..", "etc"], false, 400),
-            (&["%2e%2e"], false, 400),
-            (&["..%2fetc"], false, 400),
-            (&["fifo"], false, 403),
-            (&["out"], false, 403),
-            (&["out", "passwd"], false, 403),
-        ];
-        for (parts, slash, code) in wanted {
-            assert_eq!(serve(dir.path(), parts, slash).await.status().as_u16(), code, "{parts:?}");
+        for (below, code) in [
+            ("sub/link.log", 200),
+            ("sub/fifo", 403),
+            ("folder", 301),
+            ("folder/link.log", 200),
+            ("", 200),
+            ("/", 200),
+            ("a.log", 200),
+            ("sub", 301),
+            ("sub/", 200),
+            ("no", 404),
+            ("../etc", 400),
+            ("%2e%2e", 400),
+            ("..%2fetc", 400),
+            ("fifo", 403),
+            ("out", 403),
+            ("out/passwd", 403),
+        ] {
+            assert_eq!(serve(dir.path(), below).await.status().as_u16(), code, "{below}");
         }
+        let moved = serve(dir.path(), "sub").await;
+        assert_eq!(moved.headers()[header::LOCATION], "sub/");
     }
 }

@@ -19,3 +19,24 @@ pub(crate) fn is_static(pod: &Pod) -> bool {
 pub(crate) fn annotation<'a>(pod: &'a Pod, name: &str) -> Option<&'a str> {
     pod.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_pod_of_a_file_that_is_no_mirror_is_static() {
+        for (notes, expected) in [
+            (&[][..], false),
+            (&[(SOURCE, "file")], true),
+            (&[(SOURCE, API)], false),
+            (&[(SOURCE, "file"), (MIRROR, "h")], false),
+            (&[(MIRROR, "h")], false),
+        ] {
+            let mut pod = Pod::default();
+            pod.metadata.annotations =
+                Some(notes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect());
+            assert_eq!(is_static(&pod), expected, "{notes:?}");
+        }
+    }
+}

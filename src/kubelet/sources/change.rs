@@ -11,7 +11,7 @@ pub(crate) enum Change {
     /// By uid: its object or file is gone.
     Gone(String),
     /// A pod of ours whose object now calls itself the mirror of another: nobody may make a pod's containers nobody's.
-    Ousted(Arc<Pod>),
+    Disowned(Arc<Pod>),
     /// The API's picture of a static pod.
     Mirror(Arc<Pod>),
     /// That picture was deleted.

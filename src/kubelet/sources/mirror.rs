@@ -11,8 +11,6 @@ use kube::Api;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use tracing::{debug, warn};
 
-use crate::config::Config;
-use crate::node::Node;
 use crate::node_object::NodeObject;
 use crate::sources::annotations::{HASH, MIRROR, annotation};
 
@@ -20,8 +18,8 @@ use crate::sources::annotations::{HASH, MIRROR, annotation};
 const RETRY: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
 
 /// Whether an object is the picture that this kubelet made of a static pod: anybody may write the annotation alone.
-pub(crate) fn is_of(config: &Config, own: &NodeObject, mirror: &Pod, pod: &Pod) -> bool {
-    is_picture(mirror, pod, &config.node_name, own.uid().as_deref())
+pub(crate) fn is_of(own: &NodeObject, mirror: &Pod, pod: &Pod) -> bool {
+    is_picture(mirror, pod, own.name(), own.uid().as_deref())
 }
 
 fn is_picture(mirror: &Pod, pod: &Pod, node_name: &str, node_uid: Option<&str>) -> bool {
@@ -35,12 +33,12 @@ fn is_picture(mirror: &Pod, pod: &Pod, node_name: &str, node_uid: Option<&str>) 
 }
 
 /// Makes the mirror of a static pod, or replaces one that shows an older manifest.
-pub(crate) async fn keep(node: &Node, pod: &Pod, have: Option<&Pod>) {
+pub(crate) async fn keep(client: &kube::Client, own: &NodeObject, rng: &Rng, pod: &Pod, have: Option<&Pod>) {
     if let Some(have) = have {
-        if is_of(&node.config, &node.own, have, pod) && have.metadata.deletion_timestamp.is_none() {
+        if is_of(own, have, pod) && have.metadata.deletion_timestamp.is_none() {
             return;
         }
-        remove(&node.client, have).await;
+        remove(client, have).await;
     }
     let mut mirror = pod.clone();
     mirror.metadata.uid = None;
@@ -50,12 +48,12 @@ pub(crate) async fn keep(node: &Node, pod: &Pod, have: Option<&Pod>) {
     mirror.metadata.owner_references = Some(vec![OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Node".to_owned(),
-        name: node.config.node_name.clone(),
-        uid: uid_of_node(&node.own, &node.rng).await,
+        name: own.name().to_owned(),
+        uid: uid_of_node(own, rng).await,
         controller: Some(true),
         block_owner_deletion: None,
     }]);
-    let api: Api<Pod> = Api::namespaced(node.client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
+    let api: Api<Pod> = Api::namespaced(client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());
     match api.create(&PostParams::default(), &mirror).await {
         Ok(_) => {}
         Err(kube::Error::Api(status)) if status.code == 409 => debug!("mirror pod exists already"),
@@ -98,7 +96,11 @@ mod tests {
             serde_json::from_value(serde_json::json!({"metadata": value})).unwrap()
         };
         let pod = of(serde_json::json!({"annotations": {HASH: "h"}}));
-        let owner = |uid: &str| serde_json::json!([{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": uid, "controller": true}]);
+        let owner = |uid: &str| {
+            let mut owner = serde_json::json!({"apiVersion": "v1", "kind": "Node", "name": "n"});
+            (owner["uid"], owner["controller"]) = (uid.into(), true.into());
+            serde_json::json!([owner])
+        };
         let mirror = |hash: &str, uid: &str| {
             of(serde_json::json!({"annotations": {MIRROR: hash}, "ownerReferences": owner(uid)}))
         };

@@ -7,6 +7,7 @@ pub(crate) mod manifests;
 pub(crate) mod mirror;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::task::Group;
@@ -14,18 +15,26 @@ use client::informer::{Change as Changed, Informers, Key};
 use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 
-use crate::node::Node;
+use crate::node_object::NodeObject;
 use crate::sources::annotations::{API, MIRROR, SOURCE, annotation};
 use crate::sources::change::Change;
+use crate::sources::manifests::Folder;
 
 /// Starts both sources. Files come first: `Synced` follows when the API has told of all pods and of the node itself.
-pub(crate) fn start(node: &Arc<Node>, informers: Informers, tx: mpsc::Sender<Change>, group: &Group) {
-    manifests::start(node, tx.clone(), group);
-    let node = Arc::clone(node);
+pub(crate) fn start(
+    manifest_dir: Option<PathBuf>,
+    own: NodeObject,
+    informers: Informers,
+    tx: mpsc::Sender<Change>,
+    group: &Group,
+) {
+    if let Some(dir) = manifest_dir {
+        manifests::start(Folder { dir, node_name: own.name().to_owned() }, tx.clone(), group);
+    }
     group.spawn("api-pods", async move {
-        let pods = informers.selected::<Pod>(&format!("spec.nodeName={}", node.config.node_name));
+        let pods = informers.selected::<Pod>(&format!("spec.nodeName={}", own.name()));
         let mut changes = pods.changes();
-        node.own.synced().await;
+        own.synced().await;
         pods.synced().await;
         changes.drain();
         let mut seen = Seen::default();
@@ -45,7 +54,7 @@ pub(crate) fn start(node: &Arc<Node>, informers: Informers, tx: mpsc::Sender<Cha
     });
 }
 
-/// What the API has told so far, to find what vanished unseen: by namespace and name.
+/// The pods that the API has told of so far, by namespace and name, to find those that vanished unseen.
 #[derive(Default)]
 struct Seen(BTreeMap<Key, Arc<Pod>>);
 
@@ -56,7 +65,7 @@ impl Seen {
         let before = self.0.get(&Key::of(&**pod)).cloned();
         let same = before.as_ref().is_some_and(|old| old.metadata.uid == pod.metadata.uid);
         if same && before.as_ref().is_some_and(|old| !is_mirror(old)) && is_mirror(pod) {
-            return vec![Change::Ousted(Arc::clone(pod))];
+            return vec![Change::Disowned(Arc::clone(pod))];
         }
         self.0.insert(Key::of(&**pod), Arc::clone(pod));
         let replaced = before.filter(|_| !same).map(|old| over(&old));
@@ -130,9 +139,9 @@ mod tests {
         seen.set(&pod("a", "1"));
         let mirror = noted("1", MIRROR, "x");
         for _ in 0..2 {
-            assert!(
-                matches!(seen.set(&mirror).as_slice(), [Change::Ousted(pod)] if pod.metadata.uid.as_deref() == Some("1"))
-            );
+            let told = seen.set(&mirror);
+            let [Change::Disowned(pod)] = told.as_slice() else { panic!("{} changes", told.len()) };
+            assert_eq!(pod.metadata.uid.as_deref(), Some("1"));
         }
         assert!(matches!(seen.gone(&mirror), Some(Change::Gone(uid)) if uid == "1"), "its own task hears of its end");
         assert!(matches!(seen.set(&noted("2", MIRROR, "x")).as_slice(), [Change::Mirror(_)]));
@@ -150,5 +159,17 @@ mod tests {
         let mut seen = Seen::default();
         seen.set(&pod("a", "1"));
         assert!(matches!(seen.set(&pod("a", "2")).as_slice(), [Change::Gone(uid), Change::Set(_)] if uid == "1"));
+    }
+
+    #[test]
+    fn a_mirror_that_says_so_no_more_is_gone_and_no_pod_to_run() {
+        let mut seen = Seen::default();
+        let mirror = noted("1", MIRROR, "x");
+        assert!(matches!(seen.set(&mirror).as_slice(), [Change::Mirror(_)]));
+        assert!(matches!(seen.gone(&mirror), Some(Change::MirrorGone(_))));
+        assert!(seen.gone(&mirror).is_none(), "it is told once");
+        seen.set(&mirror);
+        let pod = noted("2", SOURCE, API);
+        assert!(matches!(seen.set(&pod).as_slice(), [Change::MirrorGone(_), Change::Set(_)]), "a pod took its name");
     }
 }

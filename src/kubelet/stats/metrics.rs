@@ -9,15 +9,15 @@ use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::{PodUse, boot_time, cpu_nanos, look, name_of};
+use super::{PodUse, Storage, boot_time, cpu_nanos, look, name_of};
 use crate::csi;
 use crate::disk::{By, Disk};
 use crate::machine::{meminfo, memory_available};
-use crate::node::Counters;
 use crate::node::Node;
 use crate::pods::map::Pods;
 use crate::pods::observed::State;
 use crate::pods::snapshot::Snapshot;
+use crate::probes::counts::ProbeCounts;
 use crate::runtime::cri::CriError;
 use crate::volumes;
 
@@ -36,7 +36,7 @@ fn names(used: &PodUse) -> (&str, &str) {
 
 /// `/metrics/resource`: what metrics-server and autoscalers need.
 pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriError> {
-    let all = look(node, pods).await?;
+    let all = look(&node.runtime.cri, &node.cgroups, &node.stats.rates, pods).await?;
     let mut page = Page::default();
     let each =
         |page: &mut Page, kind: Kind, metric: Metric, of: &dyn Fn(&PodUse, &cri::ContainerStats) -> Option<String>| {
@@ -83,7 +83,7 @@ pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriErro
         },
         &began,
     );
-    node_and_pods(&mut page, node, &all);
+    node_and_pods(&mut page, node.machine.memory - memory_available(), &all);
     page.single(
         Kind::Gauge,
         Metric {
@@ -96,7 +96,7 @@ pub(crate) async fn resource(node: &Node, pods: &Pods) -> Result<String, CriErro
 }
 
 /// The node's and each pod's part of the page.
-fn node_and_pods(page: &mut Page, node: &Node, all: &[PodUse]) {
+fn node_and_pods(page: &mut Page, memory_used: i64, all: &[PodUse]) {
     page.single(
         Kind::Counter,
         Metric {
@@ -105,11 +105,10 @@ fn node_and_pods(page: &mut Page, node: &Node, all: &[PodUse]) {
         },
         secs(cpu_nanos()),
     );
-    let used = node.machine.memory - memory_available();
     page.single(
         Kind::Gauge,
         Metric { name: "node_memory_working_set_bytes", help: "[STABLE] Current working set of the node in bytes" },
-        used,
+        memory_used,
     );
     let mut family = page.family(
         Kind::Counter,
@@ -176,7 +175,7 @@ const MEASURES: [Measure; 7] = [
 
 /// `/metrics/cadvisor`.
 pub(crate) async fn cadvisor(node: &Node, pods: &Pods) -> Result<String, CriError> {
-    let all = look(node, pods).await?;
+    let all = look(&node.runtime.cri, &node.cgroups, &node.stats.rates, pods).await?;
     let (mut page, disk) = (Page::default(), node.disks.of_images());
     for (name, kind, help, of) in MEASURES {
         let mut family = page.family(kind, Metric { name, help });
@@ -351,7 +350,7 @@ pub(crate) async fn own(node: &Node, pods: &Pods, version: &str) -> String {
         Metric { name: "machine_memory_free_bytes", help: "Free memory of the machine." },
         meminfo("MemFree:"),
     );
-    claims(node, &mut page, &all).await;
+    claims(Storage::of(node), &mut page, &all).await;
     page.append(&base::metrics::render_those("kubelet_"));
     page.into_text()
 }
@@ -371,16 +370,16 @@ const CLAIM_MEASURES: [ClaimMeasure; 6] = [
 ];
 
 /// The file systems of the claims that pods here use, each claim once.
-async fn claims(node: &Node, page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
+async fn claims(storage: Storage<'_>, page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
     let mut disks: BTreeMap<(&str, String), Disk> = BTreeMap::new();
     for (pod, snapshot) in all {
         for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
             let Some(claim) = volumes::claim_name(pod, volume) else { continue };
             let Some(path) = snapshot.volumes.get(&volume.name) else { continue };
-            let told = csi::stats::of(&node.config, &node.csi, path).await.map(|usage| usage.disk());
+            let told = csi::stats::of(storage.config, storage.csi, path).await.map(|usage| usage.disk());
             let disk = match told {
                 Some(disk) => Some(disk),
-                None => node.disks.measures.of(path, By::FileSystem).await.map(|measure| measure.disk),
+                None => storage.disks.measures.of(path, By::FileSystem).await.map(|measure| measure.disk),
             };
             if let Some(disk) = disk {
                 disks.insert((pod.metadata.namespace.as_deref().unwrap_or_default(), claim), disk);
@@ -396,7 +395,7 @@ async fn claims(node: &Node, page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
 }
 
 /// `/metrics/probes`.
-pub(crate) fn probes(stats: &Counters) -> String {
+pub(crate) fn probes(counts: &ProbeCounts) -> String {
     let mut page = Page::default();
     let mut family = page.family(
         Kind::Counter,
@@ -405,17 +404,16 @@ pub(crate) fn probes(stats: &Counters) -> String {
             help: "[BETA] Cumulative number of a liveness, readiness or startup probe for a container by result.",
         },
     );
-    for (key, n) in stats.probes.0.lock().iter() {
-        let [ns, pod, uid, container, kind, result] = key;
+    for (key, n) in counts.all() {
         let labels = [
-            ("container", container),
-            ("namespace", ns),
-            ("pod", pod),
-            ("pod_uid", uid),
-            ("probe_type", kind),
-            ("result", result),
+            ("container", key.container.as_str()),
+            ("namespace", &key.namespace),
+            ("pod", &key.pod),
+            ("pod_uid", &key.uid),
+            ("probe_type", key.kind),
+            ("result", key.result),
         ];
-        family.sample(&labels.map(|(k, v)| (k, v.as_str())), n);
+        family.sample(&labels, n);
     }
     page.into_text()
 }

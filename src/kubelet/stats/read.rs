@@ -1,9 +1,9 @@
-//! What the kernel says of a cgroup and of a network namespace: v1 and v2 in one form.
+//! Figures of a cgroup and of a network namespace as the kernel tells them: v1 and v2 in one form.
 
 use std::fs;
 use std::path::Path;
 
-use crate::cgroups::Cgroups;
+use crate::cgroups::{Cgroups, Hierarchy};
 
 /// The use of one cgroup. What the kernel does not tell is absent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,36 +23,46 @@ fn number(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
-/// A value of a file of `key value` lines.
-fn keyed(text: &str, key: &str) -> Option<u64> {
-    text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+/// A file of `key value` lines.
+struct Keyed(String);
+
+impl Keyed {
+    /// Empty if there is none.
+    fn read(path: &Path) -> Keyed {
+        Keyed(fs::read_to_string(path).unwrap_or_default())
+    }
+
+    fn get(&self, key: &str) -> Option<u64> {
+        self.0.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+    }
 }
 
-/// Reads a group of the unified hierarchy, or with `unified` false the folders of each controller. `dir` gives a
-/// controller's folder.
-pub(crate) fn group(unified: bool, dir: impl Fn(&str) -> std::path::PathBuf) -> Usage {
+/// Reads a group of a hierarchy; `dir` gives a controller's folder.
+pub(crate) fn group(hierarchy: Hierarchy, dir: impl Fn(&str) -> std::path::PathBuf) -> Usage {
     let memory_dir = dir("memory");
-    let stat = fs::read_to_string(memory_dir.join("memory.stat")).unwrap_or_default();
-    let cpu_stat = fs::read_to_string(dir("cpu").join("cpu.stat")).unwrap_or_default();
-    let (memory, inactive, rss, faults, major) = match unified {
-        true => ("memory.current", "inactive_file", "anon", "pgfault", "pgmajfault"),
-        false => ("memory.usage_in_bytes", "total_inactive_file", "total_rss", "total_pgfault", "total_pgmajfault"),
+    let stat = Keyed::read(&memory_dir.join("memory.stat"));
+    let cpu_stat = Keyed::read(&dir("cpu").join("cpu.stat"));
+    let (memory, inactive, rss, faults, major) = match hierarchy {
+        Hierarchy::Unified => ("memory.current", "inactive_file", "anon", "pgfault", "pgmajfault"),
+        Hierarchy::Legacy => {
+            ("memory.usage_in_bytes", "total_inactive_file", "total_rss", "total_pgfault", "total_pgmajfault")
+        }
     };
     let memory = number(&memory_dir.join(memory));
     Usage {
-        cpu_nanos: match unified {
-            true => keyed(&cpu_stat, "usage_usec").map(|usec| usec.saturating_mul(1000)),
-            false => number(&dir("cpuacct").join("cpuacct.usage")),
+        cpu_nanos: match hierarchy {
+            Hierarchy::Unified => cpu_stat.get("usage_usec").map(|usec| usec.saturating_mul(1000)),
+            Hierarchy::Legacy => number(&dir("cpuacct").join("cpuacct.usage")),
         },
         memory,
         // What could be dropped at once does not count as used.
-        working_set: memory.map(|bytes| bytes.saturating_sub(keyed(&stat, inactive).unwrap_or(0))),
-        rss: keyed(&stat, rss),
-        page_faults: keyed(&stat, faults),
-        major_page_faults: keyed(&stat, major),
+        working_set: memory.map(|bytes| bytes.saturating_sub(stat.get(inactive).unwrap_or(0))),
+        rss: stat.get(rss),
+        page_faults: stat.get(faults),
+        major_page_faults: stat.get(major),
         pids: number(&dir("pids").join("pids.current")),
-        throttled_periods: keyed(&cpu_stat, "nr_throttled"),
-        periods: keyed(&cpu_stat, "nr_periods"),
+        throttled_periods: cpu_stat.get("nr_throttled"),
+        periods: cpu_stat.get("nr_periods"),
     }
 }
 
@@ -95,7 +105,7 @@ pub(crate) fn parse_dev(text: &str) -> Vec<Interface> {
 
 /// A pod's own group.
 pub(crate) fn pod(cgroups: &Cgroups, pod: &k8s_openapi::api::core::v1::Pod) -> Usage {
-    group(cgroups.is_unified(), |controller| cgroups.dir_of(pod, controller))
+    group(cgroups.hierarchy(), |controller| cgroups.dir_of(pod, controller))
 }
 
 #[cfg(test)]
@@ -109,7 +119,7 @@ mod tests {
         put("memory.current", "1000\n");
         put("memory.stat", "anon 300\ninactive_file 400\npgfault 7\n");
         put("cpu.stat", "usage_usec 5\nnr_periods 3\n");
-        let v2 = group(true, |_| dir.path().to_owned());
+        let v2 = group(Hierarchy::Unified, |_| dir.path().to_owned());
         assert_eq!(
             (v2.cpu_nanos, v2.working_set, v2.rss, v2.page_faults, v2.periods),
             (Some(5000), Some(600), Some(300), Some(7), Some(3))
@@ -117,13 +127,14 @@ mod tests {
         put("memory.usage_in_bytes", "2000\n");
         put("memory.stat", "inactive_file 1\ntotal_inactive_file 500\ntotal_rss 9\n");
         put("cpuacct.usage", "77\n");
-        let v1 = group(false, |_| dir.path().to_owned());
+        let v1 = group(Hierarchy::Legacy, |_| dir.path().to_owned());
         assert_eq!((v1.cpu_nanos, v1.working_set, v1.rss), (Some(77), Some(1500), Some(9)));
     }
 
     #[test]
     fn interfaces_are_read_without_loopback() {
-        let text = "Inter-| Receive | Transmit\n face |bytes\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  eth0: 10 2 3 0 0 0 0 0 20 5 6 0 0 0 0 0\n";
+        let text = "Inter-| Receive | Transmit\n face |bytes\n    lo: 1 1 0 0 0 0 0 0 1 1 0 0 0 0 0 0\n  \
+                    eth0: 10 2 3 0 0 0 0 0 20 5 6 0 0 0 0 0\n";
         assert_eq!(
             parse_dev(text),
             [Interface { name: "eth0".to_owned(), rx_bytes: 10, rx_errors: 3, tx_bytes: 20, tx_errors: 6 }]

@@ -1,4 +1,4 @@
-//! What the kubelet and the runtime use themselves: `systemContainers` of `/stats/summary`.
+//! Resources that the kubelet and the runtime use themselves: `systemContainers` of `/stats/summary`.
 //!
 //! Upstream tells the numbers of the groups that the two lie in (pkg/kubelet/server/stats/summary_sys_containers.go
 //! v1.36). That is true where each has a group of its own, as with a runtime that the machine's service manager runs.
@@ -14,6 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::net::UnixStream;
 
 use super::read::{self, Usage};
+use crate::cgroups::Hierarchy;
 
 /// Where the hierarchies of cgroups are.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -35,18 +36,18 @@ pub(super) async fn runtime_pid(socket: &Path) -> Option<i32> {
     stream.peer_cred().ok()?.pid().filter(|pid| *pid > 0)
 }
 
-/// What this process uses as `kubelet`, and the process `runtime` as `runtime`.
-pub(super) fn programs(unified: bool, booted: Option<Timestamp>, runtime: Option<i32>) -> Vec<Program> {
-    let group = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+/// The use of this process as `kubelet`, and that of the process `runtime` as `runtime`.
+pub(super) fn programs(hierarchy: Hierarchy, booted: Option<Timestamp>, runtime: Option<i32>) -> Vec<Program> {
+    let group = |pid: i32| Groups(fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default());
     let own = i32::try_from(std::process::id()).ok();
     let pids = [own.map(|pid| ("kubelet", pid)), runtime.map(|pid| ("runtime", pid))];
-    let known: Vec<(&'static str, i32, String)> =
+    let known: Vec<(&'static str, i32, Groups)> =
         pids.into_iter().flatten().map(|(name, pid)| (name, pid, group(pid))).collect();
-    let told = |(name, pid, groups): &(&'static str, i32, String)| {
+    let told = |(name, pid, groups): &(&'static str, i32, Groups)| {
         let process = Process::read(Path::new("/proc"), *pid)?;
-        let others: Vec<&str> = known.iter().filter(|other| other.1 != *pid).map(|other| other.2.as_str()).collect();
-        let usage = if has_own(groups, &others) {
-            read::group(unified, |controller| dir_in(groups, controller))
+        let others: Vec<&Groups> = known.iter().filter(|other| other.1 != *pid).map(|other| &other.2).collect();
+        let usage = if groups.are_own(&others) {
+            read::group(hierarchy, |controller| groups.dir(controller))
         } else {
             process.usage
         };
@@ -57,29 +58,33 @@ pub(super) fn programs(unified: bool, booted: Option<Timestamp>, runtime: Option
     known.iter().filter_map(told).collect()
 }
 
-/// Whether a process, by its text of `/proc/PID/cgroup`, lies in groups that are neither the root nor one of the
-/// others'.
-fn has_own(groups: &str, others: &[&str]) -> bool {
-    CONTROLLERS.iter().all(|controller| {
-        // A path that begins above is of a hierarchy of which we see a part only.
-        let path = group_of(groups, controller).filter(|path| *path != "/" && !path.starts_with("/.."));
-        path.is_some_and(|path| others.iter().all(|other| group_of(other, controller) != Some(path)))
-    })
-}
+/// The groups of a process: the text of `/proc/PID/cgroup`.
+struct Groups(String);
 
-/// The path of a controller's group in a text of `/proc/PID/cgroup`: of its own hierarchy on v1, of the only one on v2.
-fn group_of<'a>(groups: &'a str, controller: &str) -> Option<&'a str> {
-    let lines = || groups.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
-    let own = lines().find(|(controllers, _)| controllers.split(',').any(|name| name == controller));
-    own.or_else(|| lines().find(|(controllers, _)| controllers.is_empty())).map(|(_, path)| path)
-}
+impl Groups {
+    /// Whether they are neither the root nor one of the others'.
+    fn are_own(&self, others: &[&Groups]) -> bool {
+        CONTROLLERS.iter().all(|controller| {
+            // A path that begins above is of a hierarchy of which we see a part only.
+            let path = self.path(controller).filter(|path| *path != "/" && !path.starts_with("/.."));
+            path.is_some_and(|path| others.iter().all(|other| other.path(controller) != Some(path)))
+        })
+    }
 
-fn dir_in(groups: &str, controller: &str) -> PathBuf {
-    let is_v1 = groups
-        .lines()
-        .any(|line| line.split(':').nth(1).is_some_and(|names| names.split(',').any(|name| name == controller)));
-    let root = if is_v1 { Path::new(CGROUPS).join(controller) } else { PathBuf::from(CGROUPS) };
-    root.join(group_of(groups, controller).unwrap_or_default().trim_start_matches('/'))
+    /// The path of a controller's group: of its own hierarchy on v1, of the only one on v2.
+    fn path(&self, controller: &str) -> Option<&str> {
+        let lines = || self.0.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));
+        let own = lines().find(|(controllers, _)| controllers.split(',').any(|name| name == controller));
+        own.or_else(|| lines().find(|(controllers, _)| controllers.is_empty())).map(|(_, path)| path)
+    }
+
+    /// The folder of a controller's group.
+    fn dir(&self, controller: &str) -> PathBuf {
+        let has = |line: &str| line.split(':').nth(1).is_some_and(|all| all.split(',').any(|name| name == controller));
+        let is_v1 = self.0.lines().any(has);
+        let root = if is_v1 { Path::new(CGROUPS).join(controller) } else { PathBuf::from(CGROUPS) };
+        root.join(self.path(controller).unwrap_or_default().trim_start_matches('/'))
+    }
 }
 
 /// One process as the kernel tells of it.
@@ -128,6 +133,10 @@ mod tests {
 
     #[test]
     fn a_group_that_is_shared_says_nothing_of_one_process() {
+        let has_own = |groups: &str, others: &[&str]| {
+            let others: Vec<Groups> = others.iter().map(|text| Groups((*text).to_owned())).collect();
+            Groups(groups.to_owned()).are_own(&others.iter().collect::<Vec<_>>())
+        };
         let unit = "0::/system.slice/containerd.service\n";
         assert!(has_own(unit, &["0::/kedge.slice/kedge.service\n"]));
         assert!(!has_own(unit, &[unit]), "shared with the other");
@@ -138,8 +147,9 @@ mod tests {
         let v1 =
             |path: &str| format!("9:pids:{path}\n4:cpu,cpuacct:{path}\n3:memory:{path}\n1:name=systemd:/x\n0::/x\n");
         assert!(has_own(&v1("/a"), &[&v1("/b")]) && !has_own(&v1("/a"), &[&v1("/a")]) && !has_own(&v1("/"), &[]));
-        assert_eq!(dir_in(&v1("/a/b"), "cpuacct"), Path::new("/sys/fs/cgroup/cpuacct/a/b"));
-        assert_eq!(dir_in(unit, "memory"), Path::new("/sys/fs/cgroup/system.slice/containerd.service"));
+        assert_eq!(Groups(v1("/a/b")).dir("cpuacct"), Path::new("/sys/fs/cgroup/cpuacct/a/b"));
+        let unit = Groups(unit.to_owned());
+        assert_eq!(unit.dir("memory"), Path::new("/sys/fs/cgroup/system.slice/containerd.service"));
     }
 
     #[test]
@@ -161,7 +171,7 @@ mod tests {
     #[test]
     fn this_process_and_the_one_behind_a_socket_are_told() {
         let runtime = i32::try_from(std::os::unix::process::parent_id()).unwrap();
-        let told = programs(true, Timestamp::from_second(0).ok(), Some(runtime));
+        let told = programs(Hierarchy::Unified, Timestamp::from_second(0).ok(), Some(runtime));
         let names: Vec<&str> = told.iter().map(|program| program.name).collect();
         assert_eq!(names, ["kubelet", "runtime"]);
         for program in told {

@@ -5,19 +5,20 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
+use crate::pods::cause::Cause;
 use crate::pods::observed::Observed;
 use crate::pods::resizing::Resizing;
 use crate::probes::health::Health;
 
-/// What a status is made of.
+/// All that a status is made of.
 pub(crate) struct Facts<'a> {
     pub(crate) pod: &'a Pod,
     pub(crate) observed: &'a Observed,
     pub(crate) health: &'a BTreeMap<String, Health>,
-    /// Why containers wait: name → reason and text.
-    pub(crate) waiting: &'a BTreeMap<String, (String, String)>,
-    /// Set when the pod as a whole failed: reason and text.
-    pub(crate) failure: Option<&'a (String, String)>,
+    /// Why containers wait, by name.
+    pub(crate) waiting: &'a BTreeMap<String, Cause>,
+    /// Set when the pod as a whole failed.
+    pub(crate) failure: Option<&'a Cause>,
     /// The pod was ended and is about to go: it gets a phase that says so, whatever its restart policy.
     pub(crate) is_terminal: bool,
     pub(crate) resizing: &'a Resizing,

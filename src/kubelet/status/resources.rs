@@ -1,4 +1,4 @@
-//! What a pod as a whole was promised and has, as its status tells. Pure.
+//! Resources that a pod as a whole was promised and has, as its status tells. Pure.
 //!
 //! Spec: KEP-5419; upstream v1.36.2: `PodRequests` and `PodLimits` in component-helpers/resource/helpers.go,
 //! `convertToAPIPodLevelResourcesStatus` in pkg/kubelet/kubelet_pods.go.
@@ -21,7 +21,7 @@ const LEAST_MILLI: i64 = 2;
 /// The same of a limit: the kernel's quota has no smaller one.
 const LEAST_LIMIT_MILLI: i64 = 10;
 
-/// What the pod asks of a node in all, overhead included.
+/// The requests of the pod in all, overhead included.
 pub(crate) fn requests(pod: &Pod) -> Told {
     let mut all = sum(pod, |own| own.requests.as_ref());
     for (name, more) in overhead(pod) {
@@ -30,7 +30,7 @@ pub(crate) fn requests(pod: &Pod) -> Told {
     tell(all)
 }
 
-/// What the pod may use in all, by those of its containers that have a limit; overhead is added to what is limited.
+/// The limits of the pod in all, by those of its containers that have one; overhead is added to what is limited.
 fn limits(pod: &Pod) -> Told {
     let mut all = sum(pod, |own| own.limits.as_ref());
     for (name, more) in overhead(pod) {
@@ -41,16 +41,29 @@ fn limits(pod: &Pod) -> Told {
     tell(all)
 }
 
-/// What the pod as a whole has: before and after it runs what it was granted, while it runs what its control group
-/// holds it to. `own` is what of the pod's own words is in force, `held` the group's limits.
-pub(crate) fn of_pod(
-    pod: &Pod,
-    own: Option<&ResourceRequirements>,
-    held: Limits,
-    is_running: bool,
-) -> ResourceRequirements {
+/// Whether a pod's control group holds its containers now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Run {
+    /// The pod is in the phase Running.
+    Running,
+    /// It is in an earlier or a later one.
+    Resting,
+}
+
+impl Run {
+    pub(crate) const BOTH: [Run; 2] = [Run::Running, Run::Resting];
+
+    /// By the pod's phase.
+    pub(crate) fn of_phase(phase: &str) -> Run {
+        if phase == "Running" { Run::Running } else { Run::Resting }
+    }
+}
+
+/// The resources of the pod as a whole: before and after it runs those that it was granted, while it runs those to
+/// which its control group holds it. `own` is what of the pod's own words is in force, `held` the group's limits.
+pub(crate) fn of_pod(pod: &Pod, own: Option<&ResourceRequirements>, held: Limits, run: Run) -> ResourceRequirements {
     let own = own.cloned().unwrap_or_default();
-    if !is_running {
+    if run == Run::Resting {
         return ResourceRequirements { requests: some(requests(pod)), limits: some(limits(pod)), ..own };
     }
     let (mut asked, mut limited) = (own.requests.unwrap_or_default(), own.limits.unwrap_or_default());
@@ -138,9 +151,9 @@ mod tests {
         serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
     }
 
-    fn status(pod: &Pod, is_running: bool) -> Value {
+    fn status(pod: &Pod, run: Run) -> Value {
         let own = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref());
-        serde_json::to_value(of_pod(pod, own, Limits::of(pod), is_running)).unwrap()
+        serde_json::to_value(of_pod(pod, own, Limits::of(pod), run)).unwrap()
     }
 
     // upstream's spec "pod-level resize with requests and limits add" found no allocatedResources
@@ -153,17 +166,19 @@ mod tests {
         let own =
             |cpu: &str, memory: &str| json!({"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}});
         let several = pod(json!({"overhead": {"memory": "1Mi"},
-            "containers": [{"name": "a", "resources": own("100m", "64Mi")}, {"name": "b", "resources": {"requests": {"cpu": "1"}}}],
-            "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": own("50m", "8Mi")}, {"name": "i", "resources": own("1m", "1Gi")}]}));
+            "containers": [{"name": "a", "resources": own("100m", "64Mi")},
+                {"name": "b", "resources": {"requests": {"cpu": "1"}}}],
+            "initContainers": [{"name": "s", "restartPolicy": "Always", "resources": own("50m", "8Mi")},
+                {"name": "i", "resources": own("1m", "1Gi")}]}));
         assert_eq!(serde_json::to_value(requests(&several)).unwrap(), json!({"cpu": "1150m", "memory": "1033Mi"}));
         assert_eq!(
-            status(&several, false),
+            status(&several, Run::Resting),
             json!({"requests": {"cpu": "1150m", "memory": "1033Mi"}, "limits": {"memory": "1033Mi"}})
         );
         // One container has no limit, so the group has none.
-        assert_eq!(status(&several, true), json!({"requests": {"cpu": "1150m", "memory": "1033Mi"}}));
+        assert_eq!(status(&several, Run::Running), json!({"requests": {"cpu": "1150m", "memory": "1033Mi"}}));
         let nothing = pod(json!({"containers": [{"name": "c"}]}));
-        assert_eq!((status(&nothing, false), status(&nothing, true)), (json!({}), json!({})));
+        assert_eq!((status(&nothing, Run::Resting), status(&nothing, Run::Running)), (json!({}), json!({})));
         assert!(requests(&nothing).is_empty());
     }
 
@@ -175,7 +190,7 @@ mod tests {
         assert_eq!(serde_json::to_value(requests(&whole)).unwrap(), json!({"cpu": "4m", "memory": "35Mi"}));
         let lower = Limits { memory: Some(30 << 20), quota: Some(2000), ..Limits::of(&whole) };
         let own = whole.spec.as_ref().unwrap().resources.as_ref();
-        let told = serde_json::to_value(of_pod(&whole, own, lower, true)).unwrap();
+        let told = serde_json::to_value(of_pod(&whole, own, lower, Run::Running)).unwrap();
         assert_eq!(
             told,
             json!({"requests": {"cpu": "4m", "memory": "35Mi"}, "limits": {"cpu": "20m", "memory": "30Mi"}})

@@ -14,13 +14,14 @@ use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Container;
 use tracing::{debug, info, warn};
 
+use super::Worker;
 use super::plan::{Command, Grace};
-use super::{Worker, hooks};
 use crate::container::error::ConfigError;
 use crate::container::making::{Host, Making};
 use crate::container::{self, Role, env};
 use crate::devices::allocations::PodContainer;
 use crate::events::Kind;
+use crate::pods::cause::Cause;
 use crate::pods::observed::Seen;
 use crate::runtime::cri::CriError;
 use crate::volumes::image::ImageVolume;
@@ -28,8 +29,21 @@ use crate::volumes::plugin::Plugin;
 use crate::volumes::{self, mounts};
 use crate::{devices, hosts, images, logs, resolv, sandbox};
 
-/// What the kernel takes as a host name.
+/// Bytes of a host name, as the kernel takes it.
 const HOSTNAME_BYTES_MAX: usize = 64;
+
+/// An event about a container.
+struct Said {
+    kind: Kind,
+    reason: &'static str,
+    text: &'static str,
+}
+
+const CREATED: Said = Said { kind: Kind::Normal, reason: "Created", text: "Container created" };
+const STARTED: Said = Said { kind: Kind::Normal, reason: "Started", text: "Container started" };
+const POST_START_FAILED: Said =
+    Said { kind: Kind::Warning, reason: "FailedPostStartHook", text: "PostStartHook failed" };
+const KILLING_AFTER_HOOK: Said = Said { kind: Kind::Normal, reason: "Killing", text: "FailedPostStartHook" };
 
 impl Worker {
     /// Does one command. Returns whether it worked; a failure is in an event or in the container's waiting state
@@ -106,8 +120,8 @@ impl Worker {
         }
         let (handler, userns) = match self.isolation().await {
             Ok(found) => found,
-            Err(why) => {
-                failed(&why);
+            Err(err) => {
+                failed(&Chain(&err));
                 return false;
             }
         };
@@ -116,7 +130,8 @@ impl Worker {
         let (fqdn, n) = (&config.hostname, config.hostname.len());
         if n > HOSTNAME_BYTES_MAX {
             failed(&format!(
-                "Failed to construct FQDN from pod hostname and cluster domain, FQDN {fqdn} is too long ({HOSTNAME_BYTES_MAX} characters is the max, {n} characters requested)"
+                "Failed to construct FQDN from pod hostname and cluster domain, FQDN {fqdn} is too long \
+                 ({HOSTNAME_BYTES_MAX} characters is the max, {n} characters requested)"
             ));
             return false;
         }
@@ -135,7 +150,7 @@ impl Worker {
                 }
                 self.resizing.made_group();
                 info!(pod = %self.name(), uid = %self.uid, sandbox = %id, "made a sandbox");
-                self.pods.index(&id, &self.uid);
+                self.pods.index(&self.uid, [&id]);
                 true
             }
             Err(err) => {
@@ -178,7 +193,7 @@ impl Worker {
                     );
                 }
                 self.wake(problem.retry_at);
-                self.waiting.insert(name.to_owned(), (problem.reason.to_owned(), problem.message));
+                self.waiting.insert(name.to_owned(), Cause::new(problem.reason, problem.message));
                 false
             }
         }
@@ -203,8 +218,8 @@ impl Worker {
             .await
             .map_err(|err| Problem::of_call("CreateContainerError", &err))?;
         self.resizing.made(&id, &self.pod, spec.resources.as_ref());
-        self.pods.index(&id, &self.uid);
-        self.say(spec, Kind::Normal, "Created", "Container created");
+        self.pods.index(&self.uid, [&id]);
+        self.say(spec, CREATED);
         let uncut = Arc::clone(&self.uncut);
         let whole = uncut.lock().await;
         let started = cri.start_container(&id).await;
@@ -212,7 +227,7 @@ impl Worker {
         if let Err(err) = started {
             return Err(Problem::of_call("RunContainerError", &err));
         }
-        self.say(spec, Kind::Normal, "Started", "Container started");
+        self.say(spec, STARTED);
         self.link_log(spec, attempt, &id);
         self.post_start(spec, &id).await
     }
@@ -254,17 +269,19 @@ impl Worker {
         Ok(())
     }
 
-    fn say(&self, spec: &Container, kind: Kind, reason: &'static str, text: &str) {
+    /// Tells of a container by an event.
+    fn say(&self, spec: &Container, event: Said) {
+        let Said { kind, reason, text } = event;
         self.node.events.pod(&self.pod, self.field(&spec.name), kind, reason, text);
     }
 
     async fn post_start(&mut self, spec: &Container, id: &str) -> Result<(), Problem> {
         let Some(hook) = spec.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else { return Ok(()) };
-        let ip = self.ips().first().cloned();
-        if let Err(err) = hooks::run(&self.node, &self.pod, hook, spec, id, ip.as_deref(), None).await {
-            warn!(pod = %self.name(), container = %spec.name, err, "postStart hook failed");
-            self.say(spec, Kind::Warning, "FailedPostStartHook", "PostStartHook failed");
-            self.say(spec, Kind::Normal, "Killing", "FailedPostStartHook");
+        if let Err(err) = self.hook(hook, spec, id, None).await {
+            let why = Chain(&err).to_string();
+            warn!(pod = %self.name(), container = %spec.name, err = %why, "postStart hook failed");
+            self.say(spec, POST_START_FAILED);
+            self.say(spec, KILLING_AFTER_HOOK);
             let grace = self.grace();
             self.node
                 .runtime
@@ -272,7 +289,7 @@ impl Worker {
                 .stop_container(id, grace)
                 .await
                 .map_err(|err| Problem::of_call("PostStartHookError", &err))?;
-            return Err(Problem { event: false, ..Problem::new("PostStartHookError", &err) });
+            return Err(Problem { event: false, ..Problem::new("PostStartHookError", why) });
         }
         Ok(())
     }
@@ -344,8 +361,8 @@ impl Worker {
         let taken = |path: &str, mounts: &[cri::Mount]| mounts.iter().any(|m| m.container_path == path);
         if !taken("/etc/hosts", &mounts) {
             let path = dir.join("etc-hosts");
-            let of_node = fs::read_to_string("/etc/hosts").unwrap_or_default();
-            let text = hosts::render(&self.pod, &self.ips(), &self.node.config.cluster_domain, &of_node);
+            let of_node = || fs::read_to_string("/etc/hosts").unwrap_or_default();
+            let text = hosts::render(&self.pod, &self.ips(), &self.node.config.cluster_domain, of_node);
             write_open(&path, text.as_bytes(), 0o644).map_err(|err| file_failed(&path, err))?;
             mounts.push(cri::Mount {
                 container_path: "/etc/hosts".to_owned(),
@@ -432,8 +449,8 @@ struct Problem {
 }
 
 impl Problem {
-    fn new(reason: &'static str, message: &str) -> Problem {
-        Problem { reason, message: message.to_owned(), event: true, retry_at: None }
+    fn new(reason: &'static str, message: impl Into<String>) -> Problem {
+        Problem { reason, message: message.into(), event: true, retry_at: None }
     }
 
     /// The runtime's own words, without the gRPC shell, as upstream shows them.
@@ -444,7 +461,7 @@ impl Problem {
 
 impl From<ConfigError> for Problem {
     fn from(err: ConfigError) -> Problem {
-        Problem::new(err.reason, &err.message)
+        Problem::new(err.reason, err.message)
     }
 }
 

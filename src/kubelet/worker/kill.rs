@@ -9,13 +9,14 @@ use base::confined::tree;
 use base::task::Group;
 use futures_util::future::join_all;
 use k8s_cri::v1 as cri;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::{Outcome, Worker, hooks};
+use super::hooks::{HookError, Hooked, Hooks};
+use super::{Outcome, Worker};
 use crate::container::{self, Role};
 use crate::events::Kind;
 use crate::pods::desired::Desired;
@@ -82,11 +83,11 @@ impl Worker {
         if !self.tidy_node().await {
             return Outcome::Retry;
         }
-        self.hold(false);
+        self.let_go();
         if !desired.is_deleted() {
             // What an evicted pod's containers have written is what the node lacks: they go at once. Upstream's
             // `IsEvicted`.
-            if desired.evicted.is_some() && !self.forget_containers().await {
+            if desired.ousted.is_some() && !self.forget_containers().await {
                 return Outcome::Retry;
             }
             // Failed as a whole (deadline, eviction): the object and the dead containers stay for the user to look at.
@@ -101,7 +102,7 @@ impl Worker {
 
     /// How long containers have.
     pub(super) fn grace(&self) -> Duration {
-        if self.failure.as_ref().is_some_and(|(reason, _)| reason == "Evicted")
+        if self.failure.as_ref().is_some_and(|cause| cause.reason == "Evicted")
             && self.pod.metadata.deletion_timestamp.is_none()
         {
             return GRACE_EVICTED;
@@ -160,12 +161,8 @@ impl Worker {
                 && !grace.is_zero()
             {
                 let spec = container::find(&self.pod, &seen.name).map(|(c, _)| c);
-                let ip = self.ips().first().cloned();
-                let spec = spec.unwrap_or_default();
-                if let Err(err) =
-                    hooks::run(&self.node, &self.pod, &hook, &spec, &seen.id, ip.as_deref(), Some(grace)).await
-                {
-                    debug!(pod = %self.name(), container = %seen.name, err, "preStop hook failed");
+                if let Err(err) = self.hook(&hook, &spec.unwrap_or_default(), &seen.id, Some(grace)).await {
+                    debug!(pod = %self.name(), container = %seen.name, err = %Chain(&err), "preStop hook failed");
                     let text = "PreStopHook failed".to_owned();
                     self.node.events.pod(&self.pod, self.field(&seen.name), Kind::Warning, "FailedPreStopHook", text);
                 }
@@ -175,6 +172,20 @@ impl Worker {
         let left = grace.saturating_sub(watch.elapsed()).max(GRACE_MIN);
         let left = self.own_signal(seen, left).await;
         self.signal(seen, left).await
+    }
+
+    /// Runs a hook of a running container.
+    pub(super) async fn hook(
+        &self,
+        handler: &LifecycleHandler,
+        container: &Container,
+        id: &str,
+        bound: Option<Duration>,
+    ) -> Result<(), HookError> {
+        let (node, ips) = (&self.node, self.ips());
+        let hooks = Hooks { cri: &node.runtime.cri, events: &node.events, group: &node.group };
+        let pod_ip = ips.first().map(String::as_str);
+        hooks.run(&Hooked { pod: &self.pod, container, id, pod_ip }, handler, bound).await
     }
 
     /// Kills a container without any grace.
@@ -209,7 +220,12 @@ impl Worker {
             return left;
         };
         if let Err(status) = tasks::signal(&self.node.runtime.socket, &seen.id, signal).await {
-            warn!(pod = %self.name(), container = %seen.name, err = %Chain(&status), "cannot send a container its stop signal, it gets the usual one");
+            warn!(
+                pod = %self.name(),
+                container = %seen.name,
+                err = %Chain(&status),
+                "cannot send a container its stop signal, it gets the usual one"
+            );
             return left;
         }
         let ended = async {
@@ -275,9 +291,7 @@ impl Worker {
                 return false;
             }
         }
-        for id in self.observed.containers.iter().map(|c| &c.id).chain(self.observed.sandboxes.iter().map(|s| &s.id)) {
-            self.pods.unindex(id);
-        }
+        self.observed.ids().for_each(|id| self.pods.unindex(id));
         let logs = sandbox::log_dir(&self.node.config, &self.pod);
         let gone = logs.clone();
         let removed = within(&logs, LOGS_LIMIT, move || tree::remove(&gone).as_error()).await;
@@ -289,7 +303,7 @@ impl Worker {
 
     /// Confirms the deletion: only now may another pod take the name.
     async fn delete_object(&self) -> bool {
-        let Some(target) = self.pods.api_pod(&self.node.config, &self.node.own, &self.pod) else { return true };
+        let Some(target) = self.pods.api_pod(&self.node.own, &self.pod) else { return true };
         let api: Api<Pod> =
             Api::namespaced(self.node.client.clone(), target.metadata.namespace.as_deref().unwrap_or_default());
         let preconditions = Preconditions { uid: target.metadata.uid.clone(), resource_version: None };
@@ -301,7 +315,8 @@ impl Worker {
             // Another pod has the name; anything else that conflicts is tried again.
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 let name = target.metadata.name.as_deref().unwrap_or_default();
-                matches!(api.get_opt(name).await, Ok(now) if now.as_ref().map(|p| &p.metadata.uid) != Some(&target.metadata.uid))
+                let is_ours = |now: Option<&Pod>| now.is_some_and(|now| now.metadata.uid == target.metadata.uid);
+                api.get_opt(name).await.is_ok_and(|now| !is_ours(now.as_ref()))
             }
             Err(err) => {
                 warn!(pod = %self.name(), err = %Chain(&err), "cannot confirm the deletion of a pod");

@@ -40,7 +40,8 @@ use self::tell::Told;
 use crate::backoffs::Backoffs;
 use crate::events::Kind;
 use crate::node::Node;
-use crate::pods::desired::Desired;
+use crate::pods::cause::Cause;
+use crate::pods::desired::{Desired, Ousting};
 use crate::pods::map::{Pods, Refusal};
 use crate::pods::observed::{Observed, State};
 use crate::pods::resizing::Resizing;
@@ -82,14 +83,14 @@ pub(crate) struct Worker {
     mounted: Mounted,
     refreshed: u64,
     backoffs: Backoffs,
-    waiting: BTreeMap<String, (String, String)>,
-    failure: Option<(String, String)>,
+    waiting: BTreeMap<String, Cause>,
+    failure: Option<Cause>,
     /// It was ended for good and nothing of it runs.
     is_terminal: bool,
     told: Told,
     admitted: bool,
     settled: bool,
-    /// What was observed is of this very moment.
+    /// Nothing has happened since the runtime was looked at.
     looked: bool,
     wake_at: Option<Timestamp>,
     /// The pod's own user namespace, once its sandbox was made.
@@ -125,7 +126,7 @@ impl Worker {
                 .reason
                 .clone()
                 .filter(|_| failed)
-                .map(|reason| (reason, status.message.clone().unwrap_or_default())),
+                .map(|reason| Cause { reason, message: status.message.clone().unwrap_or_default() }),
             node,
             pods,
             pod,
@@ -158,11 +159,12 @@ impl Worker {
             self.looked &= matches!(self.rx.has_changed(), Ok(false));
             let desired = self.rx.borrow_and_update().clone();
             self.pod = self.resizing.effective(&desired.pod);
-            if let (Some((reason, message)), None) = (&desired.evicted, &self.failure) {
-                if *reason == "Evicted" {
-                    self.node.events.pod(&self.pod, None, Kind::Warning, reason, message.clone());
+            if let (Some(why), None) = (&desired.ousted, &self.failure) {
+                // The one that preempted it has told of that.
+                if matches!(why, Ousting::Evicted(_)) {
+                    self.node.events.pod(&self.pod, None, Kind::Warning, why.reason(), why.message());
                 }
-                self.failure = Some(((*reason).to_owned(), message.clone()));
+                self.failure = Some(Cause::new(why.reason(), why.message()));
             }
             let ending = desired.is_deleted() || self.failure.is_some();
             let outcome = if ending { self.end(&desired).await } else { Box::pin(self.advance(&desired)).await };
@@ -212,11 +214,11 @@ impl Worker {
         if self.past_deadline() {
             let text = "Pod was active on the node longer than the specified deadline";
             self.node.events.pod(&self.pod, None, Kind::Normal, "DeadlineExceeded", text);
-            self.failure = Some(("DeadlineExceeded".to_owned(), text.to_owned()));
+            self.failure = Some(Cause::new("DeadlineExceeded", text));
             return Outcome::Again;
         }
         self.consider_resize(&desired.pod);
-        if self.apply_resize().await && self.resizing.restart.is_empty() {
+        if self.apply_resize().await && self.resizing.restart().is_empty() {
             self.wake(self.node.clock.now().checked_add(RESIZE_RETRY).ok());
         }
         let plan = self.decide();
@@ -262,21 +264,21 @@ impl Worker {
     async fn enter(&mut self) -> Option<Outcome> {
         let is_new =
             self.observed.sandboxes.is_empty() && self.told.status.phase.as_deref().is_none_or(|p| p == "Pending");
-        if is_new && let Err(refusal) = self.pods.admit(&self.node, &self.pod) {
+        if is_new && let Err(refusal) = self.pods.admit(&self.node.host(), &self.node.events, &self.pod) {
             // Those that are ended for it need their time.
-            let Refusal::Final((reason, message)) = refusal else { return Some(Outcome::Retry) };
+            let Refusal::Final(Cause { reason, message }) = refusal else { return Some(Outcome::Retry) };
             self.node.events.pod(&self.pod, None, Kind::Warning, &reason, message.clone());
-            self.failure = Some((reason, format!("Pod was rejected: {message}")));
+            self.failure = Some(Cause { reason, message: format!("Pod was rejected: {message}") });
             return Some(Outcome::Again);
         }
         if is_new && let Err(refused) = Box::pin(self.node.devices.admit(&self.pod)).await {
             let message = refused.to_string();
             self.node.events.pod(&self.pod, None, Kind::Warning, "UnexpectedAdmissionError", message.clone());
-            self.failure = Some(("UnexpectedAdmissionError".to_owned(), format!("Pod was rejected: {message}")));
+            self.failure = Some(Cause::new("UnexpectedAdmissionError", format!("Pod was rejected: {message}")));
             return Some(Outcome::Again);
         }
         self.admitted = true;
-        self.hold(true);
+        self.hold();
         self.resizing.admit(&self.pod, &self.told.status);
         self.node.refs.hold(&self.pod);
         None
@@ -316,7 +318,7 @@ impl Worker {
         };
         let ended = async move {
             tokio::select! {
-                alone = async { rx.wait_for(|d| d.is_deleted() || d.evicted.is_some()).await.is_err() } => if alone {
+                alone = async { rx.wait_for(|d| d.is_deleted() || d.ousted.is_some()).await.is_err() } => if alone {
                     std::future::pending::<()>().await;
                 },
                 () = deadline => {}
@@ -354,15 +356,15 @@ impl Worker {
             observed: &self.observed,
             health: &health,
             backoffs: &self.backoffs,
-            anew: &self.resizing.restart,
+            anew: self.resizing.restart(),
             now: self.node.clock.now(),
         })
     }
 
     fn note_waits(&mut self, plan: &Plan) {
         for (name, text) in &plan.crash_loops {
-            let fresh = self.waiting.get(name).is_none_or(|(reason, _)| reason != "CrashLoopBackOff");
-            self.waiting.insert(name.clone(), ("CrashLoopBackOff".to_owned(), text.clone()));
+            let fresh = self.waiting.get(name).is_none_or(|cause| cause.reason != "CrashLoopBackOff");
+            self.waiting.insert(name.clone(), Cause::new("CrashLoopBackOff", text));
             if fresh {
                 let message = format!(
                     "Back-off restarting failed container {name} in pod {}",
@@ -426,7 +428,8 @@ impl Worker {
             self.waits_since = None;
             let missing = volumes::missing(&self.pod, &self.mounted);
             let text = format!(
-                "Unable to attach or mount volumes: unmounted volumes=[{missing}], unattached volumes=[{missing}], failed to process volumes=[]: context deadline exceeded",
+                "Unable to attach or mount volumes: unmounted volumes=[{missing}], unattached volumes=[{missing}], \
+                 failed to process volumes=[]: context deadline exceeded",
                 missing = missing.join(" ")
             );
             self.node.events.pod(&self.pod, None, Kind::Warning, "FailedMount", text);
@@ -440,18 +443,21 @@ impl Worker {
         let running: Vec<String> = self.observed.running().map(|c| c.name.clone()).collect();
         self.waiting.retain(|name, _| !running.contains(name));
         self.probes.follow(&self.pod, &self.observed, self.ips());
-        for id in self.observed.containers.iter().map(|c| &c.id).chain(self.observed.sandboxes.iter().map(|s| &s.id)) {
-            self.pods.index(id, &self.uid);
-        }
+        self.pods.index(&self.uid, self.observed.ids());
         let mut shared = self.shared.lock();
         shared.observed = self.observed.clone();
         shared.holds |= self.observed.may_run();
         Ok(())
     }
 
-    /// Says whether others must leave alone what the pod was given.
-    fn hold(&self, holds: bool) {
-        self.shared.lock().holds = holds;
+    /// From now on others must leave the pod's share alone.
+    fn hold(&self) {
+        self.shared.lock().holds = true;
+    }
+
+    /// The share of the pod may be others' from now on.
+    fn let_go(&self) {
+        self.shared.lock().holds = false;
     }
 
     /// A pod that ended by itself and is kept for its logs: only its volumes and cgroup go.
@@ -464,7 +470,7 @@ impl Worker {
             {
                 return Outcome::Retry;
             }
-            self.hold(false);
+            self.let_go();
             self.settled = true;
         }
         if self.report().await { Outcome::Settled } else { Outcome::Retry }

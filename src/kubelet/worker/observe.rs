@@ -1,4 +1,4 @@
-//! What the runtime has of one pod: its sandboxes and containers, newest first.
+//! A look at the sandboxes and containers that the runtime has of one pod, newest first.
 
 use base::confined::Dir;
 use jiff::Timestamp;
@@ -175,10 +175,13 @@ mod tests {
     #[test]
     fn a_container_that_the_runtime_lost_is_recalled_as_ended() {
         let status: PodStatus = serde_json::from_value(serde_json::json!({"containerStatuses": [
-            {"name": "done", "containerID": "containerd://a", "image": "i", "imageID": "", "ready": false, "restartCount": 2,
+            {"name": "done", "containerID": "containerd://a", "image": "i", "imageID": "", "ready": false,
+             "restartCount": 2,
              "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}},
-            {"name": "ran", "containerID": "containerd://b", "image": "i", "imageID": "", "ready": true, "restartCount": 0, "state": {"running": {}}},
-            {"name": "never", "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": {"waiting": {}}}]}))
+            {"name": "ran", "containerID": "containerd://b", "image": "i", "imageID": "", "ready": true,
+             "restartCount": 0, "state": {"running": {}}},
+            {"name": "never", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+             "state": {"waiting": {}}}]}))
         .unwrap();
         let mut observed = Observed::default();
         observed.recall(&status);

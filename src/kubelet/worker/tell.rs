@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Worker;
 use crate::node::Node;
+use crate::pods::cause::Cause;
 use crate::pods::desired::Desired;
 use crate::pods::map::Pods;
 use crate::pods::resizing::Resizing;
@@ -20,26 +21,26 @@ use crate::status;
 use crate::status::facts::Facts;
 use crate::status::publish::Published;
 
-/// What was told, and what the API server has of it.
+/// The status that was told, and how much of it the API server has.
 #[derive(Clone, Default)]
 pub(super) struct Told {
     /// The newest status.
     pub(super) status: PodStatus,
-    /// What the API server has, as far as we know.
+    /// The status that the API server has, as far as we know.
     pub(super) published: Option<PodStatus>,
     /// The object's resource version since our last write.
     pub(super) version: Option<u64>,
 }
 
-/// What a status is made of, as the task saw it last; runs beside the task's work.
+/// All that a status is made of, as the task saw it last; runs beside the task's work.
 pub(super) struct Telling {
     node: Arc<Node>,
     pods: Pods,
     pod: Arc<Pod>,
     shared: Arc<Mutex<Snapshot>>,
     health: probes::health::Shared,
-    waiting: BTreeMap<String, (String, String)>,
-    failure: Option<(String, String)>,
+    waiting: BTreeMap<String, Cause>,
+    failure: Option<Cause>,
     is_terminal: bool,
     resizing: Resizing,
     told: Told,
@@ -146,7 +147,7 @@ impl Telling {
             self.reached = true;
             return;
         }
-        let Some(target) = self.pods.api_pod(&self.node.config, &self.node.own, &self.pod) else {
+        let Some(target) = self.pods.api_pod(&self.node.own, &self.pod) else {
             self.reached = true;
             return;
         };
@@ -164,7 +165,7 @@ impl Telling {
     /// Whether somebody wrote over what we said, after we said it.
     fn is_overwritten(&self) -> bool {
         let mirror = if crate::sources::annotations::is_static(&self.pod) {
-            self.pods.api_pod(&self.node.config, &self.node.own, &self.pod)
+            self.pods.api_pod(&self.node.own, &self.pod)
         } else {
             None
         };

@@ -53,9 +53,9 @@ pub(crate) fn status(new: &mut Value, old: &Value) {
 /// Less than nothing is one second, as upstream's conversion of pods has it; in templates it is refused.
 pub(crate) fn lift_grace(new: &mut Value) {
     if let Some(grace) = new.pointer_mut("/spec/terminationGracePeriodSeconds")
-        && grace.as_i64().is_some_and(|seconds| seconds < 0)
+        && let Some(secs) = grace.as_i64()
     {
-        *grace = 1.into();
+        *grace = model::grace::read(secs).into();
     }
 }
 

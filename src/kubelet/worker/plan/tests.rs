@@ -50,9 +50,8 @@ fn starts(plan: &Plan) -> Vec<&str> {
 
 #[test]
 fn init_containers_run_one_by_one_and_sidecars_stay() {
-    let pod = pod(
-        serde_json::json!({"initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}], "containers": [{"name": "m"}]}),
-    );
+    let pod = pod(serde_json::json!({"initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}],
+            "containers": [{"name": "m"}]}));
     let none = Backoffs::default();
     assert_eq!(decide(&pod, vec![], vec![], &none).commands, [Command::MakeSandbox { attempt: 0 }]);
     assert_eq!(starts(&decide(&pod, ready(), vec![], &none)), ["i"]);
@@ -187,7 +186,8 @@ fn a_pod_that_never_restarts_gets_no_second_sandbox_once_it_ran() {
 #[test]
 fn each_probe_has_a_grace_of_its_own() {
     let probe = |secs: i64| serde_json::json!({"terminationGracePeriodSeconds": secs});
-    let sidecar = serde_json::json!({"name": "s", "restartPolicy": "Always", "startupProbe": probe(5), "livenessProbe": probe(7)});
+    let sidecar = serde_json::json!({"name": "s", "restartPolicy": "Always",
+        "startupProbe": probe(5), "livenessProbe": probe(7)});
     let pod = pod(serde_json::json!({"initContainers": [sidecar], "containers": [{"name": "m"}]}));
     for (kill, secs) in [("startup", 5), ("liveness", 7)] {
         let observed = Observed { sandboxes: ready(), containers: vec![seen("s", State::Running, 0)] };
