@@ -177,6 +177,8 @@ fn table(measured: &[Measured], output: Output) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use registry::attributes::Attributes;
+
     use super::*;
 
     #[test]
