@@ -230,7 +230,9 @@ const NANOS: i128 = 1_000_000_000;
 
 /// A quantity that is a whole number of 64 bits.
 fn integer(q: &Quantity) -> Option<i64> {
-    if q.is_whole() { i64::try_from(q.nanos() / NANOS).ok() } else { None }
+    // One that was larger is held at the largest, and is no integer upstream.
+    let whole = i64::try_from(q.nanos() / NANOS).ok().filter(|n| n.unsigned_abs() < i64::MAX.unsigned_abs());
+    whole.filter(|_| q.is_whole())
 }
 
 fn quantity(q: &Arc<Quantity>, name: &str, args: &[Val]) -> Outcome {

@@ -22,8 +22,6 @@ use definition::{Definition, Scale};
 use node::Node;
 
 const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
-/// The type of the metadata of all objects.
-const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 impl Definition {
     fn of(crd: &Value, version: &Value) -> Definition {
@@ -181,7 +179,7 @@ fn root(schema: &Value, gvk: Gvk, crd: &str) -> TypeDef {
     t.fields.retain(|f| !matches!(f.name.as_ref(), "apiVersion" | "kind" | "metadata"));
     t.fields.push(Field::new("apiVersion", Shape::String));
     t.fields.push(Field::new("kind", Shape::String));
-    if let Some(meta) = types::type_ref(META) {
+    if let Some(meta) = types::type_ref(shape::META) {
         t.fields.push(Field { empty: Empty::Always, ..Field::new("metadata", Shape::Struct(meta.clone())) });
     }
     t.fields.sort_by(|a, b| a.name.cmp(&b.name));

@@ -2,12 +2,14 @@
 
 use serde_json::{Map, Value};
 
-use super::META;
 use super::node::{Additional, Node};
 use crate::decode::{DecodeError, FieldValidation, conform};
 use crate::rows::types;
 use crate::table::{TypeDef, TypeRef};
 use crate::validate::path::Path;
+
+/// The type of the metadata of all objects.
+pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// Drops what the schema does not know; each dropped field's path (`spec.a[0].b`) is pushed to `unknown`.
 pub fn prune(root: &Node, object: &mut Value, unknown: &mut Vec<String>) {
