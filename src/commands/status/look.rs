@@ -332,7 +332,8 @@ mod tests {
     fn node(conditions: &[(&str, &str)]) -> SeenNode {
         let all: Vec<Value> =
             conditions.iter().map(|(kind, status)| json!({"type": kind, "status": status, "message": "why"})).collect();
-        let info = json!({"kubeletVersion": "v1.36.2", "containerRuntimeVersion": "containerd://2", "kernelVersion": "6.1",
+        let info = json!({"kubeletVersion": "v1.36.2", "containerRuntimeVersion": "containerd://2",
+            "kernelVersion": "6.1",
             "architecture": "", "bootID": "", "kubeProxyVersion": "", "machineID": "", "operatingSystem": "",
             "osImage": "", "systemUUID": ""});
         let node = json!({"metadata": {"name": "n"}, "status": {"nodeInfo": info, "conditions": all}});

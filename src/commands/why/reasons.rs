@@ -624,7 +624,9 @@ mod tests {
             let found = other("x y", &json!({"status": {"conditions": conditions}}), events);
             found.into_iter().map(|finding| finding.what).collect::<Vec<_>>()
         };
-        let event = |reason: &str, time: &str| json!({"type": "Warning", "reason": reason, "message": "m", "lastTimestamp": time});
+        let warning = "Warning";
+        let event =
+            |reason: &str, at: &str| json!({"type": warning, "reason": reason, "message": "m", "lastTimestamp": at});
         assert!(of(json!([{"type": "Established", "status": "True"}]), &[event("A", "1")]).is_empty());
         let bad = json!([{"type": "Available", "status": "False", "reason": "R", "message": "why"}]);
         let events = [event("A", "1"), event("B", "2"), event("A", "3"), event("C", "0"), event("D", "4")];

@@ -122,7 +122,8 @@ fn an_announced_disruption_is_stale_after_two_minutes_unless_it_came() {
         let pod = json!({"metadata": metadata, "status": {"phase": phase, "conditions": [condition]}});
         plan::stale_after(&serde_json::from_value(pod).unwrap(), now).map(|left| left.as_secs())
     };
-    let target = |status: &str| json!({"type": "DisruptionTarget", "status": status, "lastTransitionTime": "2026-01-01T00:00:00Z"});
+    let since = "2026-01-01T00:00:00Z";
+    let target = |status: &str| json!({"type": "DisruptionTarget", "status": status, "lastTransitionTime": since});
     assert_eq!(of("Running", target("True"), json!(null)), Some(30));
     assert_eq!(of("Running", target("False"), json!(null)), None);
     assert_eq!(of("Failed", target("True"), json!(null)), None);

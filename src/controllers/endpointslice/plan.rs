@@ -372,7 +372,8 @@ mod tests {
         assert_eq!(sizes, [100, 50]);
     }
 
-    // The one that was not ready hid the other. Upstream tells endpoints apart by their pods, too (`endpointset`, 1.36.2).
+    // The one that was not ready hid the other. Upstream tells endpoints apart by their pods, too (`endpointset`,
+    // 1.36.2).
     #[test]
     fn pods_that_share_the_address_of_their_node_are_all_listed() {
         let pods = [pod("a", "10.0.0.1", "True", 8080), pod("b", "10.0.0.1", "False", 8080)];
@@ -426,7 +427,8 @@ mod tests {
     #[test]
     fn a_target_port_is_a_number_or_the_name_of_a_port_of_the_protocol() {
         let of = |port: serde_json::Value| {
-            let ports = json!([{"name": "web", "containerPort": 8080}, {"name": "dns", "containerPort": 53, "protocol": "UDP"}]);
+            let dns = json!({"name": "dns", "containerPort": 53, "protocol": "UDP"});
+            let ports = json!([{"name": "web", "containerPort": 8080}, dns]);
             let sidecar =
                 json!({"name": "s", "restartPolicy": "Always", "ports": [{"name": "proxy", "containerPort": 15001}]});
             let once = json!({"name": "i", "ports": [{"name": "init", "containerPort": 1}]});
