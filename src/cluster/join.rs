@@ -42,12 +42,12 @@ pub fn address_of(url: &str) -> Result<String, BadAddress> {
     let bad = |why: &'static str| BadAddress { url: url.to_owned(), why };
     let rest = url.strip_prefix("https://").ok_or_else(|| bad("it does not begin with https://"))?;
     let rest = rest.strip_suffix('/').unwrap_or(rest);
+    if rest.contains(['@', '/']) {
+        return Err(bad("it holds more than host and port"));
+    }
     let authority: http::uri::Authority = rest.parse().map_err(|_| bad("its host and port cannot be read"))?;
     if authority.port_u16().is_none() && authority.as_str().len() > authority.host().len() {
         return Err(bad("its port is no number"));
-    }
-    if authority.as_str().contains('@') || rest.contains('/') {
-        return Err(bad("it holds more than host and port"));
     }
     Ok(format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(base::ports::API)))
 }
@@ -322,11 +322,12 @@ mod tests {
             ("https://a:", "its port is no number"),
             ("https://a:70000", "its port is no number"),
             ("https://u@a", "it holds more than host and port"),
+            ("https://a/b", "it holds more than host and port"),
         ] {
             let want = format!("'{bad}' is not the address of a server ({why}); want https://HOST:6443");
             assert_eq!(address_of(bad).unwrap_err().to_string(), want);
         }
-        assert!(address_of("https://a/b").is_err() && address_of("https://a:x").is_err());
+        assert!(address_of("https://a:x").is_err());
     }
 
     #[test]
