@@ -264,7 +264,7 @@ impl Family {
             script += &format!("add element {} kedge-hostport local {{ {local} }}\n", self.name);
         }
         for mapping in mappings {
-            let (map, key) = mapping.key();
+            let MapKey { map, key } = mapping.key();
             script += &format!(
                 "add element {} kedge-hostport {map} {{ {key} comment \"{container}\" : {ip} . {} }}\n",
                 self.name, mapping.container_port
@@ -334,19 +334,19 @@ pub(crate) mod tests {
     #[test]
     fn an_unspecified_host_address_means_any() {
         let any = mapping(json!({ "hostPort": 80, "containerPort": 8080, "hostIP": "0.0.0.0" })).unwrap();
-        assert_eq!(any.key(), ("any-address", "tcp . 80".to_owned()));
+        assert_eq!(any.key(), MapKey { map: "any-address", key: "tcp . 80".to_owned() });
         assert!(any.is_for(&Family::V4) && !any.is_for(&Family::V6));
         assert!(mapping(json!({ "hostPort": 80, "containerPort": 8080 })).unwrap().is_for(&Family::V6));
         let one =
             mapping(json!({ "hostPort": 53, "containerPort": 53, "hostIP": "10.0.0.1", "protocol": "UDP" })).unwrap();
-        assert_eq!(one.key(), ("by-address", "10.0.0.1 . udp . 53".to_owned()));
+        assert_eq!(one.key(), MapKey { map: "by-address", key: "10.0.0.1 . udp . 53".to_owned() });
     }
 
     #[test]
     fn containerds_own_names_are_read() {
         let theirs =
             mapping(json!({ "HostPort": 53, "ContainerPort": 5353, "Protocol": "udp", "HostIP": "10.0.0.1" })).unwrap();
-        assert_eq!((theirs.key().1.as_str(), theirs.container_port), ("10.0.0.1 . udp . 53", 5353));
+        assert_eq!((theirs.key().key.as_str(), theirs.container_port), ("10.0.0.1 . udp . 53", 5353));
     }
 
     #[test]

@@ -6,10 +6,9 @@ use schema::read;
 use schema::validate::error::FieldError;
 use serde_json::Value;
 
-use crate::error::ConfigurationError;
-
 use super::checks::Level;
 use super::policy::{Asked, Policy, Version};
+use crate::error::ConfigurationError;
 
 const VERSIONS: [&str; 3] = [
     "pod-security.admission.config.k8s.io/v1",
