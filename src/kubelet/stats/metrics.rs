@@ -344,7 +344,7 @@ async fn claims(node: &Node, page: &mut Page, all: &[(Arc<Pod>, Snapshot)]) {
         for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
             let Some(claim) = volumes::claim_name(pod, volume) else { continue };
             let Some(path) = snapshot.volumes.get(&volume.name) else { continue };
-            let told = csi::stats::of(&node.config, &node.csi, path).await.map(|usage| usage.disk());
+            let told = csi::stats::of(&node.config.root_dir, &node.csi, path).await.map(|usage| usage.disk());
             let disk = match told {
                 Some(disk) => Some(disk),
                 None => node.disks.measures.of(path, By::FileSystem).await.map(|measure| measure.disk),
