@@ -11,7 +11,8 @@ use std::fmt::{self, Debug};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use tokio::process::Command;
 use tokio::time::Instant;
 use tracing::warn;
 
-use self::config::{ParseError, Pattern, Provider, repository};
+use self::config::{Pattern, Provider, ProviderConfigError, repository};
 
 /// A program that takes longer is ended, as upstream does.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -79,7 +80,7 @@ enum FileFault {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(transparent)]
-    Parse(#[from] ParseError),
+    Parse(#[from] ProviderConfigError),
     #[error("provider {program} is there twice", program = program.display())]
     Twice { program: PathBuf },
     #[error("there is no program {program}", program = program.display())]

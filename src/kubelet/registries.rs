@@ -17,7 +17,7 @@ use base::sync::RwLock;
 use k8s_cri::v1 as cri;
 use tracing::warn;
 
-use self::file::{File, ParseError};
+use self::file::{File, RegistriesFileError};
 use self::hosts::HostsError;
 use crate::error::Error;
 use crate::registries::places::Places;
@@ -32,7 +32,7 @@ pub(crate) enum LoadError {
     #[error(transparent)]
     Read(#[from] FileError),
     #[error(transparent)]
-    Parse(#[from] ParseError),
+    Parse(#[from] RegistriesFileError),
     #[error(transparent)]
     Hosts(#[from] HostsError),
 }

@@ -11,7 +11,7 @@ use crate::runtime::Runtime;
 
 /// The machine and its runtime, as far as a container's limits depend on them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Host {
+pub(crate) struct HostFacts {
     /// Bytes.
     pub(crate) memory: i64,
     /// Without `CAP_SYS_RESOURCE` a lower `oom_score_adj` than our own cannot be set.
@@ -20,9 +20,9 @@ pub(crate) struct Host {
     pub(crate) unified: bool,
 }
 
-impl Host {
-    pub(crate) fn of(machine: &Machine, runtime: &Runtime, cgroups: &Cgroups) -> Host {
-        Host {
+impl HostFacts {
+    pub(crate) fn of(machine: &Machine, runtime: &Runtime, cgroups: &Cgroups) -> HostFacts {
+        HostFacts {
             memory: machine.memory,
             restrict_oom_score_adj: runtime.restrict_oom_score_adj,
             unified: cgroups.is_unified(),
@@ -41,10 +41,31 @@ pub(crate) struct Making<'a> {
     pub(crate) termination_file: &'a Path,
     /// Container whose process namespace is joined, for ephemeral containers.
     pub(crate) target: Option<String>,
-    pub(crate) host: Host,
+    pub(crate) host: HostFacts,
     /// The pod's own user namespace.
     pub(crate) userns: Option<cri::UserNamespace>,
     /// Block devices of `volumeDevices`.
     pub(crate) devices: Vec<cri::Device>,
     pub(crate) seccomp_root: &'a Path,
+}
+
+#[cfg(test)]
+impl<'a> Making<'a> {
+    /// The first container of a pod, on a machine without peculiarities.
+    pub(super) fn first_of(pod: &'a Pod, image: &'a cri::Image) -> Making<'a> {
+        Making {
+            pod,
+            container: &pod.spec.as_ref().unwrap().containers[0],
+            attempt: 0,
+            image,
+            envs: Vec::new(),
+            mounts: Vec::new(),
+            termination_file: Path::new("/t"),
+            target: None,
+            host: HostFacts { memory: 1 << 30, restrict_oom_score_adj: false, unified: true },
+            userns: None,
+            devices: Vec::new(),
+            seccomp_root: Path::new("/seccomp"),
+        }
+    }
 }

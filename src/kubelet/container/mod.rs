@@ -17,7 +17,7 @@ use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
 
 use crate::cgroups::limits;
 use crate::container::error::ConfigError;
-use crate::container::making::{Host, Making};
+use crate::container::making::{HostFacts, Making};
 use crate::runtime::labels;
 
 /// Every container of the pod's spec in the order of its start, with what it is.
@@ -167,7 +167,7 @@ fn annotations(making: &Making<'_>) -> HashMap<String, String> {
 }
 
 /// A container's limits in the runtime's form.
-pub(crate) fn resources(pod: &Pod, container: &Container, host: Host) -> cri::LinuxContainerResources {
+pub(crate) fn resources(pod: &Pod, container: &Container, host: HostFacts) -> cri::LinuxContainerResources {
     let resources = container.resources.as_ref();
     let cpu_request = limits::request(resources, "cpu").map_or(0, |q| q.milli_value());
     let cpu_limit = limits::limit_within(pod, resources, "cpu").map(|q| q.milli_value());
@@ -200,4 +200,103 @@ fn hugepages(container: &Container) -> Vec<cri::HugepageLimit> {
             limit: u64::try_from(bytes).unwrap_or(0),
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(spec: serde_json::Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec})).unwrap()
+    }
+
+    #[test]
+    fn containers_start_in_the_order_of_the_spec_and_each_has_its_role() {
+        let pod = pod(json!({"containers": [{"name": "a"}, {"name": "b"}],
+            "initContainers": [{"name": "i"}, {"name": "s", "restartPolicy": "Always"}],
+            "ephemeralContainers": [{"name": "e", "targetContainerName": "a"},
+                {"name": "f", "targetContainerName": ""}]}));
+        let roles: Vec<_> = all(&pod).into_iter().map(|(c, role)| (c.name.as_str(), role)).collect();
+        assert_eq!(roles, [("i", Role::Init), ("s", Role::Sidecar), ("a", Role::Main), ("b", Role::Main)]);
+        let targets: Vec<_> = ephemeral(&pod).into_iter().map(|(c, target)| (c.name, target)).collect();
+        assert_eq!(targets, [("e".to_owned(), Some("a".to_owned())), ("f".to_owned(), None)]);
+        let role = |name: &str| find(&pod, name).map(|(_, role)| role);
+        assert_eq!((role("s"), role("e"), role("x")), (Some(Role::Sidecar), Some(Role::Ephemeral), None));
+    }
+
+    #[test]
+    fn events_name_the_field_of_a_container() {
+        for (role, field) in [
+            (Role::Main, "spec.containers{c}"),
+            (Role::Ephemeral, "spec.ephemeralContainers{c}"),
+            (Role::Init, "spec.initContainers{c}"),
+            (Role::Sidecar, "spec.initContainers{c}"),
+        ] {
+            assert_eq!(role.field("c"), field);
+        }
+    }
+
+    // Upstream's `HashContainer`, pkg/kubelet/container/helpers.go: FNV-1a of `{"image":"nginx:1","name":"c"}`.
+    #[test]
+    fn another_name_or_image_makes_a_container_anew_and_nothing_else_does() {
+        let container = |spec: serde_json::Value| serde_json::from_value::<Container>(spec).unwrap();
+        let known = container(json!({"name": "c", "image": "nginx:1"}));
+        assert_eq!(hash(&known), "ffd62fdb");
+        assert_eq!(hash(&container(json!({"name": "c", "image": "nginx:1", "command": ["x"]}))), hash(&known));
+        assert_ne!(hash(&container(json!({"name": "c", "image": "nginx:2"}))), hash(&known));
+        assert_eq!(crash_loop(&known), "c_ffd62fdb");
+    }
+
+    #[test]
+    fn limits_are_told_to_the_runtime_in_its_units() {
+        let pod = pod(json!({"containers": [{"name": "c", "resources": {
+            "limits": {"cpu": "500m", "memory": "64Mi", "hugepages-2Mi": "4Mi"}, "requests": {"cpu": "250m"}}}]}));
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        let host = HostFacts { memory: 1 << 30, restrict_oom_score_adj: false, unified: true };
+        let told = resources(&pod, container, host);
+        assert_eq!((told.cpu_period, told.cpu_quota, told.cpu_shares), (100_000, 50_000, 256));
+        assert_eq!(told.memory_limit_in_bytes, 64 << 20);
+        let pages = (told.hugepage_limits[0].page_size.as_str(), told.hugepage_limits[0].limit);
+        assert_eq!(pages, ("2MB", 4 << 20));
+        assert_eq!(told.unified["memory.oom.group"], "1");
+        assert!(resources(&pod, container, HostFacts { unified: false, ..host }).unified.is_empty());
+    }
+
+    #[test]
+    fn a_container_without_limits_has_no_quota() {
+        let pod = pod(json!({"containers": [{"name": "c"}]}));
+        let host = HostFacts { memory: 1 << 30, restrict_oom_score_adj: false, unified: true };
+        let told = resources(&pod, &pod.spec.as_ref().unwrap().containers[0], host);
+        assert_eq!((told.cpu_period, told.cpu_quota, told.memory_limit_in_bytes), (0, 0, 0));
+        assert_eq!((told.cpu_shares, told.oom_score_adj), (2, 1000));
+    }
+
+    #[test]
+    fn a_kubelet_that_may_not_lower_oom_score_adj_leaves_it_at_zero() {
+        let pod = pod(json!({"priorityClassName": "system-node-critical", "priority": 2_000_001_000,
+            "containers": [{"name": "c"}]}));
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        let host = HostFacts { memory: 1 << 30, restrict_oom_score_adj: false, unified: true };
+        assert!(resources(&pod, container, host).oom_score_adj < 0);
+        assert_eq!(resources(&pod, container, HostFacts { restrict_oom_score_adj: true, ..host }).oom_score_adj, 0);
+    }
+
+    #[test]
+    fn a_command_sees_the_environment() {
+        let pod = pod(json!({"terminationGracePeriodSeconds": 7, "containers": [{"name": "c", "image": "i:1",
+            "command": ["$(A)", "$$(A)"], "args": ["$(B)"], "lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}]}));
+        let image = cri::Image { id: "sha256:1".to_owned(), ..Default::default() };
+        let envs = vec![("A".to_owned(), "1".to_owned())];
+        let made = config(Making { envs, attempt: 3, ..Making::first_of(&pod, &image) }).unwrap();
+        assert_eq!((made.command, made.args), (vec!["1".to_owned(), "$(A)".to_owned()], vec!["$(B)".to_owned()]));
+        assert_eq!((made.log_path.as_str(), made.metadata.unwrap().attempt), ("c/3.log", 3));
+        let image = made.image.unwrap();
+        assert_eq!((image.image.as_str(), image.user_specified_image.as_str()), ("sha256:1", "i:1"));
+        let note = |key: &str| made.annotations[key].as_str();
+        assert_eq!((note(labels::RESTART_COUNT), note(labels::POD_GRACE)), ("3", "7"));
+        assert_eq!(note(labels::TERMINATION_PATH), "/dev/termination-log");
+        assert!(note(labels::PRE_STOP).contains("exec"));
+    }
 }

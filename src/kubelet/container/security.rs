@@ -198,3 +198,134 @@ fn seccomp(profile: Option<&SeccompProfile>, root: &Path) -> cri::SecurityProfil
     };
     cri::SecurityProfile { profile_type: kind as i32, localhost_ref: file }
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A pod with one container.
+    fn pod(context: Value, own: Value) -> Pod {
+        let container = json!({"name": "c", "securityContext": own});
+        let spec = json!({"securityContext": context, "containers": [container]});
+        serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": spec})).unwrap()
+    }
+
+    fn made(context: Value, own: Value) -> cri::LinuxContainerSecurityContext {
+        let image = cri::Image::default();
+        of_container(&Making::first_of(&pod(context, own), &image)).unwrap()
+    }
+
+    // As upstream's `verifyRunAsNonRoot`, pkg/kubelet/kuberuntime/security_context.go v1.36.
+    #[test]
+    fn a_container_that_must_not_be_root_is_refused_if_it_would_be() {
+        let outcome = |own: Value, uid: Option<i64>, username: &str| {
+            let (uid, username) = (uid.map(|value| cri::Int64Value { value }), username.to_owned());
+            let image = cri::Image { uid, username, ..Default::default() };
+            let made = of_container(&Making::first_of(&pod(json!({"runAsNonRoot": true}), own), &image));
+            made.map(drop).map_err(|err| err.message)
+        };
+        let refused = |why: &str| Err(format!("{why} (pod: \"p_d(u)\", container: c)"));
+        let as_root = refused("container has runAsNonRoot and image will run as root");
+        assert_eq!(outcome(json!({"runAsUser": 7}), Some(0), ""), Ok(()), "the pod's word is before the image's");
+        assert_eq!(outcome(json!({}), Some(7), ""), Ok(()));
+        assert_eq!(outcome(json!({"runAsNonRoot": false}), Some(0), ""), Ok(()), "the container's word is the last");
+        assert_eq!(
+            outcome(json!({"runAsUser": 0}), Some(7), ""),
+            refused("container's runAsUser breaks non-root policy")
+        );
+        assert_eq!(outcome(json!({}), Some(0), ""), as_root);
+        assert_eq!(outcome(json!({}), None, ""), as_root);
+        assert_eq!(
+            outcome(json!({}), None, "web"),
+            refused("container has runAsNonRoot and image has non-numeric user (web), cannot verify user is non-root")
+        );
+    }
+
+    #[test]
+    fn a_seccomp_profile_is_the_containers_or_the_pods_and_none_of_a_privileged_one() {
+        use cri::security_profile::ProfileType;
+        let profile = |context: Value, own: Value| {
+            let profile = made(context, own).seccomp.unwrap();
+            (profile.profile_type, profile.localhost_ref)
+        };
+        let default = json!({"seccompProfile": {"type": "RuntimeDefault"}});
+        let local = json!({"seccompProfile": {"type": "Localhost", "localhostProfile": "a/b.json"}});
+        let unconfined = (ProfileType::Unconfined as i32, String::new());
+        assert_eq!(profile(json!({}), json!({})), unconfined);
+        assert_eq!(profile(default.clone(), json!({})), (ProfileType::RuntimeDefault as i32, String::new()));
+        assert_eq!(profile(default, local), (ProfileType::Localhost as i32, "/seccomp/a/b.json".to_owned()));
+        let privileged = json!({"privileged": true, "seccompProfile": {"type": "RuntimeDefault"}});
+        assert_eq!(profile(json!({}), privileged), unconfined);
+    }
+
+    #[test]
+    fn an_apparmor_profile_is_the_containers_its_annotations_or_the_pods() {
+        let image = cri::Image::default();
+        let told = |note: Option<&str>, context: Value, own: Value| {
+            let mut pod = pod(context, own);
+            let key = format!("{APPARMOR_NOTE}c");
+            pod.metadata.annotations = note.map(|note| [(key, note.to_owned())].into());
+            let made = of_container(&Making::first_of(&pod, &image)).unwrap();
+            #[allow(deprecated, reason = "containerd before 1.7 reads only the old spelling")]
+            let told = made.apparmor_profile;
+            told
+        };
+        let local = json!({"appArmorProfile": {"type": "Localhost", "localhostProfile": "web"}});
+        let default = json!({"appArmorProfile": {"type": "RuntimeDefault"}});
+        assert_eq!(told(None, json!({}), json!({})), "");
+        assert_eq!(told(None, default.clone(), json!({})), "runtime/default");
+        assert_eq!(told(Some("unconfined"), default.clone(), json!({})), "unconfined");
+        assert_eq!(told(Some("unconfined"), default, local), "localhost/web");
+    }
+
+    #[test]
+    fn paths_of_proc_are_masked_unless_the_container_may_see_all() {
+        assert_eq!(made(json!({}), json!({})).masked_paths, MASKED);
+        assert_eq!(made(json!({}), json!({})).readonly_paths, READONLY);
+        for own in [json!({"procMount": "Unmasked"}), json!({"privileged": true})] {
+            let made = made(json!({}), own);
+            assert!(made.masked_paths.is_empty() && made.readonly_paths.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_process_has_the_containers_user_or_the_pods_or_the_images() {
+        let user = |context: Value, own: Value, image: &cri::Image| {
+            let made = of_container(&Making::first_of(&pod(context, own), image)).unwrap();
+            (made.run_as_user.map(|user| user.value), made.run_as_username)
+        };
+        let numbered = cri::Image { uid: Some(cri::Int64Value { value: 5 }), ..Default::default() };
+        let named = cri::Image { username: "web".to_owned(), ..Default::default() };
+        assert_eq!(user(json!({"runAsUser": 1}), json!({"runAsUser": 2}), &numbered), (Some(2), String::new()));
+        assert_eq!(user(json!({"runAsUser": 1}), json!({}), &named), (Some(1), String::new()));
+        assert_eq!(user(json!({}), json!({}), &numbered), (Some(5), String::new()));
+        assert_eq!(user(json!({}), json!({}), &named), (None, "web".to_owned()));
+    }
+
+    #[test]
+    fn groups_are_the_pods_supplemental_ones_and_that_of_its_volumes() {
+        let context = made(json!({"supplementalGroups": [3, 4], "fsGroup": 9}), json!({}));
+        assert_eq!(context.supplemental_groups, [3, 4, 9]);
+        let policy = |name: &str| made(json!({"supplementalGroupsPolicy": name}), json!({})).supplemental_groups_policy;
+        assert_eq!(policy("Strict"), cri::SupplementalGroupsPolicy::Strict as i32);
+        assert_eq!(policy("Merge"), cri::SupplementalGroupsPolicy::Merge as i32);
+    }
+
+    #[test]
+    fn namespaces_are_the_hosts_the_pods_or_the_containers_own() {
+        let of = |spec: Value| {
+            let mut whole = json!({"containers": []});
+            whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+            let made = namespaces(&serde_json::from_value(whole).unwrap());
+            [made.network, made.pid, made.ipc]
+        };
+        let [node, pod, own] =
+            [cri::NamespaceMode::Node, cri::NamespaceMode::Pod, cri::NamespaceMode::Container].map(|mode| mode as i32);
+        assert_eq!(of(json!({})), [pod, own, pod]);
+        assert_eq!(of(json!({"shareProcessNamespace": true})), [pod, pod, pod]);
+        assert_eq!(of(json!({"hostNetwork": true, "hostPID": true, "hostIPC": true})), [node, node, node]);
+    }
+}

@@ -81,7 +81,7 @@ async fn one(
     let dir = PodVolume { uid, spec: &wanted.spec }.dir(&node.config.root_dir);
     let key = format!("{}/{}", dir.display(), request.audience);
     let now = node.clock.now();
-    let wish = content::Wish {
+    let wish = content::TokenWish {
         account: pod.spec.as_ref().and_then(|s| s.service_account_name.as_deref()).unwrap_or("default"),
         audience: Some(&request.audience),
         life_secs: request.expiration_seconds.unwrap_or(TOKEN_SECS),

@@ -1,9 +1,10 @@
 //! How full a volume is, asked of its driver.
 
+use std::path::Path;
+
 use proto::csi as pb;
 
 use super::data::{self, Data};
-use crate::config::Config;
 use crate::csi::Csi;
 use crate::disk::Disk;
 
@@ -33,7 +34,7 @@ impl Usage {
 }
 
 /// The usage that the driver of a pod's volume tells; `None` if the folder is no driver's, or the driver does not tell.
-pub(crate) async fn of(config: &Config, csi: &Csi, path: &std::path::Path) -> Option<Usage> {
+pub(crate) async fn of(root: &Path, csi: &Csi, path: &Path) -> Option<Usage> {
     let dir = path.parent()?;
     if dir.parent()?.file_name()? != "kubernetes.io~csi" {
         return None;
@@ -43,7 +44,7 @@ pub(crate) async fn of(config: &Config, csi: &Csi, path: &std::path::Path) -> Op
     if !driver.can(pb::GET_VOLUME_STATS).await.ok()? {
         return None;
     }
-    let staging = data::staging_dir(&config.root_dir, data.id());
+    let staging = data::staging_dir(root, data.id());
     let request = pb::StatsRequest {
         staging_target_path: if data.is_ephemeral() { String::new() } else { staging.display().to_string() },
         volume_id: data.handle,
@@ -59,4 +60,26 @@ pub(crate) async fn of(config: &Config, csi: &Csi, path: &std::path::Path) -> Op
         }
     }
     Some(usage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_usage_that_a_driver_cannot_mean_counts_as_nothing() {
+        let usage = Usage { available: -1, capacity: 10, used: 4, inodes: 5, inodes_free: -7, inodes_used: 5 };
+        let disk = usage.disk();
+        assert_eq!((disk.capacity, disk.available, disk.used), (10, 0, 4));
+        assert_eq!((disk.inodes, disk.inodes_free), (5, 0));
+    }
+
+    #[tokio::test]
+    async fn only_a_folder_of_a_driver_is_asked_about() {
+        let dir = tempfile::tempdir().unwrap();
+        let csi = Csi::new(dir.path());
+        for path in ["pods/u/volumes/kubernetes.io~empty-dir/v", "pods/u/volumes/kubernetes.io~csi/v/mount", "v"] {
+            assert!(of(dir.path(), &csi, &dir.path().join(path)).await.is_none(), "{path}");
+        }
+    }
 }

@@ -307,4 +307,76 @@ mod tests {
         assert_eq!((config.mounts.len(), config.devices.len(), config.cdi_devices.len()), (1, 1, 1));
         assert_eq!(config.annotations["a"], "b");
     }
+
+    fn pod(limit: &str) -> Pod {
+        serde_json::from_value(serde_json::json!({"metadata": {"uid": "u"}, "spec": {"containers": [
+            {"name": "c", "resources": {"limits": {"x.io/d": limit, "cpu": "1", "y.io/e": "2"}}}]}}))
+        .unwrap()
+    }
+
+    /// A resource whose plugin is away, and a container that has one device of it.
+    fn devices_of(dir: &std::path::Path) -> Devices {
+        let devices = Devices::new(dir);
+        devices.with(|state| {
+            state.resources.entry("x.io/d".to_owned()).or_default().options.pre_start_required = true;
+            let given = Given { ids: BTreeSet::from(["a".to_owned()]), ..Given::default() };
+            let container = BTreeMap::from([("x.io/d".to_owned(), given)]);
+            state.allocations.insert("u".to_owned(), BTreeMap::from([("c".to_owned(), container)]));
+        });
+        devices
+    }
+
+    #[test]
+    fn a_container_wishes_for_what_plugins_have_and_for_some_of_it() {
+        let wishes = |limit: &str| {
+            let pod = pod(limit);
+            let container = &pod.spec.as_ref().unwrap().containers[0];
+            let all = wishes(container, &["x.io/d".to_owned()]);
+            all.into_iter().map(|wish| (wish.container, wish.resource, wish.n)).collect::<Vec<_>>()
+        };
+        assert_eq!(wishes("3"), [("c".to_owned(), "x.io/d".to_owned(), 3)]);
+        assert!(wishes("0").is_empty());
+    }
+
+    #[test]
+    fn devices_of_init_containers_are_free_for_those_after_them() {
+        let mut grants = Grants::default();
+        let wish = |container: &str| Wish { container: container.to_owned(), resource: "x.io/d".to_owned(), n: 1 };
+        let given = || Given { ids: BTreeSet::from(["a".to_owned()]), ..Given::default() };
+        grants.add(wish("i"), Role::Init, given());
+        assert_eq!(grants.reusable("x.io/d"), given().ids);
+        assert!(grants.reusable("y.io/e").is_empty());
+        grants.add(wish("c"), Role::Main, given());
+        assert!(grants.reusable("x.io/d").is_empty(), "the container keeps it");
+        assert_eq!(grants.taken("x.io/d").count(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_gets_no_devices_is_refused_in_upstreams_words_and_keeps_none() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("device-plugins")).unwrap();
+        let devices = devices_of(dir.path());
+        devices.admit(&pod("1")).await.unwrap();
+        assert_eq!(
+            devices.admit(&pod("2")).await.unwrap_err().to_string(),
+            "Allocate failed due to pod \"u\" container \"c\" changed request for resource \"x.io/d\" from 1 to 2, \
+             which is unexpected"
+        );
+        assert!(devices.of_container(PodContainer { uid: "u", name: "c" }).is_empty());
+        assert_eq!(
+            devices.admit(&pod("1")).await.unwrap_err().to_string(),
+            "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices x.io/d, \
+             which is unexpected"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_container_does_not_start_when_a_plugin_that_must_be_told_is_away() {
+        let dir = tempfile::tempdir().unwrap();
+        let devices = devices_of(dir.path());
+        let told = async |name: &str| devices.before_start(PodContainer { uid: "u", name }).await;
+        let why = told("c").await.unwrap_err().to_string();
+        assert_eq!(why, "endpoint not found in cache for a registered resource: x.io/d");
+        told("without devices").await.unwrap();
+    }
 }

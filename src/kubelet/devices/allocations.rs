@@ -24,7 +24,7 @@ pub(crate) struct PodContainer<'a> {
 
 impl PodContainer<'_> {
     /// The devices that it has, by resource.
-    pub(super) fn given<'g>(self, all: &'g Allocations) -> impl Iterator<Item = (&'g String, &'g Given)> {
+    pub(super) fn given(self, all: &Allocations) -> impl Iterator<Item = (&String, &Given)> {
         all.get(self.uid).and_then(|pod| pod.get(self.name)).into_iter().flatten()
     }
 }

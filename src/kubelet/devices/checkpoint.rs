@@ -90,3 +90,40 @@ pub(super) fn write(dir: &Path, kept: &Kept) -> io::Result<()> {
     let file = serde_json::to_vec(&File { data, checksum }).map_err(io::Error::other)?;
     write_atomic(&dir.join(FILE), &file, 0o600).map_err(io::Error::other)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checkpoint_is_read_back_and_spelt_as_upstreams() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(read(dir.path()).unwrap(), Kept::default(), "there is none yet");
+        let needs = pb::ContainerAllocation { envs: [("E".to_owned(), "1".to_owned())].into(), ..Default::default() };
+        let given = Given { ids: ["a".to_owned(), "b".to_owned()].into(), needs };
+        let container = BTreeMap::from([("x.io/d".to_owned(), given)]);
+        let kept = Kept {
+            allocations: BTreeMap::from([("u".to_owned(), BTreeMap::from([("c".to_owned(), container)]))]),
+            registered: BTreeMap::from([("x.io/d".to_owned(), BTreeSet::from(["a".to_owned()]))]),
+        };
+        write(dir.path(), &kept).unwrap();
+        assert_eq!(read(dir.path()).unwrap(), kept);
+        let file: serde_json::Value = serde_json::from_slice(&std::fs::read(dir.path().join(FILE)).unwrap()).unwrap();
+        let entry = &file["Data"]["PodDeviceEntries"][0];
+        assert_eq!(
+            (&entry["PodUID"], &entry["ContainerName"], &entry["ResourceName"]),
+            (&"u".into(), &"c".into(), &"x.io/d".into())
+        );
+        assert_eq!(entry["DeviceIDs"], serde_json::json!({"-1": ["a", "b"]}));
+        assert_eq!(file["Data"]["RegisteredDevices"], serde_json::json!({"x.io/d": ["a"]}));
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_none_is_an_error_and_not_an_empty_one() {
+        let dir = tempfile::tempdir().unwrap();
+        for text in ["", "{", "{\"Data\": {}}"] {
+            std::fs::write(dir.path().join(FILE), text).unwrap();
+            assert!(read(dir.path()).is_err(), "{text}");
+        }
+    }
+}

@@ -56,3 +56,43 @@ impl Devices {
         resources.into_iter().flat_map(|(name, ids)| self.grouped(&name, ids)).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::devices::registry::Seen;
+
+    #[test]
+    fn devices_are_told_by_container_and_by_numa_node() {
+        let dir = tempfile::tempdir().unwrap();
+        let devices = Devices::new(dir.path());
+        let ids = || ["a", "b", "c"].map(str::to_owned);
+        devices.with(|state| {
+            let resource = state.resources.entry("x.io/d".to_owned()).or_default();
+            for (id, numa) in ids().into_iter().zip([&[0][..], &[1], &[]]) {
+                resource.devices.insert(id, Seen { healthy: true, numa: numa.iter().copied().collect() });
+            }
+            let given = Given { ids: BTreeSet::from(ids()), ..Given::default() };
+            let container = BTreeMap::from([("c".to_owned(), BTreeMap::from([("x.io/d".to_owned(), given)]))]);
+            state.allocations.insert("u".to_owned(), container);
+        });
+        let pod = serde_json::from_value(serde_json::json!({"metadata": {"name": "p", "namespace": "d", "uid": "u"},
+            "spec": {"initContainers": [{"name": "i"}], "containers": [{"name": "c"}, {"name": "plain"}]}}))
+        .unwrap();
+        let told = devices.of_pod(&pod);
+        assert_eq!((told.name.as_str(), told.namespace.as_str()), ("p", "d"));
+        let names: Vec<&str> = told.containers.iter().map(|container| container.name.as_str()).collect();
+        assert_eq!(names, ["c", "plain"], "init containers have ended");
+        let nodes = |one: &pb::ContainerDevices| {
+            let nodes = one.topology.iter().flat_map(|topology| &topology.nodes).map(|node| node.id);
+            (one.device_ids.clone(), nodes.collect::<Vec<_>>())
+        };
+        let groups: Vec<_> = told.containers[0].devices.iter().map(nodes).collect();
+        let group = |id: &str, nodes: &[i64]| (vec![id.to_owned()], nodes.to_vec());
+        assert_eq!(groups, [group("c", &[]), group("a", &[0]), group("b", &[1])]);
+        assert!(told.containers[1].devices.is_empty());
+        assert_eq!(devices.all().len(), 3);
+    }
+}

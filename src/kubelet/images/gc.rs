@@ -97,7 +97,8 @@ fn is_used(image: &cri::Image, used: &HashSet<String>) -> bool {
 
 /// Deletes unused images, the least recently used first, until `wanted` bytes are free. Returns how many bytes went.
 ///
-/// An image that was found less than `--minimum-image-ttl-duration` ago stays: a container may be about to be made of it.
+/// An image that was found less than `--minimum-image-ttl-duration` ago stays: a container may be about to be made of
+/// it.
 pub(crate) async fn free(node: &Node, wanted: u64) -> Result<u64, CriError> {
     let until = node.pulls.pulled.now();
     let here = seen_now(&node.pulls, &node.runtime).await?;
@@ -170,7 +171,8 @@ async fn is_shown(runtime: &Runtime, image: &cri::Image, shown: &HashSet<String>
     Ok(!shown.is_empty() && runtime.cri.chain_id(&image.id).await?.is_none_or(|chain| shown.contains(&chain)))
 }
 
-/// Images that may be deleted, the least recently used first. Containerd would delete an image under its containers, too.
+/// Images that may be deleted, the least recently used first. Containerd would delete an image under its containers,
+/// too.
 fn unused(here: Vec<Here>, stays: impl Fn(&str) -> bool, age_min: Duration) -> Vec<cri::Image> {
     let old = |age: &Age| age.found.elapsed() >= age_min;
     let may_go = |here: &Here| {

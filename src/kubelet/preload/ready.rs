@@ -27,3 +27,22 @@ impl Ready {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::poll;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_pod_waits_for_the_images_until_they_are_in_and_never_again() {
+        let ready = Ready::default();
+        let mut waits = pin!(ready.wait());
+        assert!(poll!(waits.as_mut()).is_pending());
+        ready.0.send_replace(true);
+        assert!(waits.await, "there was something to wait for");
+        assert!(!ready.wait().await);
+    }
+}

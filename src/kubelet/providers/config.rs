@@ -67,7 +67,7 @@ struct Variable {
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ParseError {
+pub enum ProviderConfigError {
     /// The parser's words hold their cause.
     #[error("{0}")]
     Yaml(serde_saphyr::Error),
@@ -130,17 +130,17 @@ pub enum ProviderError {
 }
 
 /// Reads one file; programs are in `bin_dir`.
-pub fn parse(text: &str, bin_dir: &Path) -> Result<Vec<Provider>, ParseError> {
-    let file: File = serde_saphyr::from_str(text).map_err(ParseError::Yaml)?;
+pub fn parse(text: &str, bin_dir: &Path) -> Result<Vec<Provider>, ProviderConfigError> {
+    let file: File = serde_saphyr::from_str(text).map_err(ProviderConfigError::Yaml)?;
     if file.kind != "CredentialProviderConfig" || !FILE_VERSIONS.contains(&file.api_version.as_str()) {
-        return Err(ParseError::OtherKind { kind: file.kind, api_version: file.api_version });
+        return Err(ProviderConfigError::OtherKind { kind: file.kind, api_version: file.api_version });
     }
     if file.providers.is_empty() {
-        return Err(ParseError::Empty);
+        return Err(ProviderConfigError::Empty);
     }
     let read = |entry: Entry| {
         let name = entry.name.clone();
-        provider(entry, bin_dir).map_err(|source| ParseError::Provider { name, source })
+        provider(entry, bin_dir).map_err(|source| ProviderConfigError::Provider { name, source })
     };
     file.providers.into_iter().map(read).collect()
 }

@@ -117,7 +117,7 @@ pub(crate) enum MirrorError {
 
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ParseError {
+pub(crate) enum RegistriesFileError {
     /// The parser's words hold their cause.
     #[error("{0}")]
     Yaml(serde_saphyr::Error),
@@ -203,15 +203,15 @@ impl Mirror {
 
 impl File {
     /// Reads the text; an empty one says nothing.
-    pub(crate) fn parse(text: &str) -> Result<File, ParseError> {
+    pub(crate) fn parse(text: &str) -> Result<File, RegistriesFileError> {
         if text.lines().all(|line| line.trim().is_empty() || line.trim_start().starts_with('#')) {
             return Ok(File::default());
         }
-        let file: File = serde_saphyr::from_str(text).map_err(ParseError::Yaml)?;
+        let file: File = serde_saphyr::from_str(text).map_err(RegistriesFileError::Yaml)?;
         for (name, mirror) in &file.mirrors {
-            mirror.check().map_err(|source| ParseError::Mirror { name: name.clone(), source })?;
+            mirror.check().map_err(|source| RegistriesFileError::Mirror { name: name.clone(), source })?;
             if name != "*" {
-                Endpoint::parse(name).map_err(|_| ParseError::Name { name: name.clone() })?;
+                Endpoint::parse(name).map_err(|_| RegistriesFileError::Name { name: name.clone() })?;
             }
         }
         Ok(file)

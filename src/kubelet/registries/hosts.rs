@@ -83,12 +83,12 @@ fn one(file: &File, registry: &str, last: Last) -> Result<String, MirrorError> {
     };
     let mut text = format!("{MARK}\n");
     if let Some((endpoint, prefix)) = &top {
-        let server = Server::of(endpoint, *prefix);
+        let server = ServerEntry::of(endpoint, *prefix);
         text += &format!("server = {}\n", quoted(&server.url));
         text += &settings(file, endpoint, &server, "");
     }
     for (endpoint, prefix) in &endpoints {
-        let server = Server::of(endpoint, *prefix);
+        let server = ServerEntry::of(endpoint, *prefix);
         text += &format!("\n[host.{}]\n", quoted(&server.url));
         text += &settings(file, endpoint, &server, "  ");
     }
@@ -96,26 +96,26 @@ fn one(file: &File, registry: &str, last: Last) -> Result<String, MirrorError> {
 }
 
 /// An endpoint as containerd is told of it.
-struct Server {
+struct ServerEntry {
     url: String,
     /// containerd is to take the URL's path as it is.
     has_whole_path: bool,
 }
 
-impl Server {
-    fn of(endpoint: &Endpoint, prefix: Option<&str>) -> Server {
+impl ServerEntry {
+    fn of(endpoint: &Endpoint, prefix: Option<&str>) -> ServerEntry {
         let (base, path) = (&endpoint.base, endpoint.path.as_str());
         let url = match (path, prefix) {
-            ("" | "/v2", None) => return Server { url: base.clone(), has_whole_path: false },
+            ("" | "/v2", None) => return ServerEntry { url: base.clone(), has_whole_path: false },
             (path, None) => format!("{base}{path}"),
             ("", Some(prefix)) => format!("{base}/v2/{prefix}"),
             (path, Some(prefix)) => format!("{base}{path}/{prefix}"),
         };
-        Server { url, has_whole_path: true }
+        ServerEntry { url, has_whole_path: true }
     }
 }
 
-fn settings(file: &File, endpoint: &Endpoint, server: &Server, indent: &str) -> String {
+fn settings(file: &File, endpoint: &Endpoint, server: &ServerEntry, indent: &str) -> String {
     let mut text = format!("{indent}capabilities = [\"pull\", \"resolve\"]\n");
     if server.has_whole_path {
         text += &format!("{indent}override_path = true\n");
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn a_path_is_containerds_own_or_taken_as_it_is() {
         let of = |text: &str, prefix: Option<&str>| {
-            let server = Server::of(&Endpoint::parse(text).unwrap(), prefix);
+            let server = ServerEntry::of(&Endpoint::parse(text).unwrap(), prefix);
             (server.url, server.has_whole_path)
         };
         assert_eq!(of("https://m.lan", None), ("https://m.lan".to_owned(), false));

@@ -376,7 +376,7 @@ async fn claims(storage: Storage<'_>, page: &mut Page, all: &[(Arc<Pod>, Snapsho
         for volume in pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
             let Some(claim) = volumes::claim_name(pod, volume) else { continue };
             let Some(path) = snapshot.volumes.get(&volume.name) else { continue };
-            let told = csi::stats::of(storage.config, storage.csi, path).await.map(|usage| usage.disk());
+            let told = csi::stats::of(&storage.config.root_dir, storage.csi, path).await.map(|usage| usage.disk());
             let disk = match told {
                 Some(disk) => Some(disk),
                 None => storage.disks.measures.of(path, By::FileSystem).await.map(|measure| measure.disk),

@@ -242,7 +242,7 @@ async fn volumes_of(storage: Storage<'_>, used: &PodUse, now: &str) -> Vec<Value
         pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).filter(|v| v.host_path.is_none() && v.image.is_none())
     {
         let Some(path) = used.snapshot.volumes.get(&volume.name).cloned() else { continue };
-        let mut value = match csi::stats::of(storage.config, storage.csi, &path).await {
+        let mut value = match csi::stats::of(&storage.config.root_dir, storage.csi, &path).await {
             Some(u) => driver_value(now, u),
             None => {
                 // What has a file system of its own is not walked, as upstream: a share may hold millions of files.

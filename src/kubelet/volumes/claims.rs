@@ -81,17 +81,17 @@ pub(super) async fn resolve(
             (source.path.clone(), source.fs_type.clone(), spec.mount_options.clone().unwrap_or_default());
         let device = local::Device { volume: name.clone(), path, fs_type, options, read_only };
         let form = match spec.volume_mode.as_deref() {
-            Some("Block") => Form::RawDevice,
-            _ if host_path::is_block_device(&source.path).await? => Form::Filesystem,
-            _ => Form::Folder,
+            Some("Block") => LocalForm::RawDevice,
+            _ if host_path::is_block_device(&source.path).await? => LocalForm::Filesystem,
+            _ => LocalForm::Folder,
         };
         let local = of_machine(&node.config, &node.csi, &device, form, &targets.local).await?;
         let size = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
         if let Some(size) = size.filter(|size| !read_only && expand::wanted_bytes(&found, size).is_some()) {
             // A folder and a raw device are as large as they are.
             let outcome = match form {
-                Form::Filesystem => local::grow(&node.config, &node.csi, &device).await,
-                Form::Folder | Form::RawDevice => Ok(()),
+                LocalForm::Filesystem => local::grow(&node.config, &node.csi, &device).await,
+                LocalForm::Folder | LocalForm::RawDevice => Ok(()),
             };
             expand::tell(node, pod, &name, &found, size, outcome.map_err(Into::into)).await;
         }
@@ -115,7 +115,7 @@ pub(super) async fn resolve(
 
 /// The forms of a `local` volume.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum LocalForm {
     Folder,
     RawDevice,
     /// A device whose filesystem is mounted first.
@@ -126,18 +126,18 @@ async fn of_machine(
     config: &Config,
     csi: &Csi,
     device: &local::Device,
-    form: Form,
+    form: LocalForm,
     target: &Path,
 ) -> Result<Local, ClaimError> {
     let read_only = device.read_only;
     let of_type = |kind: &str| HostPathVolumeSource { path: device.path.clone(), type_: Some(kind.to_owned()) };
     let (path, group_at) = match form {
-        Form::Filesystem => {
+        LocalForm::Filesystem => {
             let place = local::attach(config, csi, device, target).await?;
             (target.to_owned(), Some(place))
         }
-        Form::RawDevice => (host_path::prepare(&of_type("BlockDevice")).await?, None),
-        Form::Folder => {
+        LocalForm::RawDevice => (host_path::prepare(&of_type("BlockDevice")).await?, None),
+        LocalForm::Folder => {
             let path = host_path::prepare(&of_type("Directory")).await?;
             (path.clone(), Some(path))
         }

@@ -207,7 +207,7 @@ async fn token(
     let key = format!("{}/{}", volume.display(), source.path);
     let now = node.clock.now();
     let account = spec.service_account_name.as_deref().unwrap_or("default");
-    let wish = Wish {
+    let wish = TokenWish {
         account,
         audience: source.audience.as_deref(),
         life_secs: source.expiration_seconds.unwrap_or(TOKEN_SECS),
@@ -251,7 +251,7 @@ fn token_owner(spec: &PodSpec, mode: i32) -> (u32, Option<u32>) {
 
 /// A token that is asked for.
 #[derive(Clone, Copy)]
-pub(crate) struct Wish<'a> {
+pub(crate) struct TokenWish<'a> {
     /// The pod's service account.
     pub(crate) account: &'a str,
     /// The API server's own, if there is none or it is empty.
@@ -263,7 +263,7 @@ pub(crate) struct Wish<'a> {
 pub(crate) async fn request(
     client: &kube::Client,
     pod: &Pod,
-    wish: Wish<'_>,
+    wish: TokenWish<'_>,
 ) -> Result<(String, Timestamp), TokenError> {
     let api: Api<ServiceAccount> =
         Api::namespaced(client.clone(), pod.metadata.namespace.as_deref().unwrap_or_default());

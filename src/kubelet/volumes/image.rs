@@ -101,7 +101,8 @@ fn no_view(status: Status) -> ImageVolumeError {
     ImageVolumeError::NoView { message: status.message().to_owned() }
 }
 
-fn one(wanted: &Mount, target: &Path) -> Result<(), ImageVolumeError> {
+/// The kernel's flags and data of a mount that the snapshotter wants. The files are never written to.
+fn options(wanted: &Mount) -> (MsFlags, String) {
     let (mut flags, mut data) = (MsFlags::MS_RDONLY, Vec::new());
     for option in &wanted.options {
         match option.as_str() {
@@ -111,8 +112,12 @@ fn one(wanted: &Mount, target: &Path) -> Result<(), ImageVolumeError> {
             other => data.push(other),
         }
     }
+    (flags, data.join(","))
+}
+
+fn one(wanted: &Mount, target: &Path) -> Result<(), ImageVolumeError> {
+    let (flags, data) = options(wanted);
     let failed = |source: nix::Error| ImageVolumeError::Mount { target: target.to_owned(), source };
-    let data = data.join(",");
     let data = Some(data.as_str()).filter(|d| !d.is_empty());
     let kind = Some(wanted.r#type.as_str()).filter(|t| *t != "bind");
     mount(Some(wanted.source.as_str()), target, kind, flags, data).map_err(failed)?;
@@ -142,5 +147,38 @@ pub(crate) async fn release(runtime: &Runtime, pod: &k8s_openapi::api::core::v1:
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_of_an_image_are_read_only_whatever_the_snapshotter_wants() {
+        let of = |words: &[&str]| {
+            let options_of = words.iter().map(|&word| word.to_owned()).collect();
+            options(&Mount { options: options_of, ..Mount::default() })
+        };
+        let (ro, bind) = (MsFlags::MS_RDONLY, MsFlags::MS_BIND);
+        assert_eq!(of(&["rw", "bind"]), (ro | bind, String::new()));
+        assert_eq!(of(&["rbind", "ro"]), (ro | bind | MsFlags::MS_REC, String::new()));
+        assert_eq!(of(&["lowerdir=/a:/b", "index=off"]), (ro, "lowerdir=/a:/b,index=off".to_owned()));
+    }
+
+    #[test]
+    fn each_volume_of_a_pod_has_a_snapshot_of_its_own() {
+        assert_eq!(ImageVolume { uid: "u", name: "v" }.key(), "kedge-image-u-v");
+    }
+
+    #[test]
+    fn an_image_that_cannot_be_shown_says_why() {
+        let status = Status::new(Code::NotFound, "parent snapshot does not exist");
+        assert_eq!(
+            no_view(status).to_string(),
+            "the runtime gives no view of the image: parent snapshot does not exist"
+        );
+        let err = ImageVolumeError::Mount { target: "/t".into(), source: nix::Error::EACCES };
+        assert_eq!(Chain(&err).to_string(), "cannot mount an image at /t: EACCES: Permission denied");
     }
 }

@@ -327,4 +327,14 @@ mod tests {
         mounted.paths.insert("c".to_owned(), "/v".into());
         assert!(missing(&pod, &mounted).is_empty(), "what nobody uses is not waited for");
     }
+
+    #[test]
+    fn an_ephemeral_volumes_claim_has_the_names_of_its_pod_and_its_own() {
+        let pod = Pod { metadata: serde_json::from_value(serde_json::json!({"name": "p"})).unwrap(), ..Pod::default() };
+        let name = |volume: serde_json::Value| claim_name(&pod, &serde_json::from_value(volume).unwrap());
+        let claim = serde_json::json!({"name": "v", "persistentVolumeClaim": {"claimName": "c"}});
+        assert_eq!(name(claim).as_deref(), Some("c"));
+        assert_eq!(name(serde_json::json!({"name": "v", "ephemeral": {}})).as_deref(), Some("p-v"));
+        assert_eq!(name(serde_json::json!({"name": "v", "emptyDir": {}})), None);
+    }
 }

@@ -114,3 +114,24 @@ fn of(pod: &Pod) -> BTreeSet<Ref> {
     }
     refs
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_refers_to_each_object_that_its_volumes_show_once() {
+        let pod = serde_json::from_value(serde_json::json!({"metadata": {"namespace": "d"},
+            "spec": {"containers": [], "volumes": [
+                {"name": "a", "configMap": {"name": "m"}},
+                {"name": "b", "secret": {"secretName": "s"}},
+                {"name": "c", "projected": {"sources": [{"configMap": {"name": "m"}}, {"configMap": {"name": "n"}},
+                    {"secret": {"name": "t"}}, {"serviceAccountToken": {"path": "token"}}]}},
+                {"name": "e", "emptyDir": {}}]}}))
+        .unwrap();
+        let map = |name: &str| Ref::ConfigMap { ns: "d".to_owned(), name: name.to_owned() };
+        let secret = |name: &str| Ref::Secret { ns: "d".to_owned(), name: name.to_owned() };
+        assert_eq!(of(&pod), BTreeSet::from([map("m"), map("n"), secret("s"), secret("t")]));
+        assert!(of(&Pod::default()).is_empty());
+    }
+}

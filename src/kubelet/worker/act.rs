@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 use super::Worker;
 use super::plan::{Command, Grace};
 use crate::container::error::ConfigError;
-use crate::container::making::{Host, Making};
+use crate::container::making::{HostFacts, Making};
 use crate::container::{self, Role, env};
 use crate::devices::allocations::PodContainer;
 use crate::events::Kind;
@@ -389,7 +389,7 @@ impl Worker {
             mounts,
             termination_file: &message_file,
             target,
-            host: Host::of(&self.node.machine, &self.node.runtime, &self.node.cgroups),
+            host: HostFacts::of(&self.node.machine, &self.node.runtime, &self.node.cgroups),
             userns: self.userns.clone(),
             devices: mounts::devices(spec, &self.mounted)?,
             seccomp_root: &self.node.config.root_dir.join("seccomp"),

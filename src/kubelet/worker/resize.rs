@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use super::Worker;
 use crate::cgroups;
 use crate::cgroups::limits::Limits;
-use crate::container::making::Host;
+use crate::container::making::HostFacts;
 use crate::container::{self, Role};
 use crate::events::Kind;
 use crate::pods::resizing::{Grant, Progress, Steps, whole, with};
@@ -114,7 +114,7 @@ impl Worker {
     async fn carry_out(&mut self, pod: &Pod, updates: Vec<(String, Container)>) -> Option<String> {
         let mut error = None;
         for (id, spec) in updates {
-            let host = Host::of(&self.node.machine, &self.node.runtime, &self.node.cgroups);
+            let host = HostFacts::of(&self.node.machine, &self.node.runtime, &self.node.cgroups);
             let mut limits = container::resources(pod, &spec, host);
             lift(&mut limits);
             match self.node.runtime.cri.update_resources(&id, limits).await {

@@ -29,11 +29,11 @@ enum FileError {
     #[error(transparent)]
     Read(Arc<io::Error>),
     #[error("invalid environment variable format at line {number}: {fault}")]
-    Format { number: usize, fault: Fault },
+    Format { number: usize, fault: FormatFault },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-enum Fault {
+enum FormatFault {
     #[error("missing '='")]
     NoEqualsSign,
     #[error("empty variable name")]
@@ -76,7 +76,7 @@ pub(super) fn value(wish: &FileKeySelector, files: &Files) -> Result<Option<Stri
     let no_volume =
         || ConfigError::new(format!("cannot find the volume \"{}\" referenced by FileKeyRef", wish.volume_name));
     let parsed = match found.ok_or_else(no_volume)? {
-        Ok(text) => parse(text, &wish.key),
+        Ok(text) => EnvFile(text).value(&wish.key),
         Err(err) => Err(FileError::Read(Arc::clone(err))),
     };
     let value = parsed.map_err(|err| {
@@ -94,52 +94,58 @@ pub(super) fn value(wish: &FileKeySelector, files: &Files) -> Result<Option<Stri
     }
 }
 
-/// Finds the value of `key`. Lines before it must be right, lines after it are not looked at. Rules as upstream's
-/// `pkg/kubelet/util/env/env_util.go` (v1.36).
-fn parse(text: &str, key: &str) -> Result<Option<String>, FileError> {
-    let invalid = |number: usize, fault: Fault| FileError::Format { number, fault };
-    let blank = [' ', '\t'];
-    let mut lines = text.lines().enumerate().map(|(idx, line)| (idx + 1, line));
-    while let Some((number, line)) = lines.next() {
-        let line = line.trim_start_matches(blank);
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let (name, value) = line.split_once('=').ok_or_else(|| invalid(number, Fault::NoEqualsSign))?;
-        if name.trim_end_matches(blank).is_empty() {
-            return Err(invalid(number, Fault::NoName));
-        }
-        if name.ends_with(blank) {
-            return Err(invalid(number, Fault::BlankAfterName));
-        }
-        if value.starts_with(blank) {
-            // As a shell reads it: the value is empty, and what follows is another word.
+/// The text of a file of variables.
+#[derive(Clone, Copy)]
+struct EnvFile<'a>(&'a str);
+
+impl EnvFile<'_> {
+    /// Finds the value of `key`. Lines before it must be right, lines after it are not looked at. Rules as upstream's
+    /// `pkg/kubelet/util/env/env_util.go` (v1.36).
+    fn value(self, key: &str) -> Result<Option<String>, FileError> {
+        let invalid = |number: usize, fault: FormatFault| FileError::Format { number, fault };
+        let blank = [' ', '\t'];
+        let mut lines = self.0.lines().enumerate().map(|(idx, line)| (idx + 1, line));
+        while let Some((number, line)) = lines.next() {
+            let line = line.trim_start_matches(blank);
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let (name, value) = line.split_once('=').ok_or_else(|| invalid(number, FormatFault::NoEqualsSign))?;
+            if name.trim_end_matches(blank).is_empty() {
+                return Err(invalid(number, FormatFault::NoName));
+            }
+            if name.ends_with(blank) {
+                return Err(invalid(number, FormatFault::BlankAfterName));
+            }
+            if value.starts_with(blank) {
+                // As a shell reads it: the value is empty, and what follows is another word.
+                if name == key {
+                    return Ok(Some(String::new()));
+                }
+                continue;
+            }
+            let Some(mut rest) = value.strip_prefix('\'') else {
+                return Err(invalid(number, FormatFault::NoQuotes));
+            };
+            let (mut whole, mut last) = (String::new(), number);
+            let after = loop {
+                if let Some((end, after)) = rest.split_once('\'') {
+                    whole.push_str(end);
+                    break after.trim_start_matches(blank);
+                }
+                whole.push_str(rest);
+                whole.push('\n');
+                (last, rest) = lines.next().ok_or_else(|| invalid(number, FormatFault::Unclosed))?;
+            };
+            if !after.is_empty() && !after.starts_with('#') {
+                return Err(invalid(last, FormatFault::ContentAfterQuote));
+            }
             if name == key {
-                return Ok(Some(String::new()));
+                return Ok(Some(whole));
             }
-            continue;
         }
-        let Some(mut rest) = value.strip_prefix('\'') else {
-            return Err(invalid(number, Fault::NoQuotes));
-        };
-        let (mut whole, mut last) = (String::new(), number);
-        let after = loop {
-            if let Some((end, after)) = rest.split_once('\'') {
-                whole.push_str(end);
-                break after.trim_start_matches(blank);
-            }
-            whole.push_str(rest);
-            whole.push('\n');
-            (last, rest) = lines.next().ok_or_else(|| invalid(number, Fault::Unclosed))?;
-        };
-        if !after.is_empty() && !after.starts_with('#') {
-            return Err(invalid(last, Fault::ContentAfterQuote));
-        }
-        if name == key {
-            return Ok(Some(whole));
-        }
+        Ok(None)
     }
-    Ok(None)
 }
 
 #[cfg(test)]
@@ -149,7 +155,7 @@ mod tests {
     #[test]
     fn a_value_is_found_as_a_shell_finds_it() {
         let text = "# first\n\n  A='1'\n\tB='two words' # said\nC='l1\nl2'\nD= 'x'\nE=''\nA='later'\n";
-        let of = |key| parse(text, key).unwrap();
+        let of = |key| EnvFile(text).value(key).unwrap();
         assert_eq!(of("A").unwrap(), "1");
         assert_eq!(of("B").unwrap(), "two words");
         assert_eq!(of("C").unwrap(), "l1\nl2");
@@ -167,11 +173,11 @@ mod tests {
             ("A='1", "unclosed single quote"),
             ("A='1'x", "unexpected content after closing quote"),
         ] {
-            let why = parse(&format!("# first\n{bad}"), "A").unwrap_err().to_string();
+            let why = EnvFile(&format!("# first\n{bad}")).value("A").unwrap_err().to_string();
             assert_eq!(why, format!("invalid environment variable format at line 2: {fault}"));
-            assert!(parse(&format!("K='v'\n{bad}"), "K").is_ok(), "{bad}");
+            assert!(EnvFile(&format!("K='v'\n{bad}")).value("K").is_ok(), "{bad}");
         }
-        let why = parse("A='1\n2'x", "A").unwrap_err().to_string();
+        let why = EnvFile("A='1\n2'x").value("A").unwrap_err().to_string();
         assert!(why.contains("at line 2"), "the line of the quote that closes: {why}");
     }
 
@@ -223,7 +229,7 @@ mod tests {
 
 #[cfg(test)]
 mod fuzz_tests {
-    use super::parse;
+    use super::EnvFile;
     use base::fuzz;
 
     /// The file is a container's.
@@ -233,7 +239,7 @@ mod fuzz_tests {
         let whole = "# no\nA='one'\nB='two\nlines' # rest\n\tC= x\nKEY='v'\n";
         let words = ["'", "=", "\n", "#", "KEY", " ", "\t", "é", "\r"];
         for _ in fuzz::rounds(4_000) {
-            let _any = parse(&fuzz::mutated_text(&rng, whole, &words), "KEY");
+            let _any = EnvFile(&fuzz::mutated_text(&rng, whole, &words)).value("KEY");
         }
     }
 }
