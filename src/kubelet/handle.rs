@@ -26,17 +26,17 @@ pub struct Handle {
 
 /// How an exec or attach is connected.
 #[derive(Clone, Debug, Default)]
-pub struct StreamOptions {
+pub(crate) struct StreamOptions {
     /// The command of an exec; an attach ignores it.
-    pub command: Vec<String>,
+    pub(crate) command: Vec<String>,
     /// Give it our input.
-    pub stdin: bool,
+    pub(crate) stdin: bool,
     /// Take its output.
-    pub stdout: bool,
+    pub(crate) stdout: bool,
     /// Take its error output; with a terminal it is the same as stdout.
-    pub stderr: bool,
+    pub(crate) stderr: bool,
     /// Allocate a terminal.
-    pub tty: bool,
+    pub(crate) tty: bool,
 }
 
 /// The container that a question is about.
@@ -53,7 +53,7 @@ impl Handle {
     }
 
     /// The pods of this node with their latest status, for `/pods`.
-    pub fn pods(&self) -> Vec<Pod> {
+    pub(crate) fn pods(&self) -> Vec<Pod> {
         let with_status = |(pod, snapshot): (Arc<Pod>, Snapshot)| {
             let mut pod = Pod::clone(&pod);
             pod.status = Some(snapshot.status);
@@ -128,7 +128,7 @@ impl Handle {
 
     /// A page of metrics in Prometheus's text: `""` is the kubelet's own, the others `cadvisor`, `resource` and
     /// `probes`.
-    pub async fn metrics(&self, page: &str) -> Result<Option<String>, Error> {
+    pub(crate) async fn metrics(&self, page: &str) -> Result<Option<String>, Error> {
         Ok(match page {
             "" => Some(metrics::own(&self.node, &self.pods, crate::register::VERSION).await),
             "cadvisor" => Some(metrics::cadvisor(&self.node, &self.pods).await?),
@@ -139,7 +139,7 @@ impl Handle {
     }
 
     /// `/configz`.
-    pub fn configz(&self) -> serde_json::Value {
+    pub(crate) fn configz(&self) -> serde_json::Value {
         self.node.config.configz(self.node.runtime.cgroup_driver)
     }
 
@@ -150,7 +150,7 @@ impl Handle {
     }
 
     /// Whether the runtime answers, for `/healthz`.
-    pub async fn healthy(&self) -> Result<(), Error> {
+    pub(crate) async fn healthy(&self) -> Result<(), Error> {
         self.node.runtime.cri.version().await?;
         Ok(())
     }

@@ -15,7 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::cgroups::limits;
 use crate::container::{self, Role};
 use crate::events::whole_secs;
-use crate::pods::cause::Cause;
+use crate::pods::desired::Cause;
 use crate::pods::observed::{Seen, State};
 use crate::pods::resizing::Progress;
 use crate::pods::spec::host_network;

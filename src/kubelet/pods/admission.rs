@@ -11,7 +11,7 @@ use model::taints::tolerates;
 
 use crate::cgroups::limits;
 use crate::container;
-use crate::pods::cause::Cause;
+use crate::pods::desired::Cause;
 use crate::settings::Settings;
 use crate::sources::annotations::is_static;
 

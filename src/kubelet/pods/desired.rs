@@ -1,4 +1,4 @@
-//! The state that a pod should reach, and why the node ends it early.
+//! The state that a pod should reach, and why it does not: it fails, waits, or the node ends it early.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,6 +9,21 @@ use crate::sources::annotations::is_static;
 
 /// Ends that are remembered of one pod.
 pub(crate) const ENDED_MAX: usize = 64;
+
+/// Why a pod fails or a container waits: reason and message of a status.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cause {
+    /// One word for programs, e.g. `Evicted`.
+    pub(crate) reason: String,
+    /// A text for people.
+    pub(crate) message: String,
+}
+
+impl Cause {
+    pub(crate) fn new(reason: &str, message: impl Into<String>) -> Cause {
+        Cause { reason: reason.to_owned(), message: message.into() }
+    }
+}
 
 /// Why the node ends a pod before its time.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! Pods on this node: what each should be, what it has, what the node granted it.
 
 pub(crate) mod admission;
-pub(crate) mod cause;
 pub(crate) mod desired;
 pub(crate) mod folder;
 pub(crate) mod map;

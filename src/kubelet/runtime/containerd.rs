@@ -560,6 +560,6 @@ mod tests {
     #[test]
     fn a_missing_program_names_its_package() {
         let err = find("no-such-program", OsStr::new("/nowhere")).unwrap_err();
-        assert!(err.to_string().contains("install the package containerd"), "{err}");
+        assert!(err.to_string().contains("install the package no-such-program"), "{err}");
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 
-use crate::pods::cause::Cause;
+use crate::pods::desired::Cause;
 use crate::pods::observed::Observed;
 use crate::pods::resizing::Resizing;
 use crate::probes::health::Health;

@@ -12,7 +12,7 @@ use base::task::Group;
 use jiff::Timestamp;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::Container;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::Worker;
 use super::plan::{Command, Grace};
@@ -21,13 +21,12 @@ use crate::container::making::{HostFacts, Making};
 use crate::container::{self, Role, env};
 use crate::devices::allocations::PodContainer;
 use crate::events::Kind;
-use crate::pods::cause::Cause;
-use crate::pods::observed::Seen;
+use crate::pods::desired::Cause;
 use crate::runtime::cri::CriError;
 use crate::volumes::image::ImageVolume;
 use crate::volumes::plugin::Plugin;
 use crate::volumes::{self, mounts};
-use crate::{devices, hosts, images, logs, resolv, sandbox};
+use crate::{devices, hosts, images, resolv, sandbox};
 
 /// Bytes of a host name, as the kernel takes it.
 const HOSTNAME_BYTES_MAX: usize = 64;
@@ -292,43 +291,6 @@ impl Worker {
             return Err(Problem { event: false, ..Problem::new("PostStartHookError", why) });
         }
         Ok(())
-    }
-
-    /// The link that log collectors follow: `/var/log/containers/<pod>_<ns>_<container>-<id>.log`.
-    fn link_log(&self, spec: &Container, attempt: u32, id: &str) {
-        let meta = &self.pod.metadata;
-        let (pod, ns) = (meta.name.as_deref().unwrap_or_default(), meta.namespace.as_deref().unwrap_or_default());
-        let target = sandbox::log_dir(&self.node.config, &self.pod).join(container::log_path(&spec.name, attempt));
-        let linked = self
-            .links_dir()
-            .and_then(|dir| dir.symlink(&target, Path::new(&format!("{pod}_{ns}_{}-{id}.log", spec.name))));
-        if let Err(err) = linked {
-            warn!(pod = %self.name(), err = %err, "cannot link a log");
-        }
-    }
-
-    /// The folder of links. Whoever sees the folder of logs may have put a link in its place.
-    fn links_dir(&self) -> std::io::Result<Dir> {
-        let (beside, _) = Dir::of_file(&self.node.config.log_dir)?;
-        beside.make_dir(Path::new("containers"), 0o755)
-    }
-
-    /// Takes away the log of a container that goes while its pod stays, and the link to it.
-    fn forget_log(&self, seen: &Seen) {
-        if let Err(err) = logs::remove(Path::new(&seen.log_path)) {
-            debug!(pod = %self.name(), err = %err, "cannot remove a log");
-        }
-        self.unlink_log(seen);
-    }
-
-    /// Takes away the link to a container's log.
-    pub(super) fn unlink_log(&self, seen: &Seen) {
-        let meta = &self.pod.metadata;
-        let (pod, ns) = (meta.name.as_deref().unwrap_or_default(), meta.namespace.as_deref().unwrap_or_default());
-        let name = format!("{pod}_{ns}_{}-{}.log", seen.name, seen.id);
-        if let Err(err) = self.links_dir().and_then(|dir| dir.remove_file(Path::new(&name))) {
-            debug!(pod = %self.name(), err = %err, "cannot remove the link to a log");
-        }
     }
 
     /// The running container whose processes an ephemeral one wants to see.

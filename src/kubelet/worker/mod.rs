@@ -7,6 +7,8 @@ mod hooks;
 
 mod kill;
 
+mod links;
+
 pub(crate) mod observe;
 
 pub(crate) mod plan;
@@ -40,8 +42,7 @@ use self::tell::Told;
 use crate::backoffs::Backoffs;
 use crate::events::Kind;
 use crate::node::Node;
-use crate::pods::cause::Cause;
-use crate::pods::desired::{Desired, Ousting};
+use crate::pods::desired::{Cause, Desired, Ousting};
 use crate::pods::map::{Pods, Refusal};
 use crate::pods::observed::{Observed, State};
 use crate::pods::resizing::Resizing;

@@ -11,8 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Worker;
 use crate::node::Node;
-use crate::pods::cause::Cause;
-use crate::pods::desired::Desired;
+use crate::pods::desired::{Cause, Desired};
 use crate::pods::map::Pods;
 use crate::pods::resizing::Resizing;
 use crate::pods::snapshot::Snapshot;
