@@ -23,8 +23,8 @@ use super::webhooks::question;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CompileError {
     /// It is refused, in cel-go's words.
-    #[error("{0}")]
-    Refused(String),
+    #[error(transparent)]
+    Refused(#[from] cel::CompileError),
     /// It says neither yes nor no.
     #[error("must evaluate to bool")]
     NotBool,

@@ -235,7 +235,7 @@ impl Operation {
 /// The request as it came.
 pub fn as_requested(review: &Review<'_>) -> Matched {
     let a = review.attributes;
-    let row = review.catalog.resource(&a.group, &a.version, &a.resource);
+    let row = review.catalog.resource(GroupVersion { group: &a.group, version: &a.version }, &a.resource);
     let kind = row.and_then(|row| kind_of(row, &a.subresource)).unwrap_or_else(|| Gvk {
         group: a.group.clone().into(),
         version: a.version.clone().into(),

@@ -7,7 +7,6 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
-use base::chain::Chain;
 use base::files::{self, FileError};
 use base::layout::{AgentFolder, Layout};
 use base::rng::Rng;

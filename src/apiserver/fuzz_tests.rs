@@ -97,7 +97,8 @@ fn answers_of_webhooks_and_kubelets_are_understood_or_refused() {
     let words = ["null", "[]", "{}", "\"", "-1", "1e999", "true", "\\u0000", "{", "}", "NaN", "\n", "+Inf"];
     for _ in rounds(ROUNDS) {
         let said = mutated_text(&rng, &review, &words);
-        let _any = question::read(said.as_bytes(), pick::<&str>(&rng, &["v1", "v1beta1"]), "u", "hook").is_ok();
+        let asked = question::Asked { webhook: "hook", version: pick::<&str>(&rng, &["v1", "v1beta1"]), uid: "u" };
+        let _any = question::read(said.as_bytes(), asked).is_ok();
         let said = mutated_text(&rng, &converted, &words);
         let _any = {
             let asked = conversion::Asked { version: pick::<&str>(&rng, &["v1", "v1beta1"]), uid: "u" };

@@ -259,7 +259,7 @@ impl Jwt {
     }
 
     async fn get(&self, url: &str) -> Result<Value, KeysError> {
-        let address = Endpoint::from_url(url).map_err(KeysError::Address)?;
+        let address = Endpoint::from_url(url)?;
         let endpoint = Endpoint { ca_pem: self.settings.ca_pem.clone(), ..address };
         let (nobody, headers) = (Identity::default(), http::HeaderMap::new());
         let asked = self.webhooks.send_with(http::Method::GET, &endpoint, &nobody, headers, ANSWER);

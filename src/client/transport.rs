@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use base::files::{self, FileError};
 use base::exposition::Metric;
+use base::files::{self, FileError};
 use futures_util::future::BoxFuture;
 use http::header::AUTHORIZATION;
 use http::uri::{Authority, PathAndQuery, Scheme};

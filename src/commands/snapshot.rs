@@ -21,7 +21,7 @@ use crate::flags::shared::{AdminArgs, StateArgs};
 use crate::flags::token::{FrontError, Given};
 use crate::process::life::LifeError;
 use crate::process::version::VERSION;
-use crate::server::away::{self, AwayError, Got, Kept};
+use crate::server::away::{self, AwayError, Got};
 
 /// Flags of `kedge snapshot`.
 #[derive(Clone, Debug, Args)]

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use base::secret::Secret;
 use clap::Args;
-use cluster::s3::settings::{BadTimeout, parse_timeout};
+use cluster::s3::settings::parse_timeout;
 
 use crate::flags::value::ValueError;
 

@@ -88,7 +88,7 @@ impl S3Flags {
                     return Err(AwayError::NotFromSecret { name: name.to_owned(), key: format!("etcd-s3-{}", key.0) });
                 }
                 values.extend(self.given());
-                settings(&values, &read).map_err(|bad| AwayError::InSecret { name: name.to_owned(), bad })
+                settings(&values, &read).map_err(|source| AwayError::InSecret { name: name.to_owned(), source })
             }
         }
     }

@@ -16,7 +16,7 @@ use tracing::{error, info};
 use crate::flags::s3::S3Flags;
 use crate::flags::store::StoreFlags;
 use crate::process::version::VERSION;
-use crate::server::away::{self, AwayError, Kept};
+use crate::server::away::{self, AwayError};
 use crate::server::datastore::DatastoreError;
 
 /// As k3s counts them, and by its labels.

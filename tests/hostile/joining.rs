@@ -10,7 +10,7 @@ use base::task::Group;
 use base::time::Clock;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use cluster::join::Joiner;
+use cluster::join::{Joiner, Purpose};
 use cluster::protocol::{MEMBERS, Role};
 use cluster::refusal::Refusal;
 use http::{Method, Request};
@@ -65,7 +65,8 @@ fn join(
             clock: Clock::system(),
             group: group.clone(),
         };
-        let said = joiner.join(&[format!("127.0.0.1:{}", server.place.port)], outcome == Outcome::Checked).await;
+        let purpose = if outcome == Outcome::Checked { Purpose::Check } else { Purpose::Join };
+        let said = joiner.join(&[format!("127.0.0.1:{}", server.place.port)], purpose).await;
         group.shutdown().await;
         said
     });

@@ -3,11 +3,12 @@
 use cel::value::Val;
 use schema::apply::merge::merge;
 use schema::apply::typing::{Node, View, check, field_view, parts};
+use schema::patch::OperationsError;
 use schema::table::{ListType, TypeDef};
 use serde_json::{Map, Value, json};
 
 /// Why a mutation's result cannot be laid on the object, in upstream's words.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum PatchError {
     /// An expression made a value of this type.
     #[error("unsupported return type from ApplyConfiguration expression: {0}")]
@@ -40,8 +41,8 @@ pub enum PatchError {
     #[error("unexpected type {found} for JSONPatchType '{field}' field")]
     FieldType { field: String, found: String },
     /// Operations that do not apply.
-    #[error("{0}")]
-    Inapplicable(String),
+    #[error(transparent)]
+    Inapplicable(#[from] OperationsError),
 }
 
 fn one_or_list(errors: &[String]) -> String {
@@ -130,7 +131,7 @@ pub fn patched(object: &Value, made: &Val) -> Result<Value, PatchError> {
     let Val::List(items) = made else { return Err(PatchError::NoList) };
     let operations = items.iter().map(operation).collect::<Result<Vec<_>, _>>()?;
     let out = schema::patch::operations(object, Value::Array(operations));
-    out.map(|out| out.unwrap_or_else(|| object.clone())).map_err(PatchError::Inapplicable)
+    Ok(out?.unwrap_or_else(|| object.clone()))
 }
 
 /// One `JSONPatch{…}` as an operation of RFC 6902.

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use admission::names;
+use schema::table::GroupVersion;
 
 use super::error::FlagError;
 
@@ -73,7 +74,8 @@ pub(super) fn runtime_config(value: &str) -> Result<(), FlagError> {
     for pair in list(value) {
         let (what, wanted) = pair.split_once('=').unwrap_or((&pair, "true"));
         let groups = schema::catalog::Catalog::builtin().groups();
-        let served = groups.iter().any(|g| g.versions.iter().any(|v| schema::table::api_version(&g.name, v) == what));
+        let is_asked = |group: &str, version: &str| GroupVersion { group, version }.to_string() == what;
+        let served = groups.iter().any(|g| g.versions.iter().any(|v| is_asked(&g.name, v)));
         if !served && !matches!(what, "api/all" | "api/ga" | "api/beta" | "api/alpha" | "api/legacy") {
             return Err(FlagError::UnknownApi(what.to_owned()));
         }

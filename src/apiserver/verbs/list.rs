@@ -432,7 +432,7 @@ mod tests {
         let catalog = schema::catalog::Catalog::builtin();
         let kind = Kind::new("/registry/x/".to_owned(), registry::cache::entry::Form::default());
         let read = |group: &str, version: &str, plural: &str, query: &str| {
-            let resource = catalog.resource(group, version, plural).unwrap();
+            let resource = catalog.resource(schema::table::GroupVersion { group, version }, plural).unwrap();
             filter(resource, &kind, "", &Query::parse(query)).map(|_| ()).map_err(|status| status.message.clone())
         };
         for (group, version, plural, field) in [

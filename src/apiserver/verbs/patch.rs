@@ -195,7 +195,10 @@ mod tests {
 
     #[test]
     fn a_patch_that_cannot_be_applied_says_why_in_the_words_of_its_kind() {
-        let of = schema::catalog::Catalog::builtin().resource("", "v1", "configmaps").unwrap().type_def();
+        let of = schema::catalog::Catalog::builtin()
+            .resource(schema::table::GroupVersion::CORE, "configmaps")
+            .unwrap()
+            .type_def();
         let old = serde_json::json!({ "metadata": { "name": "c" }, "data": { "a": "b" } });
         let object = "of type map[string]interface {}";
         for (way, patch, code, expected) in [

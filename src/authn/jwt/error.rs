@@ -2,6 +2,7 @@
 
 use cel::run::Fault;
 use pki::jwt::JwtError;
+use registry::webhook::call::EndpointError;
 use registry::webhook::client::CallError;
 use serde_json::Value;
 
@@ -48,8 +49,8 @@ pub(super) enum KeysError {
     #[error("oidc: issuer did not match the issuer returned by provider, expected {expected:?} got {got}")]
     Issuer { expected: String, got: Value },
     /// An address that the issuer or its own description names.
-    #[error("{0}")]
-    Address(String),
+    #[error(transparent)]
+    Address(#[from] EndpointError),
     #[error(transparent)]
     Call(#[from] CallError),
     #[error("{url}: {status}")]

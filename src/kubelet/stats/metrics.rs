@@ -421,6 +421,7 @@ pub(crate) fn probes(counts: &ProbeCounts) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::probes::counts::ProbeKey;
 
     // review node.md L5: those in use were told for all there are.
     #[test]
@@ -435,8 +436,15 @@ mod tests {
 
     #[test]
     fn the_pages_are_the_same_to_the_letter() {
-        let stats = Counters::default();
-        stats.probes.count(["default", "web", "u", "app", "Liveness", "successful"].map(str::to_owned));
+        let counts = ProbeCounts::default();
+        counts.count(ProbeKey {
+            namespace: "default".to_owned(),
+            pod: "web".to_owned(),
+            uid: "u".to_owned(),
+            container: "app".to_owned(),
+            kind: "Liveness",
+            result: "successful",
+        });
         let labels = "container=\"app\",namespace=\"default\",pod=\"web\",pod_uid=\"u\",probe_type=\"Liveness\"";
         let expected = [
             "# HELP prober_probe_total [BETA] Cumulative number of a liveness, readiness or startup probe for a \
@@ -444,7 +452,7 @@ mod tests {
             "# TYPE prober_probe_total counter",
             &format!("prober_probe_total{{{labels},result=\"successful\"}} 1"),
         ];
-        assert_eq!(probes(&stats).lines().collect::<Vec<_>>(), expected);
+        assert_eq!(probes(&counts).lines().collect::<Vec<_>>(), expected);
 
         let mut page = Page::default();
         page.single(Kind::Gauge, Metric { name: "machine_cpu_cores", help: "Number of logical CPU cores." }, 4);
