@@ -1,4 +1,5 @@
-# The front door. `make up` and `make test` do all set-up on a fresh Debian machine; the others are for people who work on kedge.
+# The front door. `make up` and `make test` do all set-up on a fresh Debian machine. The others are for people who work
+# on kedge.
 .PHONY: up down test test-vm check fix test-room simulate fuzz chaos bench gen release release-all
 
 up: ## bring a cluster up and show a web page answered by real pods
