@@ -137,7 +137,8 @@ pub(crate) struct World {
 }
 
 /// A pod of one node, NAME on NODE. What it reads comes from afar: PATH, as a folder of the host and as a local volume.
-const READER: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"NAME"},"spec":{"nodeName":"NODE","terminationGracePeriodSeconds":0,
+const READER: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"NAME"},
+ "spec":{"nodeName":"NODE","terminationGracePeriodSeconds":0,
  "containers":[{"name":"c","image":"kedge.local/busybox:1","imagePullPolicy":"Never",
  "command":["sh","-c","while :; do cat /afar/page /claim/page; sleep 1; done"],
  "volumeMounts":[{"name":"afar","mountPath":"/afar"},{"name":"claim","mountPath":"/claim"}]}],
@@ -153,7 +154,8 @@ const VOLUME: &str = r#"{"apiVersion":"v1","kind":"List","items":[
 "#;
 
 /// A pod that has nothing to do with it.
-const BESIDE: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"beside"},"spec":{"nodeName":"NODE","terminationGracePeriodSeconds":0,
+const BESIDE: &str = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"beside"},
+ "spec":{"nodeName":"NODE","terminationGracePeriodSeconds":0,
  "containers":[{"name":"c","image":"kedge.local/busybox:1","imagePullPolicy":"Never","command":["sleep","100000"],
  "volumeMounts":[{"name":"v","mountPath":"/v"}]}],"volumes":[{"name":"v","emptyDir":{}}]}}
 "#;

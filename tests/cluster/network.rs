@@ -258,7 +258,8 @@ impl<'a> Network<'a> {
             ),
             (
                 "only the other namespace comes in",
-                json!({ "podSelector": every, "ingress": [{ "from": [{ "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "other" } } }] }] }),
+                json!({ "podSelector": every, "ingress": [{ "from": [{
+                    "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": "other" } } }] }] }),
                 &|from, to, _| !inside(to) || from == "guest",
             ),
             (

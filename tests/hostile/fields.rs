@@ -100,7 +100,8 @@ fn writers_side_by_side_all_get_through(door: &Door) {
 /// Semantics H8: evictions of one budget at once failed with 504, which a drain does not try again.
 fn a_drain_of_many_pods_of_one_budget_gets_through(server: &Server, door: &Door) {
     const N: usize = 25;
-    let budget = r#"{"apiVersion":"policy/v1","kind":"PodDisruptionBudget","metadata":{"name":"e"},"spec":{"minAvailable":0,"selector":{"matchLabels":{"app":"e"}}}}"#;
+    let budget = r#"{"apiVersion":"policy/v1","kind":"PodDisruptionBudget","metadata":{"name":"e"},
+        "spec":{"minAvailable":0,"selector":{"matchLabels":{"app":"e"}}}}"#;
     server.ok_with(&["create", "-f", "-"], budget);
     for i in 0..N {
         let pod = format!(
@@ -133,7 +134,8 @@ fn a_drain_of_many_pods_of_one_budget_gets_through(server: &Server, door: &Door)
 /// readiness and an eviction at once one wins: both cannot be told yes.
 fn a_pod_that_becomes_ready_while_it_is_evicted_is_judged_anew(server: &Server, door: &Door) {
     const N: usize = 60;
-    let budget = r#"{"apiVersion":"policy/v1","kind":"PodDisruptionBudget","metadata":{"name":"r"},"spec":{"minAvailable":1000,"selector":{"matchLabels":{"app":"r"}}}}"#;
+    let budget = r#"{"apiVersion":"policy/v1","kind":"PodDisruptionBudget","metadata":{"name":"r"},
+        "spec":{"minAvailable":1000,"selector":{"matchLabels":{"app":"r"}}}}"#;
     server.ok_with(&["create", "-f", "-"], budget);
     server.until(&["get", "pdb", "r", "-o", "jsonpath={.status.observedGeneration}"], SETTLE_LIMIT, |out| out == "1");
     for i in 0..N {
@@ -197,15 +199,19 @@ fn every_road_takes_server_side_apply(server: &Server, door: &Door) {
         &["create", "-f", "-"],
         r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p"},"spec":{"nodeName":"ghost","containers":[{"name":"c","image":"i"}]}}"#,
     );
-    let debug = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","labels":{"not":"its"}},"spec":{"ephemeralContainers":[{"name":"e","image":"i"}]}}"#;
+    let debug = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","labels":{"not":"its"}},
+        "spec":{"ephemeralContainers":[{"name":"e","image":"i"}]}}"#;
     let (code, said) = door.ask("PATCH", &format!("{DEFAULT}/pods/p/ephemeralcontainers?fieldManager=m"), APPLY, debug);
     assert!(code == 200 && said.contains(r#""ephemeralContainers":[{"#) && !said.contains(r#""not":"its""#), "{said}");
     // Policies about a scale see scales.
-    let policy = r#"{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":"few"},"spec":{
+    let policy = r#"{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy",
+        "metadata":{"name":"few"},"spec":{
         "matchConstraints":{"resourceRules":[{"apiGroups":["apps"],"apiVersions":["v1"],"operations":["UPDATE"],"resources":["deployments/scale"]}]},
-        "validations":[{"expression":"object.kind == 'Scale' && object.spec.replicas < 9 && oldObject.spec.replicas < 9"}]}}"#;
+        "validations":[
+            {"expression":"object.kind == 'Scale' && object.spec.replicas < 9 && oldObject.spec.replicas < 9"}]}}"#;
     server.ok_with(&["create", "-f", "-"], policy);
-    let binding = r#"{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding","metadata":{"name":"few"},"spec":{"policyName":"few","validationActions":["Deny"]}}"#;
+    let binding = r#"{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicyBinding",
+        "metadata":{"name":"few"},"spec":{"policyName":"few","validationActions":["Deny"]}}"#;
     server.ok_with(&["create", "-f", "-"], binding);
     crate::harness::wait_for("the policy to be in force", SETTLE_LIMIT, || {
         let (code, said) =
@@ -266,14 +272,16 @@ fn a_second_delete_shortens_no_time_unasked(server: &Server, door: &Door) {
 
 /// What a creator says of uid, times, versions and status is not heard.
 fn a_creator_sets_nothing_of_the_servers(door: &Door) {
-    let claim = r#"{"metadata":{"name":"c","uid":"mine","creationTimestamp":"2001-01-01T00:00:00Z","deletionTimestamp":"2001-01-01T00:00:00Z","deletionGracePeriodSeconds":5,"selfLink":"x"},
+    let claim = r#"{"metadata":{"name":"c","uid":"mine","creationTimestamp":"2001-01-01T00:00:00Z",
+        "deletionTimestamp":"2001-01-01T00:00:00Z","deletionGracePeriodSeconds":5,"selfLink":"x"},
         "spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}},"status":{"phase":"Bound","capacity":{"storage":"9Ti"}}}"#;
     let (code, said) = door.ask("POST", &format!("{DEFAULT}/persistentvolumeclaims?dryRun=All"), JSON, claim);
     assert!(code == 201 && said.contains(r#""phase":"Pending""#), "{said}");
     for theirs in ["mine", "2001-01-01", "9Ti", "selfLink", "deletion"] {
         assert!(!said.contains(theirs), "{theirs} in {said}");
     }
-    let hpa = r#"{"metadata":{"name":"h"},"spec":{"maxReplicas":3,"scaleTargetRef":{"apiVersion":"v1","kind":"ReplicationController","name":"r"}}}"#;
+    let hpa = r#"{"metadata":{"name":"h"},
+        "spec":{"maxReplicas":3,"scaleTargetRef":{"apiVersion":"v1","kind":"ReplicationController","name":"r"}}}"#;
     let (code, said) =
         door.ask("POST", "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers?dryRun=All", JSON, hpa);
     assert_eq!(code, 201, "{said}");
@@ -286,8 +294,10 @@ fn a_creator_sets_nothing_of_the_servers(door: &Door) {
 /// Every request for a version that its definition calls deprecated is answered with a warning; `additionalProperties:
 /// true` is taken.
 fn versions_that_are_deprecated_say_so(server: &Server, door: &Door) {
-    let definition = r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"olds.example.com"},"spec":{"group":"example.com","scope":"Namespaced",
-        "names":{"plural":"olds","kind":"Old"},"versions":[{"name":"v1","served":true,"storage":true,"deprecated":true,"deprecationWarning":"use young ones",
+    let definition = r#"{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition",
+        "metadata":{"name":"olds.example.com"},"spec":{"group":"example.com","scope":"Namespaced",
+        "names":{"plural":"olds","kind":"Old"},"versions":[{"name":"v1","served":true,"storage":true,"deprecated":true,
+        "deprecationWarning":"use young ones",
         "schema":{"openAPIV3Schema":{"type":"object","properties":{"spec":{"type":"object","properties":{"a":{"type":"string"}},"additionalProperties":true}}}}}]}}"#;
     server.ok_with(&["create", "-f", "-"], definition);
     server.ok(&["wait", "crd/olds.example.com", "--for=condition=Established", "--timeout=30s"]);

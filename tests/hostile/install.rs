@@ -19,7 +19,9 @@ const SYSTEMCTL: &str = r#"#!/bin/sh
 echo "$*" >>"$ROOT/told"
 case $1 in
 is-active) [ -f "$ROOT/active" ] ;;
-restart) : >"$ROOT/active"; sleep 1.1; [ -n "${NEVER_JOINS:-}" ] || { mkdir -p "$ROOT/data/agent" && echo '{}' >"$ROOT/data/agent/membership.json"; } ;;
+restart)
+    : >"$ROOT/active"; sleep 1.1
+    [ -n "${NEVER_JOINS:-}" ] || { mkdir -p "$ROOT/data/agent" && echo '{}' >"$ROOT/data/agent/membership.json"; } ;;
 esac
 "#;
 

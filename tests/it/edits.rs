@@ -135,8 +135,10 @@ fn authorities_are_replaced_and_the_old_ones_trusted_until_they_are_dropped() {
 const OWN_AUTHORITIES: &str = r#"
 set -e
 mkdir "$1"; cd "$1"
-printf 'basicConstraints=critical,CA:TRUE\nkeyUsage=critical,digitalSignature,keyCertSign,cRLSign\nsubjectKeyIdentifier=hash\n' >ext
-ask() { openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "$1.key" -out "$1.csr" -subj "/CN=own-$1"; }
+printf 'basicConstraints=critical,CA:TRUE\nkeyUsage=critical,digitalSignature,keyCertSign,cRLSign\n'\
+'subjectKeyIdentifier=hash\n' >ext
+ask() { openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout "$1.key" -out "$1.csr" \
+    -subj "/CN=own-$1"; }
 own() { openssl x509 -req -in "$1.csr" -signkey "$1.key" -days "$2" -extfile ext -out "$3"; }
 by() { openssl x509 -req -in "$1.csr" -CA "$2" -CAkey "$3" -CAcreateserial -days 3000 -extfile ext -out "$4"; }
 ask root; own root 3650 root.pem

@@ -150,8 +150,12 @@ fn fields_are_owned_in_the_version_in_which_they_were_written() {
     let of_one = json!({ "f:maxReplicas": {}, "f:minReplicas": {}, "f:scaleTargetRef": { "f:apiVersion": {}, "f:kind": {}, "f:name": {} } });
     assert_eq!(managers(&server, "hpa/h"), [is("one", "autoscaling/v2", of_one)]);
 
-    let versions: Vec<Value> = ["v1", "v2"].iter().map(|name| json!({ "name": name, "served": true, "storage": *name == "v2",
-        "schema": { "openAPIV3Schema": { "type": "object", "properties": { "spec": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } } } })).collect();
+    let version = |name: &&str| {
+        json!({ "name": name, "served": true, "storage": *name == "v2",
+            "schema": { "openAPIV3Schema": { "type": "object",
+                "properties": { "spec": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } } } })
+    };
+    let versions: Vec<Value> = ["v1", "v2"].iter().map(version).collect();
     let definition = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": { "name": "twos.it.example.com" },
         "spec": { "group": "it.example.com", "scope": "Namespaced", "names": { "plural": "twos", "kind": "Two" }, "versions": versions } });
     server.ok_with(&["create", "-f", "-"], &definition.to_string());
@@ -323,7 +327,8 @@ fn a_deleted_namespace_takes_its_objects_along() {
 fn manifests_are_read_as_yaml_and_json_from_files() {
     let server = Server::start();
     let path = server.place.path("objects.json");
-    let json = r#"{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"j"}},
+    let json = r#"{"apiVersion":"v1","kind":"List","items":[
+        {"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"j"}},
         {"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},"stringData":{"k":"v"}}]}"#;
     fs::write(&path, json).unwrap();
     assert_eq!(server.ok(&["create", "-f", path.to_str().unwrap()]), "configmap/j created\nsecret/s created\n");

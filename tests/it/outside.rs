@@ -165,7 +165,8 @@ fn aggregated(path: &str, headers: &http::HeaderMap, sent: &Value) -> Value {
         "/apis/outside.example.com/v1/namespaces/default/things/who" => json!({
             "kind": "Thing", "apiVersion": "outside.example.com/v1", "metadata": { "name": "who", "namespace": "default" },
             "user": text("x-remote-user"), "token": text("authorization"),
-            "groups": headers.get_all("x-remote-group").iter().map(|v| String::from_utf8_lossy(v.as_bytes())).collect::<Vec<_>>(),
+            "groups": headers.get_all("x-remote-group").iter().map(|v| String::from_utf8_lossy(v.as_bytes()))
+                .collect::<Vec<_>>(),
         }),
         "/tokens" => {
             let groups = if sent["spec"]["token"] == "broken" {

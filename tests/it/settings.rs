@@ -211,7 +211,8 @@ fn admission_plugins_that_are_off_by_default_do_their_work_when_they_are_enabled
     server.until(&["get", "serviceaccounts", "-o", "name"], SETTLE_LIMIT, |out| out.contains("serviceaccount/default"));
     server.ok(&["run", "p", "--image=a:1"]);
     assert_eq!(server.ok(&["get", "pod", "p", "-o", "jsonpath={.spec.containers[0].imagePullPolicy}"]), "Always");
-    let service = r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"s"},"spec":{"ports":[{"port":80}],"externalIPs":["192.0.2.1"]}}"#;
+    let service = r#"{"apiVersion":"v1","kind":"Service","metadata":{"name":"s"},
+        "spec":{"ports":[{"port":80}],"externalIPs":["192.0.2.1"]}}"#;
     let said = server.refused_with(&["create", "-f", "-"], service);
     assert!(
         said.contains("services \"s\" is forbidden: Use of external IPs is denied by admission control."),
@@ -256,7 +257,8 @@ fn tokens_come_from_the_issuer_that_a_flag_names_and_live_as_long_as_another_say
 #[test]
 fn whom_flow_control_refuses_is_told_by_which_objects_and_when_to_come_back() {
     let server = Server::start();
-    let level = r#"{"apiVersion":"flowcontrol.apiserver.k8s.io/v1","kind":"PriorityLevelConfiguration","metadata":{"name":"none"},
+    let level = r#"{"apiVersion":"flowcontrol.apiserver.k8s.io/v1","kind":"PriorityLevelConfiguration",
+        "metadata":{"name":"none"},
         "spec":{"type":"Limited","limited":{"nominalConcurrencyShares":0,"borrowingLimitPercent":0,"limitResponse":{"type":"Reject"}}}}"#;
     let schema = r#"{"apiVersion":"flowcontrol.apiserver.k8s.io/v1","kind":"FlowSchema","metadata":{"name":"bobs"},
         "spec":{"matchingPrecedence":100,"priorityLevelConfiguration":{"name":"none"},"rules":[{"subjects":[{"kind":"User","user":{"name":"bob"}}],

@@ -1,4 +1,5 @@
-//! Width: lines of code and prose have at most 120 characters. rustfmt breaks code, and nobody breaks strings and prose.
+//! Width: lines of code and prose have at most 120 characters. rustfmt breaks code; strings and prose are broken by
+//! hand.
 
 use std::collections::BTreeMap;
 
