@@ -1,5 +1,5 @@
-//! Says from which commit the program is built, for `/version`. The same commit gives the same words, so a build can be repeated:
-//! its date is SOURCE_DATE_EPOCH where that is set, else the commit's own.
+//! Says from which commit the program is built, for `/version`. The same commit gives the same words, so a build can be
+//! repeated: its date is SOURCE_DATE_EPOCH where that is set, else the commit's own.
 #![allow(clippy::disallowed_methods, reason = "cargo and its callers speak to a build script by the environment")]
 
 use std::process::Command;
@@ -26,7 +26,7 @@ fn main() {
     println!("cargo:rustc-env=KEDGE_BUILD_UNIX={}", date.unwrap_or(0));
 }
 
-/// What git says; `None` without git, or outside of a repository of kedge's own.
+/// The words of git; `None` without git, or outside of a repository of kedge's own.
 fn git(args: &[&str]) -> Option<String> {
     let output = Command::new("git").args(args).output().ok().filter(|output| output.status.success())?;
     Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())

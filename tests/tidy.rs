@@ -52,7 +52,7 @@ const BANNED: [(&str, &str); 11] = [
     ("npmjs", ".org"),
 ];
 
-/// Who may use kube's watcher itself: everybody else reads an informer. Path and why.
+/// Files that may use kube's watcher itself: everybody else reads an informer. Path and why.
 const WATCHERS: &[(&str, &str)] = &[
     ("tests/node/clients.rs", "drives kube-rs as its users do"),
     ("tests/cluster/history.rs", "checks what one watch brings, connection by connection"),
@@ -412,7 +412,7 @@ fn locks_are_those_of_base() {
     none("files that handle a poisoned lock themselves: use base::sync", &found);
 }
 
-/// What a test runs is what is shipped: a size or a time that tests want otherwise is a parameter.
+/// The code that a test runs is the code that is shipped: a size or a time that tests want otherwise is a parameter.
 #[test]
 fn shipped_code_does_not_know_that_it_is_tested() {
     let mut found = Vec::new();

@@ -57,7 +57,8 @@ pub(crate) async fn measure(bench: &mut Bench, node: &mut Node) -> Result<()> {
     make_namespace(&node.api, "bench-watch").await?;
     let mut connection = node.api.connect().await?;
     for writer in 0..WRITERS {
-        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("cm-{writer}")}, "data": {"text": "x".repeat(700)}});
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("cm-{writer}")},
+            "data": {"text": "x".repeat(700)}});
         connection.create(PATH, &object).await?;
     }
     let list = connection.get(&format!("{PATH}?limit=1")).await?;

@@ -1,4 +1,4 @@
-//! What a node costs that nobody asks for anything.
+//! The cost of a node that nobody asks for anything.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ const SETTLE: Duration = Duration::from_secs(10);
 /// How long is looked; a second such window counts fsyncs, because being traced costs CPU.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// What a set of processes has used so far.
+/// The use of a set of processes so far.
 fn used(pids: &[u32], what: impl Fn(u32) -> f64) -> BTreeMap<u32, f64> {
     pids.iter().map(|pid| (*pid, what(*pid))).collect()
 }

@@ -1,4 +1,4 @@
-//! What the machine itself can do, measured beside us: one append made durable, bytes over loopback, a write(2) to a
+//! The limits of the machine itself, measured beside us: one append made durable, bytes over loopback, a write(2) to a
 //! socket.
 
 use std::fs::File;

@@ -41,7 +41,7 @@ const PARTS: [&str; 10] =
     ["idle", "agent", "pods", "burst", "create", "list", "creates", "fanout", "policies", "services"];
 const PUTS: &str = "puts";
 
-/// What all parts share.
+/// Shared by all parts.
 pub(crate) struct Bench {
     /// The static binary under test.
     pub(crate) kedge: PathBuf,

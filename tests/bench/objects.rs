@@ -125,7 +125,8 @@ pub(crate) async fn create_many(bench: &mut Bench, node: &Node) -> Result<()> {
 fn pod(n: usize) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": format!("pod-{n:05}"), "labels": {"app": "bench", "n": n.to_string()}, "annotations": {"bench/text": "x".repeat(500)}},
+        "metadata": {"name": format!("pod-{n:05}"), "labels": {"app": "bench", "n": n.to_string()},
+            "annotations": {"bench/text": "x".repeat(500)}},
         "spec": {"schedulerName": "nobody", "automountServiceAccountToken": false, "containers": [{
             "name": "c", "image": "kedge.local/none:1", "resources": {"requests": {"cpu": "10m", "memory": "10Mi"}}}]},
     })

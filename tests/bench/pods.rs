@@ -20,7 +20,8 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 fn pod(name: &str, image: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-        "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": image, "imagePullPolicy": "Never"}]},
+        "spec": {"terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "c", "image": image, "imagePullPolicy": "Never"}]},
     })
 }
 
@@ -58,7 +59,7 @@ async fn one_pod(node: &Node, name: &str, image: &str) -> Result<Duration> {
     Ok(took)
 }
 
-/// What names of containers begin with: runc keeps those of a bench that was cut short.
+/// The prefix of the names of containers: runc keeps those of a bench that was cut short.
 fn prefix(bench: &Bench) -> String {
     bench.dir.file_name().map_or_else(|| "bench".to_owned(), |name| name.to_string_lossy().into_owned())
 }

@@ -29,7 +29,8 @@ fn ip(n: usize) -> String {
 async fn make(connection: &mut Connection, n: usize) -> Result<()> {
     let name = format!("pod-{n}");
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "labels": { "let": "in" } },
-        "spec": { "schedulerName": "nobody", "automountServiceAccountToken": false, "containers": [{ "name": "c", "image": "kedge.local/none:1" }] } });
+        "spec": { "schedulerName": "nobody", "automountServiceAccountToken": false,
+            "containers": [{ "name": "c", "image": "kedge.local/none:1" }] } });
     connection.create(PATH, &pod).await?;
     let status = json!({ "status": { "phase": "Running", "podIP": ip(n), "podIPs": [{ "ip": ip(n) }] } });
     connection
@@ -57,7 +58,8 @@ pub(crate) async fn measure(bench: &mut Bench, node: &Node) -> Result<()> {
     }
     let policy = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "bench" },
         "spec": { "podSelector": { "matchLabels": { "k8s-app": "kube-dns" } }, "ingress": [{ "from": [
-            { "namespaceSelector": {}, "podSelector": { "matchLabels": { "let": "in" } } }, { "ipBlock": { "cidr": "10.99.0.0/16" } }] }] } });
+            { "namespaceSelector": {}, "podSelector": { "matchLabels": { "let": "in" } } },
+            { "ipBlock": { "cidr": "10.99.0.0/16" } }] }] } });
     let policies = "/apis/networking.k8s.io/v1/namespaces/kube-system/networkpolicies";
     connection.create(policies, &policy).await?;
     let all = until(PODS).await?;

@@ -14,7 +14,7 @@ use tokio::process::{Child, Command as AsyncCommand};
 
 /// Ticks a second in /proc/PID/stat, on every Linux (USER_HZ).
 const TICKS_PER_SEC: f64 = 100.0;
-/// What a program started here sees of the environment.
+/// The environment of a program that is started here.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// A program that runs until it is stopped; dropping it kills it.

@@ -141,7 +141,7 @@ impl Server {
     }
 }
 
-/// What a put cost.
+/// The cost of a put.
 struct Cost {
     per_sec: f64,
     cpu_micros: f64,

@@ -1,4 +1,4 @@
-//! What was measured, beside what, and whether the budget is met: one line each, and a table at the end.
+//! Measures, what each was taken beside, and whether the budget is met: one line each, and a table at the end.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ impl Row {
         Row { name: name.into(), ours: ours.into(), beside: "–".into(), ratio: None, budget: "–".into(), met: None }
     }
 
-    /// What could not be measured, and why.
+    /// Measures that could not be taken, and why.
     pub(crate) fn missing(name: impl Into<String>, why: &str) -> Row {
         Row::of(name, format!("not measured: {}", why.replace('\n', " ")))
     }
@@ -39,7 +39,7 @@ impl Row {
         self
     }
 
-    /// What is asked of it where no figure can judge.
+    /// The wish in words, where no figure can judge.
     pub(crate) fn aim(mut self, text: impl Into<String>) -> Row {
         self.budget = text.into();
         self

@@ -51,13 +51,16 @@ fn greeted(addr: SocketAddr) -> Option<u8> {
 }
 
 fn service(n: usize) -> Value {
-    json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": format!("svc-{n:05}") }, "spec": { "ports": [{ "port": 80, "name": "http" }] } })
+    json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": format!("svc-{n:05}") },
+        "spec": { "ports": [{ "port": 80, "name": "http" }] } })
 }
 
 fn slice(n: usize, ip: IpAddr, port: u16) -> Value {
     json!({ "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
-        "metadata": { "name": format!("svc-{n:05}-x"), "labels": { "kubernetes.io/service-name": format!("svc-{n:05}") } },
-        "endpoints": [{ "addresses": [ip.to_string()], "conditions": { "ready": true } }], "ports": [{ "name": "http", "port": port }] })
+        "metadata": { "name": format!("svc-{n:05}-x"),
+            "labels": { "kubernetes.io/service-name": format!("svc-{n:05}") } },
+        "endpoints": [{ "addresses": [ip.to_string()], "conditions": { "ready": true } }],
+        "ports": [{ "name": "http", "port": port }] })
 }
 
 /// Makes one Service with its slice; gives where it answers.

@@ -12,10 +12,10 @@ pub(crate) struct Fault {
     begin: fn(&mut Machine),
     /// How long it lasts.
     lasts: Duration,
-    /// What is seen to go on meanwhile.
+    /// The work that is seen to go on meanwhile.
     meanwhile: fn(&World, usize),
     end: fn(&mut Machine),
-    /// What is put back when it has ended.
+    /// The step that puts things back when it has ended.
     after: fn(&World, usize),
 }
 

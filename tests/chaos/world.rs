@@ -240,7 +240,7 @@ impl World {
         println!("      beside it a pod came, was asked and went in {:.1?}", began.elapsed());
     }
 
-    /// What was left of a file system that hung is as before.
+    /// The remains of a file system that hung are as before.
     pub(crate) fn read_again(&self, n: usize) {
         let node = self.agents[n].host.name;
         self.runs(&format!("late-{node}"), LIMIT);
@@ -296,7 +296,8 @@ impl World {
         for n in 0..self.agents.len() {
             let name = self.agents[n].host.name;
             self.until("a node", &["get", "node", name, "--no-headers"], |text| text.contains(" Ready"));
-            let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
+            let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io \
+                images import \"$0\"; done";
             self.agents[n].host.must("sh", &["-c", import, tar.to_str().unwrap()]);
         }
     }
@@ -353,7 +354,7 @@ impl World {
         });
     }
 
-    /// What the fault killed is started again, as its service manager would. No other fault may end a role.
+    /// Starts again what the fault killed, as its service manager would. No other fault may end a role.
     pub(crate) fn start_what_was_killed(&mut self, after: &str) {
         for machine in self.machines() {
             match machine.process.as_mut().map(|process| process.try_wait().unwrap()) {
@@ -429,7 +430,7 @@ impl World {
         self.until("the Deployment's pods", &["rollout", "status", "deployment/web", "--timeout=20s"], |_| true);
     }
 
-    /// What is in use now, with as many pods as at the beginning.
+    /// The use of resources now, with as many pods as at the beginning.
     pub(crate) fn footprint(&self) -> Footprint {
         let count =
             |host: &Host, script: &str| -> usize { host.said("sh", &["-c", script]).text.trim().parse().unwrap() };

@@ -1,4 +1,4 @@
-//! What one server and two agents must do whose inbound connections are dropped, and what every wrong way to join is
+//! Duties of one server and two agents whose inbound connections are dropped, and what every wrong way to join is
 //! told.
 
 use std::fs;
@@ -117,7 +117,8 @@ fn pods_behind_a_firewall(cluster: &Cluster) {
     let made =
         run_command(Command::new("sh").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/busybox-image.sh")).arg(&tar));
     assert!(made.ok, "{}", made.text);
-    let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
+    let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images \
+        import \"$0\"; done";
     cluster.server.must("sh", &["-c", import, tar.to_str().unwrap()]);
     for agent in &cluster.agents {
         agent.must("nft", &[CLOSED]);
@@ -213,7 +214,8 @@ fn a_start_without_a_server(cluster: &Cluster, join: &[&str], kubeconfig: &str) 
     fs::create_dir(&out).unwrap();
     let fixed = serde_json::json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fixed"}, "spec": {
         "containers": [{"name": "c", "image": "kedge.local/busybox:1", "imagePullPolicy": "Never",
-            "command": ["sh", "-c", "ip -4 address show eth0 >/out/address; sleep 1000"], "volumeMounts": [{"name": "out", "mountPath": "/out"}]}],
+            "command": ["sh", "-c", "ip -4 address show eth0 >/out/address; sleep 1000"],
+            "volumeMounts": [{"name": "out", "mountPath": "/out"}]}],
         "volumes": [{"name": "out", "hostPath": {"path": out}}]}});
     fs::write(cluster.agents[0].data_dir().join("agent/pod-manifests/fixed.yaml"), fixed.to_string()).unwrap();
     let mut again = cluster.agents[0].start("agent", join, "again");

@@ -31,7 +31,8 @@ pub(crate) fn pod(name: &str) -> Value {
             "readinessProbe": { "tcpSocket": { "port": 80 }, "periodSeconds": 1 } }] } })
 }
 
-/// What a pod's shell is told to ask a page of [`pod`] with; its last word shows that it was asked, whatever came back.
+/// The command with which a pod's shell asks a page of [`pod`]; its last word shows that it was asked, whatever came
+/// back.
 pub(crate) fn asking(ip: &str, port: u16) -> String {
     format!("printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 3 {ip} {port}; echo asked")
 }
@@ -49,7 +50,7 @@ pub(crate) fn answers(what: &str, wanted: bool, mut ask: impl FnMut() -> String)
     });
 }
 
-/// What a server's machine is asked with its own kubeconfig.
+/// The answer of a server's machine, asked with its own kubeconfig.
 impl Host {
     pub(crate) fn kubectl(&self, args: &[&str]) -> Said {
         let mut command = self.command("timeout");
@@ -84,7 +85,8 @@ impl Host {
         let made =
             run(Command::new("sh").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/busybox-image.sh")).arg(&tar));
         assert!(made.ok, "{}", made.text);
-        let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
+        let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images \
+            import \"$0\"; done";
         self.must("sh", &["-c", import, tar.to_str().unwrap()]);
     }
 }

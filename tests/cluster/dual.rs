@@ -89,7 +89,7 @@ impl One {
         self.host.field_is(&["pod", pod], "{.status.containerStatuses[0].containerID}", &|id| !id.is_empty())
     }
 
-    /// What this machine gets from there.
+    /// The answer that this machine gets from there.
     fn page(&self, ip: &str, port: u16, says: &str) {
         wait_for(&format!("{ip} port {port} to say {says}"), LIMIT, || {
             let ask = format!("exec 3<>/dev/tcp/{ip}/{port}; printf 'GET / HTTP/1.0\\r\\n\\r\\n' >&3; cat <&3");
@@ -165,8 +165,10 @@ impl One {
             answers(what, wanted, || self.host.kubectl(&["exec", "peer", "--", "sh", "-c", &ask]).text)
         };
         let policy = |ingress: Value| {
-            self.host.apply(&json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "guard" },
-                "spec": { "podSelector": { "matchLabels": { "who": "new" } }, "policyTypes": ["Ingress"], "ingress": ingress } }));
+            self.host.apply(&json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+                "metadata": { "name": "guard" },
+                "spec": { "podSelector": { "matchLabels": { "who": "new" } }, "policyTypes": ["Ingress"],
+                    "ingress": ingress } }));
         };
         reaches(true, "a pod to be reached over IPv6");
         policy(json!([]));

@@ -62,7 +62,7 @@ pub(crate) fn check(history: &[Done]) -> Result<(), String> {
     Ok(())
 }
 
-/// What a watcher saw: versions in the order in which they came.
+/// Versions that a watcher saw, in the order in which they came.
 type Seen = Arc<Mutex<Vec<(u64, String)>>>;
 
 /// The clients of one run. They end with it.

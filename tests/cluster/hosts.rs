@@ -12,7 +12,7 @@ pub(crate) fn kubectl() -> PathBuf {
     fetched.filter(|path| path.exists()).unwrap_or_else(|| "kubectl".into())
 }
 
-/// What the first process of a machine does; then it waits for its end.
+/// The work of the first process of a machine; then it waits for its end.
 const INIT: &str = concat!(
     include_str!("../machine.sh"),
     r#"
@@ -25,7 +25,7 @@ while :; do sleep 1000 & wait $!; done
 /// Until a machine is made.
 const MAKE_LIMIT: Duration = Duration::from_secs(90);
 
-/// What a command said, both outputs, and how it ended.
+/// Both outputs of a command, and how it ended.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) ok: bool,
@@ -133,7 +133,7 @@ impl Host {
         command
     }
 
-    /// What a program inside of the machine says.
+    /// The output of a program inside of the machine.
     pub(crate) fn said(&self, program: &str, args: &[&str]) -> Said {
         run(self.command(program).args(args))
     }

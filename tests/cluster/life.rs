@@ -1,4 +1,4 @@
-//! What a node's life brings: it is drained, and its agent is started again under running pods.
+//! Events of a node's life: it is drained, and its agent is started again under running pods.
 
 use std::process::Child;
 
@@ -10,12 +10,15 @@ use crate::hosts::{pid_of, run as run_command, wait_for};
 /// A budget holds a drain up until another pod has taken over.
 pub(crate) fn drained(cluster: &Cluster) {
     let prefer = json!({ "nodeAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{ "weight": 100,
-        "preference": { "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In", "values": ["a"] }] } }] } });
+        "preference": { "matchExpressions": [{ "key": "kubernetes.io/hostname", "operator": "In",
+            "values": ["a"] }] } }] } });
     let labels = json!({ "app": "guarded" });
     let spec = json!({ "affinity": prefer, "terminationGracePeriodSeconds": 0,
-        "containers": [{ "name": "c", "image": "kedge.local/busybox:1", "imagePullPolicy": "Never", "command": ["sleep", "1000"] }] });
+        "containers": [{ "name": "c", "image": "kedge.local/busybox:1", "imagePullPolicy": "Never",
+            "command": ["sleep", "1000"] }] });
     let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment", "metadata": { "name": "guarded" },
-        "spec": { "replicas": 1, "selector": { "matchLabels": labels }, "template": { "metadata": { "labels": labels }, "spec": spec } } });
+        "spec": { "replicas": 1, "selector": { "matchLabels": labels },
+            "template": { "metadata": { "labels": labels }, "spec": spec } } });
     let budget = json!({ "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "guarded" },
         "spec": { "minAvailable": 1, "selector": { "matchLabels": labels } } });
     cluster.apply(&json!({ "apiVersion": "v1", "kind": "List", "items": [deployment, budget] }));

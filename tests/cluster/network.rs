@@ -1,4 +1,4 @@
-//! What the network between machines must do: Services and names from everywhere, policies for every pair of pods, and
+//! Duties of the network between machines: Services and names from everywhere, policies for every pair of pods, and
 //! a machine that gets another address.
 
 use std::fmt;
@@ -103,13 +103,16 @@ fn manifest(pod: &Pod) -> Value {
     let script = "mkdir /www; hostname >/www/index.html; httpd -p 81 -h /www; exec httpd -f -p 80 -h /www";
     json!({ "apiVersion": "v1", "kind": "Pod",
         "metadata": { "name": pod.name, "namespace": pod.ns, "labels": { "app": "web", "who": pod.name } },
-        "spec": { "nodeName": pod.node, "terminationGracePeriodSeconds": 0, "containers": [{ "name": "c", "image": "kedge.local/busybox:1",
-            "imagePullPolicy": "Never", "command": ["sh", "-c", script], "readinessProbe": { "tcpSocket": { "port": 80 }, "periodSeconds": 1 } }] } })
+        "spec": { "nodeName": pod.node, "terminationGracePeriodSeconds": 0,
+            "containers": [{ "name": "c", "image": "kedge.local/busybox:1",
+            "imagePullPolicy": "Never", "command": ["sh", "-c", script],
+            "readinessProbe": { "tcpSocket": { "port": 80 }, "periodSeconds": 1 } }] } })
 }
 
 fn service(name: &str, kind: &str, port: u16, node_port: Option<u16>) -> Value {
     json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": name, "namespace": "default" },
-        "spec": { "type": kind, "selector": { "app": "web" }, "ports": [{ "port": port, "targetPort": 80, "nodePort": node_port }] } })
+        "spec": { "type": kind, "selector": { "app": "web" },
+            "ports": [{ "port": port, "targetPort": 80, "nodePort": node_port }] } })
 }
 
 /// The page at an address, asked for from the machines' network.
@@ -202,14 +205,15 @@ impl<'a> Network<'a> {
         on("10.210.0.10 10.210.0.11 10.210.0.12");
     }
 
-    /// Who reaches whom: every pair of pods on both ports, in one exec a pod.
+    /// The pods that reach each other: every pair of pods on both ports, in one exec a pod.
     fn look(&self) -> Result<Vec<(Pod, Pod, u16, bool)>, String> {
         let ask = |from: Pod| {
             let others = PODS.iter().zip(&self.ips).filter(|(to, _)| **to != from);
             let targets: Vec<_> = others.flat_map(|(to, ip)| PORTS.map(|port| (*to, ip.clone(), port))).collect();
             let one = |(to, ip, port): &(Pod, String, u16)| {
                 format!(
-                    "(printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {ip} {port} | grep -q '200 OK' && echo '{to} {port} open') &"
+                    "(printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {ip} {port} | grep -q '200 OK' && echo '{to} \
+                     {port} open') &"
                 )
             };
             let script: String = targets.iter().map(one).collect::<Vec<_>>().join("\n") + "\nwait; echo asked";
@@ -269,7 +273,8 @@ impl<'a> Network<'a> {
             ),
             (
                 "on-b is reached by its neighbour on one port, by on-s on all",
-                json!({ "podSelector": who("on-b"), "ingress": [{ "from": [{ "namespaceSelector": every }], "ports": [{ "port": 81, "endPort": 90 }] },
+                json!({ "podSelector": who("on-b"), "ingress": [{ "from": [{ "namespaceSelector": every }],
+                    "ports": [{ "port": 81, "endPort": 90 }] },
                     { "from": [{ "podSelector": who("on-s") }] }] }),
                 &|from, to, port| to != "on-b" || from == "on-s" || port == 81,
             ),
@@ -280,12 +285,14 @@ impl<'a> Network<'a> {
             ),
             (
                 "on-s goes out to on-a alone",
-                json!({ "podSelector": who("on-s"), "policyTypes": ["Egress"], "egress": [{ "to": [{ "ipBlock": { "cidr": ip_a } }] }] }),
+                json!({ "podSelector": who("on-s"), "policyTypes": ["Egress"],
+                    "egress": [{ "to": [{ "ipBlock": { "cidr": ip_a } }] }] }),
                 &|from, to, _| from != "on-s" || to == "on-a",
             ),
             (
                 "all addresses but one come in",
-                json!({ "podSelector": who("on-s"), "ingress": [{ "from": [{ "ipBlock": { "cidr": "10.42.0.0/16", "except": [ip_b] } }] }] }),
+                json!({ "podSelector": who("on-s"), "ingress": [{ "from": [{ "ipBlock": { "cidr": "10.42.0.0/16",
+                    "except": [ip_b] } }] }] }),
                 &|from, to, _| to != "on-s" || from != "on-b",
             ),
             (

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::history::Clients;
 use crate::hosts::{Host, Said, kill_hard, kubectl, make_lan, pid_of, run as run_command, wait_for, wake};
 
-/// What must happen happens within this, on a machine that is busy with other tests.
+/// The time in which things must happen, on a machine that is busy with other tests.
 pub(crate) const LIMIT: Duration = Duration::from_secs(180);
 /// How often a leader is killed, paused or cut off, where KEDGE_KILLS does not say.
 const KILLS: usize = 3;
@@ -221,7 +221,8 @@ fn a_pod(servers: &[Server], agent: &Host) {
             .arg(&tar),
     );
     assert!(made.ok, "{}", made.text);
-    let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images import \"$0\"; done";
+    let import = "for socket in /run/kedge*/containerd/containerd.sock; do ctr --address $socket -n k8s.io images \
+        import \"$0\"; done";
     agent.must("sh", &["-c", import, tar.to_str().unwrap()]);
     let made = servers[1].kubectl(&[
         "run",
@@ -291,7 +292,8 @@ fn disturbed(servers: &mut [Server]) {
             }
             _ => {
                 let table = format!(
-                    "table inet cut {{ chain in {{ type filter hook input priority 0; ip saddr {{ {0} }} drop; }}; chain out {{ type filter hook output priority 0; ip daddr {{ {0} }} drop; }}; }}",
+                    "table inet cut {{ chain in {{ type filter hook input priority 0; ip saddr {{ {0} }} drop; }}; \
+                     chain out {{ type filter hook output priority 0; ip daddr {{ {0} }} drop; }}; }}",
                     others.join(", ")
                 );
                 server.host.must("nft", &[&table]);

@@ -53,7 +53,8 @@ pub(crate) fn run(program: &Path) {
 fn machine(name: &'static str, number: u8, place: &Path, program: &Path) -> Host {
     let host = Host::new(name, number, place, program);
     let script = format!(
-        "echo 0 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ip -4 address flush dev eth0; ip address add fd77::{number}/64 dev eth0 nodad; ip -6 route replace default via fd77::1"
+        "echo 0 > /proc/sys/net/ipv6/conf/all/disable_ipv6; ip -4 address flush dev eth0; ip address add \
+         fd77::{number}/64 dev eth0 nodad; ip -6 route replace default via fd77::1"
     );
     host.must("sh", &["-c", &script]);
     host
@@ -88,7 +89,7 @@ impl Two {
         })
     }
 
-    /// What a pod gets from there.
+    /// The answer that a pod gets from there.
     fn reaches(&self, from: &str, ip: &str, port: u16, wanted: bool) {
         let ask = asking(ip, port);
         answers(&format!("{from} to {ip} port {port}: {wanted}"), wanted, || {
@@ -100,7 +101,8 @@ impl Two {
         self.server.apply(&pod("on-s", "s"));
         self.server.apply(&pod("on-a", "a"));
         self.server.apply(&json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web" },
-            "spec": { "type": "NodePort", "selector": { "who": "on-a" }, "ports": [{ "port": 80, "nodePort": NODE_PORT }] } }));
+            "spec": { "type": "NodePort", "selector": { "who": "on-a" },
+                "ports": [{ "port": 80, "nodePort": NODE_PORT }] } }));
         let (on_s, on_a) = (self.address("on-s"), self.address("on-a"));
         self.reaches("on-s", &on_a, 80, true);
         self.reaches("on-a", &on_s, 80, true);
@@ -124,8 +126,10 @@ impl Two {
     fn guarded(&self) {
         let (on_s, on_a) = (self.address("on-s"), self.address("on-a"));
         let policy = |ingress: Value| {
-            self.server.apply(&json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "guard" },
-                "spec": { "podSelector": { "matchLabels": { "who": "on-a" } }, "policyTypes": ["Ingress"], "ingress": ingress } }));
+            self.server.apply(&json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+                "metadata": { "name": "guard" },
+                "spec": { "podSelector": { "matchLabels": { "who": "on-a" } }, "policyTypes": ["Ingress"],
+                    "ingress": ingress } }));
         };
         policy(json!([]));
         self.reaches("on-s", &on_a, 80, false);

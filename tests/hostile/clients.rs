@@ -12,7 +12,7 @@ use wire::dial::Stream;
 use crate::connections::{Caller, runtime};
 use crate::harness::{SETTLE_LIMIT, Server};
 
-/// What the server may hold at its worst, in kB. It begins with about 60 MB in a build without optimization.
+/// The memory that the server may hold at its worst, in kB. It begins with about 60 MB in a build without optimization.
 const RSS_KB_MAX: u64 = 512 * 1024;
 /// An honest client's slowest request, beside attackers on the same cores.
 const HONEST_MAX: Duration = Duration::from_secs(10);
@@ -160,7 +160,7 @@ const N_LONG: usize = 100;
 const LONG_BYTES: usize = 1_000_000;
 /// A probe's slowest answer beside senders of the most expensive lists, on cores that they share.
 const PROBE_MAX: Duration = Duration::from_secs(3);
-/// What the server may hold with 100 MB of objects in its store while eight clients list them, in kB.
+/// The memory that the server may hold with 100 MB of objects in its store while eight clients list them, in kB.
 const LISTS_RSS_KB_MAX: u64 = 1024 * 1024;
 
 /// issue 12: lists were made whole, on the threads that answer everybody else.
@@ -226,7 +226,8 @@ async fn lists(
     over: Arc<AtomicBool>,
 ) -> usize {
     let asked = format!(
-        "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nAccept-Encoding: {encoding}\r\nConnection: close\r\n\r\n"
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nAccept-Encoding: {encoding}\r\n\
+         Connection: close\r\n\r\n"
     );
     let (mut n_bytes, mut piece) = (0, vec![0; 1 << 16]);
     while !over.load(Ordering::Relaxed) {
@@ -287,7 +288,8 @@ fn answers_that_nobody_takes_are_bounded_and_let_go_of_and_slow_readers_are_not(
     });
     let peak_kb = status_kb(server.pid(), "VmHWM");
     println!(
-        "{before_kb} kB before, {peak_kb} kB at most; ended after {ended:?}; honest {slowest:?}; read slowly {n_read} bytes"
+        "{before_kb} kB before, {peak_kb} kB at most; ended after {ended:?}; honest {slowest:?}; read slowly {n_read} \
+         bytes"
     );
     assert!(peak_kb < RSS_KB_MAX, "the server held {peak_kb} kB");
     assert!(slowest < HONEST_MAX, "an honest client waited {slowest:?}");
@@ -366,7 +368,7 @@ async fn read_slowly(caller: Caller) -> usize {
     }
 }
 
-/// What nobody serves becomes no label: a series for each word of a stranger would fill the memory.
+/// A name that nobody serves becomes no label: a series for each word of a stranger would fill the memory.
 #[test]
 fn made_up_names_become_no_series() {
     let server = Server::start();
@@ -444,7 +446,8 @@ fn status_kb(pid: u32, field: &str) -> u64 {
 
 fn head(method: &str, path: &str, media: &str, length: usize) -> String {
     format!(
-        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media}\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n"
     )
 }
 

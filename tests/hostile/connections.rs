@@ -115,7 +115,7 @@ fn strangers_crowd_out_one_another_and_nobody_who_is_known() {
     server.check_log();
 }
 
-/// What needs a user, whatever it answers to one.
+/// Paths that need a user, whatever they answer to one.
 const CLOSED: [&str; 34] = [
     "/",
     "/api",
@@ -153,7 +153,7 @@ const CLOSED: [&str; 34] = [
     "/nothing-that-there-is",
 ];
 
-/// What begins like an open path, or looks like one.
+/// Paths that begin like an open one, or look like one.
 const DISGUISED: [&str; 10] = [
     "/healthz/../metrics",
     "/healthz/%2e%2e/metrics",
@@ -167,7 +167,7 @@ const DISGUISED: [&str; 10] = [
     "/cacerts/../v1-kedge/members",
 ];
 
-/// What `/version` holds, as upstream's.
+/// Fields of `/version`, as upstream's.
 const VERSION: [&str; 13] = [
     "buildDate",
     "compiler",

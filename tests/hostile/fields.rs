@@ -270,7 +270,7 @@ fn a_second_delete_shortens_no_time_unasked(server: &Server, door: &Door) {
     assert!(server.refused(&["get", "pod", "p"]).contains("not found"));
 }
 
-/// What a creator says of uid, times, versions and status is not heard.
+/// A creator's word about uid, times, versions and status is not heard.
 fn a_creator_sets_nothing_of_the_servers(door: &Door) {
     let claim = r#"{"metadata":{"name":"c","uid":"mine","creationTimestamp":"2001-01-01T00:00:00Z",
         "deletionTimestamp":"2001-01-01T00:00:00Z","deletionGracePeriodSeconds":5,"selfLink":"x"},

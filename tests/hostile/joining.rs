@@ -25,7 +25,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::connections::{Caller, runtime};
 use crate::harness::{SETTLE_LIMIT, Said, Server, run_with, wait_for};
 
-/// What an enemy on the node itself tries.
+/// Tries of an enemy on the node itself.
 pub(crate) const CHAPTERS: &[crate::Chapter] =
     &[("a front proxy's certificate is nobody's at the kubelet", a_front_proxys_certificate_is_nobody_at_the_kubelet)];
 
@@ -116,7 +116,8 @@ fn who_writes_secrets_does_not_become_a_node() {
     server.ok_with(&["create", "-f", "-"], &record.to_string());
     let bootstrap = json!({ "apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
         "metadata": { "name": "bootstrap-token-abcdef", "namespace": "kube-system" },
-        "stringData": { "token-id": "abcdef", "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+        "stringData": { "token-id": "abcdef", "token-secret": "0123456789abcdef",
+            "usage-bootstrap-authentication": "true",
             "auth-extra-groups": "system:bootstrappers:kedge:default-node-token" } });
     server.ok_with(&["create", "-f", "-"], &bootstrap.to_string());
     for token in [token.as_str(), "abcdef.0123456789abcdef"] {
@@ -161,7 +162,8 @@ impl wire::dial::Dial for Shut {
 async fn open_tunnel(server: &Server, node: &str, from: [u8; 4]) -> Group {
     let shown = signed(server, "client-ca", &format!("system:node:{node}"), Some("system:nodes"));
     let mut stream = Caller::to(server, server.place.port, from).showing(shown).connect().await.unwrap();
-    let asked = "POST /v1-kedge/tunnel HTTP/1.1\r\nHost: s\r\nConnection: Upgrade\r\nUpgrade: kedge-tunnel\r\nContent-Length: 0\r\n\r\n";
+    let asked = "POST /v1-kedge/tunnel HTTP/1.1\r\nHost: s\r\nConnection: Upgrade\r\nUpgrade: kedge-tunnel\r\n\
+        Content-Length: 0\r\n\r\n";
     stream.write_all(asked.as_bytes()).await.unwrap();
     stream.flush().await.unwrap();
     let mut head = Vec::new();
@@ -258,7 +260,8 @@ fn who_writes_secrets_does_not_choose_the_servers_token() {
     let own = token_of(&server, "token");
     let (pin, _) = own.split_once("::").unwrap();
     // What an earlier kedge wrote, by somebody who knows no token.
-    let open = json!({ "apiVersion": "v1", "kind": "Secret", "type": "kedge.io/join-tokens", "stringData": { "server": "mine" },
+    let open = json!({ "apiVersion": "v1", "kind": "Secret", "type": "kedge.io/join-tokens",
+        "stringData": { "server": "mine" },
         "metadata": { "name": "kedge-join-tokens", "namespace": "kube-system" } });
     server.ok_with(&["create", "-f", "-"], &open.to_string());
     told(&server, "that no server sealed");
@@ -310,8 +313,10 @@ fn a_common_name_makes_nobody_a_server() {
     .unwrap();
     let pem =
         format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", STANDARD.encode(der));
-    let request = json!({ "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": { "name": "s" },
-        "spec": { "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"], "request": STANDARD.encode(pem) } });
+    let request = json!({ "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+        "metadata": { "name": "s" },
+        "spec": { "signerName": "kubernetes.io/kube-apiserver-client", "usages": ["client auth"],
+            "request": STANDARD.encode(pem) } });
     let refused = server.refused_with(&["create", "-f", "-"], &request.to_string());
     assert!(refused.contains("a common name of the system's own parts"), "{refused}");
     // And one that somebody has all the same, from before, is nobody's.

@@ -40,7 +40,7 @@ pub(crate) const POD_LIMIT: Duration = Duration::from_secs(90);
 /// The image that pods of these tests are made of.
 pub(crate) const BUSYBOX: &str = "kedge.local/busybox:1";
 
-/// What one enemy tries on a whole node: its name, and the try.
+/// The try of one enemy on a whole node: its name, and the function.
 pub(crate) type Chapter = (&'static str, fn(&Server));
 
 /// One node for all enemies that are pods: a node is too dear to start for each.

@@ -26,9 +26,11 @@ pub(crate) const CHAPTERS: &[Chapter] = &[
 const MENDED_LIMIT: Duration = Duration::from_secs(20);
 
 fn pod(ns: &str, name: &str, script: &str, more: &Value) -> Value {
-    let mut pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name, "namespace": ns, "labels": { "app": name } },
+    let mut pod = json!({ "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": name, "namespace": ns, "labels": { "app": name } },
         "spec": { "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
-            "containers": [{ "name": "c", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script] }] } });
+            "containers": [{ "name": "c", "image": BUSYBOX, "imagePullPolicy": "Never",
+                "command": ["sh", "-c", script] }] } });
     pod["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     pod
 }
@@ -50,14 +52,16 @@ fn address(server: &Server, ns: &str, name: &str) -> String {
 const WEB: &str = "mkdir /www; echo page >/www/index.html; exec httpd -f -p 80 -h /www";
 
 fn a_pod_cannot_leave_its_network_policies(server: &Server) {
-    let deny = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "deny", "namespace": "walled" },
+    let deny = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": { "name": "deny", "namespace": "walled" },
         "spec": { "podSelector": {}, "policyTypes": ["Ingress", "Egress"] } });
     apply(server, &[namespace("walled"), namespace("open"), deny, pod("open", "web", WEB, &json!({}))]);
     let web = address(server, "open", "web");
     let uid = server.ok(&["-n", "open", "get", "pod", "web", "-o", "jsonpath={.metadata.uid}"]);
     // It is told to end by its deadline, which is long enough for a busy machine to start it, and goes on for a while.
     let late = format!(
-        "exec 2>/dev/null; trap '' TERM; n=0; while [ $n -lt 40 ]; do timeout -s KILL 1 wget -qO- http://{web}/ && echo OUT || echo shut; n=$((n+1)); done; sleep 60"
+        "exec 2>/dev/null; trap '' TERM; n=0; while [ $n -lt 40 ]; do timeout -s KILL 1 wget -qO- http://{web}/ && \
+         echo OUT || echo shut; n=$((n+1)); done; sleep 60"
     );
     let late =
         pod("walled", "late", &late, &json!({ "activeDeadlineSeconds": 25, "terminationGracePeriodSeconds": 90 }));
@@ -129,7 +133,8 @@ fn no_address_of_the_bridge_goes_around_a_policy(server: &Server) {
         let (page, group) = (exec("thief", &page), exec("thief", group));
         if page.starts_with("page\n") && group.contains(own) { Ok(()) } else { Err(format!("{page} {group}")) }
     });
-    let deny = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "deny", "namespace": "link" },
+    let deny = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": { "name": "deny", "namespace": "link" },
         "spec": { "podSelector": { "matchLabels": { "app": "web" } }, "policyTypes": ["Ingress"] } });
     apply(server, &[deny]);
     let by_name = format!("timeout 2 wget -qO- http://{ip}/; echo asked");
@@ -146,7 +151,8 @@ fn no_address_of_the_bridge_goes_around_a_policy(server: &Server) {
 /// review security-3 F12: a policy tells peers by their source address, and a pod that takes an address of another one
 /// was let through where that one is.
 fn a_pod_sends_under_its_own_address_and_no_other(server: &Server) {
-    let allow = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "web", "namespace": "source" },
+    let allow = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": { "name": "web", "namespace": "source" },
         "spec": { "podSelector": { "matchLabels": { "app": "web" } }, "policyTypes": ["Ingress"],
             "ingress": [{ "from": [{ "podSelector": { "matchLabels": { "app": "friend" } } }] }] } });
     let mut thief = pod("source", "thief", "sleep 9999", &json!({}));
@@ -175,7 +181,8 @@ fn a_pod_sends_under_its_own_address_and_no_other(server: &Server) {
     assert_eq!(exec("thief", &answer), "said\n");
     friend_reads("that somebody else said to be");
     let disguise = format!(
-        "ip link set eth0 down && ip link set eth0 address {} && ip link set eth0 up && ip route add {web}/32 dev eth0 src {friend} && {tries}",
+        "ip link set eth0 down && ip link set eth0 address {} && ip link set eth0 up && ip route add {web}/32 dev \
+         eth0 src {friend} && {tries}",
         mac.trim()
     );
     assert_eq!(exec("thief", &disguise), "asked\n", "as the friend by both its addresses");
@@ -269,9 +276,8 @@ fn a_service_does_not_take_another_nodes_ports(server: &Server) {
     let away = "192.0.2.77";
     apply(
         server,
-        &[
-            json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "away" }, "spec": { "unschedulable": true } }),
-        ],
+        &[json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "away" },
+                "spec": { "unschedulable": true } })],
     );
     let status = json!({ "status": { "addresses": [{ "type": "InternalIP", "address": away }] } }).to_string();
     server.ok(&["patch", "node", "away", "--subresource=status", "--type=merge", "-p", &status]);
@@ -323,8 +329,10 @@ fn a_pod_does_not_reach_the_machines_loopback(server: &Server) {
     address(server, "loop", "web");
     address(server, "loop", "thief");
     let script = format!(
-        "echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet; ip route del local 127.0.0.0/8 dev lo table local; ip route del local 127.0.0.1 dev lo table local; \
-         ip addr del 127.0.0.1/8 dev lo; gw=$(ip route | sed -n 's/default via \\([^ ]*\\).*/\\1/p'); ip route add 127.0.0.1/32 via $gw dev eth0; ip route get 127.0.0.1; timeout 3 nc 127.0.0.1 {port}; echo asked"
+        "echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet; ip route del local 127.0.0.0/8 dev lo table local; ip \
+         route del local 127.0.0.1 dev lo table local; \
+         ip addr del 127.0.0.1/8 dev lo; gw=$(ip route | sed -n 's/default via \\([^ ]*\\).*/\\1/p'); ip route add \
+         127.0.0.1/32 via $gw dev eth0; ip route get 127.0.0.1; timeout 3 nc 127.0.0.1 {port}; echo asked"
     );
     let said = server.said(&["-n", "loop", "exec", "thief", "--", "sh", "-c", &script]);
     assert!(said.out.contains("dev eth0"), "the pod sends loopback's packets out: {said:?}");
@@ -336,7 +344,8 @@ fn a_pod_does_not_reach_the_machines_loopback(server: &Server) {
 
 /// As `systemctl restart nftables` does.
 fn a_flush_of_all_rules_is_mended(server: &Server) {
-    let deny = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": { "name": "deny", "namespace": "flush" },
+    let deny = json!({ "apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": { "name": "deny", "namespace": "flush" },
         "spec": { "podSelector": { "matchLabels": { "app": "p" } }, "policyTypes": ["Egress"] } });
     let mut web = pod("flush", "web", WEB, &json!({}));
     web["spec"]["containers"][0]["ports"] = json!([{ "containerPort": 80, "hostPort": 8088 }]);
@@ -429,7 +438,8 @@ fn programs_that_plugins_call_get_no_words_of_a_pod() {
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("log");
     let fake = format!(
-        "#!/bin/sh\nfor word in \"$@\"; do echo \"arg $word\"; done >>{log}\n[ \"$1\" = -f ] && sed 's/^/in /' >>{log}\necho '{{\"nftables\": []}}'\n",
+        "#!/bin/sh\nfor word in \"$@\"; do echo \"arg $word\"; done >>{log}\n\
+         [ \"$1\" = -f ] && sed 's/^/in /' >>{log}\necho '{{\"nftables\": []}}'\n",
         log = log.display()
     );
     for name in ["nft", "conntrack"] {
@@ -444,7 +454,8 @@ fn programs_that_plugins_call_get_no_words_of_a_pod() {
             std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_kedge"), &link).unwrap();
         }
         let config = json!({ "cniVersion": "1.0.0", "name": "kedge", "type": plugin, "runtimeConfig": runtime,
-            "prevResult": { "cniVersion": "1.0.0", "interfaces": [{ "name": prev_interface }, { "name": "eth0", "sandbox": "/run/netns/x" }],
+            "prevResult": { "cniVersion": "1.0.0",
+                "interfaces": [{ "name": prev_interface }, { "name": "eth0", "sandbox": "/run/netns/x" }],
                 "ips": [{ "interface": 1, "address": "10.42.0.5/24" }] } });
         let path = format!("{}:{}", dir.path().display(), std::env::var("PATH").unwrap());
         let mut command = Command::new(&link);
@@ -458,7 +469,10 @@ fn programs_that_plugins_call_get_no_words_of_a_pod() {
             .env("CNI_ARGS", format!("K8S_POD_NAMESPACE=a;K8S_POD_NAME={}", evil.replace(';', "")));
         run_with(&mut command, &config.to_string())
     };
-    let mapping = |port: &Value, protocol: &str, ip: &str| json!({ "portMappings": [{ "hostPort": port, "containerPort": 80, "protocol": protocol, "hostIP": ip }] });
+    let mapping = |port: &Value, protocol: &str, ip: &str| {
+        json!({ "portMappings": [{ "hostPort": port, "containerPort": 80, "protocol": protocol,
+            "hostIP": ip }] })
+    };
     let refused = [
         ("portmap", mapping(&json!(8080), evil, "")),
         ("portmap", mapping(&json!(8080), "tcp", evil)),

@@ -32,7 +32,8 @@ fn pod(name: &str, script: &str, more: &Value) -> Value {
     let container =
         json!({ "name": "c", "image": BUSYBOX, "imagePullPolicy": "Never", "command": ["sh", "-c", script] });
     let mut pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
-        "spec": { "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false, "containers": [container] } });
+        "spec": { "terminationGracePeriodSeconds": 0, "automountServiceAccountToken": false,
+            "containers": [container] } });
     pod["spec"].as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     pod
 }
@@ -141,7 +142,8 @@ fn a_sidecar_may_say_farewell(server: &Server) {
     let sidecar = json!({ "name": "s", "image": BUSYBOX, "imagePullPolicy": "Never", "restartPolicy": "Always",
         "command": ["sh", "-c", "trap 'echo bye >/h/bye; exit' TERM; sleep 5555 & wait"],
         "volumeMounts": [{ "name": "h", "mountPath": "/h" }] });
-    let more = json!({ "terminationGracePeriodSeconds": 3, "initContainers": [sidecar], "volumes": [{ "name": "h", "hostPath": { "path": dir } }] });
+    let more = json!({ "terminationGracePeriodSeconds": 3, "initContainers": [sidecar],
+        "volumes": [{ "name": "h", "hostPath": { "path": dir } }] });
     apply(server, &pod("pair", "trap '' TERM; sleep 5554; sleep 5554", &more));
     running(server, "pair");
     server.ok(&["wait", "pod/pair", "--for=condition=Ready", "--timeout=90s"]);
@@ -157,7 +159,8 @@ fn a_pod_that_is_busy_is_unready_at_once(server: &Server) {
         container.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         container
     };
-    let probe = json!({ "readinessProbe": { "exec": { "command": ["test", "-f", "/tmp/ok"] }, "periodSeconds": 1, "failureThreshold": 1 } });
+    let probe = json!({ "readinessProbe": { "exec": { "command": ["test", "-f", "/tmp/ok"] }, "periodSeconds": 1,
+        "failureThreshold": 1 } });
     let hook = json!({ "lifecycle": { "postStart": { "exec": { "command": ["sleep", "120"] } } } });
     let more = json!({ "containers": [of("a", "touch /tmp/ok; sleep 4444", &probe), of("b", "sleep 4443", &hook)] });
     apply(server, &pod("busy", "", &more));

@@ -22,7 +22,7 @@ pub(crate) fn with<'a>(who: &[&'a str], args: &[&'a str]) -> Vec<&'a str> {
     [who, args].concat()
 }
 
-/// What kubectl said when `who` sent `object` with `args`.
+/// The answer of kubectl when `who` sent `object` with `args`.
 pub(crate) fn sends(server: &Server, who: &[&str], args: &[&str], object: &Value) -> Said {
     server.said_with(&with(who, &[args, &["-f", "-"]].concat()), &object.to_string())
 }
@@ -189,7 +189,8 @@ fn creations(server: &Server) {
     );
     let apply = &["apply", "--server-side"][..];
     refused(&sends(server, &BOB, apply, &pod("new")), "cannot create resource \"pods\"");
-    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "new", "namespace": "a"}, "spec": {}});
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": "new", "namespace": "a"}, "spec": {}});
     let put = ["replace", "--raw", "/apis/coordination.k8s.io/v1/namespaces/a/leases/new"];
     refused(&sends(server, &BOB, &put, &lease), "cannot create resource \"leases\"");
     refused(&sends(server, &BOB, apply, &lease), "cannot create resource \"leases\"");
@@ -204,7 +205,8 @@ fn creations(server: &Server) {
         refused(&said, &format!("cannot create resource \"pods/{sub}\""));
     }
     // An object that is there is changed as before.
-    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "there", "namespace": "a"}, "data": {"k": "1"}});
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "there", "namespace": "a"},
+        "data": {"k": "1"}});
     refused(&sends(server, &BOB, apply, &map), "cannot create resource \"configmaps\"");
     assert_eq!(sends(server, &[], &["create"], &map).code, 0);
     let said = sends(server, &BOB, &["apply", "--server-side", "--force-conflicts"], &map);
@@ -305,7 +307,8 @@ fn nodes(server: &Server) {
     let uid = server.ok(&["-n", "a", "get", "pod", "own", "-o", "jsonpath={.metadata.uid}"]);
     let token = |audience: &str| {
         let bound = json!({"kind": "Pod", "apiVersion": "v1", "name": "own", "uid": uid});
-        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": [audience], "boundObjectRef": bound}});
+        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "spec": {"audiences": [audience], "boundObjectRef": bound}});
         sends(server, &NODE, &["create", "--raw", "/api/v1/namespaces/a/serviceaccounts/default/token"], &request)
     };
     assert_eq!(token("vault").code, 0);
@@ -506,9 +509,11 @@ fn streams(server: &Server) {
     let Some(address) = own_address() else { return println!("skipped: this machine has no address but loopback") };
     let backend = std::net::TcpListener::bind((address, 0)).unwrap();
     let port = backend.local_addr().unwrap().port();
-    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "ws", "namespace": "a"}, "spec": {"ports": [{"port": 80}]}});
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "ws", "namespace": "a"},
+        "spec": {"ports": [{"port": 80}]}});
     assert_eq!(sends(server, &[], &["create"], &service).code, 0);
-    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [{"port": port}],
+    let slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "ports": [{"port": port}],
         "metadata": {"name": "ws", "namespace": "a", "labels": {"kubernetes.io/service-name": "ws"}},
         "endpoints": [{"addresses": [address.to_string()]}]});
     assert_eq!(sends(server, &[], &["create"], &slice).code, 0);
@@ -572,7 +577,8 @@ fn subjects(server: &Server) {
     let made = crate::harness::run_with(&mut openssl, "");
     assert_eq!(made.code, 0, "{made:?}");
     let request = STANDARD.encode(std::fs::read(path("csr")).unwrap());
-    let object = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest", "metadata": {"name": "bmp"},
+    let object = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+        "metadata": {"name": "bmp"},
         "spec": {"signerName": "kubernetes.io/kube-apiserver-client", "request": request, "usages": ["client auth"]}});
     refused(&sends(server, &[], &["create"], &object), "neither UTF8String nor PrintableString nor IA5String");
 }

@@ -36,7 +36,8 @@ pub(crate) fn roles(server: &Server) {
     server.ok(&["-n", "a", "create", "rolebinding", "chief", "--clusterrole=admin", "--user=chief"]);
     server.until(&["--as=chief", "auth", "can-i", "create", "roles", "-n", "a"], SETTLE_LIMIT, |out| out == "yes\n");
     let many = |what: &str| (0..600).map(|n| format!("{what}{n}")).collect::<Vec<_>>();
-    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "huge", "namespace": "a"},
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "huge", "namespace": "a"},
         "rules": [{"verbs": many("v"), "apiGroups": many("g"), "resources": many("r"), "resourceNames": many("n")}]});
     let began = Instant::now();
     refused(
@@ -46,8 +47,10 @@ pub(crate) fn roles(server: &Server) {
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     // A right for the object named `*` is none for every object.
     let widget = |role: &str, name: &str| {
-        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": role, "namespace": "a"},
-            "rules": [{"verbs": ["get"], "apiGroups": ["example.com"], "resources": ["widgets"], "resourceNames": [name]}]})
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+            "metadata": {"name": role, "namespace": "a"},
+            "rules": [{"verbs": ["get"], "apiGroups": ["example.com"], "resources": ["widgets"],
+                "resourceNames": [name]}]})
     };
     assert_eq!(sends(server, &[], &["create"], &widget("star", "*")).code, 0);
     server.ok(&["-n", "a", "create", "rolebinding", "star", "--role=star", "--user=chief"]);
@@ -87,14 +90,16 @@ pub(crate) fn gathered(server: &Server) {
 
 // security-2.md F9.
 pub(crate) fn definitions(server: &Server) {
-    let policy = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": "stays", "namespace": "a"}, "spec": {"podSelector": {}}});
+    let policy = json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+        "metadata": {"name": "stays", "namespace": "a"}, "spec": {"podSelector": {}}});
     assert_eq!(sends(server, &[], &["create"], &policy).code, 0);
     let name = "networkpolicies.networking.k8s.io";
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
     let shadow = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": name, "annotations": {"api-approved.kubernetes.io": "unapproved"}},
         "spec": {"group": "networking.k8s.io", "scope": "Namespaced",
-            "names": {"plural": "networkpolicies", "singular": "networkpolicy", "kind": "NetworkPolicy", "listKind": "NetworkPolicyList"},
+            "names": {"plural": "networkpolicies", "singular": "networkpolicy", "kind": "NetworkPolicy",
+                "listKind": "NetworkPolicyList"},
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}});
     assert_eq!(sends(server, &[], &["create"], &shadow).code, 0);
     let condition = r#"jsonpath={.status.conditions[?(@.type=="NamesAccepted")].status}"#;
@@ -108,14 +113,16 @@ pub(crate) fn definitions(server: &Server) {
 
 // security-2.md F11.
 pub(crate) fn parameters(server: &Server) {
-    server.ok(&["create", "clusterrole", "policies", "--verb=create", "--resource=validatingadmissionpolicies.admissionregistration.k8s.io,validatingadmissionpolicybindings.admissionregistration.k8s.io"]);
+    server.ok(&["create", "clusterrole", "policies", "--verb=create",
+        "--resource=validatingadmissionpolicies.admissionregistration.k8s.io,validatingadmissionpolicybindings.admissionregistration.k8s.io"]);
     server.ok(&["create", "clusterrolebinding", "policies", "--clusterrole=policies", "--user=bob"]);
     server.until(&with(&BOB, &["auth", "can-i", "create", "validatingadmissionpolicies"]), SETTLE_LIMIT, |out| {
         out == "yes\n"
     });
     let rules =
         json!([{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}]);
-    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy", "metadata": {"name": "reads"},
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": "reads"},
         "spec": {"paramKind": {"apiVersion": "v1", "kind": "Secret"}, "matchConstraints": {"resourceRules": rules},
             "validations": [{"expression": "false", "messageExpression": "string(params.data.token)"}]}});
     refused(
@@ -123,7 +130,8 @@ pub(crate) fn parameters(server: &Server) {
         "must have \"get\" permission on all objects of the referenced paramKind",
     );
     assert_eq!(sends(server, &[], &["create"], &policy).code, 0);
-    let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding", "metadata": {"name": "reads"},
+    let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": "reads"},
         "spec": {"policyName": "reads", "validationActions": ["Deny"],
             "paramRef": {"name": "x", "namespace": "kube-system", "parameterNotFoundAction": "Deny"}}});
     refused(

@@ -65,7 +65,8 @@ fn victim(server: &Server, name: &str) -> PathBuf {
 fn planted_data_link(server: &Server) {
     let victim = victim(server, "victim-of-link");
     server.ok(&["create", "configmap", "conf", "--from-literal=k=1"]);
-    let more = json!({"securityContext": {"runAsNonRoot": true, "runAsUser": 1000, "seccompProfile": {"type": "RuntimeDefault"}},
+    let more = json!({"securityContext": {"runAsNonRoot": true, "runAsUser": 1000,
+        "seccompProfile": {"type": "RuntimeDefault"}},
         "volumes": [{"name": "v", "configMap": {"name": "conf"}}],
         "container": {"volumeMounts": [{"name": "v", "mountPath": "/cfg"}],
             "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}});
@@ -75,7 +76,8 @@ fn planted_data_link(server: &Server) {
         server.refused(&["exec", "config", "--", "sh", "-c", attack]);
     }
     // What keeps an unprivileged user out are the folder's bits; root is kept out by the mount.
-    let more = json!({"volumes": [{"name": "v", "configMap": {"name": "conf"}}], "container": {"volumeMounts": [{"name": "v", "mountPath": "/cfg"}]}});
+    let more = json!({"volumes": [{"name": "v", "configMap": {"name": "conf"}}],
+        "container": {"volumeMounts": [{"name": "v", "mountPath": "/cfg"}]}});
     pod(server, "config-root", "sleep 9999", &more);
     runs(server, "config-root");
     for attack in ["rm /cfg/..data", "touch /cfg/x", "mkdir /cfg/..rev_7"] {
@@ -118,7 +120,8 @@ fn last_words(server: &Server) {
 
 // node.md N2. Made from outside: a shell's own idea of where it is ends at PATH_MAX.
 fn deep_folders(server: &Server) {
-    let more = json!({"volumes": [{"name": "v", "emptyDir": {}}], "container": {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}});
+    let more = json!({"volumes": [{"name": "v", "emptyDir": {}}],
+        "container": {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}});
     pod(server, "deep", "sleep 9999", &more);
     runs(server, "deep");
     let dir = dir_of(server, "deep");
@@ -180,7 +183,8 @@ fn linked_log(server: &Server) {
 
 // node.md M5.
 fn previous_log(server: &Server) {
-    let more = json!({"volumes": [{"name": "v", "emptyDir": {}}], "container": {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}});
+    let more = json!({"volumes": [{"name": "v", "emptyDir": {}}],
+        "container": {"volumeMounts": [{"name": "v", "mountPath": "/v"}]}});
     pod(server, "crash", "echo x >>/v/n; echo run $(wc -l </v/n); exit 1", &more);
     let waits = [
         "get",
@@ -200,7 +204,8 @@ fn with_file(server: &Server, name: &str, writes: &str) {
     let mount = json!([{"name": "v", "mountPath": "/v"}]);
     let more = json!({"restartPolicy": "Never", "volumes": [{"name": "v", "emptyDir": {}}],
         "initContainers": [{"name": "i", "image": BUSYBOX, "command": ["sh", "-c", writes], "volumeMounts": mount}],
-        "container": {"env": [{"name": "A", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "config.env", "key": "A"}}}]}});
+        "container": {"env": [{"name": "A", "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": "config.env",
+            "key": "A"}}}]}});
     pod(server, name, "echo $A", &more);
 }
 

@@ -38,7 +38,8 @@ fn a_cluster_in_which_no_node_answers_keeps_its_pods_and_a_dead_machine_gives_it
     assert!(!server.ok(TAINTS).contains("NoExecute"), "{}", server.ok(TAINTS));
     let pods = |name: &str, tolerations: &str| {
         format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  nodeName: ghost1\n  containers: [{{name: c, image: i}}]\n  tolerations: {tolerations}\n"
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  nodeName: ghost1\n  \
+             containers: [{{name: c, image: i}}]\n  tolerations: {tolerations}\n"
         )
     };
     server.ok_with(&["create", "-f", "-"], &pods("stuck", "[{operator: Exists}]"));
@@ -56,13 +57,17 @@ fn a_cluster_in_which_no_node_answers_keeps_its_pods_and_a_dead_machine_gives_it
 
 fn claim(name: &str, size: &str) -> String {
     format!(
-        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}}}\nspec:\n  storageClassName: local\n  accessModes: [ReadWriteOnce]\n  resources: {{requests: {{storage: {size}}}}}\n---\n"
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}}}\nspec:\n  storageClassName: local\n  \
+         accessModes: [ReadWriteOnce]\n  resources: {{requests: {{storage: {size}}}}}\n---\n"
     )
 }
 
 fn volume(name: &str, size: &str, node: &str) -> String {
     format!(
-        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}}}\nspec:\n  storageClassName: local\n  accessModes: [ReadWriteOnce]\n  capacity: {{storage: {size}}}\n  local: {{path: /x}}\n  nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [{{key: kubernetes.io/hostname, operator: In, values: [{node}]}}]}}]}}}}\n---\n"
+        "apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {name}}}\nspec:\n  storageClassName: local\n  \
+         accessModes: [ReadWriteOnce]\n  capacity: {{storage: {size}}}\n  local: {{path: /x}}\n  \
+         nodeAffinity: {{required: {{nodeSelectorTerms: [{{matchExpressions: [{{key: kubernetes.io/hostname, \
+         operator: In, values: [{node}]}}]}}]}}}}\n---\n"
     )
 }
 
@@ -72,7 +77,8 @@ fn using(name: &str, claims: &[&str]) -> String {
         .map(|claim| format!("{{name: {claim}, persistentVolumeClaim: {{claimName: {claim}}}}}"))
         .collect();
     format!(
-        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec: {{containers: [{{name: c, image: i}}], volumes: [{}]}}\n---\n",
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\n\
+         spec: {{containers: [{{name: c, image: i}}], volumes: [{}]}}\n---\n",
         volumes.join(", ")
     )
 }
@@ -84,15 +90,19 @@ fn pods_wait_for_volumes_that_fit_and_for_devices_that_nobody_gives() {
     let server = Server::start_in(Place::new(&flags));
     ["n1", "n2"].iter().for_each(|node| add_node(&server, node));
     server.until(&["get", "serviceaccount", "default", "-o", "name"], SETTLE_LIMIT, |out| !out.is_empty());
-    let gpu = "apiVersion: v1\nkind: Pod\nmetadata: {name: gpu}\nspec:\n  resourceClaims: [{name: gpu, resourceClaimName: mine}]\n  containers: [{name: c, image: i, resources: {claims: [{name: gpu}]}}]\n";
+    let gpu = "apiVersion: v1\nkind: Pod\nmetadata: {name: gpu}\nspec:\n  \
+        resourceClaims: [{name: gpu, resourceClaimName: mine}]\n  \
+        containers: [{name: c, image: i, resources: {claims: [{name: gpu}]}}]\n";
     server.ok_with(&["create", "-f", "-"], gpu);
     let message = |pod: &'static str| {
         ["get", "pod", pod, "-o", "jsonpath={.spec.nodeName}/{.status.conditions[?(@.type=='PodScheduled')].message}"]
     };
     server.until(&message("gpu"), SETTLE_LIMIT, |out| {
-        out == "/0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+        out == "/0/2 nodes are available: 2 cannot allocate all claims. still not schedulable, preemption: 0/2 nodes \
+            are available: 2 Preemption is not helpful for scheduling."
     });
-    let class = "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: local}\nprovisioner: kubernetes.io/no-provisioner\nvolumeBindingMode: WaitForFirstConsumer\n---\n";
+    let class = "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: local}\n\
+        provisioner: kubernetes.io/no-provisioner\nvolumeBindingMode: WaitForFirstConsumer\n---\n";
     let volumes = [volume("small", "1Gi", "n1"), volume("big", "10Gi", "n2")].concat();
     server.ok_with(
         &["create", "-f", "-"],
@@ -145,7 +155,8 @@ fn controllers_lose_no_pod_and_hold_none_back() {
     let asked = "jsonpath={.items[*].spec.containers[*].resources.requests.cpu}";
     server.until(&["get", "pods", "-l", "job-name=later", "-o", asked], SETTLE_LIMIT, |out| out == "200m");
 
-    let budget = "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: silent}\nspec: {selector: {matchLabels: {job-name: later}}}\n";
+    let budget = "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: silent}\n\
+        spec: {selector: {matchLabels: {job-name: later}}}\n";
     server.ok_with(&["create", "-f", "-"], budget);
     let counts = "jsonpath={.status.observedGeneration}/{.status.expectedPods}/{.status.disruptionsAllowed}";
     server.until(&["get", "pdb", "silent", "-o", counts], SETTLE_LIMIT, |out| out == "1/0/0");
@@ -164,7 +175,9 @@ fn controllers_lose_no_pod_and_hold_none_back() {
     for n in 0..200 {
         write!(
             sets,
-            "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {{name: r{n}, namespace: many}}\nspec:\n  selector: {{matchLabels: {{set: r{n}}}}}\n  template: {{metadata: {{labels: {{set: r{n}}}}}, spec: {{containers: [{{name: c, image: i}}]}}}}\n---\n"
+            "apiVersion: apps/v1\nkind: ReplicaSet\nmetadata: {{name: r{n}, namespace: many}}\nspec:\n  \
+             selector: {{matchLabels: {{set: r{n}}}}}\n  \
+             template: {{metadata: {{labels: {{set: r{n}}}}}, spec: {{containers: [{{name: c, image: i}}]}}}}\n---\n"
         )
         .unwrap();
     }
@@ -203,7 +216,9 @@ fn a_client_that_is_built_with_a_request_is_who_it_says_and_not_for_longer() {
         lines_of(&STANDARD.encode(der))
     );
     let object = format!(
-        "apiVersion: certificates.k8s.io/v1\nkind: CertificateSigningRequest\nmetadata: {{name: tester}}\nspec:\n  request: {}\n  usages: [digital signature, key encipherment, client auth]\n  signerName: kubernetes.io/kube-apiserver-client\n  expirationSeconds: 3600\n",
+        "apiVersion: certificates.k8s.io/v1\nkind: CertificateSigningRequest\nmetadata: {{name: tester}}\nspec:\n  \
+         request: {}\n  usages: [digital signature, key encipherment, client auth]\n  \
+         signerName: kubernetes.io/kube-apiserver-client\n  expirationSeconds: 3600\n",
         STANDARD.encode(request)
     );
     server.ok_with(&["create", "-f", "-"], &object);

@@ -1,4 +1,4 @@
-//! Who may do what: accounts, tokens, roles, and doing it in somebody else's name.
+//! Rights: accounts, tokens, roles, and doing it in somebody else's name.
 
 use crate::harness::{SETTLE_LIMIT, Server};
 
@@ -13,7 +13,8 @@ fn an_account_may_do_what_its_role_says() {
     let base = ["--kubeconfig=/dev/null", "--insecure-skip-tls-verify", "--server", &url, "--token", token];
     let as_robot = |args: &[&str]| server.said(&[&base[..], args].concat());
     let refused = as_robot(&["get", "configmaps"]);
-    let text = "Error from server (Forbidden): configmaps is forbidden: User \"system:serviceaccount:default:robot\" cannot list resource \"configmaps\" in API group \"\" in the namespace \"default\"\n";
+    let text = "Error from server (Forbidden): configmaps is forbidden: User \"system:serviceaccount:default:robot\" \
+        cannot list resource \"configmaps\" in API group \"\" in the namespace \"default\"\n";
     assert_eq!(refused.err, text);
     server.ok(&["create", "role", "reader", "--verb=get,list", "--resource=configmaps"]);
     server.ok(&["create", "rolebinding", "robot-reads", "--role=reader", "--serviceaccount=default:robot"]);
@@ -51,7 +52,8 @@ fn an_old_tokens_use_is_written_down_and_one_that_is_marked_opens_nothing() {
     ];
     assert_eq!(server.ok(&since).len(), "2026-11-20".len());
     server.ok(&["create", "serviceaccount", "old"]);
-    let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: old, annotations: {kubernetes.io/service-account.name: old}}\n\
+    let secret = "apiVersion: v1\nkind: Secret\nmetadata: {name: old, annotations: \
+        {kubernetes.io/service-account.name: old}}\n\
         type: kubernetes.io/service-account-token\n";
     server.ok_with(&["create", "-f", "-"], secret);
     let token = server.until(
@@ -95,7 +97,8 @@ fn cluster_info_is_signed_with_the_bootstrap_tokens_that_may_sign() {
     server.until(&["get", "namespace", "kube-public", "-o", "name"], SETTLE_LIMIT, |_| true);
     let token = |id: &str, signs: bool| {
         format!(
-            "apiVersion: v1\nkind: Secret\nmetadata: {{name: bootstrap-token-{id}, namespace: kube-system}}\ntype: bootstrap.kubernetes.io/token\n\
+            "apiVersion: v1\nkind: Secret\nmetadata: {{name: bootstrap-token-{id}, namespace: kube-system}}\n\
+             type: bootstrap.kubernetes.io/token\n\
              stringData: {{token-id: {id}, token-secret: 0123456789abcdef, usage-bootstrap-signing: \"{signs}\"}}\n"
         )
     };

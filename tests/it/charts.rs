@@ -29,8 +29,10 @@ uninstall) rm $notes/installed ;;
 esac
 "#;
 
-const CHART: &str = "apiVersion: helm.cattle.io/v1\nkind: HelmChart\nmetadata: {name: web, namespace: kube-system}\nspec:\n  \
-    chartContent: aGVsbG8=\n  targetNamespace: shop\n  createNamespace: true\n  valuesContent: 'a: 1'\n  set: {password: hunter2}\n";
+const CHART: &str = "apiVersion: helm.cattle.io/v1\nkind: HelmChart\nmetadata: {name: web, namespace: kube-system}\n\
+    spec:\n  \
+    chartContent: aGVsbG8=\n  targetNamespace: shop\n  createNamespace: true\n  valuesContent: 'a: 1'\n  \
+    set: {password: hunter2}\n";
 
 fn place(notes: &Path) -> Place {
     let helm = notes.join("helm");
@@ -47,7 +49,8 @@ fn place(notes: &Path) -> Place {
 
 fn condition(server: &Server, kind: &str) -> String {
     let path = format!(
-        "jsonpath={{.status.conditions[?(@.type==\"{kind}\")].status}} {{.status.conditions[?(@.type==\"{kind}\")].message}}"
+        "jsonpath={{.status.conditions[?(@.type==\"{kind}\")].status}} \
+         {{.status.conditions[?(@.type==\"{kind}\")].message}}"
     );
     server
         .until(&["get", "helmchart", "web", "-n", "kube-system", "-o", &path], SETTLE_LIMIT * 2, |said| said.len() > 1)
@@ -83,7 +86,8 @@ fn a_helm_chart_is_installed_upgraded_and_uninstalled_by_the_machines_helm() {
     let home = environment.lines().find_map(|line| line.strip_prefix("HOME=")).unwrap().to_owned();
 
     // The configuration beside it makes another revision; the same again makes none.
-    let config = "apiVersion: helm.cattle.io/v1\nkind: HelmChartConfig\nmetadata: {name: web, namespace: kube-system}\nspec: {valuesContent: 'b: 2'}\n";
+    let config = "apiVersion: helm.cattle.io/v1\nkind: HelmChartConfig\n\
+        metadata: {name: web, namespace: kube-system}\nspec: {valuesContent: 'b: 2'}\n";
     server.ok_with(&["apply", "-f", "-"], config);
     crate::harness::wait_for("an upgrade with the configuration", SETTLE_LIMIT * 2, || {
         let calls = note("calls");

@@ -1,4 +1,4 @@
-//! What survives: every acknowledged write, over SIGKILL and over an ordered stop.
+//! Survival of every acknowledged write, over SIGKILL and over an ordered stop.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Write as _};

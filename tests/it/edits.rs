@@ -1,4 +1,4 @@
-//! What a person changes in files while a server runs, and what becomes of it.
+//! Changes that a person makes in files while a server runs, and what becomes of them.
 
 use std::fs;
 use std::process::Command;

@@ -33,7 +33,7 @@ pub(crate) fn wait_for<T>(what: &str, limit: Duration, mut look: impl FnMut() ->
     }
 }
 
-/// What a program said, and how it ended.
+/// The output of a program, and how it ended.
 #[derive(Debug)]
 pub(crate) struct Said {
     pub(crate) code: i32,

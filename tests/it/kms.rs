@@ -72,7 +72,9 @@ fn a_plugin_guards_secrets_and_they_are_read_again_after_a_restart() {
     let mut place = Place::new(&["--disable=coredns"]);
     let socket = place.path("kms.sock");
     let config = format!(
-        "kind: EncryptionConfiguration\napiVersion: apiserver.config.k8s.io/v1\nresources:\n- resources: [secrets]\n  providers:\n  - kms: {{apiVersion: v2, name: vault, endpoint: 'unix://{}', timeout: 60s}}\n  - identity: {{}}\n",
+        "kind: EncryptionConfiguration\napiVersion: apiserver.config.k8s.io/v1\nresources:\n- resources: [secrets]\n  \
+         providers:\n  - kms: {{apiVersion: v2, name: vault, endpoint: 'unix://{}', timeout: 60s}}\n  \
+         - identity: {{}}\n",
         socket.display()
     );
     fs::write(place.path("encryption.yaml"), config).unwrap();

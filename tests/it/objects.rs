@@ -129,7 +129,8 @@ fn fields_are_owned_in_the_version_in_which_they_were_written() {
     let server = Server::start();
     let is = |manager: &str, version: &str, fields: Value| (manager.to_owned(), version.to_owned(), fields.to_string());
     let scaled = |version: &str, rest: Value| {
-        let mut spec = json!({ "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "d" }, "maxReplicas": 3 });
+        let mut spec = json!({ "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "d" },
+            "maxReplicas": 3 });
         spec.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
         json!({ "apiVersion": version, "kind": "HorizontalPodAutoscaler", "metadata": { "name": "h" }, "spec": spec })
             .to_string()
@@ -141,13 +142,15 @@ fn fields_are_owned_in_the_version_in_which_they_were_written() {
     assert_eq!(apply("one", &old).code, 0);
     let of_one = json!({ "f:maxReplicas": {}, "f:scaleTargetRef": {}, "f:targetCPUUtilizationPercentage": {} });
     assert_eq!(managers(&server, "hpa/h"), [is("one", "autoscaling/v1", of_one)]);
-    let metrics = json!([{ "type": "Resource", "resource": { "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 60 } } }]);
+    let metrics = json!([{ "type": "Resource",
+        "resource": { "name": "cpu", "target": { "type": "Utilization", "averageUtilization": 60 } } }]);
     let refused = apply("two", &scaled("autoscaling/v2", json!({ "metrics": metrics })));
     assert!(refused.err.contains("conflict with \"one\": .spec.targetCPUUtilizationPercentage"), "{refused:?}");
     // What its owner no longer wants goes, though it says so in the other version.
     assert_eq!(apply("one", &scaled("autoscaling/v2", json!({ "minReplicas": 2 }))).code, 0);
     // What is one field to v1 is three to v2.
-    let of_one = json!({ "f:maxReplicas": {}, "f:minReplicas": {}, "f:scaleTargetRef": { "f:apiVersion": {}, "f:kind": {}, "f:name": {} } });
+    let of_one = json!({ "f:maxReplicas": {}, "f:minReplicas": {},
+        "f:scaleTargetRef": { "f:apiVersion": {}, "f:kind": {}, "f:name": {} } });
     assert_eq!(managers(&server, "hpa/h"), [is("one", "autoscaling/v2", of_one)]);
 
     let version = |name: &&str| {
@@ -156,12 +159,16 @@ fn fields_are_owned_in_the_version_in_which_they_were_written() {
                 "properties": { "spec": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } } } } })
     };
     let versions: Vec<Value> = ["v1", "v2"].iter().map(version).collect();
-    let definition = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": { "name": "twos.it.example.com" },
-        "spec": { "group": "it.example.com", "scope": "Namespaced", "names": { "plural": "twos", "kind": "Two" }, "versions": versions } });
+    let definition = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": { "name": "twos.it.example.com" },
+        "spec": { "group": "it.example.com", "scope": "Namespaced", "names": { "plural": "twos", "kind": "Two" },
+            "versions": versions } });
     server.ok_with(&["create", "-f", "-"], &definition.to_string());
     server.ok(&["wait", "--for=condition=Established", "crd/twos.it.example.com"]);
     let two = |version: &str, spec: Value| {
-        json!({ "apiVersion": format!("it.example.com/{version}"), "kind": "Two", "metadata": { "name": "t" }, "spec": spec }).to_string()
+        json!({ "apiVersion": format!("it.example.com/{version}"), "kind": "Two", "metadata": { "name": "t" },
+            "spec": spec })
+        .to_string()
     };
     server.ok_with(&["create", "-f", "-", "--field-manager=one"], &two("v1", json!({ "a": 1, "b": 1 })));
     assert_eq!(managers(&server, "twos/t"), [is("one", "it.example.com/v1", json!({ ".": {}, "f:a": {}, "f:b": {} }))]);
@@ -192,7 +199,8 @@ fn replace_edit_label_and_annotate_do_what_they_say() {
     );
     let stale = CONFIG.replace("name: web,", "name: web, resourceVersion: \"1\",");
     let conflict = server.refused_with(&["replace", "-f", "-"], &stale);
-    let text = "Operation cannot be fulfilled on configmaps \"web\": the object has been modified; please apply your changes to the latest version and try again";
+    let text = "Operation cannot be fulfilled on configmaps \"web\": the object has been modified; please apply your \
+        changes to the latest version and try again";
     assert!(conflict.contains("(Conflict)") && conflict.contains(text), "{conflict}");
     server.stop();
 }
@@ -202,7 +210,11 @@ fn selectors_and_pages_find_the_same_objects() {
     let server = Server::start();
     let many: Vec<String> = (0..40)
         .map(|n| {
-            format!("apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c{n:02}, labels: {{quarter: \"{}\", all: \"yes\"}}}}\n", n % 4)
+            format!(
+                "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c{n:02}, labels: {{quarter: \"{}\", all: \
+                \"yes\"}}}}\n",
+                n % 4
+            )
         })
         .collect();
     server.ok_with(&["create", "-f", "-"], &many.join("---\n"));
@@ -236,9 +248,16 @@ fn what_upstream_refuses_is_refused_in_its_words() {
     let server = Server::start();
     let refused = |manifest: &str| server.refused_with(&["create", "-f", "-"], manifest);
     let name = refused("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: Bad_Name}\n");
-    assert!(name.starts_with("The ConfigMap \"Bad_Name\" is invalid: metadata.name: Invalid value: \"Bad_Name\": a lowercase RFC 1123 subdomain must consist of"), "{name}");
+    assert!(
+        name.starts_with(
+            "The ConfigMap \"Bad_Name\" is invalid: metadata.name: Invalid value: \"Bad_Name\": a \
+        lowercase RFC 1123 subdomain must consist of"
+        ),
+        "{name}"
+    );
     let labels = refused(
-        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  selector: {matchLabels: {app: a}}\n  template:\n    metadata: {labels: {app: b}}\n    spec: {containers: [{name: c, image: i}]}\n",
+        "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  selector: {matchLabels: {app: a}}\n  \
+         template:\n    metadata: {labels: {app: b}}\n    spec: {containers: [{name: c, image: i}]}\n",
     );
     assert!(
         labels.contains("spec.template.metadata.labels: Invalid value:")

@@ -106,7 +106,9 @@ fn webhooks_change_and_judge() {
     server.ok_with(&["create", "-f-"], &configuration("MutatingWebhookConfiguration", "mutate", &outside, ""));
     server.ok_with(&["create", "-f-"], &configuration("ValidatingWebhookConfiguration", "validate", &outside, ""));
     let map = |name: &str, judged: &str| {
-        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "labels": { "judged": judged } }, "data": { "a": "b" } }).to_string()
+        json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name, "labels": { "judged": judged } },
+            "data": { "a": "b" } })
+        .to_string()
     };
     let said = server.said_with(&["create", "-f-"], &map("good", "yes"));
     assert_eq!(said.code, 0, "{said:?}");
@@ -160,10 +162,12 @@ fn aggregated(path: &str, headers: &http::HeaderMap, sent: &Value) -> Value {
     match path {
         "/apis/outside.example.com/v1" => json!({
             "kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "outside.example.com/v1",
-            "resources": [{ "name": "things", "singularName": "thing", "namespaced": true, "kind": "Thing", "verbs": ["get", "list"], "shortNames": ["th"] }],
+            "resources": [{ "name": "things", "singularName": "thing", "namespaced": true, "kind": "Thing",
+                "verbs": ["get", "list"], "shortNames": ["th"] }],
         }),
         "/apis/outside.example.com/v1/namespaces/default/things/who" => json!({
-            "kind": "Thing", "apiVersion": "outside.example.com/v1", "metadata": { "name": "who", "namespace": "default" },
+            "kind": "Thing", "apiVersion": "outside.example.com/v1",
+            "metadata": { "name": "who", "namespace": "default" },
             "user": text("x-remote-user"), "token": text("authorization"),
             "groups": headers.get_all("x-remote-group").iter().map(|v| String::from_utf8_lossy(v.as_bytes()))
                 .collect::<Vec<_>>(),
@@ -204,8 +208,10 @@ fn tells_all_of_a_user_or_nothing(server: &Server) {
 fn an_aggregated_api_is_part_of_the_whole() {
     let outside = outside(aggregated);
     let mut place = Place::new(&["--disable=coredns"]);
-    let webhook = json!({ "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{ "name": "u", "user": {} }],
-        "clusters": [{ "name": "c", "cluster": { "server": format!("https://127.0.0.1:{}/tokens", outside.port), "certificate-authority-data": outside.ca_bundle } }],
+    let webhook = json!({ "apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "users": [{ "name": "u", "user": {} }],
+        "clusters": [{ "name": "c", "cluster": { "server": format!("https://127.0.0.1:{}/tokens", outside.port),
+            "certificate-authority-data": outside.ca_bundle } }],
         "contexts": [{ "name": "c", "context": { "cluster": "c", "user": "u" } }] });
     std::fs::write(place.path("webhook"), webhook.to_string()).unwrap();
     place.flags.push(format!(
@@ -213,11 +219,14 @@ fn an_aggregated_api_is_part_of_the_whole() {
         place.path("webhook").display()
     ));
     let server = Server::start_in(place);
-    let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "api" }, "spec": { "type": "ExternalName", "externalName": "localhost" } });
+    let service = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "api" },
+        "spec": { "type": "ExternalName", "externalName": "localhost" } });
     server.ok_with(&["create", "-f-"], &service.to_string());
     let registration = json!({
-        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "metadata": { "name": "v1.outside.example.com" },
-        "spec": { "group": "outside.example.com", "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 10, "caBundle": outside.ca_bundle,
+        "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+        "metadata": { "name": "v1.outside.example.com" },
+        "spec": { "group": "outside.example.com", "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 10,
+            "caBundle": outside.ca_bundle,
                   "service": { "namespace": "default", "name": "api", "port": outside.port } },
     });
     server.ok_with(&["create", "-f-"], &registration.to_string());

@@ -40,7 +40,8 @@ fn a_flag_that_claims_what_another_one_undoes_is_refused() {
         refused(&Place::new(&flags), &words);
     }
     let mut place = Place::new(&["--secrets-encryption"]);
-    let plain = "kind: EncryptionConfiguration\napiVersion: apiserver.config.k8s.io/v1\nresources:\n- {resources: [secrets], providers: [{identity: {}}]}\n";
+    let plain = "kind: EncryptionConfiguration\napiVersion: apiserver.config.k8s.io/v1\nresources:\n\
+        - {resources: [secrets], providers: [{identity: {}}]}\n";
     fs::write(place.path("plain.yaml"), plain).unwrap();
     place.flags.push(format!("--kube-apiserver-arg=encryption-provider-config={}", place.path("plain.yaml").display()));
     refused(&place, &["--secrets-encryption", "plain.yaml", "written as they are"]);
@@ -157,8 +158,10 @@ fn every_command_names_what_it_does_not_know() {
     let said = |args: &[&str]| {
         run_with(Command::new(env!("CARGO_BIN_EXE_kedge")).args(args).env("KEDGE_CONFIG_FILE", "/dev/null"), "")
     };
-    let commands = "server|agent|token|token create|token list|token delete|snapshot save|snapshot ls|snapshot restore|snapshot prune|\
-        secrets-encrypt|certificate check|certificate rotate|status|why|check-config|images|ps|logs|killall|uninstall|completion";
+    let commands = "server|agent|token|token create|token list|token delete|snapshot save|snapshot ls|snapshot \
+        restore|snapshot prune|\
+        secrets-encrypt|certificate check|certificate \
+        rotate|status|why|check-config|images|ps|logs|killall|uninstall|completion";
     for command in commands.split('|') {
         let args: Vec<&str> = command.split(' ').chain(["--no-such-flag"]).collect();
         let said = said(&args);

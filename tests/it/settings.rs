@@ -1,4 +1,4 @@
-//! What operators set: upstream's flags, audit, encryption at rest.
+//! Settings of operators: upstream's flags, audit, encryption at rest.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -101,7 +101,11 @@ fn a_servers_own_flags_do_what_they_do_in_k3s() {
 
 #[test]
 fn static_tokens_and_abac_let_in_who_they_name() {
-    let policy = r#"{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"bob","namespace":"*","resource":"configmaps","apiGroup":"*","readonly":true}}"#;
+    // A line is a policy.
+    let policy = concat!(
+        r#"{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"bob","#,
+        r#""namespace":"*","resource":"configmaps","apiGroup":"*","readonly":true}}"#
+    );
     let args = [
         ("token-auth-file", "DIR/tokens"),
         ("authorization-mode", "Node,RBAC,ABAC"),
@@ -125,7 +129,9 @@ fn static_tokens_and_abac_let_in_who_they_name() {
 
 #[test]
 fn the_audit_log_says_who_did_what() {
-    let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n- {level: RequestResponse, verbs: [create], resources: [{group: '', resources: [configmaps]}]}\n- {level: None}\n";
+    let policy = "apiVersion: audit.k8s.io/v1\nkind: Policy\nomitStages: [RequestReceived]\nrules:\n\
+        - {level: RequestResponse, verbs: [create], resources: [{group: '', resources: [configmaps]}]}\n\
+        - {level: None}\n";
     let server = Server::start_in(place_with(
         &[("audit-policy-file", "DIR/policy.yaml"), ("audit-log-path", "DIR/audit.log")],
         &[("policy.yaml", policy)],
@@ -200,8 +206,10 @@ fn secrets_are_sealed_on_the_disk_and_keys_are_rotated_while_the_server_runs() {
 
 #[test]
 fn admission_plugins_that_are_off_by_default_do_their_work_when_they_are_enabled() {
-    let limits = "apiVersion: eventratelimit.admission.k8s.io/v1alpha1\nkind: Configuration\nlimits: [{type: SourceAndObject, qps: 1, burst: 1}]\n";
-    let config = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins: [{name: EventRateLimit, path: limits.yaml}]\n";
+    let limits = "apiVersion: eventratelimit.admission.k8s.io/v1alpha1\nkind: Configuration\n\
+        limits: [{type: SourceAndObject, qps: 1, burst: 1}]\n";
+    let config = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\n\
+        plugins: [{name: EventRateLimit, path: limits.yaml}]\n";
     let enabled =
         "NodeRestriction,AlwaysPullImages,DenyServiceExternalIPs,EventRateLimit,OwnerReferencesPermissionEnforcement";
     let args = [("enable-admission-plugins", enabled), ("admission-control-config-file", "DIR/admission.yaml")];

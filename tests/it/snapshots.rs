@@ -88,7 +88,8 @@ fn snapshots_go_to_a_bucket_and_a_new_machine_restores_from_there() {
     let (address, objects) = bucket();
     let config = |address: &str| {
         format!(
-            "etcd-s3: true\netcd-s3-endpoint: {address}\netcd-s3-insecure: true\netcd-s3-bucket: b\netcd-s3-folder: edge\nnode-name: edge-1\n"
+            "etcd-s3: true\netcd-s3-endpoint: {address}\netcd-s3-insecure: true\netcd-s3-bucket: b\n\
+             etcd-s3-folder: edge\nnode-name: edge-1\n"
         )
     };
     let place = Place::new(&["--disable=coredns"]);

@@ -1,4 +1,4 @@
-//! What the program says of itself is so: `kedge status`, `/version`, `kedge snapshot ls`, and flags that name what
+//! The program's word about itself is true: `kedge status`, `/version`, `kedge snapshot ls`, and flags that name what
 //! there is not.
 
 use std::fs;

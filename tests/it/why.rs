@@ -35,7 +35,8 @@ fn what_waits_says_for_what_and_what_to_do() {
     until(&server, &["pod/web"], &["pod web", "no node takes it", "no nodes available"]);
     server.ok(&["expose", "pod", "web", "--port=80"]);
     until(&server, &["svc", "web"], &["1 pods have the labels app=web", "no node takes it"]);
-    let claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec: {accessModes: [ReadWriteOnce], storageClassName: fast, \
+    let claim = "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\n\
+        spec: {accessModes: [ReadWriteOnce], storageClassName: fast, \
         resources: {requests: {storage: 1Mi}}}\n";
     server.ok_with(&["apply", "-f", "-"], claim);
     until(&server, &["pvc/data"], &["there is no StorageClass fast"]);

@@ -62,7 +62,9 @@ fn jobs_daemons_and_bare_sets_are_counted() {
     let server = Server::start();
     server.ok(&["create", "job", "once", "--image=a:1"]);
     server.until(&["get", "pods", "-l", "job-name=once", "-o", "name"], SETTLE_LIMIT, |out| out.lines().count() == 1);
-    let daemon = "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: d}\nspec:\n  selector: {matchLabels: {app: d}}\n  template:\n    metadata: {labels: {app: d}}\n    spec: {containers: [{name: c, image: i}]}\n";
+    let daemon = "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: d}\nspec:\n  \
+        selector: {matchLabels: {app: d}}\n  template:\n    metadata: {labels: {app: d}}\n    \
+        spec: {containers: [{name: c, image: i}]}\n";
     server.ok_with(&["apply", "-f", "-"], daemon);
     server.until(
         &["get", "ds", "d", "-o", "jsonpath={.status.observedGeneration}/{.status.desiredNumberScheduled}"],

@@ -90,7 +90,8 @@ async fn kube_rs(kubeconfig: &Path) {
     let pods: Api<Pod> = Api::namespaced(kube::Client::try_from(config).unwrap(), "default");
     let pod = serde_json::json!({
         "metadata": {"name": "from-kube-rs", "labels": {"client": "kube-rs"}},
-        "spec": {"terminationGracePeriodSeconds": 0, "containers": [{"name": "main", "image": IMAGE, "command": ["sleep", "600"]}]},
+        "spec": {"terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "main", "image": IMAGE, "command": ["sleep", "600"]}]},
     });
     pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
     let ours = "client=kube-rs";

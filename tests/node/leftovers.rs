@@ -84,7 +84,7 @@ fn namespace(name: &str) -> PathBuf {
     path
 }
 
-/// What is there of a sandbox whose network was made, and of which containerd wrote nothing down.
+/// The remains of a sandbox whose network was made, and of which containerd wrote nothing down.
 struct Leftover {
     sandbox: String,
     netns: PathBuf,
@@ -131,7 +131,8 @@ impl Leftover {
 
     /// As libcni writes it.
     fn record(&self, network: &str, ifname: &str, conf: &Value, result: &Value) -> PathBuf {
-        let record = json!({"kind": "cniCacheV1", "containerId": self.sandbox, "config": STANDARD.encode(conf.to_string()), "ifName": ifname,
+        let record = json!({"kind": "cniCacheV1", "containerId": self.sandbox,
+            "config": STANDARD.encode(conf.to_string()), "ifName": ifname,
             "networkName": network, "cniArgs": [["K8S_POD_UID", NOBODYS]], "result": result});
         let path = Path::new(RECORDS).join(format!("{network}-{}-{ifname}", self.sandbox));
         fs::create_dir_all(RECORDS).unwrap();

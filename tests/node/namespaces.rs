@@ -23,7 +23,7 @@ ip route add default via 10.200.0.1
 "#
 );
 
-/// What this machine lacks for a node, in words.
+/// The needs of a node that this machine lacks, in words.
 pub(crate) fn what_is_missing() -> Option<String> {
     let Some(program) = std::env::var_os("KEDGE_BIN") else {
         return Some("KEDGE_BIN names no static kedge (make test sets it)".to_owned());

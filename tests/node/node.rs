@@ -1,4 +1,4 @@
-//! What a test asks of the node beside kubectl: its containers, its network, a page over HTTP.
+//! Questions of a test to the node, beside kubectl: its containers, its network, a page over HTTP.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

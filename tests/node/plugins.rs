@@ -143,7 +143,10 @@ fn serve(plugin: &Arc<Plugin>, sockets: &[&Path]) -> tokio::runtime::Runtime {
 
 fn pod(name: &str, command: &str, claim: &str) -> String {
     format!(
-        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  restartPolicy: Never\n  terminationGracePeriodSeconds: 1\n  containers:\n  - name: c\n    image: kedge.local/busybox:1\n    command: [sh, -c, '{command}']\n    volumeMounts: [{{name: v, mountPath: /data}}]\n  volumes: [{{name: v, persistentVolumeClaim: {{claimName: {claim}}}}}]\n"
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  restartPolicy: Never\n  \
+         terminationGracePeriodSeconds: 1\n  containers:\n  - name: c\n    image: kedge.local/busybox:1\n    \
+         command: [sh, -c, '{command}']\n    volumeMounts: [{{name: v, mountPath: /data}}]\n  \
+         volumes: [{{name: v, persistentVolumeClaim: {{claimName: {claim}}}}}]\n"
     )
 }
 
@@ -228,7 +231,10 @@ pub(crate) fn devices(server: &Server) {
     server.until(&["get", "node", "n1", "-o", amount], POD_LIMIT, |out| out == "2");
     let wants = |name: &str, n: u32, node: &str| {
         format!(
-            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  restartPolicy: Never\n  terminationGracePeriodSeconds: 1\n  {node}\n  containers:\n  - name: c\n    image: kedge.local/busybox:1\n    command: [sh, -c, 'echo $LAMPS; test -c /dev/lamp && sleep 3600']\n    resources: {{limits: {{{RESOURCE}: {n}}}}}\n"
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}}}\nspec:\n  restartPolicy: Never\n  \
+             terminationGracePeriodSeconds: 1\n  {node}\n  containers:\n  - name: c\n    \
+             image: kedge.local/busybox:1\n    command: [sh, -c, 'echo $LAMPS; test -c /dev/lamp && sleep 3600']\n    \
+             resources: {{limits: {{{RESOURCE}: {n}}}}}\n"
         )
     };
     server.ok_with(&["apply", "-f", "-"], &wants("lit", 2, ""));

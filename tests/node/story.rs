@@ -19,7 +19,8 @@ pub(crate) const POD_LIMIT: Duration = Duration::from_secs(90);
 /// Supervised processes come back within this.
 pub(crate) const HEAL_LIMIT: Duration = Duration::from_secs(60);
 const PAGE: &str = "Hello from kedge";
-pub(crate) const IDS: &str = "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[*].containerID} {.status.containerStatuses[*].restartCount}{\"\\n\"}{end}";
+pub(crate) const IDS: &str = "jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[*].containerID} \
+    {.status.containerStatuses[*].restartCount}{\"\\n\"}{end}";
 
 /// Tells the whole story with one program.
 pub(crate) fn run(program: &Path) {
@@ -121,7 +122,8 @@ fn roads(server: &Server) {
 
 /// Each try is a pod of its own, so that its very first packet counts.
 fn policies(server: &Server) {
-    let policy = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: web}\nspec:\n  podSelector: {matchLabels: {app: web}}\n  ingress: [{from: [{podSelector: {matchLabels: {let: in}}}]}]\n";
+    let policy = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata: {name: web}\nspec:\n  \
+        podSelector: {matchLabels: {app: web}}\n  ingress: [{from: [{podSelector: {matchLabels: {let: in}}}]}]\n";
     server.ok_with(&["apply", "-f", "-"], policy);
     let ip = cluster_ip(server).ip().to_string();
     let ends = |name: &str, label: &str, phase: &str| {
@@ -194,7 +196,8 @@ fn exec(server: &Server) {
 }
 
 fn logs(server: &Server) {
-    let talker = "apiVersion: v1\nkind: Pod\nmetadata: {name: talker}\nspec:\n  containers:\n  - name: c\n    image: kedge.local/busybox:1\n    command: [sh, -c, 'for i in 1 2 3; do echo line $i; done; exit 3']\n";
+    let talker = "apiVersion: v1\nkind: Pod\nmetadata: {name: talker}\nspec:\n  containers:\n  - name: c\n    \
+        image: kedge.local/busybox:1\n    command: [sh, -c, 'for i in 1 2 3; do echo line $i; done; exit 3']\n";
     server.ok_with(&["apply", "-f", "-"], talker);
     server.until(
         &["get", "pod", "talker", "-o", "jsonpath={.status.containerStatuses[0].restartCount}"],

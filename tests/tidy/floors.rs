@@ -1,4 +1,4 @@
-//! Who uses whom between the files of a crate: circles stay small, and folders stand on floors with no arrow up.
+//! Imports between the files of a crate: circles stay small, and folders stand on floors with no arrow up.
 //!
 //! An arrow is a `use` or a path in code that names a module of the same crate. Tests are left out: they may look at
 //! everything.
@@ -311,7 +311,7 @@ fn file_of_module(parent: &str, is_root: bool, name: &str, attrs: &[syn::Attribu
     if crate::root().join(&flat).exists() { flat } else { format!("{dir}/{name}/mod.rs") }
 }
 
-/// What one file uses.
+/// The modules that one file uses.
 struct Uses<'a> {
     tree: &'a Tree,
     module: Vec<String>,
@@ -408,7 +408,8 @@ fn circles_of_imports_stay_small() {
     let files: Vec<&String> = larger.iter().map(|(_, _, files)| files).collect();
     assert_eq!(
         found, LARGER,
-        "circles of more than {CIRCLE_MAX} files (left) and those that are known (right): carry what several files share into one below \
+        "circles of more than {CIRCLE_MAX} files (left) and those that are known (right): carry what several files \
+         share into one below \
          them, or, if a circle has shrunk, write its new size down: {files:#?}"
     );
 }

@@ -70,7 +70,8 @@ fn doc_comments_begin_with_a_noun_or_a_verb() {
         }
     }
     none(
-        "doc comments whose subject is a free \"who\" or \"what\": begin with the field's term, as in \"The members that \
+        "doc comments whose subject is a free \"who\" or \"what\": begin with the field's term, as in \"The members \
+         that \
          vote\" for \"Who votes\", \"Arguments of the command\" for \"What the command is given\"",
         &found,
     );

@@ -8,7 +8,7 @@ use syn::visit::{self, Visit};
 use crate::floors::is_of_tests;
 use crate::{files_below, is_test, none, read, room_of};
 
-/// What is counted.
+/// A habit that is counted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Habit {
     /// Two `&str` arguments side by side.
@@ -23,7 +23,8 @@ impl Habit {
     fn remedy(self) -> &'static str {
         match self {
             Habit::TextPairs => {
-                "functions with two `&str` arguments side by side, which a caller can swap: take a type that says which \
+                "functions with two `&str` arguments side by side, which a caller can swap: take a type that says \
+                 which \
                  is which, such as model::reference::NamespacedName, or a struct with two fields"
             }
             Habit::BoolArguments => {

@@ -1,4 +1,4 @@
-//! What nobody uses is not there: dependencies that no file of their crate names.
+//! Nothing is there that nobody uses: dependencies that no file of their crate names.
 
 use std::collections::BTreeSet;
 
