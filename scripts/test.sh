@@ -1,5 +1,6 @@
 #!/bin/sh
-# All tests: unit tests of every room, the tree's own rules, black-box tests of the API server, and whole nodes with real containers.
+# All tests: unit tests of every room, the tree's own rules, black-box tests of the API server, and whole nodes with
+# real containers.
 set -eu
 . "$(dirname -- "$0")/lib.sh"
 need_root

@@ -18,7 +18,8 @@ mv /usr/local/bin/kedge.new /usr/local/bin/kedge
 running() { [ -s "$pidfile" ] && kill -0 "$(cat "$pidfile")" 2>/dev/null; }
 if [ -d /run/systemd/system ]; then
     say "starting kedge server under systemd (journalctl -u kedge)"
-    systemctl is-active --quiet kedge || systemd-run --quiet --unit=kedge --property=Type=notify --property=KillMode=process \
+    systemctl is-active --quiet kedge ||
+        systemd-run --quiet --unit=kedge --property=Type=notify --property=KillMode=process \
         --property=Delegate=yes --property=Restart=always --property=LimitNOFILE=1048576 /usr/local/bin/kedge server
 elif running; then
     say "kedge server runs already (log: $log)"
@@ -43,7 +44,8 @@ wait_for() { # wait_for SECONDS WHAT COMMAND...
     done
 }
 api_ready() { kubectl get --raw /readyz; }
-node_ready() { kubectl get nodes -o jsonpath='{.items[*].status.conditions[?(@.type=="Ready")].status}' | grep -q True; }
+node_ready() { kubectl get nodes -o jsonpath='{.items[*].status.conditions[?(@.type=="Ready")].status}' |
+    grep -q True; }
 dns_ip() { kubectl -n kube-system get service kube-dns -o jsonpath='{.spec.clusterIP}'; }
 dns_answers() { "$busybox" nslookup kubernetes.default.svc.cluster.local "$(dns_ip)"; }
 wait_for 60 "the API server" api_ready

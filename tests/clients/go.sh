@@ -1,6 +1,6 @@
 #!/bin/sh
-# go.sh: builds tests/clients/go and runs it against KUBECONFIG. By hand: the first build takes minutes, too long for CI.
-# WEBHOOK_HOST is an address of this machine that the server reaches (default: the one towards it).
+# go.sh: builds tests/clients/go and runs it against KUBECONFIG. By hand: the first build takes minutes, too long for
+# CI. WEBHOOK_HOST is an address of this machine that the server reaches (default: the one towards it).
 set -eu
 here=$(cd -- "$(dirname -- "$0")" && pwd)
 server=$(sed -n 's#.*server: https://\([^:/]*\).*#\1#p' "$KUBECONFIG" | head -1)

@@ -1,5 +1,6 @@
 #!/bin/sh
-# helm.sh HELM: install, upgrade, test, rollback and uninstall of tests/clients/chart, looked at with kubectl. KUBECONFIG, IMAGE, KUBECTL.
+# helm.sh HELM: install, upgrade, test, rollback and uninstall of tests/clients/chart, looked at with kubectl.
+# KUBECONFIG, IMAGE, KUBECTL.
 set -eu
 helm=$1
 here=$(dirname -- "$0")
@@ -24,8 +25,10 @@ want "the upgrade's hook" "$("$kubectl" get "job/$name-post-upgrade" -o 'jsonpat
 want "text after the rollback" "$(text)" one
 want "revisions" "$("$helm" history "$name" -o json | tr '{' '\n' | grep -c '"revision"')" 3
 "$helm" uninstall "$name" --wait --timeout 300s >/dev/null
-want "what is left" "$("$kubectl" get "deployment,configmap,gadgets.charts.kedge.test" -o name | grep -c "/$name" || true)" 0
+want "what is left" \
+    "$("$kubectl" get "deployment,configmap,gadgets.charts.kedge.test" -o name | grep -c "/$name" || true)" 0
 # Hooks and definitions are not a release's: their files say so.
-"$kubectl" delete --ignore-not-found --wait=false "job/$name-pre-install" "job/$name-post-upgrade" "pod/$name-test" >/dev/null
+"$kubectl" delete --ignore-not-found --wait=false "job/$name-pre-install" "job/$name-post-upgrade" "pod/$name-test" \
+    >/dev/null
 "$kubectl" delete --timeout=120s crd/gadgets.charts.kedge.test >/dev/null
 say "install with a definition and hooks, upgrade, test, rollback, uninstall"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# oidc.sh KEDGE: a genuine OIDC issuer's tokens let in whom their claims name, and a forged one nobody. By hand: npm fetches the issuer.
-# The server runs without a node on loopback; ports 17443 and 19443 must be free.
+# oidc.sh KEDGE: a genuine OIDC issuer's tokens let in whom their claims name, and a forged one nobody. By hand: npm
+# fetches the issuer. The server runs without a node on loopback; ports 17443 and 19443 must be free.
 set -eu
 kedge=$1
 here=$(cd -- "$(dirname -- "$0")" && pwd)
@@ -26,11 +26,13 @@ until_ok() { # until_ok WHAT COMMAND...
 cd "$dir"
 cp "$here/oidc/issuer.mjs" .
 npm install --silent --no-audit --no-fund oidc-provider@9 >npm.log 2>&1 || die "npm"
-openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 2>/dev/null
+openssl req -x509 -newkey rsa:2048 -nodes -keyout key.pem -out cert.pem -days 2 -subj /CN=127.0.0.1 \
+    -addext subjectAltName=IP:127.0.0.1 2>/dev/null
 node issuer.mjs 19443 key.pem cert.pem >issuer.log 2>&1 &
 issuer=$!
 until_ok "the issuer" curl -fs --cacert cert.pem https://127.0.0.1:19443/.well-known/openid-configuration
-"$kedge" server --disable-agent --data-dir "$dir/data" --bind-address 127.0.0.1 --node-ip 127.0.0.1 --advertise-address 192.0.2.1 \
+"$kedge" server --disable-agent --data-dir "$dir/data" --bind-address 127.0.0.1 --node-ip 127.0.0.1 \
+    --advertise-address 192.0.2.1 \
     --https-listen-port 17443 --node-name oidc --disable coredns --write-kubeconfig "$dir/admin" \
     --kube-apiserver-arg oidc-issuer-url=https://127.0.0.1:19443 --kube-apiserver-arg oidc-client-id=kedge \
     --kube-apiserver-arg oidc-ca-file="$dir/cert.pem" --kube-apiserver-arg oidc-username-claim=email \
@@ -38,7 +40,8 @@ until_ok "the issuer" curl -fs --cacert cert.pem https://127.0.0.1:19443/.well-k
 server=$!
 until_ok "the server" kubectl --kubeconfig "$dir/admin" get --raw /readyz
 
-curl -fs --cacert cert.pem -u ci:not-a-secret -d 'grant_type=client_credentials&resource=urn:kedge&scope=api' https://127.0.0.1:19443/token >token.json
+curl -fs --cacert cert.pem -u ci:not-a-secret -d 'grant_type=client_credentials&resource=urn:kedge&scope=api' \
+    https://127.0.0.1:19443/token >token.json
 token=$(sed 's/.*"access_token":"\([^"]*\)".*/\1/' token.json)
 as() { # as TOKEN ARGS...
     bearer=$1

@@ -1,8 +1,10 @@
 # shellcheck shell=sh disable=SC2154
-# The clock of a running node jumps: an hour ahead, back, a day ahead, back. Sourced by guest.sh: the leader stays, the node is Ready, pods
-# run on, their tokens are taken, jobs of a schedule are neither lost nor many, and nobody asks in a storm.
+# The clock of a running node jumps: an hour ahead, back, a day ahead, back. Sourced by guest.sh: the leader stays, the
+# node is Ready, pods run on, their tokens are taken, jobs of a schedule are neither lost nor many, and nobody asks in a
+# storm.
 
-leases() { kubectl get leases -A -o jsonpath='{range .items[*]}{.metadata.name} {.spec.holderIdentity} {.spec.leaseTransitions}{"\n"}{end}'; }
+leases() { kubectl get leases -A \
+    -o jsonpath='{range .items[*]}{.metadata.name} {.spec.holderIdentity} {.spec.leaseTransitions}{"\n"}{end}'; }
 lease_renewed() { # after the jump: the node's lease bears today's time, within a minute
     renewed=$(kubectl get lease -n kube-node-lease vm -o jsonpath='{.spec.renewTime}')
     apart=$(($(date +%s) - $(date -d "$renewed" +%s)))
@@ -23,7 +25,8 @@ runs_since_boot() {
 }
 
 jump() { # jump SECONDS WHAT
-    held=$(leases) same=$(containers) jobs=$(runs) ticked=$(kubectl get cronjob tick -o jsonpath='{.status.lastScheduleTime}')
+    held=$(leases) same=$(containers) jobs=$(runs) \
+        ticked=$(kubectl get cronjob tick -o jsonpath='{.status.lastScheduleTime}')
     began=$(cut -d. -f1 /proc/uptime) pid=$(systemctl show -p MainPID --value kedge) asked=$(requests)
     date -s "@$(($(date +%s) + $1))" >/dev/null
     wait_for "$limit" "the API after the clock went $2" kubectl get --raw /readyz
@@ -32,12 +35,15 @@ jump() { # jump SECONDS WHAT
     wait_for "$limit" "the pod is Ready after the clock went $2" pod_ready
     wait_for "$limit" "the page after the clock went $2" answers
     wait_for "$limit" "the token of a pod after the clock went $2" token_taken
-    # A schedule that has already had this minute waits for the next it has not: only a clock that went ahead brings a run.
+    # A schedule that has already had this minute waits for the next it has not: only a clock that went ahead brings a
+    # run.
     [ "$1" -lt 0 ] || wait_for "$limit" "a job after the clock went $2" ran_again "$ticked"
     sleep 30
     kubectl delete pod after --ignore-not-found --now >/dev/null 2>&1
-    kubectl run after --image=kedge.local/busybox:1 --image-pull-policy=Never --restart=Never --command -- true >/dev/null || fail "cannot run a pod after the clock went $2"
-    wait_for "$limit" "a pod after the clock went $2" sh -c "kubectl get pod after -o jsonpath={.status.phase} | grep -q Succeeded"
+    kubectl run after --image=kedge.local/busybox:1 --image-pull-policy=Never --restart=Never --command -- true \
+        >/dev/null || fail "cannot run a pod after the clock went $2"
+    wait_for "$limit" "a pod after the clock went $2" \
+        sh -c "kubectl get pod after -o jsonpath={.status.phase} | grep -q Succeeded"
     [ "$(systemctl show -p MainPID --value kedge)" = "$pid" ] || fail "kedge started anew when the clock went $2"
     [ "$(leases)" = "$held" ] || fail "a lease changed hands when the clock went $2: $held, now $(leases)"
     [ "$(containers)" = "$same" ] || fail "a pod was touched when the clock went $2: $same, now $(containers)"
@@ -52,9 +58,12 @@ jump() { # jump SECONDS WHAT
 clocks() {
     wait_for "$limit" "the pod runs again" runs_since_boot
     wait_for "$limit" "the pod is Ready again" pod_ready
-    kubectl create cronjob tick --image=kedge.local/busybox:1 --schedule='* * * * *' -- true >/dev/null || fail "cannot make a schedule"
-    kubectl patch cronjob tick --type=merge -p '{"spec":{"concurrencyPolicy":"Forbid","successfulJobsHistoryLimit":100,"jobTemplate":{"spec":{"template":{"spec":{"containers":[{"name":"tick","image":"kedge.local/busybox:1","imagePullPolicy":"Never","command":["true"]}],"restartPolicy":"Never"}}}}}}' >/dev/null ||
-        fail "cannot change a schedule"
+    kubectl create cronjob tick --image=kedge.local/busybox:1 --schedule='* * * * *' -- true >/dev/null ||
+        fail "cannot make a schedule"
+    kubectl patch cronjob tick --type=merge \
+        -p '{"spec":{"concurrencyPolicy":"Forbid","successfulJobsHistoryLimit":100,
+            "jobTemplate":{"spec":{"template":{"spec":{"containers":[{"name":"tick","image":"kedge.local/busybox:1","imagePullPolicy":"Never",
+            "command":["true"]}],"restartPolicy":"Never"}}}}}}' >/dev/null || fail "cannot change a schedule"
     wait_for "$limit" "a job of a schedule" ran_again ""
     jump 3600 "an hour ahead"
     jump -3600 "an hour back"

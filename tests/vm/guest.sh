@@ -1,7 +1,7 @@
 #!/bin/sh
-# Runs in the guest at boot (kedge-test.service): does what the kernel command line's kedge.step=ONE,TWO says and reports on the second
-# serial line: "OK step", "FAIL step why", "ACK name." for a write that was acknowledged, "HAVE name" for one that is there.
-# The host ends the machine, so that a power cut is one.
+# Runs in the guest at boot (kedge-test.service): does what the kernel command line's kedge.step=ONE,TWO says and
+# reports on the second serial line: "OK step", "FAIL step why", "ACK name." for a write that was acknowledged, "HAVE
+# name" for one that is there. The host ends the machine, so that a power cut is one.
 report=/dev/ttyS1
 say() { echo "$*" >$report; }
 steps=$(sed -n 's/.*kedge\.step=\([a-z,]*\).*/\1/p' /proc/cmdline | tr , ' ')
@@ -28,27 +28,33 @@ wait_for() { # wait_for SECONDS WHAT COMMAND...
 # curl asks the API: kubectl wants more memory than a small machine has left, and minutes of an emulator.
 pem() { sed -n "s/.*$1: *//p" $KUBECONFIG | head -n 1 | base64 -d; }
 api() { # api METHOD PATH [OBJECT]
-    [ -s /root/key ] || (umask 077 && pem certificate-authority-data >/root/ca && pem client-certificate-data >/root/cert && pem client-key-data >/root/key)
+    [ -s /root/key ] || (umask 077 && pem certificate-authority-data >/root/ca &&
+        pem client-certificate-data >/root/cert && pem client-key-data >/root/key)
     [ -z "${3:-}" ] || set -- "$1" "$2" -d "$3"
     method=$1 path=$2
     shift 2
-    curl -fsS -m 60 --cacert /root/ca --cert /root/cert --key /root/key -X "$method" -H 'Content-Type: application/json' "$@" "https://127.0.0.1:6443$path"
+    curl -fsS -m 60 --cacert /root/ca --cert /root/cert --key /root/key -X "$method" \
+        -H 'Content-Type: application/json' "$@" "https://127.0.0.1:6443$path"
 }
 pods=/api/v1/namespaces/default/pods
 pod_is() { api GET "$pods/$1" | tr -d ' \n' | grep -qE "$2"; }
 ended() { pod_is "$1" '"phase":"Failed"'; }
 gone() { ! api GET "$pods/$1" >/dev/null 2>&1; }
-node_has() { api GET /api/v1/nodes/vm | tr -d ' \n' | grep -qE "\"type\":\"$1\",\"status\":\"True\"|\"status\":\"True\",\"type\":\"$1\""; }
+node_has() { api GET /api/v1/nodes/vm | tr -d ' \n' |
+    grep -qE "\"type\":\"$1\",\"status\":\"True\"|\"status\":\"True\",\"type\":\"$1\""; }
 no_longer() { ! node_has "$1"; }
 api_ready() { api GET /readyz >/dev/null; }
 node_ready() { node_has Ready; }
-pod_ready() { pod_is web '"type":"Ready",("observedGeneration":[0-9]+,)?"status":"True"|"status":"True","type":"Ready"'; }
+pod_ready() { pod_is web \
+    '"type":"Ready",("observedGeneration":[0-9]+,)?"status":"True"|"status":"True","type":"Ready"'; }
 address() { api GET $pods/web | sed -n 's/.*"podIP": *"\([0-9.]*\)".*/\1/p' | head -n 1; }
 page() { curl -fs -m 5 "http://$address/" | grep -q 'hello from the guest'; }
 answers() { address=$(address) && page; }
-containers() { api GET $pods/web | tr -d ' "' | sed 's|[,{}]|\n|g' | grep -E '^(containerID|restartCount):' | tr '\n' ' '; }
+containers() { api GET $pods/web | tr -d ' "' | sed 's|[,{}]|\n|g' | grep -E '^(containerID|restartCount):' |
+    tr '\n' ' '; }
 oom_killed() { pod_is hungry '"exitCode":137' && pod_is hungry '"reason":"OOMKilled"'; }
-new_runs() { [ "$(readlink "/proc/$(systemctl show -p MainPID --value kedge)/exe")" = "$(readlink -f "$(command -v kedge)")" ]; }
+new_runs() { [ "$(readlink "/proc/$(systemctl show -p MainPID --value kedge)/exe")" = \
+    "$(readlink -f "$(command -v kedge)")" ]; }
 
 # Another program under running pods: the same one, with a byte more.
 upgrade() {
@@ -64,8 +70,10 @@ upgrade() {
 
 # The kernel kills what takes more than it may, and the pod says so.
 oom() {
-    kubectl run hungry --image=kedge.local/busybox:1 --restart=Never --overrides='{"spec":{"containers":[{"name":"hungry",
-        "image":"kedge.local/busybox:1","command":["tail","/dev/zero"],"resources":{"limits":{"memory":"16Mi"}}}]}}' >/dev/null || fail "cannot run a pod"
+    kubectl run hungry --image=kedge.local/busybox:1 --restart=Never \
+        --overrides='{"spec":{"containers":[{"name":"hungry",
+        "image":"kedge.local/busybox:1","command":["tail","/dev/zero"],"resources":{"limits":{"memory":"16Mi"}}}]}}' \
+            >/dev/null || fail "cannot run a pod"
     wait_for $limit "a pod is told to have been OOM-killed" oom_killed
     kubectl delete pod hungry --now >/dev/null
 }
@@ -87,10 +95,13 @@ clock() {
 
 # --- what pods and the machine do to a node ---
 
-# run NAME COMMAND [FIELDS]: a pod of one container, on this node whatever the scheduler thinks of it. FIELDS go into its spec, with a comma.
+# run NAME COMMAND [FIELDS]: a pod of one container, on this node whatever the scheduler thinks of it. FIELDS go into
+# its spec, with a comma.
 run() {
-    api POST $pods '{"metadata":{"name":"'"$1"'"},"spec":{'"${3:-}"'"nodeName":"vm","restartPolicy":"Never","terminationGracePeriodSeconds":1,
-        "containers":[{"name":"c","image":"kedge.local/busybox:1","command":["sh","-c","'"$2"'"]'"${4:-}"'}]}}' >/dev/null || fail "cannot make the pod $1"
+    api POST $pods \
+        '{"metadata":{"name":"'"$1"'"},"spec":{'"${3:-}"'"nodeName":"vm","restartPolicy":"Never","terminationGracePeriodSeconds":1,
+        "containers":[{"name":"c","image":"kedge.local/busybox:1","command":["sh","-c","'"$2"'"]'"${4:-}"'}]}}' \
+            >/dev/null || fail "cannot make the pod $1"
 }
 remove() { api DELETE "$pods/$1" >/dev/null && wait_for $limit "$1 is gone" gone "$1"; }
 writes() { api POST /api/v1/namespaces/default/configmaps '{"metadata":{"generateName":"w-"}}' >/dev/null; }
@@ -135,20 +146,25 @@ small() {
     for n in 0 1 2 3 4 5 6 7 8 9; do run "eater-$n" 'sleep 20; tail /dev/zero'; done
     for n in 0 1 2 3 4 5 6 7 8 9; do wait_for $limit "eater $n of ten has ended" ended "eater-$n"; done
     unharmed "ten pods that eat"
-    for n in 0 1 2 3 4 5 6 7 8 9; do say "NOTE eater $n: $(api GET "$pods/eater-$n" | tr -d ' \n' | grep -oE '"reason":"(Evicted|OOMKilled)"' | sort -u | tr '\n' ' ')"; done
+    for n in 0 1 2 3 4 5 6 7 8 9; do
+        say "NOTE eater $n: $(api GET "$pods/eater-$n" | tr -d ' \n' | grep -oE '"reason":"(Evicted|OOMKilled)"' |
+        sort -u | tr '\n' ' ')"; done
     for n in 0 1 2 3 4 5 6 7 8 9; do remove "eater-$n"; done
     wait_for $limit "the lack of memory is over" no_longer MemoryPressure
-    for file in "$own/memory.current" "$own/memory.min" "$own/memory.events"; do say "NOTE $file: $(tr '\n' ' ' <"$file")"; done
+    for file in "$own/memory.current" "$own/memory.min" "$own/memory.events"; do
+        say "NOTE $file: $(tr '\n' ' ' <"$file")"; done
 }
 
 has_room() { [ "$(df --output=avail / | tail -n 1)" -gt 300000 ]; }
 import_image() {
-    ctr --address /run/kedge/containerd/containerd.sock -n k8s.io images import /test/busybox.tar >/dev/null || fail "cannot import the image"
+    ctr --address /run/kedge/containerd/containerd.sock -n k8s.io images import /test/busybox.tar >/dev/null ||
+        fail "cannot import the image"
 }
 
 # A pod that fills the disk has to go, and nothing else; a disk that somebody else fills stops writes and ends nothing.
 disk() {
-    run volume 'cat /dev/zero >/fill/f; sleep 3600' '"volumes":[{"name":"fill","emptyDir":{}}],' ',"volumeMounts":[{"name":"fill","mountPath":"/fill"}]'
+    run volume 'cat /dev/zero >/fill/f; sleep 3600' '"volumes":[{"name":"fill","emptyDir":{}}],' \
+        ',"volumeMounts":[{"name":"fill","mountPath":"/fill"}]'
     wait_for $limit "a pod whose volume fills the disk is evicted" pod_is volume '"reason":"Evicted"'
     wait_for $limit "there is room again" has_room
     unharmed "a full volume"
@@ -188,7 +204,8 @@ nfs() {
     mkdir -p /srv/share && chmod 777 /srv/share
     echo '/srv/share *(rw,no_root_squash,fsid=0,insecure,no_subtree_check)' >/etc/exports
     systemctl start nfs-server || fail "the NFS server does not start"
-    run shared 'while :; do date >>/share/log; sync; sleep 1; done' '"volumes":[{"name":"share","nfs":{"server":"10.0.2.15","path":"/"}}],' \
+    run shared 'while :; do date >>/share/log; sync; sleep 1; done' \
+        '"volumes":[{"name":"share","nfs":{"server":"10.0.2.15","path":"/"}}],' \
         ',"volumeMounts":[{"name":"share","mountPath":"/share"}]'
     wait_for $limit "a pod writes to a share" test -s /srv/share/log
     nft add table inet silent
@@ -229,7 +246,8 @@ at_its_limit() {
     [ -n "$full" ] && [ "$(cat "${full%events}current")" -le 64 ]
 }
 
-# Under systemd the cgroup of a pod is a unit: it is stopped with its pod, and its limits are there after systemd has read its units again.
+# Under systemd the cgroup of a pod is a unit: it is stopped with its pod, and its limits are there after systemd has
+# read its units again.
 slices() {
     run kept 'sleep 3600' '' ',"resources":{"limits":{"memory":"64Mi","cpu":"500m"}}'
     wait_for $limit "a pod with limits runs" pod_is kept '"phase":"Running"'
@@ -240,7 +258,8 @@ slices() {
     limits=$(limits_of "$slice")
     case $limits in '64 67108864 50000 100000 '*) ;; *) fail "the pod's limits are $limits" ;; esac
     systemctl daemon-reload || fail "systemd does not read its units again"
-    [ "$(limits_of "$slice")" = "$limits" ] || fail "systemd forgot limits: they were $limits, are $(limits_of "$slice")"
+    [ "$(limits_of "$slice")" = "$limits" ] ||
+        fail "systemd forgot limits: they were $limits, are $(limits_of "$slice")"
     say "NOTE limits: $limits"
     remove kept
     left=$(n_slices)
@@ -257,7 +276,8 @@ slices() {
 }
 # Those of a pod, and those of all together.
 held_together() { [ "$(cat /sys/fs/cgroup/kubepods.slice/memory.max)" != max ]; }
-limits_of() { cat "$1/pids.max" "$1/memory.max" "$1/cpu.max" "$1/cpu.weight" /sys/fs/cgroup/kubepods.slice/memory.max /sys/fs/cgroup/kubepods.slice/pids.max | tr '\n' ' '; }
+limits_of() { cat "$1/pids.max" "$1/memory.max" "$1/cpu.max" "$1/cpu.weight" /sys/fs/cgroup/kubepods.slice/memory.max \
+    /sys/fs/cgroup/kubepods.slice/pids.max | tr '\n' ' '; }
 n_slices() { systemctl list-units --all --plain --no-legend --no-pager 'kubepods*-pod*.slice' | wc -l; }
 n_told() { find /run/systemd/system.control -maxdepth 1 -name 'kubepods*-pod*.slice.d' 2>/dev/null | wc -l; }
 more_slices() { [ "$(n_slices)" -gt "$left" ]; }
@@ -268,7 +288,8 @@ write() { # write WRITER
     boot=$(cut -c1-8 /proc/sys/kernel/random/boot_id) n=0
     while :; do
         n=$((n + 1)) name=cut-$boot-$1-$n
-        curl -fs -m 60 -o /dev/null -H 'Content-Type: application/json' http://127.0.0.1:8001/api/v1/namespaces/default/configmaps \
+        curl -fs -m 60 -o /dev/null -H 'Content-Type: application/json' \
+            http://127.0.0.1:8001/api/v1/namespaces/default/configmaps \
             -d '{"metadata":{"name":"'"$name"'"},"data":{"n":"'$n'"}}' && say "ACK $name."
     done
 }
@@ -276,14 +297,17 @@ write() { # write WRITER
 # Everything that an uninstall must bring back. Caches and logs of the distribution's own programs are not ours.
 picture() {
     {
-        find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /run -o -path '/var/log/journal' -o -path /var/lib/systemd -o -path /var/lib/apt \
-            -o -path /var/cache -o -path /var/backups -o -path /var/lib/dbus -o -path /var/lib/nfs -o -path /root -o -path /var/tmp \) -prune -o -print | sort
+        find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /run \
+            -o -path '/var/log/journal' -o -path /var/lib/systemd -o -path /var/lib/apt \
+            -o -path /var/cache -o -path /var/backups -o -path /var/lib/dbus -o -path /var/lib/nfs -o -path /root \
+            -o -path /var/tmp \) -prune -o -print | sort
         find /run -maxdepth 1 | sort | sed 's/^/run /'
         cut -d' ' -f5 /proc/self/mountinfo | sort | sed 's/^/mount /'
         ip -o link | cut -d: -f2 | sort | sed 's/^/link /'
         ip route | sed 's/^/route /'
         nft list tables | sed 's/^/nft /'
-        find /sys/fs/cgroup -type d \( -name 'kubepods*' -o -name 'kedge*' ! -name kedge-test.service \) | sed 's/^/cgroup /'
+        find /sys/fs/cgroup -type d \( -name 'kubepods*' -o -name 'kedge*' ! -name kedge-test.service \) |
+            sed 's/^/cgroup /'
     } >"$1"
 }
 
@@ -302,7 +326,8 @@ for step in $steps; do
         kubectl apply -f /test/web.yaml >/dev/null || fail "cannot apply"
         wait_for $limit "the pod is Ready" pod_ready
         wait_for $limit "the page" answers
-        INSTALL_KEDGE_BINARY=/test/kedge sh /test/install.sh | grep -q 'nothing changed' || fail "a second run is not quiet"
+        INSTALL_KEDGE_BINARY=/test/kedge sh /test/install.sh | grep -q 'nothing changed' ||
+            fail "a second run is not quiet"
         ;;
     reboot)
         wait_for $limit "the node is Ready" node_ready
