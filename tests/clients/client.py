@@ -1,4 +1,5 @@
-"""The Python client against a running cluster: create, list, watch, exec. Uses KUBECONFIG and the image that IMAGE names."""
+"""The Python client against a running cluster: create, list, watch, exec. Uses KUBECONFIG and the image that IMAGE
+names."""
 
 import os
 
@@ -16,7 +17,8 @@ pod = client.V1Pod(
 )
 core.create_namespaced_pod("default", pod)
 seen = []
-for event in watch.Watch().stream(core.list_namespaced_pod, "default", label_selector="client=python", timeout_seconds=90):
+for event in watch.Watch().stream(core.list_namespaced_pod, "default", label_selector="client=python",
+    timeout_seconds=90):
     phase = event["object"].status.phase
     seen.append((event["type"], phase))
     if phase == "Running":

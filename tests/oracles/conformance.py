@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Puts a run of upstream's conformance tests into docs/conformance.md: everything below its line `## Results` is written anew.
+"""Puts a run of upstream's conformance tests into docs/conformance.md: everything below its line `## Results` is
+written anew.
 
-    tests/oracles/conformance.py JUNIT.xml [JUNIT.xml…]      A test that stands in several files counts with the last one
+    tests/oracles/conformance.py JUNIT.xml [JUNIT.xml…]
+        A test that stands in several files counts with the last one
 """
 import pathlib, re, sys, xml.etree.ElementTree as xml
 
@@ -16,8 +18,10 @@ for report in sys.argv[1:]:
         if "[Conformance]" in name and case.get("status") != "skipped":
             rows[name] = (case.get("status"), float(case.get("time") or 0))
 passed = sum(status == "passed" for status, _ in rows.values())
-lines = [HEAD, f"{passed} of {len(rows)} passed, in {sum(seconds for _, seconds in rows.values()):.0f} s of tests.\n", "| test | result | s |", "|---|---|---|"]
-lines += [f"| {name.replace('|', chr(92) + '|')} | {status} | {seconds:.1f} |" for name, (status, seconds) in sorted(rows.items())]
+lines = [HEAD, f"{passed} of {len(rows)} passed, in {sum(seconds for _, seconds in rows.values()):.0f} s of tests.\n",
+    "| test | result | s |", "|---|---|---|"]
+lines += [f"| {name.replace('|', chr(92) + '|')} | {status} | {seconds:.1f} |" for name,
+    (status, seconds) in sorted(rows.items())]
 PAGE.write_text(PAGE.read_text().split(HEAD)[0] + "\n".join(lines) + "\n")
 print(lines[1].strip())
 for name, (status, _) in sorted(rows.items()):

@@ -11,7 +11,8 @@ objects. Prints a line for each difference and a summary; ends with 1 if there i
 import http.client, json, os, re, ssl, sys, time, urllib.parse
 
 NS = "rights"
-CONTROLLERS = ("deployment-controller", "namespace-controller", "generic-garbage-collector", "endpointslice-controller", "resourcequota-controller", "horizontal-pod-autoscaler", "persistent-volume-binder", "node-controller")
+CONTROLLERS = ("deployment-controller", "namespace-controller", "generic-garbage-collector", "endpointslice-controller",
+    "resourcequota-controller", "horizontal-pod-autoscaler", "persistent-volume-binder", "node-controller")
 # name: user, groups
 WHO = {
     "admin": ("admin", ["system:masters"]),
@@ -31,11 +32,13 @@ WHO = {
     "not a node": ("system:node:n1", []),
     "nameless node": ("n1", ["system:nodes"]),
     "kube-proxy": ("system:kube-proxy", []),
-    "bootstrap": ("system:bootstrap:abcdef", ["system:bootstrappers", "system:bootstrappers:kubeadm:default-node-token"]),
+    "bootstrap": ("system:bootstrap:abcdef",
+        ["system:bootstrappers", "system:bootstrappers:kubeadm:default-node-token"]),
     "monitor": ("monitor", ["system:monitoring"]),
     "scheduler": ("system:kube-scheduler", []),
     "controller-manager": ("system:kube-controller-manager", []),
-    **{name: (f"system:serviceaccount:kube-system:{name}", ["system:serviceaccounts", "system:serviceaccounts:kube-system"]) for name in CONTROLLERS},
+    **{name: (f"system:serviceaccount:kube-system:{name}",
+        ["system:serviceaccounts", "system:serviceaccounts:kube-system"]) for name in CONTROLLERS},
 }
 
 
@@ -55,7 +58,8 @@ class Server:
         streams = "watch" in path or "Upgrade" in headers or "follow" in path
         for attempt in range(3):
             try:
-                kept = self.kept.pop(who, None) or http.client.HTTPSConnection(self.at.hostname, self.at.port, context=ssl._create_unverified_context(), timeout=30)
+                kept = self.kept.pop(who, None) or http.client.HTTPSConnection(self.at.hostname, self.at.port,
+                    context=ssl._create_unverified_context(), timeout=30)
                 kept.request(method, path, body=None if body is None else json.dumps(body), headers=headers)
                 answer = kept.getresponse()
                 if streams and answer.status < 400:
@@ -73,7 +77,9 @@ class Server:
 
 
 def meta(kind, version, name, namespace=None, **more):
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, **({"namespace": namespace} if namespace else {}), **more.pop("metadata", {})}, **more}
+    return {"apiVersion": version, "kind": kind,
+        "metadata": {"name": name, **({"namespace": namespace} if namespace else {}), **more.pop("metadata", {})},
+        **more}
 
 
 POD = {"containers": [{"name": "c", "image": "i"}]}
@@ -100,7 +106,8 @@ def role(name, *rules):
 def binding(name, role, kind, subject, namespace=None):
     subject = {"kind": kind, "name": subject, "apiGroup": "rbac.authorization.k8s.io"}
     return meta("RoleBinding" if namespace else "ClusterRoleBinding", "rbac.authorization.k8s.io/v1", name, namespace,
-                roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role}, subjects=[subject])
+                roleRef={"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+                subjects=[subject])
 
 
 # (collection, object): what is there before anybody asks.
@@ -110,70 +117,127 @@ BASE = [
     (f"/api/v1/namespaces/{NS}/serviceaccounts", meta("ServiceAccount", "v1", "default")),
     (f"/api/v1/namespaces/{NS}/serviceaccounts", meta("ServiceAccount", "v1", "of-n1")),
     *[("/api/v1/nodes", meta("Node", "v1", n)) for n in ("n1", "n2")],
-    *[(f"/api/v1/namespaces/{NS}/secrets", meta("Secret", "v1", n, stringData={"a": "b"})) for n in ("of-n1", "of-n2", "free")],
-    *[(f"/api/v1/namespaces/{NS}/configmaps", meta("ConfigMap", "v1", n, data={"a": "b"})) for n in ("of-n1", "of-n2", "free")],
-    *[("/api/v1/persistentvolumes", meta("PersistentVolume", "v1", f"pv-{n}", spec={"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+    *[(f"/api/v1/namespaces/{NS}/secrets", meta("Secret", "v1", n, stringData={"a": "b"}))
+        for n in ("of-n1", "of-n2", "free")],
+    *[(f"/api/v1/namespaces/{NS}/configmaps", meta("ConfigMap", "v1", n, data={"a": "b"}))
+        for n in ("of-n1", "of-n2", "free")],
+    *[("/api/v1/persistentvolumes", meta("PersistentVolume", "v1", f"pv-{n}",
+        spec={"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
         "hostPath": {"path": "/x"}, "claimRef": {"namespace": NS, "name": f"of-{n}"}})) for n in ("n1", "n2")],
-    *[(f"/api/v1/namespaces/{NS}/persistentvolumeclaims", meta("PersistentVolumeClaim", "v1", f"of-{n}", NS, spec={"accessModes": ["ReadWriteOnce"],
-        "volumeName": f"pv-{n}", "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}})) for n in ("n1", "n2")],
-    *[(f"/api/v1/namespaces/{NS}/pods", pod(f"of-{n}", n, serviceAccountName="of-n1" if n == "n1" else "default", volumes=[
+    *[(f"/api/v1/namespaces/{NS}/persistentvolumeclaims",
+        meta("PersistentVolumeClaim", "v1", f"of-{n}", NS, spec={"accessModes": ["ReadWriteOnce"],
+        "volumeName": f"pv-{n}", "storageClassName": "", "resources": {"requests": {"storage": "1Gi"}}}))
+            for n in ("n1", "n2")],
+    *[(f"/api/v1/namespaces/{NS}/pods", pod(f"of-{n}", n, serviceAccountName="of-n1" if n == "n1" else "default",
+        volumes=[
         volume("s", secret={"secretName": f"of-{n}"}), volume("c", configMap={"name": f"of-{n}"}),
         volume("p", persistentVolumeClaim={"claimName": f"of-{n}"})])) for n in ("n1", "n2")],
-    (f"/api/v1/namespaces/{NS}/services", meta("Service", "v1", "s", spec={"ports": [{"port": 80}], "selector": {"a": "b"}})),
+    (f"/api/v1/namespaces/{NS}/services", meta("Service", "v1", "s",
+        spec={"ports": [{"port": 80}], "selector": {"a": "b"}})),
     (f"/api/v1/namespaces/{NS}/limitranges", meta("LimitRange", "v1", "l", spec={"limits": []})),
-    (f"/api/v1/namespaces/{NS}/replicationcontrollers", meta("ReplicationController", "v1", "r", spec={"replicas": 0, "selector": {"a": "b"}, "template": TEMPLATE})),
-    *[(f"/apis/apps/v1/namespaces/{NS}/{kind.lower()}s", meta(kind, "apps/v1", "w", spec={"selector": SELECTOR, "template": TEMPLATE})) for kind in ("Deployment", "DaemonSet", "StatefulSet", "ReplicaSet")],
-    (f"/apis/apps/v1/namespaces/{NS}/controllerrevisions", meta("ControllerRevision", "apps/v1", "w", revision=1, data={"a": 1})),
-    (f"/apis/batch/v1/namespaces/{NS}/jobs", meta("Job", "batch/v1", "j", spec={"suspend": True, "template": {"spec": {**POD, "restartPolicy": "Never"}}})),
-    (f"/apis/policy/v1/namespaces/{NS}/poddisruptionbudgets", meta("PodDisruptionBudget", "policy/v1", "b", spec={"maxUnavailable": 1, "selector": SELECTOR})),
-    (f"/apis/discovery.k8s.io/v1/namespaces/{NS}/endpointslices", meta("EndpointSlice", "discovery.k8s.io/v1", "e", addressType="IPv4", endpoints=[])),
-    (f"/apis/networking.k8s.io/v1/namespaces/{NS}/networkpolicies", meta("NetworkPolicy", "networking.k8s.io/v1", "n", spec={"podSelector": {}})),
-    (f"/apis/autoscaling/v2/namespaces/{NS}/horizontalpodautoscalers", meta("HorizontalPodAutoscaler", "autoscaling/v2", "h", spec={"maxReplicas": 2, "scaleTargetRef": {"kind": "Deployment", "name": "w", "apiVersion": "apps/v1"}})),
-    *[("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", meta("Lease", "coordination.k8s.io/v1", n, spec={"holderIdentity": n})) for n in ("n1", "n2")],
-    ("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", meta("Lease", "coordination.k8s.io/v1", "l", spec={"holderIdentity": "x"})),
-    *[("/apis/storage.k8s.io/v1/csinodes", meta("CSINode", "storage.k8s.io/v1", n, spec={"drivers": []})) for n in ("n1", "n2")],
-    ("/apis/storage.k8s.io/v1/storageclasses", meta("StorageClass", "storage.k8s.io/v1", "sc", provisioner="p.example.com")),
-    ("/apis/storage.k8s.io/v1/volumeattachments", meta("VolumeAttachment", "storage.k8s.io/v1", "va-n1", spec={"attacher": "a.example.com", "nodeName": "n1", "source": {"persistentVolumeName": "pv-n1"}})),
-    ("/apis/storage.k8s.io/v1/volumeattachments", meta("VolumeAttachment", "storage.k8s.io/v1", "va-n2", spec={"attacher": "a.example.com", "nodeName": "n2", "source": {"persistentVolumeName": "pv-n2"}})),
-    *[("/apis/resource.k8s.io/v1/resourceslices", meta("ResourceSlice", "resource.k8s.io/v1", f"rs-{n}", spec={"driver": "d.example.com", "nodeName": n, "pool": {"name": n, "generation": 1, "resourceSliceCount": 1}})) for n in ("n1", "n2")],
+    (f"/api/v1/namespaces/{NS}/replicationcontrollers",
+        meta("ReplicationController", "v1", "r", spec={"replicas": 0, "selector": {"a": "b"}, "template": TEMPLATE})),
+    *[(f"/apis/apps/v1/namespaces/{NS}/{kind.lower()}s",
+        meta(kind, "apps/v1", "w", spec={"selector": SELECTOR, "template": TEMPLATE}))
+            for kind in ("Deployment", "DaemonSet", "StatefulSet", "ReplicaSet")],
+    (f"/apis/apps/v1/namespaces/{NS}/controllerrevisions",
+        meta("ControllerRevision", "apps/v1", "w", revision=1, data={"a": 1})),
+    (f"/apis/batch/v1/namespaces/{NS}/jobs",
+        meta("Job", "batch/v1", "j", spec={"suspend": True, "template": {"spec": {**POD, "restartPolicy": "Never"}}})),
+    (f"/apis/policy/v1/namespaces/{NS}/poddisruptionbudgets",
+        meta("PodDisruptionBudget", "policy/v1", "b", spec={"maxUnavailable": 1, "selector": SELECTOR})),
+    (f"/apis/discovery.k8s.io/v1/namespaces/{NS}/endpointslices",
+        meta("EndpointSlice", "discovery.k8s.io/v1", "e", addressType="IPv4", endpoints=[])),
+    (f"/apis/networking.k8s.io/v1/namespaces/{NS}/networkpolicies",
+        meta("NetworkPolicy", "networking.k8s.io/v1", "n", spec={"podSelector": {}})),
+    (f"/apis/autoscaling/v2/namespaces/{NS}/horizontalpodautoscalers",
+        meta("HorizontalPodAutoscaler", "autoscaling/v2", "h",
+            spec={"maxReplicas": 2, "scaleTargetRef": {"kind": "Deployment", "name": "w", "apiVersion": "apps/v1"}})),
+    *[("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
+        meta("Lease", "coordination.k8s.io/v1", n, spec={"holderIdentity": n})) for n in ("n1", "n2")],
+    ("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases",
+        meta("Lease", "coordination.k8s.io/v1", "l", spec={"holderIdentity": "x"})),
+    *[("/apis/storage.k8s.io/v1/csinodes", meta("CSINode", "storage.k8s.io/v1", n, spec={"drivers": []}))
+        for n in ("n1", "n2")],
+    ("/apis/storage.k8s.io/v1/storageclasses",
+        meta("StorageClass", "storage.k8s.io/v1", "sc", provisioner="p.example.com")),
+    ("/apis/storage.k8s.io/v1/volumeattachments",
+        meta("VolumeAttachment", "storage.k8s.io/v1", "va-n1",
+            spec={"attacher": "a.example.com", "nodeName": "n1", "source": {"persistentVolumeName": "pv-n1"}})),
+    ("/apis/storage.k8s.io/v1/volumeattachments",
+        meta("VolumeAttachment", "storage.k8s.io/v1", "va-n2",
+            spec={"attacher": "a.example.com", "nodeName": "n2", "source": {"persistentVolumeName": "pv-n2"}})),
+    *[("/apis/resource.k8s.io/v1/resourceslices",
+        meta("ResourceSlice", "resource.k8s.io/v1", f"rs-{n}",
+            spec={"driver": "d.example.com", "nodeName": n,
+                "pool": {"name": n, "generation": 1, "resourceSliceCount": 1}})) for n in ("n1", "n2")],
     ("/apis/scheduling.k8s.io/v1/priorityclasses", meta("PriorityClass", "scheduling.k8s.io/v1", "pc", value=7)),
-    ("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", meta("ValidatingWebhookConfiguration", "admissionregistration.k8s.io/v1", "vw", webhooks=[])),
+    ("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+        meta("ValidatingWebhookConfiguration", "admissionregistration.k8s.io/v1", "vw", webhooks=[])),
     ("/apis/rbac.authorization.k8s.io/v1/clusterroles", role("reader", rule(["get"], ["secrets"], [""]))),
     ("/apis/rbac.authorization.k8s.io/v1/clusterroles", role("may-create", rule(["create"]))),
     ("/apis/rbac.authorization.k8s.io/v1/clusterroles", role("may-patch", rule(["patch"]))),
     ("/apis/rbac.authorization.k8s.io/v1/clusterroles", role("may-update", rule(["update"]))),
-    ("/apis/rbac.authorization.k8s.io/v1/clusterroles", role("may-be", rule(["impersonate"], ["users"], [""], resourceNames=["alice"]))),
+    ("/apis/rbac.authorization.k8s.io/v1/clusterroles",
+        role("may-be", rule(["impersonate"], ["users"], [""], resourceNames=["alice"]))),
     ("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding("create", "may-create", "User", "creator")),
     ("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding("patch", "may-patch", "User", "patcher")),
     ("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding("update", "may-update", "User", "updater")),
     ("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding("be", "may-be", "User", "impersonator")),
-    ("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding("boot", "system:node-bootstrapper", "Group", "system:bootstrappers")),
-    (f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NS}/roles", meta("Role", "rbac.authorization.k8s.io/v1", "own", rules=[rule(["get"], ["pods"], [""])])),
-    *[(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NS}/rolebindings", binding(role, role, "Group", f"{who}-of-rights", NS)) for role, who in (("admin", "admins"), ("edit", "editors"), ("view", "viewers"))],
-    ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", meta("CustomResourceDefinition", "apiextensions.k8s.io/v1", "things.r.example.com", spec={"group": "r.example.com", "scope": "Namespaced",
-        "names": {"plural": "things", "kind": "Thing"}, "versions": [{"name": "v1", "served": True, "storage": True, "subresources": {"status": {}}, "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}}]})),
+    ("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+        binding("boot", "system:node-bootstrapper", "Group", "system:bootstrappers")),
+    (f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NS}/roles",
+        meta("Role", "rbac.authorization.k8s.io/v1", "own", rules=[rule(["get"], ["pods"], [""])])),
+    *[(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NS}/rolebindings",
+        binding(role, role, "Group", f"{who}-of-rights", NS)) for role,
+            who in (("admin", "admins"), ("edit", "editors"), ("view", "viewers"))],
+    ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        meta("CustomResourceDefinition", "apiextensions.k8s.io/v1", "things.r.example.com",
+            spec={"group": "r.example.com", "scope": "Namespaced",
+        "names": {"plural": "things", "kind": "Thing"},
+        "versions": [{"name": "v1", "served": True, "storage": True, "subresources": {"status": {}},
+            "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}}]})),
 ]
 LATE = [(f"/apis/r.example.com/v1/namespaces/{NS}/things", meta("Thing", "r.example.com/v1", "t"))]
 # Collection: whose items are asked for by name.
 KNOWN = [
-    ("/api/v1/nodes", ["n1", "n2"]), ("/api/v1/namespaces", [NS, "other"]), ("/api/v1/persistentvolumes", ["pv-n1", "pv-n2"]),
-    (f"/api/v1/namespaces/{NS}/pods", ["of-n1", "of-n2"]), (f"/api/v1/namespaces/{NS}/secrets", ["of-n1", "of-n2", "free"]),
-    (f"/api/v1/namespaces/{NS}/configmaps", ["of-n1", "of-n2", "free"]), (f"/api/v1/namespaces/{NS}/persistentvolumeclaims", ["of-n1", "of-n2"]),
-    (f"/api/v1/namespaces/{NS}/serviceaccounts", ["default", "of-n1"]), (f"/api/v1/namespaces/{NS}/services", ["s"]), ("/api/v1/namespaces/kube-system/configmaps", ["extension-apiserver-authentication"]),
-    (f"/api/v1/namespaces/{NS}/limitranges", ["l"]), (f"/api/v1/namespaces/{NS}/replicationcontrollers", ["r"]), (f"/api/v1/namespaces/{NS}/events", []), (f"/api/v1/namespaces/{NS}/endpoints", []),
-    *[(f"/apis/apps/v1/namespaces/{NS}/{kind}", ["w"]) for kind in ("deployments", "daemonsets", "statefulsets", "replicasets", "controllerrevisions")],
-    (f"/apis/batch/v1/namespaces/{NS}/jobs", ["j"]), (f"/apis/policy/v1/namespaces/{NS}/poddisruptionbudgets", ["b"]), (f"/apis/discovery.k8s.io/v1/namespaces/{NS}/endpointslices", ["e"]),
-    (f"/apis/networking.k8s.io/v1/namespaces/{NS}/networkpolicies", ["n"]), (f"/apis/autoscaling/v2/namespaces/{NS}/horizontalpodautoscalers", ["h"]),
-    ("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", ["n1", "n2"]), ("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", ["l"]),
-    ("/apis/storage.k8s.io/v1/csinodes", ["n1", "n2"]), ("/apis/storage.k8s.io/v1/storageclasses", ["sc"]), ("/apis/storage.k8s.io/v1/volumeattachments", ["va-n1", "va-n2"]),
-    ("/apis/resource.k8s.io/v1/resourceslices", ["rs-n1", "rs-n2"]), ("/apis/scheduling.k8s.io/v1/priorityclasses", ["pc"]), ("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", ["vw"]),
-    ("/apis/rbac.authorization.k8s.io/v1/clusterroles", ["reader", "cluster-admin"]), ("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", ["create"]),
-    (f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NS}/roles", ["own"]), (f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NS}/rolebindings", ["view"]),
-    ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", ["things.r.example.com"]), (f"/apis/r.example.com/v1/namespaces/{NS}/things", ["t"]),
-    ("/apis/certificates.k8s.io/v1/certificatesigningrequests", []), ("/apis/apiregistration.k8s.io/v1/apiservices", ["v1.apps"]), ("/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas", ["exempt"]),
-    ("/apis/node.k8s.io/v1/runtimeclasses", []), ("/apis/networking.k8s.io/v1/servicecidrs", ["kubernetes"]), ("/apis/storage.k8s.io/v1/csidrivers", []),
+    ("/api/v1/nodes", ["n1", "n2"]), ("/api/v1/namespaces", [NS, "other"]),
+    ("/api/v1/persistentvolumes", ["pv-n1", "pv-n2"]),
+    (f"/api/v1/namespaces/{NS}/pods", ["of-n1", "of-n2"]),
+    (f"/api/v1/namespaces/{NS}/secrets", ["of-n1", "of-n2", "free"]),
+    (f"/api/v1/namespaces/{NS}/configmaps", ["of-n1", "of-n2", "free"]),
+    (f"/api/v1/namespaces/{NS}/persistentvolumeclaims", ["of-n1", "of-n2"]),
+    (f"/api/v1/namespaces/{NS}/serviceaccounts", ["default", "of-n1"]), (f"/api/v1/namespaces/{NS}/services", ["s"]),
+    ("/api/v1/namespaces/kube-system/configmaps", ["extension-apiserver-authentication"]),
+    (f"/api/v1/namespaces/{NS}/limitranges", ["l"]), (f"/api/v1/namespaces/{NS}/replicationcontrollers", ["r"]),
+    (f"/api/v1/namespaces/{NS}/events", []), (f"/api/v1/namespaces/{NS}/endpoints", []),
+    *[(f"/apis/apps/v1/namespaces/{NS}/{kind}", ["w"])
+        for kind in ("deployments", "daemonsets", "statefulsets", "replicasets", "controllerrevisions")],
+    (f"/apis/batch/v1/namespaces/{NS}/jobs", ["j"]), (f"/apis/policy/v1/namespaces/{NS}/poddisruptionbudgets", ["b"]),
+    (f"/apis/discovery.k8s.io/v1/namespaces/{NS}/endpointslices", ["e"]),
+    (f"/apis/networking.k8s.io/v1/namespaces/{NS}/networkpolicies", ["n"]),
+    (f"/apis/autoscaling/v2/namespaces/{NS}/horizontalpodautoscalers", ["h"]),
+    ("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", ["n1", "n2"]),
+    ("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases", ["l"]),
+    ("/apis/storage.k8s.io/v1/csinodes", ["n1", "n2"]), ("/apis/storage.k8s.io/v1/storageclasses", ["sc"]),
+    ("/apis/storage.k8s.io/v1/volumeattachments", ["va-n1", "va-n2"]),
+    ("/apis/resource.k8s.io/v1/resourceslices", ["rs-n1", "rs-n2"]),
+    ("/apis/scheduling.k8s.io/v1/priorityclasses", ["pc"]),
+    ("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", ["vw"]),
+    ("/apis/rbac.authorization.k8s.io/v1/clusterroles", ["reader", "cluster-admin"]),
+    ("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", ["create"]),
+    (f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NS}/roles", ["own"]),
+    (f"/apis/rbac.authorization.k8s.io/v1/namespaces/{NS}/rolebindings", ["view"]),
+    ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", ["things.r.example.com"]),
+    (f"/apis/r.example.com/v1/namespaces/{NS}/things", ["t"]),
+    ("/apis/certificates.k8s.io/v1/certificatesigningrequests", []),
+    ("/apis/apiregistration.k8s.io/v1/apiservices", ["v1.apps"]),
+    ("/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas", ["exempt"]),
+    ("/apis/node.k8s.io/v1/runtimeclasses", []), ("/apis/networking.k8s.io/v1/servicecidrs", ["kubernetes"]),
+    ("/apis/storage.k8s.io/v1/csidrivers", []),
 ]
-STREAM = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": "v5.channel.k8s.io"}
+STREAM = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+    "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": "v5.channel.k8s.io"}
 SPDY = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": "v4.channel.k8s.io"}
 JSON = {"Content-Type": "application/json"}
 MERGE = {"Content-Type": "application/merge-patch+json"}
@@ -184,7 +248,8 @@ DRY = "dryRun=All&fieldManager=m"
 def fresh(obj, name):
     """The object as a client would make another one of it."""
     kept = {k: v for k, v in obj.items() if k != "status"}
-    kept["metadata"] = {"name": name, **{k: obj["metadata"][k] for k in ("namespace", "labels") if k in obj["metadata"]}}
+    kept["metadata"] = {"name": name, **{k: obj["metadata"][k] for k in ("namespace", "labels")
+        if k in obj["metadata"]}}
     return kept
 
 
@@ -240,32 +305,45 @@ def special(stored):
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
             yield method, f"{one}/proxy/x", None, {}
         yield "GET", f"{one}/proxy", None, STREAM
-        yield "POST", f"{one}/eviction?dryRun=All", meta("Eviction", "policy/v1", name, NS, deleteOptions={"dryRun": ["All"]}), JSON
-        yield "POST", f"{one}/binding?dryRun=All", meta("Binding", "v1", name, NS, target={"kind": "Node", "name": "n2"}), JSON
-        yield "PATCH", f"{one}/ephemeralcontainers?{DRY}", {"spec": {"ephemeralContainers": [{"name": "e", "image": "i"}]}}, {"Content-Type": "application/strategic-merge-patch+json"}
+        yield "POST", f"{one}/eviction?dryRun=All", meta("Eviction", "policy/v1", name, NS,
+            deleteOptions={"dryRun": ["All"]}), JSON
+        yield "POST", f"{one}/binding?dryRun=All", meta("Binding", "v1", name, NS,
+            target={"kind": "Node", "name": "n2"}), JSON
+        yield "PATCH", f"{one}/ephemeralcontainers?{DRY}", {"spec": {"ephemeralContainers": [{"name": "e",
+            "image": "i"}]}}, {"Content-Type": "application/strategic-merge-patch+json"}
         yield "PATCH", f"{one}/resize?{DRY}", {"spec": {}}, MERGE
     for node in ("n1", "n2"):
-        for path in ("", "/", "/healthz", "/metrics", "/stats/summary", "/logs/", "/pods", "/configz", "/exec/x", "/containerLogs/a/b/c", "/checkpoint/a/b/c"):
+        for path in ("", "/", "/healthz", "/metrics", "/stats/summary", "/logs/", "/pods", "/configz", "/exec/x",
+            "/containerLogs/a/b/c", "/checkpoint/a/b/c"):
             yield "GET", f"/api/v1/nodes/{node}/proxy{path}", None, {}
         yield "POST", f"/api/v1/nodes/{node}/proxy/run/a/b/c", None, {}
         yield "GET", f"/api/v1/nodes/{node}/proxy/exec/x", None, STREAM
         mirror = pod("mirror", node)
-        mirror["metadata"] |= {"annotations": {"kubernetes.io/config.mirror": "x"}, "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node, "uid": stored.get(f"/api/v1/nodes/{node}", {}).get("metadata", {}).get("uid", "u"), "controller": True}]}
+        mirror["metadata"] |= {"annotations": {"kubernetes.io/config.mirror": "x"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": node,
+                "uid": stored.get(f"/api/v1/nodes/{node}", {}).get("metadata", {}).get("uid", "u"),
+                "controller": True}]}
         yield "POST", f"{pods}?{DRY}", mirror, JSON
-        yield "POST", f"{pods}?{DRY}", {**mirror, "spec": {**mirror["spec"], "volumes": [volume("s", secret={"secretName": "free"})]}}, JSON
+        yield "POST", f"{pods}?{DRY}", {**mirror,
+            "spec": {**mirror["spec"], "volumes": [volume("s", secret={"secretName": "free"})]}}, JSON
         yield "POST", f"{pods}?{DRY}", pod("plain", node), JSON
-        for label in ("kubernetes.io/hostname", "node-restriction.kubernetes.io/a", "topology.kubernetes.io/zone", "own.example.com/a", "node-role.kubernetes.io/x", "kubelet.kubernetes.io/a"):
+        for label in ("kubernetes.io/hostname", "node-restriction.kubernetes.io/a", "topology.kubernetes.io/zone",
+            "own.example.com/a", "node-role.kubernetes.io/x", "kubelet.kubernetes.io/a"):
             yield "PATCH", f"/api/v1/nodes/{node}?{DRY}", {"metadata": {"labels": {label: "v"}}}, MERGE
-        yield "PATCH", f"/api/v1/nodes/{node}?{DRY}", {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}, MERGE
+        yield "PATCH", f"/api/v1/nodes/{node}?{DRY}", {"spec": {"taints": [{"key": "a",
+            "effect": "NoSchedule"}]}}, MERGE
         yield "PATCH", f"/api/v1/nodes/{node}/status?{DRY}", {"status": {"capacity": {"cpu": "1"}}}, MERGE
-        yield "PATCH", f"/api/v1/nodes/{node}?{DRY}", {"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "x", "uid": "u"}]}}, MERGE
+        yield "PATCH", f"/api/v1/nodes/{node}?{DRY}", {"metadata": {"ownerReferences": [{"apiVersion": "v1",
+            "kind": "Node", "name": "x", "uid": "u"}]}}, MERGE
         yield "POST", f"/api/v1/nodes?{DRY}", meta("Node", "v1", f"{node}"), JSON
     yield "POST", f"/api/v1/nodes?{DRY}", meta("Node", "v1", "n3"), JSON
     for account in ("default", "of-n1"):
         for bound in (None, "of-n1", "of-n2"):
             uid = stored.get(f"{pods}/{bound}", {}).get("metadata", {}).get("uid", "u")
-            spec = {"audiences": [], "expirationSeconds": 600, **({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": bound, "uid": uid}} if bound else {})}
-            yield "POST", f"{v1}/serviceaccounts/{account}/token?dryRun=All", {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}, JSON
+            spec = {"audiences": [], "expirationSeconds": 600,
+                **({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": bound, "uid": uid}} if bound else {})}
+            yield "POST", f"{v1}/serviceaccounts/{account}/token?dryRun=All", {"apiVersion": "authentication.k8s.io/v1",
+                "kind": "TokenRequest", "spec": spec}, JSON
     for name in ("s", "https:s:80"):
         for method in ("GET", "POST"):
             yield method, f"{v1}/services/{name}/proxy/x", None, {}
@@ -274,31 +352,54 @@ def special(stored):
         yield "PATCH", f"/apis/apps/v1/namespaces/{NS}/{kind}/w/scale?{DRY}", {"spec": {"replicas": 2}}, MERGE
     yield "PUT", f"/api/v1/namespaces/other/finalize?dryRun=All", stored.get("/api/v1/namespaces/other"), JSON
     rbac = "/apis/rbac.authorization.k8s.io/v1"
-    for rules in ([rule(["get"], ["pods"], [""])], [rule(["*"])], [rule(["get"], ["secrets"], [""])], [rule(["escalate"], ["roles"], ["rbac.authorization.k8s.io"])]):
-        for method, tail, kind in (("POST", "", JSON), ("PATCH", "/new", APPLY), ("PUT", "/new", JSON), ("PATCH", "/own", MERGE)):
+    for rules in ([rule(["get"], ["pods"], [""])], [rule(["*"])], [rule(["get"], ["secrets"], [""])],
+        [rule(["escalate"], ["roles"], ["rbac.authorization.k8s.io"])]):
+        for method, tail, kind in (("POST", "", JSON), ("PATCH", "/new", APPLY), ("PUT", "/new", JSON),
+            ("PATCH", "/own", MERGE)):
             obj = meta("Role", "rbac.authorization.k8s.io/v1", "new", rules=rules)
             yield method, f"{rbac}/namespaces/{NS}/roles{tail}?{DRY}", {"rules": rules} if kind is MERGE else obj, kind
         yield "POST", f"{rbac}/clusterroles?{DRY}", role("new", *rules), JSON
     for name in ("view", "edit", "admin", "cluster-admin", "reader", "missing"):
         for method, tail, kind in (("POST", "", JSON), ("PATCH", "/new", APPLY), ("PUT", "/new", JSON)):
-            yield method, f"{rbac}/namespaces/{NS}/rolebindings{tail}?{DRY}", {**binding("new", name, "User", "bob", NS)}, kind
+            yield method, f"{rbac}/namespaces/{NS}/rolebindings{tail}?{DRY}", {**binding("new", name, "User", "bob",
+                NS)}, kind
         yield "POST", f"{rbac}/clusterrolebindings?{DRY}", binding("new", name, "User", "bob"), JSON
     csr = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
-    for signer in ("kubernetes.io/kube-apiserver-client", "kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving", "example.com/x"):
-        yield "POST", f"{csr}?{DRY}", meta("CertificateSigningRequest", "certificates.k8s.io/v1", "new", spec={"request": CSR, "signerName": signer, "usages": ["client auth"]}), JSON
-    for kind, group, spec in (("SelfSubjectAccessReview", "authorization.k8s.io", {"resourceAttributes": {"verb": "get", "resource": "pods"}}), ("SubjectAccessReview", "authorization.k8s.io", {"user": "bob", "resourceAttributes": {"verb": "get", "resource": "pods"}}),
-                              ("SelfSubjectRulesReview", "authorization.k8s.io", {"namespace": NS}), ("TokenReview", "authentication.k8s.io", {"token": "x"}), ("SelfSubjectReview", "authentication.k8s.io", {})):
-        yield "POST", f"/apis/{group}/v1/{kind.lower()}s", {"apiVersion": f"{group}/v1", "kind": kind, "spec": spec}, JSON
-    yield "POST", f"/apis/authorization.k8s.io/v1/namespaces/{NS}/localsubjectaccessreviews", {"apiVersion": "authorization.k8s.io/v1", "kind": "LocalSubjectAccessReview", "metadata": {"namespace": NS}, "spec": {"user": "bob", "resourceAttributes": {"namespace": NS, "verb": "get", "resource": "pods"}}}, JSON
-    for kind in ({"Impersonate-User": "alice"}, {"Impersonate-User": "bob"}, {"Impersonate-User": "alice", "Impersonate-Group": "system:masters"}, {"Impersonate-Group": "x"},
-                 {"Impersonate-User": "system:serviceaccount:rights:default"}, {"Impersonate-User": "alice", "Impersonate-Extra-A": "b"}, {"Impersonate-User": "alice", "Impersonate-Uid": "7"}, {"Impersonate-User": "system:node:n1"}):
+    for signer in ("kubernetes.io/kube-apiserver-client", "kubernetes.io/kube-apiserver-client-kubelet",
+        "kubernetes.io/kubelet-serving", "example.com/x"):
+        yield "POST", f"{csr}?{DRY}", meta("CertificateSigningRequest", "certificates.k8s.io/v1", "new",
+            spec={"request": CSR, "signerName": signer, "usages": ["client auth"]}), JSON
+    for kind, group, spec in (("SelfSubjectAccessReview", "authorization.k8s.io",
+        {"resourceAttributes": {"verb": "get", "resource": "pods"}}),
+            ("SubjectAccessReview", "authorization.k8s.io",
+                {"user": "bob", "resourceAttributes": {"verb": "get", "resource": "pods"}}),
+                              ("SelfSubjectRulesReview", "authorization.k8s.io", {"namespace": NS}),
+                              ("TokenReview", "authentication.k8s.io", {"token": "x"}),
+                              ("SelfSubjectReview", "authentication.k8s.io", {})):
+        yield "POST", f"/apis/{group}/v1/{kind.lower()}s", {"apiVersion": f"{group}/v1", "kind": kind,
+            "spec": spec}, JSON
+    yield "POST", f"/apis/authorization.k8s.io/v1/namespaces/{NS}/localsubjectaccessreviews", {"apiVersion":
+        "authorization.k8s.io/v1", "kind": "LocalSubjectAccessReview", "metadata": {"namespace": NS},
+        "spec": {"user": "bob", "resourceAttributes": {"namespace": NS, "verb": "get", "resource": "pods"}}}, JSON
+    for kind in ({"Impersonate-User": "alice"}, {"Impersonate-User": "bob"},
+        {"Impersonate-User": "alice", "Impersonate-Group": "system:masters"}, {"Impersonate-Group": "x"},
+                 {"Impersonate-User": "system:serviceaccount:rights:default"},
+                 {"Impersonate-User": "alice", "Impersonate-Extra-A": "b"},
+                 {"Impersonate-User": "alice", "Impersonate-Uid": "7"}, {"Impersonate-User": "system:node:n1"}):
         yield "GET", f"{pods}/of-n1", None, kind
         yield "GET", f"{v1}/secrets/free", None, kind
         yield "GET", "/version", None, kind
-    for path in ("/", "/api", "/api/", "/apis", "/apis/apps", "/apis/apps/v1", "/api/v1", "/healthz", "/healthz/ping", "/livez", "/readyz", "/readyz/etcd", "/metrics", "/metrics/slis", "/version", "/version/", "/openapi/v2", "/openapi/v3", "/openapi/v3/api/v1",
-                 "/logs", "/logs/", "/debug/pprof/", "/debug/flags/v", "/configz", "/flagz", "/statusz", "/.well-known/openid-configuration", "/openid/v1/jwks", "/nothing", "/apis/none", "/apis/none/v1/things", "/api/v1/nothing", f"{v1}/nothing",
-                 f"{pods}/of-n1/nothing", "/api/v1/componentstatuses", "/swagger-2.0.0.pb-v1", "//api/v1/nodes", "/api/v1//nodes", "/api/v1/nodes/", "/api/v1/nodes/n1/", f"/api/v1/namespaces/{NS}/", f"/api/v1/namespaces//pods", "/api/v1/namespaces/%2e%2e/pods",
-                 "/api/v1/proxy/nodes/n1/x", f"/api/v1/watch/namespaces/{NS}", "/api/v1/watch/nodes/n1?resourceVersion=0&timeoutSeconds=1", "/api/v1/pods/of-n1"):
+    for path in ("/", "/api", "/api/", "/apis", "/apis/apps", "/apis/apps/v1", "/api/v1", "/healthz", "/healthz/ping",
+        "/livez", "/readyz", "/readyz/etcd", "/metrics", "/metrics/slis", "/version", "/version/", "/openapi/v2",
+        "/openapi/v3", "/openapi/v3/api/v1",
+                 "/logs", "/logs/", "/debug/pprof/", "/debug/flags/v", "/configz", "/flagz", "/statusz",
+                 "/.well-known/openid-configuration", "/openid/v1/jwks", "/nothing", "/apis/none",
+                 "/apis/none/v1/things", "/api/v1/nothing", f"{v1}/nothing",
+                 f"{pods}/of-n1/nothing", "/api/v1/componentstatuses", "/swagger-2.0.0.pb-v1", "//api/v1/nodes",
+                 "/api/v1//nodes", "/api/v1/nodes/", "/api/v1/nodes/n1/", f"/api/v1/namespaces/{NS}/",
+                 f"/api/v1/namespaces//pods", "/api/v1/namespaces/%2e%2e/pods",
+                 "/api/v1/proxy/nodes/n1/x", f"/api/v1/watch/namespaces/{NS}",
+                 "/api/v1/watch/nodes/n1?resourceVersion=0&timeoutSeconds=1", "/api/v1/pods/of-n1"):
         yield "GET", path, None, {}
     for path in ("/healthz", "/version", "/api", "/apis", "/nothing", "/metrics"):
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
@@ -307,7 +408,8 @@ def special(stored):
 
 def certificate_request():
     import base64, subprocess
-    made = subprocess.run(["openssl", "req", "-new", "-newkey", "rsa:2048", "-nodes", "-keyout", "/dev/null", "-subj", "/O=system:nodes/CN=system:node:n1"], check=True, capture_output=True)
+    made = subprocess.run(["openssl", "req", "-new", "-newkey", "rsa:2048", "-nodes", "-keyout", "/dev/null", "-subj",
+        "/O=system:nodes/CN=system:node:n1"], check=True, capture_output=True)
     return base64.b64encode(made.stdout).decode()
 
 
@@ -355,7 +457,8 @@ def main():
         return
     peer, here = Server(sys.argv[1]), Server(sys.argv[2])
     listed = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rights-kept.txt")
-    kept = [line.strip() for line in open(listed) if line.strip() and not line.startswith("#")] if os.path.exists(listed) else []
+    kept = [line.strip() for line in open(listed) if line.strip()
+        and not line.startswith("#")] if os.path.exists(listed) else []
     stored = [prepare(server) for server in (peer, here)]
     common = set(stored[0]) & set(stored[1])
     both = [list(questions({path: obj for path, obj in of.items() if path in common})) for of in stored]
@@ -367,8 +470,10 @@ def main():
             if time.monotonic() - began > 3:
                 print(f"slow {time.monotonic() - began:.0f} s: {who} {ours[0]} {ours[1]}", file=sys.stderr)
             method, path, body, headers = ours
-            how = headers.get("Content-Type", headers.get("Upgrade", "")) or " ".join(f"{k}={v}" for k, v in headers.items())
-            said = " | ".join((answer.get("message") or "" if isinstance(answer, dict) else "").replace("\n", " ") for answer in (x, y))
+            how = headers.get("Content-Type", headers.get("Upgrade", "")) or " ".join(f"{k}={v}" for k,
+                v in headers.items())
+            said = " | ".join((answer.get("message") or "" if isinstance(answer, dict) else "").replace("\n", " ")
+                for answer in (x, y))
             line = f"{who}: {method} {path} {how}: upstream {a} {judged(a)}, here {b} {judged(b)}: {said}"
             if judged(a) == judged(b):
                 good += 1

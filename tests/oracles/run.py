@@ -20,7 +20,8 @@ class Server:
         self.where = urllib.parse.urlparse(cluster["server"])
         self.tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
         with tempfile.NamedTemporaryFile("wb", suffix=".pem") as pem:
-            pem.write(base64.b64decode(user["client-certificate-data"]) + b"\n" + base64.b64decode(user["client-key-data"]))
+            pem.write(base64.b64decode(user["client-certificate-data"]) + b"\n"
+                + base64.b64decode(user["client-key-data"]))
             pem.flush()
             self.tls.load_cert_chain(pem.name)
         self.kept = None
@@ -30,7 +31,8 @@ class Server:
         headers.setdefault("Accept", "application/json")
         for attempt in range(2):
             if self.kept is None:
-                self.kept = http.client.HTTPSConnection(self.where.hostname, self.where.port, context=self.tls, timeout=60)
+                self.kept = http.client.HTTPSConnection(self.where.hostname, self.where.port, context=self.tls,
+                    timeout=60)
             try:
                 self.kept.request(method, path, body=body, headers=headers)
                 answer = self.kept.getresponse()
@@ -103,7 +105,8 @@ def discovery(server, report):
         theirs = json.load(open(path))
         if name == "aggregated_v2":
             accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-            ours = {"api": server.json("/api", headers={"Accept": accept}), "apis": server.json("/apis", headers={"Accept": accept})}
+            ours = {"api": server.json("/api", headers={"Accept": accept}),
+                "apis": server.json("/apis", headers={"Accept": accept})}
             groups = {g["metadata"].get("name", ""): g for part in ours.values() for g in part["items"]}
             wanted = theirs["items"] if "items" in theirs else [g for part in theirs.values() for g in part["items"]]
             for group in wanted:
@@ -156,7 +159,8 @@ def operations(path):
     if not isinstance(path, dict):
         return path
     common = path.pop("parameters", {})
-    return {name: {**operation, "parameters": {**common, **operation.get("parameters", {})}} if name in METHODS else operation for name, operation in path.items()}
+    return {name: {**operation, "parameters": {**common, **operation.get("parameters", {})}} if name in METHODS
+        else operation for name, operation in path.items()}
 
 
 def openapi(server, report):
@@ -167,7 +171,8 @@ def openapi(server, report):
     def spelt_out(value):
         """Upstream shares parameters by reference; written out they are the same."""
         if isinstance(value, dict):
-            return spelt_out(shared[value["$ref"]]) if isinstance(value.get("$ref"), str) and value["$ref"] in shared else {k: spelt_out(v) for k, v in value.items()}
+            return spelt_out(shared[value["$ref"]]) if isinstance(value.get("$ref"),
+                str) and value["$ref"] in shared else {k: spelt_out(v) for k, v in value.items()}
         return [spelt_out(v) for v in value] if isinstance(value, list) else value
 
     theirs = spelt_out(theirs)
@@ -175,7 +180,8 @@ def openapi(server, report):
         for name in sorted(set(ours[part]) | set(theirs[part])):
             plain = operations if part == "paths" else strip
             report.check(f"openapi v2 {part} {name}", plain(ours[part].get(name)), plain(theirs[part].get(name)))
-    status, headers, body = server.ask("GET", "/openapi/v2", headers={"Accept": "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"})
+    status, headers, body = server.ask("GET", "/openapi/v2",
+        headers={"Accept": "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"})
     report.check("openapi v2 protobuf status", status, 200)
     report.check("openapi v2 protobuf is no JSON", body[:1] != b"{", True)
     index = server.json("/openapi/v3")["paths"]
@@ -193,7 +199,8 @@ def openapi(server, report):
             for key in sorted(set(mine) | set(yours)):
                 report.check(f"openapi v3 {name} {key}", strip(mine.get(key)), strip(yours.get(key)))
         for key in sorted(set(doc["paths"]) | set(want["paths"])):
-            report.check(f"openapi v3 {name} {key}", operations(doc["paths"].get(key)), operations(want["paths"].get(key)))
+            report.check(f"openapi v3 {name} {key}", operations(doc["paths"].get(key)),
+                operations(want["paths"].get(key)))
         etag = headers.get("ETag")
         again, _, nothing = server.ask("GET", url, headers={"If-None-Match": etag or ""})
         report.check(f"openapi v3 {name} 304", (again, nothing), (304, b""))
@@ -218,9 +225,11 @@ def rbac(server, report):
                     # An aggregated role's rules are made from others.
                     if field == "rules" and "aggregationRule" in item:
                         continue
-                    report.check(f"rbac {item['kind']} {name} {field}", ours.get(field) or None, item.get(field) or None)
+                    report.check(f"rbac {item['kind']} {name} {field}", ours.get(field) or None, item.get(field)
+                        or None)
                 for field in ("labels", "annotations"):
-                    report.check(f"rbac {item['kind']} {name} {field}", ours["metadata"].get(field), item["metadata"].get(field))
+                    report.check(f"rbac {item['kind']} {name} {field}", ours["metadata"].get(field),
+                        item["metadata"].get(field))
 
 
 def pod_security(server, report):
@@ -229,13 +238,15 @@ def pod_security(server, report):
             "pod-security.kubernetes.io/enforce": level, "pod-security.kubernetes.io/enforce-version": "v1.35"}}}
         server.ask("POST", "/api/v1/namespaces", json.dumps(ns), {"Content-Type": "application/json"})
         sa = {"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": "default"}}
-        server.ask("POST", f"/api/v1/namespaces/oracle-{level}/serviceaccounts", json.dumps(sa), {"Content-Type": "application/json"})
+        server.ask("POST", f"/api/v1/namespaces/oracle-{level}/serviceaccounts", json.dumps(sa),
+            {"Content-Type": "application/json"})
         for path in sorted(glob.glob(f"{DATA}/pod-security/{level}-*/*/*.yaml")):
             verdict = os.path.basename(os.path.dirname(path))
             pod = yaml.safe_load(open(path))
             pod["metadata"].pop("namespace", None)
             pod["metadata"]["name"] = pod["metadata"]["name"].replace("_", "-")
-            status, _, body = server.ask("POST", f"/api/v1/namespaces/oracle-{level}/pods?dryRun=All", json.dumps(pod), {"Content-Type": "application/json"})
+            status, _, body = server.ask("POST", f"/api/v1/namespaces/oracle-{level}/pods?dryRun=All", json.dumps(pod),
+                {"Content-Type": "application/json"})
             said = json.loads(body).get("message", "")
             wanted = 201 if verdict == "pass" else 403
             if status == wanted and (wanted == 201 or "violates PodSecurity" in said):
@@ -280,8 +291,10 @@ def roundtrip(server, report):
         for kind, body in bodies.items():
             status, _, answer = server.ask("POST", f"{url}/{ns}{plural}?dryRun=All", body, {"Content-Type": kind})
             said[kind] = (status, json.loads(answer).get("message"))
-        report.check(f"roundtrip {theirs['apiVersion']} {theirs['kind']} protobuf", said[PROTOBUF], said["application/json"])
-        report.check(f"roundtrip {theirs['apiVersion']} {theirs['kind']} yaml", said["application/yaml"], said["application/json"])
+        report.check(f"roundtrip {theirs['apiVersion']} {theirs['kind']} protobuf", said[PROTOBUF],
+            said["application/json"])
+        report.check(f"roundtrip {theirs['apiVersion']} {theirs['kind']} yaml", said["application/yaml"],
+            said["application/json"])
 
 
 def shapes(server, report):
@@ -290,25 +303,32 @@ def shapes(server, report):
         if "list" not in verbs:
             continue
         for what, accept in (("Table", "application/json;as=Table;v=v1;g=meta.k8s.io"),
-                             ("PartialObjectMetadataList", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io")):
+                             ("PartialObjectMetadataList",
+                                 "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io")):
             status, headers, body = server.ask("GET", f"{url}/{plural}", headers={"Accept": accept})
             doc = json.loads(body)
-            report.check(f"shape {version} {plural} {what}", (status, doc.get("kind"), doc.get("apiVersion")), (200, what, "meta.k8s.io/v1"))
-            status, headers, body = server.ask("GET", f"{url}/{plural}", headers={"Accept": accept.replace("application/json", PROTOBUF)})
+            report.check(f"shape {version} {plural} {what}", (status, doc.get("kind"), doc.get("apiVersion")),
+                (200, what, "meta.k8s.io/v1"))
+            status, headers, body = server.ask("GET", f"{url}/{plural}",
+                headers={"Accept": accept.replace("application/json", PROTOBUF)})
             # A Table has no protobuf form; upstream says so.
             wanted = (406, "application/json", b'{"ap') if what == "Table" else (200, PROTOBUF, b"k8s\0")
-            report.check(f"shape {version} {plural} {what} protobuf", (status, headers.get("Content-Type"), body[:4]), wanted)
+            report.check(f"shape {version} {plural} {what} protobuf", (status, headers.get("Content-Type"), body[:4]),
+                wanted)
         status, headers, body = server.ask("GET", f"{url}/{plural}", headers={"Accept": PROTOBUF})
-        report.check(f"shape {version} {plural} list protobuf", (status, headers.get("Content-Type"), body[:4]), (200, PROTOBUF, b"k8s\0"))
+        report.check(f"shape {version} {plural} list protobuf", (status, headers.get("Content-Type"), body[:4]),
+            (200, PROTOBUF, b"k8s\0"))
 
 
-PARTS = {"discovery": discovery, "openapi": openapi, "rbac": rbac, "pod-security": pod_security, "roundtrip": roundtrip, "shapes": shapes}
+PARTS = {"discovery": discovery, "openapi": openapi, "rbac": rbac, "pod-security": pod_security, "roundtrip": roundtrip,
+    "shapes": shapes}
 
 
 def main():
     server = Server(sys.argv[1])
     listed = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kept.txt")
-    kept = [line.strip() for line in open(listed) if line.strip() and not line.startswith("#")] if os.path.exists(listed) else []
+    kept = [line.strip() for line in open(listed) if line.strip()
+        and not line.startswith("#")] if os.path.exists(listed) else []
     bad = 0
     for name in sys.argv[2:] or PARTS:
         report = Report(kept)
