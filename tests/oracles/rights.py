@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Who may do what, held against a genuine kube-apiserver by whole requests: every identity sends every verb at a selection of resources and
-subresources (creations by patch, apply and update, watches by path and by query, upgrades by GET, non-resource paths), and whether
-it is let in, unknown (401) or refused (403) is compared.
+"""The rights of every identity, held against a genuine kube-apiserver by whole requests: every identity sends every
+verb at a selection of resources and subresources (creations by patch, apply and update, watches by path and by query,
+upgrades by GET, non-resource paths), and whether it is let in, unknown (401) or refused (403) is compared.
 
     tests/oracles/rights.py PEER_URL URL [IDENTITY…]
 
-Both servers read the token file that `rights.py --tokens` prints; docs/oracles.md says how they are started. Writes are dry runs, but for the base
-objects. Prints a line for each difference and a summary; ends with 1 if there is one that rights-kept.txt does not list.
+Both servers read the token file that `rights.py --tokens` prints; docs/oracles.md says how they are started. Writes are
+dry runs, but for the base objects. Prints a line for each difference and a summary; ends with 1 if there is one that
+rights-kept.txt does not list.
 """
 import http.client, json, os, re, ssl, sys, time, urllib.parse
 
@@ -268,7 +269,8 @@ def reads(at, names):
         yield "HEAD", f"{at}/{name}", None, {}
         yield "GET", f"{watched}/{name}?resourceVersion=0&timeoutSeconds=1", None, {}
         yield "GET", f"{at}?fieldSelector=metadata.name%3D{name}", None, {}
-        yield "GET", f"{at}?fieldSelector=metadata.name%3D{name}&watch=true&resourceVersion=0&timeoutSeconds=1", None, {}
+        query = f"fieldSelector=metadata.name%3D{name}&watch=true&resourceVersion=0&timeoutSeconds=1"
+        yield "GET", f"{at}?{query}", None, {}
         yield "GET", f"{at}/{name}", None, STREAM
 
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Upstream's published data held against a running server: discovery, OpenAPI, RBAC, pod security, every kind's filled object
-in every encoding, Tables and metadata-only forms. Prints one line per difference and a summary; ends with 1 if there is a difference
-that docs/oracles.md does not list.
+"""Upstream's published data held against a running server: discovery, OpenAPI, RBAC, pod security, every kind's filled
+object in every encoding, Tables and metadata-only forms. Prints one line per difference and a summary; ends with 1 if
+there is a difference that docs/oracles.md does not list.
 
     tests/oracles/run.py KUBECONFIG [PART…]      KEDGE_UPSTREAM_DATA says where the data is
 """
@@ -268,9 +268,11 @@ def resources(server):
 
 
 def roundtrip(server, report):
-    """Each kind's object is sent in one encoding to a dry-run create with validation out of the way where it can be, and read in another.
+    """Each kind's object is sent in one encoding to a dry-run create with validation out of the way where it can be, and
+    read in another.
 
-    A filled object is seldom valid, so most creates are refused; then the refusals must be equal in every encoding: they show what was read."""
+    A filled object is seldom valid, so most creates are refused; then the refusals must be equal in every encoding: they
+    show what was read."""
     known = resources(server)
     for path in sorted(glob.glob(f"{DATA}/roundtrip/*.json")):
         base = path[:-5]

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Who may write which field, held against a genuine kube-apiserver: every kind's filled object is sent by an ordinary user as create,
-update, merge patch, apply and to each of its subresources, to both servers, and what comes back is compared field by field.
+"""The owners of every field, held against a genuine kube-apiserver: every kind's filled object is sent by an ordinary
+user as create, update, merge patch, apply and to each of its subresources, to both servers, and what comes back is
+compared field by field.
 
-A filled object is seldom valid. The peer's own refusals mend it first: what is not supported becomes what is, what is forbidden goes.
-Everything but the base objects is sent with dryRun, so that no controller of either server has a word.
+A filled object is seldom valid. The peer's own refusals mend it first: what is not supported becomes what is, what is
+forbidden goes. Everything but the base objects is sent with dryRun, so that no controller of either server has a word.
 
     tests/oracles/writes.py PEER_URL PEER_TOKEN URL TOKEN [KIND…]      KEDGE_UPSTREAM_DATA says where the objects are
 
-The peer runs without the plugins that want controllers or nodes (ServiceAccount); docs/oracles.md says how it is started. Prints a line
-for each difference and a summary; ends with 1 if there is one that writes-kept.txt does not list.
+The peer runs without the plugins that want controllers or nodes (ServiceAccount); docs/oracles.md says how it is
+started. Prints a line for each difference and a summary; ends with 1 if there is one that writes-kept.txt does not
+list.
 """
 import base64, copy, glob, http.client, json, os, re, ssl, subprocess, sys, time, urllib.parse
 
@@ -265,7 +267,10 @@ class Report:
 
     def compare(self, what, theirs, ours):
         (a, x), (b, y) = theirs, ours
-        found = [f": {a} upstream, {b} here: {short(x.get('message'))} | {short(y.get('message'))}"] if a != b else list(differences(plain(x), plain(y)))
+        if a != b:
+            found = [f": {a} upstream, {b} here: {short(x.get('message'))} | {short(y.get('message'))}"]
+        else:
+            found = list(differences(plain(x), plain(y)))
         for line in found:
             line = what + line
             if any(re.search(k, line) for k in self.kept):
