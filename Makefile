@@ -28,10 +28,10 @@ fix: ## the mutating twin of check
 test-room: ## one room's unit tests: make test-room R=store
 	cargo test -p $(R)
 
-simulate: ## failing disks of the store, N=100000 seeds of them (from KEDGE_SEED on), and clients while leaders are cut off
+simulate: ## failing disks of the store, N=100000 seeds of them (from KEDGE_SEED on), and leaders that are cut off
 	KEDGE_SEEDS=$(or $(N),100000) cargo test -p store --lib -- --nocapture power_tests faults_tests linear_tests
 
-fuzz: ## every decoder that strangers reach, SECS=240 each with bytes of another seed; `make test` takes a few rounds of each
+fuzz: ## every decoder that strangers reach, SECS=240 each with another seed; `make test` takes a few rounds of each
 	@sh scripts/fuzz.sh $(or $(SECS),240)
 
 chaos: ## faults on three servers and three agents, SECS=1800 of them; `make test` does it for three minutes

@@ -268,11 +268,11 @@ def resources(server):
 
 
 def roundtrip(server, report):
-    """Each kind's object is sent in one encoding to a dry-run create with validation out of the way where it can be, and
-    read in another.
+    """Each kind's object is sent in one encoding to a dry-run create with validation out of the way where it can be,
+    and read in another.
 
-    A filled object is seldom valid, so most creates are refused; then the refusals must be equal in every encoding: they
-    show what was read."""
+    A filled object is seldom valid, so most creates are refused; then the refusals must be equal in every encoding:
+    they show what was read."""
     known = resources(server)
     for path in sorted(glob.glob(f"{DATA}/roundtrip/*.json")):
         base = path[:-5]
