@@ -42,8 +42,8 @@ impl Plugin for DefaultTolerationSeconds {
     }
 }
 
-/// Whether the pod has said something of this taint: by key and effect alone, whatever the operator and the value. So it
-/// is not the question of `model::taints`, whether the taint is tolerated.
+/// Whether the pod has said something of this taint: by key and effect alone, whatever the operator and the value. So
+/// it is not the question of `model::taints`, whether the taint is tolerated.
 ///
 /// Spec: upstream v1.36, plugin/pkg/admission/defaulttolerationseconds/admission.go.
 fn speaks_of(toleration: &Value, key: &str) -> bool {

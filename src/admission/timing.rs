@@ -172,7 +172,8 @@ mod tests {
             "{name}_count{{name=\"LimitRanger\",operation=\"CREATE\",rejected=\"true\",type=\"validate\"}} 1"
         ));
         line(
-            r#"apiserver_admission_step_admission_duration_seconds_sum{operation="CREATE",rejected="true",type="validate"} 9"#,
+            "apiserver_admission_step_admission_duration_seconds_sum\
+             {operation=\"CREATE\",rejected=\"true\",type=\"validate\"} 9",
         );
     }
 }

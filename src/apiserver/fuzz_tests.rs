@@ -112,7 +112,10 @@ fn answers_of_webhooks_and_kubelets_are_understood_or_refused() {
 #[test]
 fn stored_objects_of_any_bytes_become_entries_or_errors() {
     let rng = fuzz::rng(4);
-    let stored = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"n","labels":{"a":"b"}},"spec":{"nodeName":"x","hostNetwork":true}}"#;
+    let stored = concat!(
+        r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"n","labels":{"a":"b"}},"#,
+        r#""spec":{"nodeName":"x","hostNetwork":true}}"#
+    );
     let selectable: Vec<Name> = vec!["spec.nodeName".into(), "status.phase".into()];
     let form = cache::entry::Form { selectable: selectable.into(), normal: None };
     let words = ["\"metadata\":{}", "{", "}", ",", "null", "[", "\"labels\":{\"a\":1}", " "];

@@ -347,7 +347,8 @@ mod tests {
         for line in [
             format!("apiserver_request_total{{code=\"200\",dry_run=\"\",{labels}verb=\"LIST\",version=\"v1\"}} 1"),
             format!(
-                "apiserver_request_duration_seconds_bucket{{dry_run=\"\",{labels}verb=\"LIST\",version=\"v1\",le=\"0.05\"}} 1"
+                "apiserver_request_duration_seconds_bucket{{dry_run=\"\",{labels}verb=\"LIST\",\
+                 version=\"v1\",le=\"0.05\"}} 1"
             ),
             format!("apiserver_response_sizes_bucket{{{labels}verb=\"LIST\",version=\"v1\",le=\"1000\"}} 0"),
             format!("apiserver_longrunning_requests{{{labels}verb=\"WATCH\",version=\"v1\"}} 1"),

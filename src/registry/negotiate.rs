@@ -169,7 +169,8 @@ mod tests {
 
     #[test]
     fn kubectl_gets_a_table_and_protobuf_falls_back_to_json() {
-        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,\
+            application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         assert_eq!(accept(kubectl).unwrap().transform, Transform::Table);
         assert_eq!(accept("application/vnd.kubernetes.protobuf,application/json").unwrap(), Output::default());
         assert_eq!(accept("application/vnd.kubernetes.protobuf").unwrap_err().code, 406);

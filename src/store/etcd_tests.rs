@@ -189,7 +189,10 @@ async fn etcdctl_watches_elects_and_runs_transactions() {
     let mut txn = Command::new("sh")
         .args([
             "-c",
-            &format!("printf 'create(\"/t\") = \"0\"\\n\\nput /t done\\n\\nget /t\\n\\n' | ETCDCTL_API=3 etcdctl --endpoints {SOCKET} txn"),
+            &format!(
+                "printf 'create(\"/t\") = \"0\"\\n\\nput /t done\\n\\nget /t\\n\\n' | ETCDCTL_API=3 etcdctl \
+                 --endpoints {SOCKET} txn"
+            ),
         ])
         .current_dir(&dir_name)
         .kill_on_drop(true)

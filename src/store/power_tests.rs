@@ -273,7 +273,8 @@ async fn whatever_one_disk_does_no_acknowledged_write_is_lost_and_none_is_there_
     }
     for (fault, Tally { lives, hit, starts, acknowledged, refused }) in &tallies {
         println!(
-            "{fault}: {lives} lives, in {hit} it happened, {starts} starts, {acknowledged} acknowledged writes, {refused} refused to open"
+            "{fault}: {lives} lives, in {hit} it happened, {starts} starts, {acknowledged} acknowledged \
+             writes, {refused} refused to open"
         );
     }
     let n_hit: u64 = tallies.values().map(|tally| tally.hit).sum();

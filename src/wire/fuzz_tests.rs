@@ -31,8 +31,10 @@ impl Handler for Ok200 {
 async fn heads_of_any_bytes_are_answered_or_ended() {
     let rng = fuzz::rng(1);
     let seeds: [&[u8]; 4] = [
-        b"POST /v1-kedge/join HTTP/1.1\r\nHost: s\r\nContent-Length: 2\r\nAuthorization: Bearer abc123.0123456789abcdef\r\n\r\n{}",
-        b"GET /api/v1/namespaces/a/pods/b/exec?stdin=1 HTTP/1.1\r\nHost: s\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+        b"POST /v1-kedge/join HTTP/1.1\r\nHost: s\r\nContent-Length: 2\r\n\
+          Authorization: Bearer abc123.0123456789abcdef\r\n\r\n{}",
+        b"GET /api/v1/namespaces/a/pods/b/exec?stdin=1 HTTP/1.1\r\nHost: s\r\nConnection: Upgrade\r\n\
+          Upgrade: websocket\r\n\r\n",
         b"POST / HTTP/1.1\r\nHost: s\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nabcd\r\n0\r\n\r\n",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x04\x08\0\0\0\0\0\0\0\x7f\0\x01\0\0",
     ];
@@ -79,7 +81,8 @@ fn spdy_frames_of_any_bytes_are_read_or_refused() {
 async fn websocket_frames_of_any_bytes_are_read_or_refused() {
     let rng = fuzz::rng(3);
     // A masked text, a masked ping, a binary in two parts, a close.
-    let seed = b"\x81\x85\x01\x02\x03\x04igolm\x89\x80\x01\x02\x03\x04\x02\x81\0\0\0\0a\x80\x81\0\0\0\0b\x88\x82\0\0\0\0\x03\xe8";
+    let seed = b"\x81\x85\x01\x02\x03\x04igolm\
+        \x89\x80\x01\x02\x03\x04\x02\x81\0\0\0\0a\x80\x81\0\0\0\0b\x88\x82\0\0\0\0\x03\xe8";
     for round in rounds(ROUNDS) {
         let (mut client, server) = tokio::io::duplex(1 << 16);
         client.write_all(&mutated(&rng, seed)).await.unwrap();
@@ -103,8 +106,8 @@ impl Dial for Nowhere {
 #[tokio::test]
 async fn a_tunnel_of_any_bytes_ends() {
     let (rng, (group, _fatal)) = (fuzz::rng(4), Group::root("fuzz"));
-    let seed =
-        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\x0a\x01\x05\0\0\0\x01\x42\x07CONNECT\x41\x01a\0\0\0\0\0\0\0\0\x01";
+    let seed = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\
+        \0\0\x0a\x01\x05\0\0\0\x01\x42\x07CONNECT\x41\x01a\0\0\0\0\0\0\0\0\x01";
     for round in rounds(ROUNDS) {
         let (mut client, server) = tokio::io::duplex(1 << 16);
         client.write_all(&mutated(&rng, seed)).await.unwrap();

@@ -1,6 +1,6 @@
 //! Crates that may be built into kedge, as deny.toml says it: licences, sources and banned crates, read off Cargo.lock
-//! and what cargo knows of its packages. `cargo deny` says the same and more, where it is installed; this holds where it
-//! is not.
+//! and what cargo knows of its packages. `cargo deny` says the same and more, where it is installed; this holds where
+//! it is not.
 
 use std::collections::BTreeSet;
 use std::process::Command;

@@ -270,7 +270,11 @@ impl<'de> Visitor<'de> for Fields<'_, '_> {
 mod tests {
     use super::*;
 
-    const POD: &[u8] = br#"{"data":{"metadata":{}},"metadata":{"labels":{"b":"","a":"1"},"name":"x","namespace":"n"},"spec":{"containers":[{}],"nodeName":"n1"},"status":{"phase":"Running"}}"#;
+    const POD: &[u8] = concat!(
+        r#"{"data":{"metadata":{}},"metadata":{"labels":{"b":"","a":"1"},"name":"x","namespace":"n"},"#,
+        r#""spec":{"containers":[{}],"nodeName":"n1"},"status":{"phase":"Running"}}"#
+    )
+    .as_bytes();
 
     #[test]
     fn the_version_goes_into_the_metadata_and_nowhere_else() {

@@ -1,6 +1,7 @@
 //! Requests of etcd's protocol become the store's, and the store's errors become etcd's codes and words.
 //!
-//! Spec: etcd v3.6, `server/etcdserver/api/v3rpc/key.go` (checks of requests) and `api/v3rpc/rpctypes/error.go` (errors).
+//! Spec: etcd v3.6, `server/etcdserver/api/v3rpc/key.go` (checks of requests) and `api/v3rpc/rpctypes/error.go`
+//! (errors).
 
 use proto::etcd as pb;
 use tonic::Code;
