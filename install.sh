@@ -2,11 +2,13 @@
 # Installs kedge: curl -sfL URL/install.sh | sh -          (a server)
 #                 curl -sfL URL/install.sh | KEDGE_URL=https://SERVER:6443 KEDGE_TOKEN=... sh -   (an agent)
 #
-# POSIX sh; runs under dash and busybox. K3S_* and INSTALL_K3S_* are taken for KEDGE_* and INSTALL_KEDGE_* that are not set.
+# POSIX sh; runs under dash and busybox. K3S_* and INSTALL_K3S_* are taken for KEDGE_* and INSTALL_KEDGE_* that are not
+# set.
 #
 #   INSTALL_KEDGE_BINARY          install this file. A file 'kedge' beside this script is taken without asking.
 #   INSTALL_KEDGE_ARTIFACT_URL    folder of releases: URL/VERSION/kedge-ARCH and URL/VERSION/sha256sum-ARCH.txt
-#   INSTALL_KEDGE_SHA256          the program must have this sum; wanted where URL is http://, whose sums anybody on the way can write
+#   INSTALL_KEDGE_SHA256          the program must have this sum; wanted where URL is http://, whose sums
+#                                 anybody on the way can write
 #   INSTALL_KEDGE_VERSION         release to download (default: what URL/CHANNEL says)
 #   INSTALL_KEDGE_CHANNEL         stable (default), latest, ...: a file of that name in URL holds the version
 #   INSTALL_KEDGE_SKIP_DOWNLOAD   true, binary: use the program that is installed already
@@ -22,8 +24,9 @@
 #   INSTALL_KEDGE_SYSTEMD_DIR     folder of the unit (default /etc/systemd/system)
 #
 # Variables KEDGE_*, K3S_*, CONTAINERD_* and *_PROXY are kept for the service. A rerun keeps what it is not told anew.
-# /etc/kedge/installed records what was made: 'kedge uninstall' removes exactly that. Secrets among the arguments go into the file of
-# variables, which root alone reads. An agent's token is forgotten as soon as the machine has joined: its own key lets it in after that.
+# /etc/kedge/installed records what was made: 'kedge uninstall' removes exactly that. Secrets among the arguments go
+# into the file of variables, which root alone reads. An agent's token is forgotten as soon as the machine has joined:
+# its own key lets it in after that.
 set -eu
 
 config_dir=/etc/kedge
@@ -39,12 +42,14 @@ quote() { printf "'%s'" "$(printf '%s' "$1" | sed "s/'/'\\\\''/g")"; }
 
 # k3s's names stand in for ours.
 take_k3s_names() {
-    for name in BINARY ARTIFACT_URL SHA256 VERSION CHANNEL SKIP_DOWNLOAD EXEC NAME TYPE SKIP_ENABLE SKIP_START FORCE_RESTART SYMLINK \
+    for name in BINARY ARTIFACT_URL SHA256 VERSION CHANNEL SKIP_DOWNLOAD EXEC NAME TYPE SKIP_ENABLE SKIP_START \
+        FORCE_RESTART SYMLINK \
         BIN_DIR BIN_DIR_READ_ONLY SYSTEMD_DIR; do
         eval "ours=\${INSTALL_KEDGE_$name-} theirs=\${INSTALL_K3S_$name-}"
         # shellcheck disable=SC2154 # eval sets both
         if [ -z "$ours" ] && [ -n "$theirs" ]; then
-            case $name in VERSION | CHANNEL | ARTIFACT_URL | SHA256 | BINARY) continue ;; esac # k3s's releases are not ours
+            # k3s's releases are not ours
+            case $name in VERSION | CHANNEL | ARTIFACT_URL | SHA256 | BINARY) continue ;; esac
             eval "INSTALL_KEDGE_$name=\$theirs"
         else
             eval "INSTALL_KEDGE_$name=\$ours"
@@ -106,7 +111,8 @@ hide_secrets() {
             name=${word%%=*}
             case $name in
             -t) secret=TOKEN ;;
-            --token | --agent-token | --datastore-endpoint | --etcd-s3-access-key | --etcd-s3-secret-key | --etcd-s3-session-token | --etcd-s3-proxy)
+            --token | --agent-token | --datastore-endpoint | --etcd-s3-access-key | --etcd-s3-secret-key | \
+                --etcd-s3-session-token | --etcd-s3-proxy)
                 secret=$(printf '%s' "${name#--}" | tr 'a-z-' 'A-Z_')
                 ;;
             *)
@@ -133,7 +139,8 @@ choose_folders() {
         bin_dir=/usr/local/bin
         if ! mkdir -p "$bin_dir" 2>/dev/null || ! (: >"$bin_dir/.kedge-probe") 2>/dev/null; then
             bin_dir=/opt/bin
-            mkdir -p "$bin_dir" || die "cannot write to /usr/local/bin nor /opt/bin: name a folder with INSTALL_KEDGE_BIN_DIR"
+            mkdir -p "$bin_dir" ||
+                die "cannot write to /usr/local/bin nor /opt/bin: name a folder with INSTALL_KEDGE_BIN_DIR"
         fi
         rm -f "$bin_dir/.kedge-probe"
     fi
@@ -177,7 +184,8 @@ get_program() {
     here=$(dirname -- "$0")
     source=$INSTALL_KEDGE_BINARY
     # Piped into sh, $0 is the shell: only a script that was started as a file has something beside it.
-    if [ -z "$source" ] && [ -z "$INSTALL_KEDGE_VERSION$INSTALL_KEDGE_ARTIFACT_URL" ] && [ -f "$0" ] && [ -f "$here/kedge" ]; then
+    if [ -z "$source" ] && [ -z "$INSTALL_KEDGE_VERSION$INSTALL_KEDGE_ARTIFACT_URL" ] && [ -f "$0" ] &&
+        [ -f "$here/kedge" ]; then
         source=$here/kedge
     fi
     # Not in /tmp: programs may not be run from there.
@@ -192,7 +200,8 @@ get_program() {
     fi
     check_sum "$work/kedge"
     chmod 0755 "$work/kedge"
-    "$work/kedge" --version >/dev/null 2>&1 || die "the program does not run on this machine ($(uname -m)): ${source:-downloaded}"
+    "$work/kedge" --version >/dev/null 2>&1 ||
+        die "the program does not run on this machine ($(uname -m)): ${source:-downloaded}"
     if [ -f "$program" ] && cmp -s "$work/kedge" "$program"; then
         say "the program is up to date"
     else
@@ -209,16 +218,24 @@ check_sum() { # check_sum FILE
 
 download() {
     base=${INSTALL_KEDGE_ARTIFACT_URL%/}
-    [ -n "$base" ] || die "name the folder of releases with INSTALL_KEDGE_ARTIFACT_URL, or a file with INSTALL_KEDGE_BINARY, or put the program beside this script as 'kedge'"
+    [ -n "$base" ] ||
+        die "name the folder of releases with INSTALL_KEDGE_ARTIFACT_URL, or a file with INSTALL_KEDGE_BINARY, or" \
+            "put the program beside this script as 'kedge'"
     case $base in
-    http://*) [ -n "$INSTALL_KEDGE_SHA256" ] || die "over http:// anybody on the way chooses the program: use https://, or name its sum with INSTALL_KEDGE_SHA256" ;;
+    http://*)
+        [ -n "$INSTALL_KEDGE_SHA256" ] ||
+            die "over http:// anybody on the way chooses the program: use https://, or name its sum with" \
+                "INSTALL_KEDGE_SHA256"
+        ;;
     esac
     choose_arch
     version=$INSTALL_KEDGE_VERSION
     if [ -z "$version" ]; then
         fetch "$base/${INSTALL_KEDGE_CHANNEL:-stable}" "$1/channel"
         version=$(head -n 1 "$1/channel" | tr -d '[:space:]')
-        case $version in '' | *[!A-Za-z0-9.+_-]*) die "$base/${INSTALL_KEDGE_CHANNEL:-stable} does not hold a version" ;; esac
+        case $version in
+        '' | *[!A-Za-z0-9.+_-]*) die "$base/${INSTALL_KEDGE_CHANNEL:-stable} does not hold a version" ;;
+        esac
     fi
     say "downloading kedge $version for $arch"
     fetch "$base/$version/sha256sum-$arch.txt" "$1/sums"
@@ -295,7 +312,9 @@ SCRIPT
 
 # KEY=VALUE lines for systemd's EnvironmentFile, and for a shell: values stand in double quotes.
 put_env() {
-    names=$(env | sed -n 's/^\(KEDGE_[A-Za-z0-9_]*\|K3S_[A-Za-z0-9_]*\|CONTAINERD_[A-Za-z0-9_]*\|[A-Za-z0-9_]*_[Pp][Rr][Oo][Xx][Yy]\)=.*/\1/p' | sort -u)
+    any='[A-Za-z0-9_]*'
+    names=$(env |
+        sed -n "s/^\(KEDGE_$any\|K3S_$any\|CONTAINERD_$any\|${any}_[Pp][Rr][Oo][Xx][Yy]\)=.*/\1/p" | sort -u)
     for name in $names; do
         eval "value=\${$name-}"
         # shellcheck disable=SC2154 # eval sets it
@@ -325,7 +344,8 @@ ARGS
 }
 
 # A quarter of the machine's memory, 256 MiB at most.
-kept_bytes() { awk '/^MemTotal:/ { kept = int($2 / 4) * 1024; print (kept < 268435456 ? kept : 268435456) }' /proc/meminfo; }
+kept_bytes() { awk '/^MemTotal:/ { kept = int($2 / 4) * 1024; print (kept < 268435456 ? kept : 268435456) }' \
+    /proc/meminfo; }
 
 put_systemd() {
     # In a unit's command line '%' and '$' have meanings of their own.
@@ -420,7 +440,8 @@ SCRIPT
     [ "$INSTALL_KEDGE_SKIP_ENABLE" != true ] || return 0
     rc-update add "$service" default >/dev/null
     [ "$INSTALL_KEDGE_SKIP_START" != true ] || return 0
-    if [ -z "$changed" ] && [ "$INSTALL_KEDGE_FORCE_RESTART" != true ] && rc-service "$service" status >/dev/null 2>&1; then
+    if [ -z "$changed" ] && [ "$INSTALL_KEDGE_FORCE_RESTART" != true ] &&
+        rc-service "$service" status >/dev/null 2>&1; then
         say "nothing changed: $service goes on"
         return 0
     fi
@@ -498,20 +519,25 @@ SCRIPT
 
 check_machine() {
     for tool in containerd runc nft; do
-        have "$tool" || say "warning: $tool was not found; kedge needs it (Debian: apt-get install containerd runc nftables)"
+        have "$tool" ||
+            say "warning: $tool was not found; kedge needs it (Debian: apt-get install containerd runc nftables)"
     done
-    if [ -f /proc/cgroups ] && [ ! -f /sys/fs/cgroup/cgroup.controllers ] && ! awk '$1 == "memory" && $4 == 1 { found = 1 } END { exit !found }' /proc/cgroups; then
-        say "warning: the memory control group is off; on a Raspberry Pi add 'cgroup_enable=memory cgroup_memory=1' to cmdline.txt and reboot"
+    if [ -f /proc/cgroups ] && [ ! -f /sys/fs/cgroup/cgroup.controllers ] &&
+        ! awk '$1 == "memory" && $4 == 1 { found = 1 } END { exit !found }' /proc/cgroups; then
+        say "warning: the memory control group is off; on a Raspberry Pi add" \
+            "'cgroup_enable=memory cgroup_memory=1' to cmdline.txt and reboot"
     fi
 }
 
 # An agent that has joined has a key of its own, and its token is of no more use here, but to thieves.
 forget_token() {
-    [ "$role" = agent ] && [ "$INSTALL_KEDGE_SKIP_ENABLE" != true ] && [ "$INSTALL_KEDGE_SKIP_START" != true ] || return 0
+    [ "$role" = agent ] && [ "$INSTALL_KEDGE_SKIP_ENABLE" != true ] && [ "$INSTALL_KEDGE_SKIP_START" != true ] ||
+        return 0
     grep -q '^\(KEDGE\|K3S\)_TOKEN=' "$env_file" || return 0
     folder=${KEDGE_DATA_DIR:-${K3S_DATA_DIR:-/var/lib/kedge}}
     # shellcheck disable=SC2086 # the last of several counts, as with kedge
-    for word in $(printf '%s\n' "$args" | xargs printf '%s\n' | sed -n '/^\(-d\|--data-dir\)$/{n;p;};s/^\(-d\|--data-dir\)=//p'); do folder=$word; done
+    for word in $(printf '%s\n' "$args" | xargs printf '%s\n' |
+        sed -n '/^\(-d\|--data-dir\)$/{n;p;};s/^\(-d\|--data-dir\)=//p'); do folder=$word; done
     joined=$folder/agent/membership.json tries=0
     # shellcheck disable=SC3013 # dash and busybox know -nt
     until [ "$joined" -nt "$env_file" ]; do
@@ -536,7 +562,10 @@ main() {
     choose_role "$@"
     hide_secrets
     case $role,${KEDGE_TOKEN:-${K3S_TOKEN:-}} in
-    agent,K10*::server:*) say "warning: this token makes servers: an agent needs no more than the one of the server's file server/node-token" ;;
+    agent,K10*::server:*)
+        say "warning: this token makes servers: an agent needs no more than the one of the server's file" \
+            "server/node-token"
+        ;;
     esac
     choose_folders
     get_program
