@@ -1,41 +1,9 @@
 //! Language: what a document or a comment begins with, and how many words of our own there are.
 
-use std::collections::BTreeMap;
-
-use crate::{none, read, room_of, rust_files};
+use crate::{none, read, rust_files};
 
 /// Words of our own in the glossary of ARCHITECTURE.md, at most.
 const GLOSSARY_MAX: usize = 20;
-
-/// Doc comments that begin with a free "who" or "what", by room, at most. They may only shrink, and this table with
-/// them.
-const FREE_SUBJECTS: &[(&str, usize)] = &[
-    ("src/admission", 13),
-    ("src/apiserver", 14),
-    ("src/authn", 5),
-    ("src/authz", 4),
-    ("src/base", 3),
-    ("src/cel", 37),
-    ("src/client", 1),
-    ("src/cluster", 66),
-    ("src/cni", 2),
-    ("src/commands", 13),
-    ("src/controllers", 9),
-    ("src/dns", 1),
-    ("src/flags", 4),
-    ("src/kubelet", 145),
-    ("src/model", 11),
-    ("src/network", 10),
-    ("src/pki", 11),
-    ("src/proto", 2),
-    ("src/registry", 9),
-    ("src/scheduler", 2),
-    ("src/schema", 117),
-    ("src/server", 8),
-    ("src/store", 100),
-    ("src/wire", 4),
-    ("tests", 54),
-];
 
 /// Words that begin a sentence whose subject has no noun.
 const FREE: [&str; 4] = ["Who ", "What ", "Whoever ", "Whatever "];
@@ -55,24 +23,15 @@ fn openings(text: &str) -> Vec<(usize, &str)> {
 
 #[test]
 fn doc_comments_begin_with_a_noun_or_a_verb() {
-    let mut by_room: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut found = Vec::new();
     for path in rust_files() {
         let text = read(&path);
         let free = openings(&text).into_iter().filter(|(_, doc)| FREE.iter().any(|word| doc.starts_with(word)));
-        by_room.entry(room_of(&path)).or_default().extend(free.map(|(line, _)| format!("{path}:{line}")));
-    }
-    let most: BTreeMap<&str, usize> = FREE_SUBJECTS.iter().copied().collect();
-    let mut found = Vec::new();
-    for (room, places) in &by_room {
-        let most = most.get(room.as_str()).copied().unwrap_or_default();
-        if places.len() > most {
-            found.push(format!("{room}: {}, at most {most}: {}", places.len(), places.join(" ")));
-        }
+        found.extend(free.map(|(line, _)| format!("{path}:{line}")));
     }
     none(
         "doc comments whose subject is a free \"who\" or \"what\": begin with the field's term, as in \"The members \
-         that \
-         vote\" for \"Who votes\", \"Arguments of the command\" for \"What the command is given\"",
+         that vote\" for \"Who votes\", \"Arguments of the command\" for \"What the command is given\"",
         &found,
     );
 }
