@@ -57,18 +57,18 @@ impl Plugin for PodSecurity {
         };
         let (policy, unreadable) = Policy::of(&namespace, &self.0.defaults);
         for cause in &unreadable {
-            a.trail.note("error", &format!("Failed to parse policy: {}: {}", cause.field, cause.message));
+            a.trail.note("error", format!("Failed to parse policy: {}: {}", cause.field, cause.message));
         }
         let why = |asked: Asked| {
             let found = violations(asked, metadata, spec);
             (!found.is_empty()).then(|| format!("PodSecurity \"{asked}\": {}", details(&found)))
         };
         if let Some(why) = why(policy.audit) {
-            a.trail.note(&format!("{LABELS}/audit-violations"), &format!("would violate {why}"));
+            a.trail.note(&format!("{LABELS}/audit-violations"), format!("would violate {why}"));
         }
         // Workloads are warned about; it is their pods that are refused.
         if is_pod {
-            a.trail.note(&format!("{LABELS}/enforce-policy"), &policy.enforce.to_string());
+            a.trail.note(&format!("{LABELS}/enforce-policy"), policy.enforce.to_string());
             if let Some(why) = why(policy.enforce) {
                 return Err(review.forbidden(&format!("violates {why}")));
             }

@@ -27,7 +27,7 @@ pub(crate) fn faults(part: ServerPart, object: &Value, old: Option<&Value>) -> V
 ///
 /// Spec: `PrepareForCreate` of upstream's pkg/registry/certificates/certificates/strategy.go (v1.36.2).
 fn requestor(user: &UserInfo, object: &mut Value) {
-    let Some(spec) = object["spec"].as_object_mut() else { return };
+    let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) else { return };
     for field in ["username", "uid", "groups", "extra"] {
         spec.remove(field);
     }

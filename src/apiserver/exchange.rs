@@ -65,7 +65,11 @@ impl Exchange<'_> {
             (_, _, false) => "namespace",
             _ => "cluster",
         };
-        let media_type = registry::negotiate::media_type(&self.parts.headers);
+        // Of all verbs a patch alone is named by it.
+        let media_type = match a.verb.as_str() {
+            "patch" => registry::negotiate::media_type(&self.parts.headers),
+            _ => String::new(),
+        };
         let named = |name: &String| if a.is_resource && found { name.clone() } else { String::new() };
         Series {
             verb: verb_label(a, &media_type),

@@ -410,15 +410,8 @@ mod tests {
 
     /// The cases of upstream's pkg/apis/apiserver/validation/validation_test.go that a file can have (v1.36).
     #[test]
-    fn each_rule_of_upstreams_validation_has_its_text() {
+    fn each_rule_of_an_issuer_has_upstreams_text() {
         let issuer = |fields: &str| format!("jwt:\n- issuer: {{{fields}}}\n");
-        let claims = |fields: &str| {
-            format!("{ISSUER}  claimMappings:\n    username: {{claim: sub, prefix: ''}}\n    {fields}\n")
-        };
-        let rules = |fields: &str| {
-            let names = "  claimMappings: {username: {claim: sub, prefix: ''}}\n";
-            format!("{ISSUER}{names}  {fields}\n")
-        };
         for (text, wanted) in [
             (issuer("audiences: [c]"), "jwt[0].issuer.url: Required value: URL is required"),
             (
@@ -446,6 +439,21 @@ mod tests {
                 "jwt[0].issuer.audienceMatchPolicy: Invalid value: \"\": audienceMatchPolicy must be MatchAny for \
                  multiple audiences",
             ),
+        ] {
+            assert_eq!(parse(&text).unwrap_err(), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn each_rule_of_claims_and_users_has_upstreams_text() {
+        let claims = |fields: &str| {
+            format!("{ISSUER}  claimMappings:\n    username: {{claim: sub, prefix: ''}}\n    {fields}\n")
+        };
+        let rules = |fields: &str| {
+            let names = "  claimMappings: {username: {claim: sub, prefix: ''}}\n";
+            format!("{ISSUER}{names}  {fields}\n")
+        };
+        for (text, wanted) in [
             (ISSUER.to_owned(), "jwt[0].claimMappings.username: Required value: claim or expression is required"),
             (
                 claims("groups: {claim: g, prefix: '', expression: x}"),
@@ -487,6 +495,10 @@ mod tests {
         ] {
             assert_eq!(parse(&text).unwrap_err(), wanted, "{text}");
         }
+    }
+
+    #[test]
+    fn anybody_may_be_anonymous_nobody_or_as_flags_say() {
         assert!(parse("anonymous: {enabled: false, conditions: [{path: /a}]}").unwrap_err().contains("should be set"));
         assert_eq!(parse("anonymous: {enabled: true}").unwrap().anonymous, Some(Anonymous::Any));
         assert_eq!(parse("anonymous: {enabled: false}").unwrap().anonymous, Some(Anonymous::Nothing));

@@ -43,7 +43,7 @@ impl Escalation {
             return Ok(());
         }
         self.held(&a.user, &a.namespace, &rules_of(role))
-            .map_err(|why| Status::forbidden(of_rbac(&a.resource), &a.name, &why.to_string()))?;
+            .map_err(|why| Status::forbidden(of_rbac(&a.resource), &a.name, why.to_string()))?;
         // A role that gathers can come to hold anything, and one that gathered may not be changed by one who could not
         // have made it.
         if gathers(role) || old.is_some_and(gathers) {
@@ -74,7 +74,7 @@ impl Escalation {
             Err(_missing) => return Err(Status::not_found(GroupResource { group: GROUP, resource }, name)),
         };
         self.held(&a.user, &a.namespace, &rules)
-            .map_err(|why| Status::forbidden(of_rbac(&a.resource), &a.name, &why.to_string()))
+            .map_err(|why| Status::forbidden(of_rbac(&a.resource), &a.name, why.to_string()))
     }
 
     async fn may(&self, a: &Attributes, verb: &str, resource: &str, name: &str) -> bool {

@@ -48,11 +48,26 @@ impl Labels {
             if !text.is_empty() {
                 text.push(',');
             }
-            let escaped = value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            // Writing to a String cannot fail.
-            let _ok = write!(text, "{name}=\"{escaped}\"");
+            text.push_str(name);
+            text.push_str("=\"");
+            push_escaped(&mut text, value);
+            text.push('"');
         }
         Labels(text)
+    }
+}
+
+/// DNS writes labels for every question: what needs no escape is copied as it is.
+fn push_escaped(text: &mut String, value: &str) {
+    for part in value.split_inclusive(['\\', '"', '\n']) {
+        let plain = part.trim_end_matches(['\\', '"', '\n']);
+        text.push_str(plain);
+        text.push_str(match &part[plain.len()..] {
+            "\\" => "\\\\",
+            "\"" => "\\\"",
+            "\n" => "\\n",
+            _ => "",
+        });
     }
 }
 
@@ -133,11 +148,17 @@ impl Family<'_> {
     /// All samples of one histogram.
     pub fn histogram(&mut self, labels: &Labels, histogram: &Histogram) {
         for (bound, count) in histogram.bounds.iter().zip(&histogram.counts) {
-            self.line("_bucket", &labels.and(&[("le", &bound.to_string())]), count);
+            self.bucket(labels, bound, *count);
         }
-        self.line("_bucket", &labels.and(&[("le", "+Inf")]), histogram.total);
+        self.bucket(labels, "+Inf", histogram.total);
         self.line("_sum", labels, histogram.sum);
         self.line("_count", labels, histogram.total);
+    }
+
+    /// A page has thousands of these, and requests wait for its writer: nothing is copied.
+    fn bucket(&mut self, Labels(labels): &Labels, bound: impl Display, count: u64) {
+        let (name, comma) = (self.name, if labels.is_empty() { "" } else { "," });
+        let _ok = writeln!(self.page, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {count}");
     }
 
     fn line(&mut self, suffix: &'static str, labels: &Labels, value: impl Display) {

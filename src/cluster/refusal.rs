@@ -1,7 +1,5 @@
 //! Why a machine may not join: one reason, one sentence, one remedy.
 
-use std::fmt;
-
 use serde::{Deserialize, Serialize};
 
 /// A clock may be this far off, in seconds.
@@ -23,6 +21,7 @@ pub struct Differing {
 #[serde(tag = "reason", rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum Refusal {
     /// Nobody answers.
+    #[error("cannot reach {url} ({why}): see that kedge server runs there and that no firewall blocks its TCP port")]
     Unreachable {
         /// URL.
         url: String,
@@ -30,6 +29,7 @@ pub enum Refusal {
         why: String,
     },
     /// Somebody else answers.
+    #[error("{url} is not a kedge server ({why}): correct --server")]
     NotKedge {
         /// URL.
         url: String,
@@ -37,6 +37,10 @@ pub enum Refusal {
         why: String,
     },
     /// The token was made by another cluster.
+    #[error(
+        "the token is for a cluster whose authority has the fingerprint {pinned}, but {url} shows {found}: correct \
+         --server, or take the token from that server's file server/node-token"
+    )]
     WrongCa {
         /// URL.
         url: String,
@@ -46,6 +50,10 @@ pub enum Refusal {
         found: String,
     },
     /// The server's certificate does not hold the name by which it was called.
+    #[error(
+        "the certificate of {url} does not hold the name {name}: start the server with --tls-san {name}, or use one of \
+         its own names"
+    )]
     WrongName {
         /// URL.
         url: String,
@@ -53,15 +61,22 @@ pub enum Refusal {
         name: String,
     },
     /// No token, and the machine is not known.
+    #[error(
+        "this machine is not known to the cluster and has no token: give the one of the server's file \
+         server/node-token with --token-file"
+    )]
     NoToken,
     /// A password that is not the cluster's.
+    #[error("the cluster does not accept this token's password: take the token from a server's file server/node-token")]
     WrongToken,
     /// A bootstrap token that does not exist.
+    #[error("the cluster has no bootstrap token {id}: make one with 'kedge token create' on a server")]
     UnknownToken {
         /// Its public half.
         id: String,
     },
     /// A bootstrap token whose time is over.
+    #[error("the bootstrap token {id} expired at {at}: make a new one with 'kedge token create' on a server")]
     ExpiredToken {
         /// Its public half.
         id: String,
@@ -69,6 +84,7 @@ pub enum Refusal {
         at: String,
     },
     /// A bootstrap token that is not meant for nodes.
+    #[error("the bootstrap token {id} is not for joining ({lacks}): make one with 'kedge token create' on a server")]
     UselessToken {
         /// Its public half.
         id: String,
@@ -76,13 +92,16 @@ pub enum Refusal {
         lacks: String,
     },
     /// An agent's token does not make servers.
+    #[error("this token is for agents only: to join a server, take the token from a server's file server/token")]
     AgentToken,
     /// The clocks differ.
+    #[error("{}", skewed(.ahead_secs))]
     ClockSkew {
         /// Seconds by which this machine is ahead.
         ahead_secs: i64,
     },
     /// Another machine is the node of this name.
+    #[error("{}", taken([.name, .address], .same_machine))]
     NameTaken {
         /// The name.
         name: String,
@@ -92,6 +111,10 @@ pub enum Refusal {
         same_machine: bool,
     },
     /// A machine with the same key is connected from elsewhere.
+    #[error(
+        "a machine at {address} is connected as node {name} with the same key: if one is a copy of the other, remove \
+         /etc/kedge/node from the copy and give it another --node-name"
+    )]
     Twin {
         /// The name.
         name: String,
@@ -99,6 +122,10 @@ pub enum Refusal {
         address: String,
     },
     /// The programs are too far apart.
+    #[error(
+        "this is kedge {joining}, the server is {server}: a node may be up to three minor versions of Kubernetes older \
+         than its server, and never newer; upgrade servers first"
+    )]
     VersionSkew {
         /// Ours.
         joining: String,
@@ -106,26 +133,34 @@ pub enum Refusal {
         server: String,
     },
     /// Settings that must agree do not.
+    #[error("{}", differing(.flags))]
     FlagsDiffer {
         /// Which, and how.
         flags: Vec<Differing>,
     },
     /// The others cannot call the server that joins.
+    #[error(
+        "the other servers cannot reach this one at {address}: see that no firewall blocks that TCP port between \
+         servers, or name the right address with --advertise-address"
+    )]
     Unheard {
         /// Where they tried.
         address: String,
     },
     /// There is no store that could grow.
+    #[error("that server takes no other servers in: {why}")]
     NoMembers {
         /// Why.
         why: String,
     },
     /// A name or request that no server accepts.
+    #[error("{why}")]
     Invalid {
         /// The reason.
         why: String,
     },
     /// The server cannot say now.
+    #[error("the server cannot let anybody in at the moment ({why}): it is tried again")]
     NotReady {
         /// Why.
         why: String,
@@ -146,98 +181,36 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refusal::Unreachable { url, why } => {
-                write!(
-                    f,
-                    "cannot reach {url} ({why}): see that kedge server runs there and that no firewall blocks its TCP \
-                     port"
-                )
-            }
-            Refusal::NotKedge { url, why } => write!(f, "{url} is not a kedge server ({why}): correct --server"),
-            Refusal::WrongCa { url, pinned, found } => write!(
-                f,
-                "the token is for a cluster whose authority has the fingerprint {pinned}, but {url} shows {found}: \
-                 correct --server, or take the token from that server's file server/node-token"
-            ),
-            Refusal::WrongName { url, name } => {
-                write!(
-                    f,
-                    "the certificate of {url} does not hold the name {name}: start the server with --tls-san {name}, \
-                     or use one of its own names"
-                )
-            }
-            Refusal::NoToken => f.write_str(
-                "this machine is not known to the cluster and has no token: give the one of the server's file \
-                 server/node-token with --token-file",
-            ),
-            Refusal::WrongToken => f.write_str(
-                "the cluster does not accept this token's password: take the token from a server's file \
-                 server/node-token",
-            ),
-            Refusal::UnknownToken { id } => {
-                write!(f, "the cluster has no bootstrap token {id}: make one with 'kedge token create' on a server")
-            }
-            Refusal::ExpiredToken { id, at } => write!(
-                f,
-                "the bootstrap token {id} expired at {at}: make a new one with 'kedge token create' on a server"
-            ),
-            Refusal::UselessToken { id, lacks } => write!(
-                f,
-                "the bootstrap token {id} is not for joining ({lacks}): make one with 'kedge token create' on a server"
-            ),
-            Refusal::AgentToken => f.write_str(
-                "this token is for agents only: to join a server, take the token from a server's file server/token",
-            ),
-            Refusal::ClockSkew { ahead_secs } => {
-                let (secs, way) = (ahead_secs.unsigned_abs(), if *ahead_secs > 0 { "ahead of" } else { "behind" });
-                write!(
-                    f,
-                    "this machine's clock is {secs} s {way} the server's (at most {SKEW_MAX_SECS} s are accepted): \
-                     set the clocks, e.g. with NTP"
-                )
-            }
-            Refusal::NameTaken { name, address, same_machine: false } => write!(
-                f,
-                "the node name {name} is taken by another machine at {address}: choose another with --node-name or \
-                 --with-node-id, or, if this machine replaces that one, run 'kubectl delete node {name}' first"
-            ),
-            Refusal::NameTaken { name, address, .. } => write!(
-                f,
-                "this machine was the node {name} (at {address}) before, but its key in /etc/kedge/node is another \
-                 now: run 'kubectl delete node {name}' first, then join again"
-            ),
-            Refusal::Twin { name, address } => write!(
-                f,
-                "a machine at {address} is connected as node {name} with the same key: if one is a copy of the other, \
-                 remove /etc/kedge/node from the copy and give it another --node-name"
-            ),
-            Refusal::VersionSkew { joining, server } => write!(
-                f,
-                "this is kedge {joining}, the server is {server}: a node may be up to three minor versions of \
-                 Kubernetes older than its server, and never newer; upgrade servers first"
-            ),
-            Refusal::FlagsDiffer { flags } => {
-                f.write_str("settings that must be the same on all servers differ:")?;
-                for (n, Differing { flag, theirs, ours }) in flags.iter().enumerate() {
-                    write!(f, "{} --{flag} is '{theirs}' there and '{ours}' here", if n == 0 { "" } else { "," })?;
-                }
-                f.write_str("; start this server with the values from there")
-            }
-            Refusal::Unheard { address } => write!(
-                f,
-                "the other servers cannot reach this one at {address}: see that no firewall blocks that TCP port \
-                 between servers, or name the right address with --advertise-address"
-            ),
-            Refusal::NoMembers { why } => write!(f, "that server takes no other servers in: {why}"),
-            Refusal::Invalid { why } => f.write_str(why),
-            Refusal::NotReady { why } => {
-                write!(f, "the server cannot let anybody in at the moment ({why}): it is tried again")
-            }
-        }
+fn skewed(ahead_secs: &i64) -> String {
+    let (secs, way) = (ahead_secs.unsigned_abs(), if *ahead_secs > 0 { "ahead of" } else { "behind" });
+    format!(
+        "this machine's clock is {secs} s {way} the server's (at most {SKEW_MAX_SECS} s are accepted): set the clocks, \
+         e.g. with NTP"
+    )
+}
+
+/// The name and the address of the other machine, or of this one before it lost its key.
+fn taken(taken: [&String; 2], same_machine: &bool) -> String {
+    let [name, address] = taken;
+    match same_machine {
+        false => format!(
+            "the node name {name} is taken by another machine at {address}: choose another with --node-name or \
+             --with-node-id, or, if this machine replaces that one, run 'kubectl delete node {name}' first"
+        ),
+        true => format!(
+            "this machine was the node {name} (at {address}) before, but its key in /etc/kedge/node is another now: \
+             run 'kubectl delete node {name}' first, then join again"
+        ),
     }
+}
+
+fn differing(flags: &[Differing]) -> String {
+    let each =
+        |Differing { flag, theirs, ours }: &Differing| format!(" --{flag} is '{theirs}' there and '{ours}' here");
+    format!(
+        "settings that must be the same on all servers differ:{}; start this server with the values from there",
+        flags.iter().map(each).collect::<Vec<_>>().join(",")
+    )
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ enum Verb {
     Create {
         /// The token, ID.SECRET (default: a random one).
         token: Option<String>,
-        /// Its purpose, in words.
+        /// A description for people.
         #[arg(long, default_value = "")]
         description: String,
         /// Groups that it gives. May be repeated.
@@ -53,7 +53,7 @@ enum Verb {
         /// How long it is good for, e.g. 30m, 24h, 7d; 0 is for ever.
         #[arg(long, default_value = "24h", value_parser = parse_ttl)]
         ttl: SignedDuration,
-        /// A use that it is good for. May be repeated.
+        /// Uses that it is good for. May be repeated.
         #[arg(
             long, value_delimiter = ',', default_values = ["signing", "authentication"],
             value_parser = ["signing", "authentication"]

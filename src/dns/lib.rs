@@ -33,7 +33,7 @@ use crate::instance::Options;
 #[derive(Debug, thiserror::Error)]
 pub enum DnsError {
     /// The Corefile is wrong.
-    #[error("{0}")]
+    #[error(transparent)]
     Corefile(#[from] CorefileError),
     /// A file cannot be read.
     #[error("cannot read {path}", path = path.display())]

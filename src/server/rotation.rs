@@ -51,7 +51,7 @@ pub(crate) enum Held {
     Open(Passwords),
 }
 
-/// Purpose of the seal of passwords.
+/// The purpose of the seal over passwords.
 const PURPOSE: Purpose = Purpose { name: "tokens", context: "kedge join tokens" };
 
 /// The seal of a server's passwords.

@@ -78,7 +78,7 @@ impl PodSecurityConfiguration {
     pub(super) fn exemption(&self, user: &UserInfo, namespace: &str, spec: &Value) -> Option<&'static str> {
         if self.exempts_namespace(namespace) {
             Some("namespace")
-        } else if self.users.iter().any(|name| *name == user.name) {
+        } else if self.users.contains(&user.name) {
             Some("user")
         } else if self.exempts_class(spec) {
             Some("runtimeClass")

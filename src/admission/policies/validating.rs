@@ -189,7 +189,7 @@ fn carry_out(policy: &Policy, binding: &Binding, review: &Review<'_>, complaints
         review
             .attributes
             .trail
-            .note("validation.policy.admission.k8s.io/validation_failure", &Value::from(failures).to_string());
+            .note("validation.policy.admission.k8s.io/validation_failure", Value::from(failures).to_string());
     }
     denied.map_or(Ok(()), Err)
 }

@@ -63,12 +63,12 @@ impl Mutating {
     fn record(&self, review: &Review<'_>, hook: &Hook, patch: Option<&Value>) {
         let place = format!("round_{}_index_{}", u8::from(review.again.is_second()), hook.position);
         let mut what = json!({ "configuration": hook.configuration, "webhook": hook.name, "mutated": patch.is_some() });
-        review.attributes.trail.note(&format!("mutation.webhook.admission.k8s.io/{place}"), &what.to_string());
+        review.attributes.trail.note(&format!("mutation.webhook.admission.k8s.io/{place}"), what.to_string());
         if let (Some(patch), Some(what)) = (patch, what.as_object_mut()) {
             what.remove("mutated");
             what.insert("patch".to_owned(), patch.clone());
             what.insert("patchType".to_owned(), json!("JSONPatch"));
-            review.attributes.trail.note(&format!("patch.webhook.admission.k8s.io/{place}"), &json!(what).to_string());
+            review.attributes.trail.note(&format!("patch.webhook.admission.k8s.io/{place}"), json!(what).to_string());
         }
     }
 }

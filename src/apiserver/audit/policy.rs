@@ -92,9 +92,9 @@ struct Rule {
 /// Why a policy cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
-    /// It is no YAML.
-    #[error(transparent)]
-    Syntax(#[from] serde_saphyr::Error),
+    /// It is no YAML. The parser's text has its causes in it, so they are no source.
+    #[error("{0}")]
+    Syntax(serde_saphyr::Error),
     /// It is something else.
     #[error("unknown policy {api_version} {kind}: want audit.k8s.io/v1 Policy")]
     Unknown {
@@ -133,7 +133,7 @@ impl Policy {
     ///
     /// Errors: it is no policy, or a rule of it is wrong; the error says which.
     pub fn parse(text: &str) -> Result<Policy, PolicyError> {
-        let value: Value = serde_saphyr::from_str(text)?;
+        let value: Value = serde_saphyr::from_str(text).map_err(PolicyError::Syntax)?;
         if value["kind"] != "Policy" || value["apiVersion"] != "audit.k8s.io/v1" {
             let (api_version, kind) = (value["apiVersion"].clone(), value["kind"].clone());
             return Err(PolicyError::Unknown { api_version, kind });

@@ -14,9 +14,9 @@ use crate::arguments::values::{NoDuration, duration};
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// It is no YAML.
-    #[error(transparent)]
-    Syntax(#[from] serde_saphyr::Error),
+    /// It is no YAML. The parser's text has its causes in it, so they are no source.
+    #[error("{0}")]
+    Syntax(serde_saphyr::Error),
     /// It is something else.
     #[error("kind: want EncryptionConfiguration, got {0}")]
     Kind(Value),
@@ -131,7 +131,7 @@ impl Config {
     ///
     /// Errors: it is none, or a field of it is wrong. The error has the field's path, and never a key.
     pub fn parse(text: &str) -> Result<Config, ConfigError> {
-        let value: Value = serde_saphyr::from_str(text)?;
+        let value: Value = serde_saphyr::from_str(text).map_err(ConfigError::Syntax)?;
         if value["kind"] != "EncryptionConfiguration" {
             return Err(ConfigError::Kind(value["kind"].clone()));
         }

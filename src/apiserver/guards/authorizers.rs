@@ -48,8 +48,9 @@ pub enum ModeError {
 /// Why an AuthorizationConfiguration cannot be used. `place` is that of the authorizer.
 #[derive(Debug, thiserror::Error)]
 enum ConfigurationError {
-    #[error(transparent)]
-    Syntax(#[from] serde_saphyr::Error),
+    // The parser's text has its causes in it, so they are no source.
+    #[error("{0}")]
+    Syntax(serde_saphyr::Error),
     #[error("kind: want AuthorizationConfiguration, got {0}")]
     Kind(Value),
     #[error("authorizers: Required value: at least one authorization mode must be defined")]
@@ -141,7 +142,7 @@ fn mode(name: &str, arguments: &Arguments) -> Result<Mode, ModeError> {
 
 /// An AuthorizationConfiguration.
 fn configuration(text: &str, arguments: &Arguments) -> Result<Vec<Mode>, ConfigurationError> {
-    let value: Value = serde_saphyr::from_str(text)?;
+    let value: Value = serde_saphyr::from_str(text).map_err(ConfigurationError::Syntax)?;
     if value["kind"] != "AuthorizationConfiguration" {
         return Err(ConfigurationError::Kind(value["kind"].clone()));
     }

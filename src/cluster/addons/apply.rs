@@ -49,9 +49,9 @@ pub struct Failed {
 /// A text that is no manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// It is not YAML.
-    #[error(transparent)]
-    Yaml(#[from] serde_saphyr::Error),
+    /// It is not YAML. The parser's text has its causes in it, so they are no source.
+    #[error("{0}")]
+    Yaml(serde_saphyr::Error),
     /// A field that every object has.
     #[error("document {document}: {field} is missing")]
     Missing {
@@ -100,7 +100,7 @@ impl From<kube::Error> for ObjectError {
 
 /// Reads the objects of a manifest: documents of YAML or JSON, lists taken apart.
 pub fn objects(text: &str) -> Result<Vec<DynamicObject>, ManifestError> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text)?;
+    let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(ManifestError::Yaml)?;
     let mut out = Vec::new();
     for (idx, document) in documents.into_iter().enumerate().filter(|(_, document)| !document.is_null()) {
         let is_list =
@@ -414,7 +414,9 @@ mod tests {
             objects("{\"apiVersion\": \"v1\", \"kind\": \"Pod\", \"metadata\": {\"name\": \"p\"}}").unwrap().len(),
             1
         );
-        assert!(objects("a: [").is_err());
+        // The parser's error is told once.
+        let err = objects("a: [").unwrap_err();
+        assert_eq!(Chain(&err).to_string(), err.to_string());
     }
 
     #[test]

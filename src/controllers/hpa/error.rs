@@ -64,7 +64,7 @@ pub(super) enum CountError {
     #[error("missing request for {resource} in container {container} of Pod {pod}")]
     NoRequest { resource: String, container: String, pod: String },
     #[error("no metrics returned matched known pods")]
-    NoMatch,
+    Unmatched,
 }
 
 #[cfg(test)]

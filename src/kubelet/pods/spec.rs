@@ -27,7 +27,8 @@ pub(crate) fn hostname(pod: &Pod, domain: &str) -> (String, Option<String>) {
         spec.hostname.filter(|h| !h.is_empty()).unwrap_or_else(|| pod.metadata.name.clone().unwrap_or_default());
     // A kernel host name has at most 63 bytes; a cut may not leave a dash or a dot at the end. Nobody has checked the
     // letters of a name that comes from a manifest.
-    host.truncate(host.floor_char_boundary(HOSTNAME_BYTES_MAX));
+    let cut = (0..=HOSTNAME_BYTES_MAX.min(host.len())).rev().find(|at| host.is_char_boundary(*at));
+    host.truncate(cut.unwrap_or_default());
     let host = host.trim_end_matches(['-', '.']).to_owned();
     let ns = pod.metadata.namespace.clone().unwrap_or_default();
     let full = spec.subdomain.filter(|s| !s.is_empty()).map(|sub| format!("{host}.{sub}.{ns}.svc.{domain}"));

@@ -30,8 +30,9 @@ const POLL: Duration = Duration::from_secs(20);
 pub(crate) enum ManifestError {
     #[error(transparent)]
     Read(#[from] io::Error),
-    #[error(transparent)]
-    Yaml(#[from] serde_saphyr::Error),
+    /// The parser's words hold their cause.
+    #[error("{0}")]
+    Yaml(serde_saphyr::Error),
     #[error(transparent)]
     Pod(#[from] serde_json::Error),
     #[error("no spec")]
@@ -130,7 +131,7 @@ impl Folder {
     /// Reads a manifest and makes it this node's: name, uid from the content, tolerations.
     pub(crate) fn parse(&self, text: &str) -> Result<Pod, ManifestError> {
         // By way of JSON: a second decoder of Pods, for YAML, would be a megabyte of code.
-        let json: serde_json::Value = serde_saphyr::from_str(text)?;
+        let json: serde_json::Value = serde_saphyr::from_str(text).map_err(ManifestError::Yaml)?;
         let mut pod: Pod = serde_json::from_str(&json.to_string())?;
         let spec = pod.spec.as_mut().ok_or(ManifestError::NoSpec)?;
         if spec.containers.is_empty() {

@@ -211,7 +211,7 @@ impl Worker {
             &mut config,
         );
         let told = Box::pin(self.node.devices.before_start(PodContainer { uid: &self.uid, name: &spec.name })).await;
-        told.map_err(|err| Problem::new("PreStartHookError", &Chain(&err).to_string()))?;
+        told.map_err(|err| Problem::new("PreStartHookError", Chain(&err).to_string()))?;
         let cri = self.node.runtime.cri.clone();
         let id = Box::pin(cri.create_container(&sandbox.id, config, sandbox_config))
             .await

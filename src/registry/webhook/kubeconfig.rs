@@ -27,9 +27,9 @@ pub enum KubeconfigError {
         /// Reason.
         source: Box<KubeconfigError>,
     },
-    /// It is no YAML.
-    #[error(transparent)]
-    Syntax(#[from] serde_saphyr::Error),
+    /// It is no YAML. The parser's text has its causes in it, so they are no source.
+    #[error("{0}")]
+    Syntax(serde_saphyr::Error),
     /// Its context has no cluster.
     #[error("no cluster")]
     NoCluster,
@@ -82,7 +82,7 @@ impl Remote {
     }
 
     fn parse(text: &str, folder: &Path) -> Result<Remote, KubeconfigError> {
-        let config: Value = serde_saphyr::from_str(text)?;
+        let config: Value = serde_saphyr::from_str(text).map_err(KubeconfigError::Syntax)?;
         let named = |list: &str, name: &str, inner: &str| -> Option<Value> {
             let entries = config[list].as_array()?;
             let found =
@@ -194,5 +194,8 @@ mod tests {
         std::fs::write(&path, "clusters: []").unwrap();
         let err = Remote::read(&path).err().unwrap();
         assert_eq!(Chain(&err).to_string(), format!("{}: no cluster", path.display()));
+        // The parser's error is told once.
+        let err = Remote::parse("a: [", folder.path()).err().unwrap();
+        assert_eq!(Chain(&err).to_string(), err.to_string());
     }
 }

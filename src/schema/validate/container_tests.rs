@@ -139,6 +139,13 @@ fn mounts_name_volumes_and_places() {
             \"None\""
         )]
     );
+}
+
+/// `TestValidateVolumeMounts`
+#[test]
+fn places_of_mounts_and_devices_are_told_apart() {
+    let volumes = json!([{"name": "v", "emptyDir": {}}, {"name": "w", "emptyDir": {}},
+        {"name": "b", "persistentVolumeClaim": {"claimName": "c"}}]);
     let both = |mounts: Value, devices: Value| {
         let container = with(json!({"volumeMounts": mounts, "volumeDevices": devices}));
         wrong(json!({"volumes": volumes, "containers": [container]}))
