@@ -126,11 +126,17 @@ pub(crate) fn main(args: SnapshotArgs) -> Result<(), SnapshotsError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(SnapshotsError::NotRoot);
     }
-    // Before the first snapshot its folder is not there; one that a person names is.
-    let named = args.dir.clone().unwrap_or_else(|| args.state.layout.data_dir().to_owned());
-    let looks = !matches!(args.action, Action::Save { .. } | Action::Restore { .. }) && !args.s3.etcd_s3;
-    if looks && !named.is_dir() {
-        return Err(SnapshotsError::NoFolder(named));
+    // Before the first snapshot its folder is not there; one that a person names is. A folder of data that is not there
+    // is not made for a snapshot of nothing.
+    let data = args.state.layout.data_dir().to_owned();
+    let wanted = match args.action {
+        Action::Save { .. } => Some(data),
+        Action::Restore { .. } => None,
+        _ if args.s3.etcd_s3 => None,
+        _ => Some(args.dir.clone().unwrap_or(data)),
+    };
+    if let Some(folder) = wanted.filter(|folder| !folder.is_dir()) {
+        return Err(SnapshotsError::NoFolder(folder));
     }
     let dir = args.dir.clone().unwrap_or_else(|| args.state.layout.server().snapshots());
     let places = Places { layout: args.state.layout.clone(), config: args.config.clone(), dir };

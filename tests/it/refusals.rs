@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use crate::harness::{Place, Server, run_with};
@@ -182,6 +183,7 @@ fn every_command_names_what_it_does_not_know() {
         let said = said(args);
         assert!(said.code == 1 && said.err.contains(word), "{args:?}: {said:?}");
     }
+    assert!(!Path::new("/no/such").exists(), "a command that is refused leaves nothing behind");
 }
 
 #[test]
