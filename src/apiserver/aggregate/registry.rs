@@ -95,11 +95,6 @@ impl Known {
         known
     }
 
-    /// Whether others answer for any version of a group.
-    pub fn has_group(&self, group: &str) -> bool {
-        self.remote.keys().any(|(g, _)| g == group)
-    }
-
     /// Versions of a group that others answer, best first.
     pub fn versions(&self, group: &str) -> Vec<Arc<ApiService>> {
         let mut versions: Vec<_> = self.remote.values().filter(|s| s.group == group).cloned().collect();
