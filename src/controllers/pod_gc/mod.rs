@@ -79,7 +79,9 @@ pub(crate) fn start(context: &Context, ended_max: usize) {
     let queue = Arc::new(Queue::default());
     // One key for the count of ended pods: an empty name; all others are pods.
     context.feed(&pods, &queue, |change| match change {
-        Change::Added(pod) | Change::Modified { new: pod, .. } if ended(pod) => vec![Key::of(&**pod), Key::new("", "")],
+        Change::Added(pod) | Change::Modified { new: pod, .. } if phase::has_ended(pod) => {
+            vec![Key::of(&**pod), Key::new("", "")]
+        }
         Change::Added(pod) | Change::Modified { new: pod, .. } => vec![Key::of(&**pod)],
         _ => Vec::new(),
     });
@@ -96,10 +98,6 @@ pub(crate) fn start(context: &Context, ended_max: usize) {
         nodes.synced().await;
         pods.synced().await;
     });
-}
-
-fn ended(pod: &Pod) -> bool {
-    matches!(phase::phase(pod), "Succeeded" | "Failed")
 }
 
 fn is_evicted(pod: &Pod) -> bool {
@@ -175,7 +173,7 @@ impl Reconcile for Controller {
 
 impl Controller {
     async fn trim_ended(&self) -> Result<Next, Error> {
-        let mut over: Vec<Arc<Pod>> = self.pods.list().into_iter().filter(|pod| ended(pod)).collect();
+        let mut over: Vec<Arc<Pod>> = self.pods.list().into_iter().filter(|pod| phase::has_ended(pod)).collect();
         let surplus = if self.ended_max == 0 { 0 } else { over.len().saturating_sub(self.ended_max) };
         // Evicted pods first: controllers may ask about the others.
         over.sort_by_key(|pod| (!is_evicted(pod), pod.metadata.creation_timestamp.clone(), pod.metadata.name.clone()));
@@ -188,7 +186,7 @@ impl Controller {
     async fn remove(&self, pod: &Pod, reason: &str) -> Result<(), Error> {
         tracing::info!(ns = %pod.namespace().unwrap_or_default(), name = %pod.name_any(), reason, "pod taken away");
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
-        if !ended(pod) {
+        if !phase::has_ended(pod) {
             let target = json!({
                 "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": reason,
                 "lastTransitionTime": rfc3339_secs(self.clock.now()),

@@ -10,6 +10,7 @@ use k8s_openapi::api::networking::v1::{IPBlock, NetworkPolicy, NetworkPolicyPeer
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::core::Selector;
+use model::phase::has_ended;
 use model::pod::Pod as ApiPod;
 use model::reference::NamespacedName;
 use tracing::warn;
@@ -190,7 +191,7 @@ pub(super) fn members(pods: &[Arc<Facts>], claims: &Claims, node: &str) -> (Vec<
 impl Facts {
     /// Facts of the object; `None` for a pod on the host's network.
     pub(crate) fn of(pod: &ApiPod) -> Option<Facts> {
-        let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref());
+        let spec = pod.spec.as_ref()?;
         if spec.host_network == Some(true) {
             return None;
         }
@@ -214,7 +215,7 @@ impl Facts {
             ports: ports.collect(),
             told: told(pod),
             node: spec.node_name.clone(),
-            over: matches!(status.and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")),
+            over: has_ended(pod),
             created: pod.metadata.creation_timestamp.clone(),
         })
     }
