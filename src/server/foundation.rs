@@ -66,7 +66,7 @@ impl Base {
         let (peers, dial) = between_peers(&pki)?;
         let network = Network { name: plan.node_name.clone(), address: plan.address(), dial };
         drop(lock);
-        let opening = plan.args.store.open(&db, place.birth(), network, rng, &groups.storage);
+        let opening = plan.args.store.open(&db, place.bootstrap(), network, rng, &groups.storage);
         let datastore = opening.instrument(info_span!("store")).await?;
         let front = Front::new(pki.authority(Ca::Server).bundle().to_owned());
         let addr = SocketAddr::new(plan.bind, plan.args.https_listen_port);

@@ -25,8 +25,8 @@ use pki::leaf::{Ca, Leaf};
 use pki::node_key::NodeKey;
 use pki::server::Pki;
 use pki::token::JoinToken;
-use store::member::{Birth, Standing};
-use store::standing::standing;
+use store::inspect::inspect;
+use store::member::{Bootstrap, StoreState};
 use store::store::Store;
 use tracing::{info, warn};
 
@@ -103,17 +103,17 @@ impl Plan<'_> {
 
     /// Fetches the cluster's secrets if this server is to join and did not yet. Waits for what may pass.
     pub(crate) async fn fetch(&self, clock: &Clock, rng: &Rng, group: &Group) -> Result<Place, JoinError> {
-        let found = standing(&self.db()).map_err(|source| JoinError::Store { path: self.db(), source })?;
+        let found = inspect(&self.db()).map_err(|source| JoinError::Store { path: self.db(), source })?;
         let Some(url) = self.url else {
             return match found {
-                Standing::Waiting => Err(JoinError::HalfWay { path: self.db() }),
-                Standing::Empty | Standing::Member => Ok(Place::Settled),
+                StoreState::Waiting => Err(JoinError::HalfWay { path: self.db() }),
+                StoreState::Empty | StoreState::Member => Ok(Place::Settled),
             };
         };
         if self.external && self.mark().exists() {
             return Ok(Place::Settled);
         }
-        if found == Standing::Member {
+        if found == StoreState::Member {
             info!(url, "the store here is a member already: --server is for an empty one and not asked");
             return Ok(Place::Settled);
         }
@@ -133,7 +133,7 @@ impl Plan<'_> {
         if files::read_if_exists(&ca)?.is_some_and(|own| own != welcome.server_ca.as_bytes()) {
             return Err(JoinError::OtherCluster { path: ca, dir: folder.path().to_owned(), url: url.to_owned() });
         }
-        if found == Standing::Empty {
+        if found == StoreState::Empty {
             // Such a store may have drawn the first one's number already: it is made anew, with one of its own.
             store::folder::clear(&self.db())?;
         }
@@ -221,11 +221,11 @@ impl Plan<'_> {
 }
 
 impl Place {
-    /// The birth of an empty folder.
-    pub(crate) fn birth(&self) -> Birth {
+    /// How a store begins in an empty folder.
+    pub(crate) fn bootstrap(&self) -> Bootstrap {
         match self {
-            Place::Settled => Birth::First,
-            Place::Joining(_) => Birth::Joining,
+            Place::Settled => Bootstrap::First,
+            Place::Joining(_) => Bootstrap::Joining,
         }
     }
 }

@@ -1,6 +1,5 @@
 //! Verbs of requests on objects: one file per verb, none per kind.
 
-pub mod again;
 pub mod apply;
 pub mod computed;
 pub mod create;
@@ -14,6 +13,7 @@ pub mod managers;
 pub mod page;
 pub mod patch;
 pub mod present;
+pub mod retry;
 pub mod scale;
 pub mod scale_view;
 pub mod shape;

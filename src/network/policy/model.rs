@@ -63,12 +63,12 @@ pub(crate) struct Pod {
     pub(crate) ips: Vec<IpAddr>,
     /// On this node.
     pub(crate) local: bool,
-    pub(crate) standing: Standing,
+    pub(crate) state: PodState,
 }
 
-/// Standing of a pod.
+/// What is known of a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum PodState {
     /// There is an object.
     #[default]
     Known,
@@ -156,9 +156,9 @@ pub(super) fn members(pods: &[Arc<Facts>], claims: &Claims, node: &str) -> (Vec<
             continue;
         }
         let unknown = || Arc::new(Facts { ns: claim.pod.ns.clone(), name: claim.pod.name.clone(), ..Facts::default() });
-        let standing = if claim.seen.is_some() { Standing::Gone } else { Standing::Unknown };
+        let state = if claim.seen.is_some() { PodState::Gone } else { PodState::Unknown };
         let facts = claim.seen.clone().unwrap_or_else(unknown);
-        out.push(Pod { facts, ips: claim.ips.clone(), local: true, standing });
+        out.push(Pod { facts, ips: claim.ips.clone(), local: true, state });
     }
     let mut newest: HashMap<IpAddr, usize> = HashMap::new();
     let mut is_contested = false;
@@ -181,7 +181,7 @@ pub(super) fn members(pods: &[Arc<Facts>], claims: &Claims, node: &str) -> (Vec<
     let known = known.into_iter().map(|(at, mut ips)| {
         ips.sort_unstable();
         let facts = Arc::clone(&pods[at]);
-        Pod { local: facts.node.as_deref() == Some(node), facts, ips, standing: Standing::Known }
+        Pod { local: facts.node.as_deref() == Some(node), facts, ips, state: PodState::Known }
     });
     let mut all: Vec<Pod> = known.collect();
     all.append(&mut out);
@@ -426,7 +426,7 @@ mod tests {
     fn held(pods: &[Option<Arc<Facts>>], claims: &Claims) -> Vec<String> {
         let pods: Vec<Arc<Facts>> = pods.iter().flatten().cloned().collect();
         let text =
-            |pod: Pod| format!("{}/{} {:?} {:?} {}", pod.facts.ns, pod.facts.name, pod.ips, pod.standing, pod.local);
+            |pod: Pod| format!("{}/{} {:?} {:?} {}", pod.facts.ns, pod.facts.name, pod.ips, pod.state, pod.local);
         members(&pods, claims, NODE).0.into_iter().map(text).collect()
     }
 
