@@ -97,11 +97,7 @@ impl Record {
 
     /// Reads the record that an earlier kedge kept in a Secret; its name is the node's.
     fn of_secret(secret: &Secret) -> Option<(String, Record)> {
-        let text = |field: &str| {
-            let bytes =
-                secret.data.as_ref().and_then(|data| data.get(field)).map(|bytes| bytes.0.clone()).unwrap_or_default();
-            String::from_utf8(bytes).unwrap_or_default()
-        };
+        let text = |field: &str| model::secret::text(secret, field);
         let node = secret.name_any().strip_suffix(NAME_END)?.to_owned();
         let owner = secret.owner_references().iter().find(|owner| owner.kind == "Node");
         let record = Record {
