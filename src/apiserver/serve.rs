@@ -89,7 +89,7 @@ impl ApiServer {
         let converter = Arc::new(Converter::new(Arc::clone(&webhooks), rng.clone()));
         let objects = Arc::new(Objects { cache, catalogs, converter, clock, rng });
         let guards = guards(&objects, &webhooks);
-        let encryption_keys = guards.encryption.as_ref().map(|encryption| Arc::clone(&encryption.encryption_keys));
+        let encryption_keys = guards.encryption.as_ref().map(|encryption| Arc::clone(&encryption.keys));
         let health = Arc::new(Health::new(storage, encryption_keys.clone(), group));
         let metrics = Arc::<Metrics>::default();
         let (ranges, ports) = (config.service_cidrs.clone(), config.node_ports.clone());

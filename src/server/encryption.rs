@@ -78,30 +78,26 @@ pub(crate) async fn sealed(
             let refused = |err: KmsError| ServerError::Argument(format!("encryption configuration: {}", Chain(&err)));
             plugins.push(started.map_err(refused)?);
         }
-        let encryption_keys = Arc::new(EncryptionKeys::new(alone(config), None, rng.clone()).guarded_by(plugins));
-        let encryption = Encryption {
-            encryption_keys: Arc::clone(&encryption_keys),
-            file: None,
-            turn: tokio::sync::Mutex::default(),
-        };
-        return Ok((encryption, Arc::new(Sealed::new(store, encryption_keys))));
+        let keys = Arc::new(EncryptionKeys::new(alone(config), None, rng.clone()).guarded_by(plugins));
+        let encryption = Encryption { keys: Arc::clone(&keys), file: None, turn: tokio::sync::Mutex::default() };
+        return Ok((encryption, Arc::new(Sealed::new(store, keys))));
     }
     // All servers have it, and they alone.
     let service_key = pki::folder::service_key(&folder.tls());
     let secret = std::fs::read_to_string(&service_key).map_err(files::FileError::at("cannot read", &service_key))?;
-    let shared_config = SharedConfig::new(&secret, own.clone());
+    let shared = SharedConfig::new(&secret, own.clone());
     let unread = |err: store::error::Error| {
         ServerError::Argument(format!("cannot look for the configuration of encryption: {err}"))
     };
-    let shared = store.range(RangeRequest { key: KEY.into(), ..RangeRequest::default() }).await.map_err(unread)?;
-    let state = match (shared.kvs.first(), files::read_if_exists(&own)?) {
+    let stored = store.range(RangeRequest { key: KEY.into(), ..RangeRequest::default() }).await.map_err(unread)?;
+    let state = match (stored.kvs.first(), files::read_if_exists(&own)?) {
         // What the servers agreed on since then is newer than the file.
         (Some(kv), _) => {
             let bad = |err: SharedConfigError| {
                 ServerError::Argument(format!("the configuration of encryption in the store: {}", Chain(&err)))
             };
-            let state = shared_config.open(&kv.value, kv.mod_revision).map_err(bad)?;
-            shared_config.keep(&state);
+            let state = shared.open(&kv.value, kv.mod_revision).map_err(bad)?;
+            shared.keep(&state);
             state
         }
         (None, Some(bytes)) => alone(parse(&own, &String::from_utf8_lossy(&bytes))?),
@@ -122,13 +118,9 @@ pub(crate) async fn sealed(
              as they are"
         );
     }
-    let encryption_keys = Arc::new(EncryptionKeys::new(state, Some(shared_config), rng.clone()));
-    let encryption = Encryption {
-        encryption_keys: Arc::clone(&encryption_keys),
-        file: Some(own),
-        turn: tokio::sync::Mutex::default(),
-    };
-    Ok((encryption, Arc::new(Sealed::new(store, encryption_keys))))
+    let keys = Arc::new(EncryptionKeys::new(state, Some(shared), rng.clone()));
+    let encryption = Encryption { keys: Arc::clone(&keys), file: Some(own), turn: tokio::sync::Mutex::default() };
+    Ok((encryption, Arc::new(Sealed::new(store, keys))))
 }
 
 /// Whether new Secrets are written sealed.

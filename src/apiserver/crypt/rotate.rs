@@ -36,7 +36,7 @@ const FINISHED: &str = "reencrypt_finished";
 /// The server's own configuration of encryption, and where it is kept. An operator's file is never written to.
 pub struct Encryption {
     /// The keys in use.
-    pub encryption_keys: Arc<EncryptionKeys>,
+    pub keys: Arc<EncryptionKeys>,
     /// Our own file; `None`: `--encryption-provider-config` names the operator's.
     pub file: Option<PathBuf>,
     /// Only one change at a time.
@@ -90,7 +90,7 @@ impl Encryption {
     ///
     /// Errors: the store does not say what the other servers have.
     pub async fn status(&self, objects: &Objects) -> Result<Value, Status> {
-        let state = self.encryption_keys.state();
+        let state = self.keys.state();
         let mut listed = Vec::new();
         for rule in &state.config.rules {
             let mut first = true;
@@ -129,7 +129,7 @@ impl Encryption {
             return Err(conflict(why.to_owned()));
         }
         let _turn = self.turn.lock().await;
-        let state = self.encryption_keys.state();
+        let state = self.keys.state();
         if !force && !change.may_follow(&state.stage) {
             return Err(conflict(format!(
                 "this step cannot follow the stage {}: see 'kedge secrets-encrypt status'",
@@ -145,7 +145,7 @@ impl Encryption {
         for step in steps {
             match step {
                 Step::Publish(config, stage) => self.publish(objects, &config, stage).await?,
-                Step::Rewrite => rewritten = Some(rewrite(objects, &self.encryption_keys.state().config).await?),
+                Step::Rewrite => rewritten = Some(rewrite(objects, &self.keys.state().config).await?),
             }
         }
         info!(n = rewritten, change = ?change, "encryption at rest changed");
@@ -158,13 +158,13 @@ impl Encryption {
 
     /// Gives all servers a configuration, and waits until those that live have it.
     async fn publish(&self, objects: &Objects, config: &Config, stage: &str) -> Result<(), Status> {
-        let Some(shared_config) = self.encryption_keys.shared_config() else {
+        let Some(shared) = self.keys.shared() else {
             return Err(Status::internal("encryption is not shared"));
         };
-        let sealed = shared_config
+        let sealed = shared
             .seal(config, stage, &objects.rng)
             .ok_or_else(|| Status::internal("cannot seal the configuration"))?;
-        let at = self.encryption_keys.state().at;
+        let at = self.keys.state().at;
         let put = Op::Put { key: KEY.into(), value: Bytes::from(sealed), lease: 0, prev_kv: false };
         let unchanged = Compare::ModRevision { key: KEY.into(), op: CompareOp::Equal, revision: at };
         let done =
@@ -178,7 +178,7 @@ impl Encryption {
         }
         let begun = Stopwatch::start();
         loop {
-            let state = self.encryption_keys.state();
+            let state = self.keys.state();
             let behind = others(&server_leases::hashes(objects.cache.storage().as_ref()).await?, &state.hash());
             if state.at >= done.revision && behind.is_empty() {
                 return Ok(());

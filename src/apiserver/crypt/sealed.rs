@@ -30,16 +30,16 @@ const SEAL_TRIES: usize = 4;
 /// The keys as they are now; swapped when they are rotated.
 pub struct EncryptionKeys {
     now: watch::Sender<Arc<State>>,
-    shared_config: Option<SharedConfig>,
+    shared: Option<SharedConfig>,
     rng: Rng,
     /// Those that the configuration names.
     plugins: Vec<Arc<Envelope>>,
 }
 
 impl EncryptionKeys {
-    /// With this configuration; `shared_config` makes it one with that of the other servers.
-    pub fn new(state: State, shared_config: Option<SharedConfig>, rng: Rng) -> EncryptionKeys {
-        EncryptionKeys { now: watch::Sender::new(Arc::new(state)), shared_config, rng, plugins: Vec::new() }
+    /// With this configuration; `shared` makes it one with that of the other servers.
+    pub fn new(state: State, shared: Option<SharedConfig>, rng: Rng) -> EncryptionKeys {
+        EncryptionKeys { now: watch::Sender::new(Arc::new(state)), shared, rng, plugins: Vec::new() }
     }
 
     /// The same with the plugins that the configuration names.
@@ -67,18 +67,18 @@ impl EncryptionKeys {
     }
 
     /// How it is shared; `None`: an operator's file says what holds.
-    pub fn shared_config(&self) -> Option<&SharedConfig> {
-        self.shared_config.as_ref()
+    pub fn shared(&self) -> Option<&SharedConfig> {
+        self.shared.as_ref()
     }
 
     /// Takes over what lies under [`KEY`], unless something newer came before.
     fn adopt(&self, kv: &KeyValue) {
-        let Some(shared_config) = self.shared_config.as_ref().filter(|_| kv.mod_revision > self.state().at) else {
+        let Some(shared) = self.shared.as_ref().filter(|_| kv.mod_revision > self.state().at) else {
             return;
         };
-        match shared_config.open(&kv.value, kv.mod_revision) {
+        match shared.open(&kv.value, kv.mod_revision) {
             Ok(state) => {
-                shared_config.keep(&state);
+                shared.keep(&state);
                 self.now.send_modify(|now| {
                     if state.at > now.at {
                         *now = Arc::new(state);
@@ -218,18 +218,18 @@ impl EncryptionKeys {
 /// A store whose values are sealed as [`EncryptionKeys`] say.
 pub struct Sealed {
     inner: Arc<dyn Storage>,
-    encryption_keys: Arc<EncryptionKeys>,
+    keys: Arc<EncryptionKeys>,
 }
 
 impl Sealed {
     /// Over `inner`.
-    pub fn new(inner: Arc<dyn Storage>, encryption_keys: Arc<EncryptionKeys>) -> Sealed {
-        Sealed { inner, encryption_keys }
+    pub fn new(inner: Arc<dyn Storage>, keys: Arc<EncryptionKeys>) -> Sealed {
+        Sealed { inner, keys }
     }
 
     async fn carry_out(&self, txn: Txn) -> Result<TxnReply, Error> {
         let mut reply = self.inner.txn(txn).await?;
-        self.encryption_keys.open_reply(&mut reply);
+        self.keys.open_reply(&mut reply);
         Ok(reply)
     }
 }
@@ -240,23 +240,23 @@ impl Storage for Sealed {
         let mut reply = self.inner.range(request).await?;
         let mut opened = true;
         for kv in &mut reply.kvs {
-            opened &= self.encryption_keys.try_open(kv);
+            opened &= self.keys.try_open(kv);
         }
         if !opened {
             // A reader may be ahead of the stream of changes that brings new keys.
             let newest = self.inner.range(RangeRequest { key: KEY.into(), ..RangeRequest::default() }).await?;
-            newest.kvs.iter().for_each(|kv| self.encryption_keys.adopt(kv));
-            self.encryption_keys.open_range(&mut reply);
+            newest.kvs.iter().for_each(|kv| self.keys.adopt(kv));
+            self.keys.open_range(&mut reply);
         }
         Ok(reply)
     }
 
     async fn txn(&self, txn: Txn) -> Result<TxnReply, Error> {
         for _ in 0..SEAL_TRIES {
-            let (state, mut sealed) = (self.encryption_keys.state(), txn.clone());
-            let ruled = self.encryption_keys.seal_ops(&state, &mut sealed.success)?
-                | self.encryption_keys.seal_ops(&state, &mut sealed.failure)?;
-            if !ruled || self.encryption_keys.shared_config.is_none() {
+            let (state, mut sealed) = (self.keys.state(), txn.clone());
+            let ruled =
+                self.keys.seal_ops(&state, &mut sealed.success)? | self.keys.seal_ops(&state, &mut sealed.failure)?;
+            if !ruled || self.keys.shared.is_none() {
                 return self.carry_out(sealed).await;
             }
             // A server that was cut off while keys changed must not write with one that is gone by now.
@@ -267,7 +267,7 @@ impl Storage for Sealed {
             if let (true, Some(OpReply::Txn(inner))) = (reply.succeeded, reply.replies.into_iter().next()) {
                 return Ok(TxnReply { revision: reply.revision, ..*inner });
             }
-            if self.encryption_keys.state().at == state.at {
+            if self.keys.state().at == state.at {
                 // What lies in the store is of no use here; the log says why.
                 break;
             }
@@ -279,12 +279,8 @@ impl Storage for Sealed {
     }
 
     async fn watch(&self, request: WatchRequest) -> Result<WatchStream, Error> {
-        let encryption_keys = Arc::clone(&self.encryption_keys);
-        Ok(self
-            .inner
-            .watch(request)
-            .await?
-            .transformed(Transform(Arc::new(move |batch| encryption_keys.open_batch(batch)))))
+        let keys = Arc::clone(&self.keys);
+        Ok(self.inner.watch(request).await?.transformed(Transform(Arc::new(move |batch| keys.open_batch(batch)))))
     }
 
     async fn progress(&self) -> Result<(), Error> {
@@ -330,10 +326,10 @@ mod tests {
     #[test]
     fn a_server_knows_a_key_before_it_meets_a_value_sealed_with_it() {
         let (rng, dir) = (Rng::from_seed(5), tempfile::tempdir().unwrap());
-        let shared_config = || SharedConfig::new("s", dir.path().join("file"));
+        let shared = || SharedConfig::new("s", dir.path().join("file"));
         let (here, there) = (
-            EncryptionKeys::new(state(1), Some(shared_config()), rng.clone()),
-            EncryptionKeys::new(state(2), Some(shared_config()), rng.clone()),
+            EncryptionKeys::new(state(1), Some(shared()), rng.clone()),
+            EncryptionKeys::new(state(2), Some(shared()), rng.clone()),
         );
         let kv = |key: &str, value: Bytes, at: u64| KeyValue {
             key: Bytes::from(key.to_owned()),
@@ -344,7 +340,7 @@ mod tests {
             lease: 0,
         };
         let secret = "/registry/core/secrets/default/a";
-        let told = |config: &Config, at| kv(KEY, shared_config().seal(config, "prepare", &rng).unwrap().into(), at);
+        let told = |config: &Config, at| kv(KEY, shared().seal(config, "prepare", &rng).unwrap().into(), at);
         let sealed = || {
             kv(secret, there.seal(&there.state(), secret.as_bytes(), &Bytes::from_static(b"{}")).unwrap().unwrap(), 9)
         };
@@ -366,15 +362,12 @@ mod tests {
 
     #[test]
     fn secrets_are_sealed_and_others_are_not() {
-        let encryption_keys = EncryptionKeys::new(state(1), None, Rng::from_seed(2));
+        let keys = EncryptionKeys::new(state(1), None, Rng::from_seed(2));
         let plain = Bytes::from_static(b"{\"metadata\":{}}");
         let kv = |key: &str| {
             let key = Bytes::from(key.to_owned());
             KeyValue {
-                value: encryption_keys
-                    .seal(&encryption_keys.state(), &key, &plain)
-                    .unwrap()
-                    .unwrap_or_else(|| plain.clone()),
+                value: keys.seal(&keys.state(), &key, &plain).unwrap().unwrap_or_else(|| plain.clone()),
                 key,
                 create_revision: Revision(1),
                 mod_revision: Revision(1),
@@ -384,7 +377,7 @@ mod tests {
         };
         let mut secret = kv("/registry/core/secrets/default/a");
         assert!(secret.value.starts_with(b"k8s:enc:secretbox:v1:secretboxkey:"));
-        encryption_keys.open(&mut secret);
+        keys.open(&mut secret);
         assert_eq!(secret.value, plain);
         assert_eq!(kv("/registry/core/configmaps/default/a").value, plain);
     }
@@ -400,9 +393,9 @@ mod tests {
             bounds: Bounds::SHIPPED,
         };
         let storage: Arc<dyn Storage> = store::store::Store::open(config, &group).await.unwrap();
-        let shared_config = || SharedConfig::new("s", dir.path().join("file"));
-        let encryption_keys = Arc::new(EncryptionKeys::new(state(1), Some(shared_config()), rng.clone()));
-        let server = Sealed::new(Arc::clone(&storage), Arc::clone(&encryption_keys));
+        let shared = || SharedConfig::new("s", dir.path().join("file"));
+        let keys = Arc::new(EncryptionKeys::new(state(1), Some(shared()), rng.clone()));
+        let server = Sealed::new(Arc::clone(&storage), Arc::clone(&keys));
         let put = |key: &str, value: Vec<u8>| Txn {
             success: vec![Op::Put { key: Bytes::from(key.to_owned()), value: value.into(), lease: 0, prev_kv: false }],
             ..Txn::default()
@@ -411,11 +404,11 @@ mod tests {
         let first = server.txn(put(secret, b"{}".to_vec())).await.unwrap();
         assert!(first.succeeded && matches!(first.replies[..], [OpReply::Put { .. }]));
         // Another server changes the keys; nothing told this one.
-        storage.txn(put(KEY, shared_config().seal(&state(2).config, START, &rng).unwrap())).await.unwrap();
+        storage.txn(put(KEY, shared().seal(&state(2).config, START, &rng).unwrap())).await.unwrap();
         server.txn(put(secret, b"{}".to_vec())).await.unwrap();
         let stored =
             storage.range(RangeRequest { key: secret.into(), ..RangeRequest::default() }).await.unwrap().kvs.remove(0);
-        let others = EncryptionKeys::new(state(2), Some(shared_config()), rng.clone());
+        let others = EncryptionKeys::new(state(2), Some(shared()), rng.clone());
         assert!(others.try_open(&mut stored.clone()) && stored.value.starts_with(MARK));
         // A configuration of another cluster's servers is no use: nothing is written.
         storage

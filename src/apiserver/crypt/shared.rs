@@ -110,15 +110,15 @@ mod tests {
     #[test]
     fn servers_of_one_cluster_share_and_others_cannot_read() {
         let (rng, dir) = (Rng::from_seed(1), tempfile::tempdir().unwrap());
-        let shared_config = |secret: &str| SharedConfig::new(secret, dir.path().join("cred/file"));
+        let shared = |secret: &str| SharedConfig::new(secret, dir.path().join("cred/file"));
         let config = Config::generated(pki::seal::Cipher::Secretbox, &rng);
-        let sealed = shared_config("a").seal(&config, "prepare", &rng).unwrap();
-        let state = shared_config("a\n").open(&sealed, Revision(7)).ok().unwrap();
+        let sealed = shared("a").seal(&config, "prepare", &rng).unwrap();
+        let state = shared("a\n").open(&sealed, Revision(7)).ok().unwrap();
         assert!(state.stage == "prepare" && state.config.to_json() == config.to_json() && state.at == Revision(7));
-        assert!(shared_config("b").open(&sealed, Revision(7)).is_err());
+        assert!(shared("b").open(&sealed, Revision(7)).is_err());
         let other = State { config: Config::generated(pki::seal::Cipher::Secretbox, &rng), ..state.clone() };
         assert!(state.hash().starts_with("prepare-") && state.hash() != other.hash());
-        shared_config("a").keep(&state);
+        shared("a").keep(&state);
         assert_eq!(std::fs::read_to_string(dir.path().join("cred/file")).unwrap(), config.to_json());
     }
 }

@@ -66,7 +66,7 @@ pub(crate) struct Pod {
     pub(crate) state: PodState,
 }
 
-/// What is known of a pod.
+/// State of a pod: whether its object is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum PodState {
     /// There is an object.
