@@ -305,7 +305,7 @@ mod tests {
         let rng = Rng::from_seed(seed);
         let config = store::Config {
             dir: dir.path().join("db"),
-            birth: store::member::Birth::First,
+            bootstrap: store::member::Bootstrap::First,
             network: None,
             rng,
             bounds: Bounds::SHIPPED,

@@ -1,6 +1,5 @@
 //! Admission: changing and judging an object between authorization and the store. One file per plugin.
 
-pub mod again;
 pub mod always;
 pub mod always_pull_images;
 pub mod anti_affinity;
@@ -34,6 +33,7 @@ pub mod pod_topology_labels;
 pub mod policies;
 pub mod priority;
 pub mod references;
+pub mod reinvocation;
 pub mod resource_quota;
 pub mod run;
 pub mod runtime_class;
@@ -90,7 +90,7 @@ pub struct Review<'a> {
     /// Texts for `Warning` headers.
     pub warnings: &'a mut Vec<String>,
     /// Rounds of mutation.
-    pub again: again::Again,
+    pub reinvocation: reinvocation::Reinvocation,
     /// The charge of a quota: it goes into the transaction that stores the object.
     pub charge: OnceLock<charges::Charge>,
 }

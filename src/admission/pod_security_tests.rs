@@ -200,7 +200,7 @@ async fn said(resource: &str, object: Value, old: Option<Value>, objects: Object
         lookup: &objects,
         versions: &objects,
         warnings: &mut warnings,
-        again: Default::default(),
+        reinvocation: Default::default(),
         charge: Default::default(),
     };
     PodSecurity::default().validate(&review).await.map_err(|status| status.message.clone())?;

@@ -52,10 +52,10 @@ impl Admission {
                 self.times.plugin(plugin.name(), round, review.operation, Outcome::of(&outcome), own.elapsed());
                 outcome?;
             }
-            if round == Round::Validate || !review.again.wanted() {
+            if round == Round::Validate || !review.reinvocation.wanted() {
                 return Ok(());
             }
-            review.again.begin_second();
+            review.reinvocation.begin_second();
         }
     }
 

@@ -204,9 +204,9 @@ mod tests {
         async fn start(quota: Value) -> Fixture {
             let dir = tempfile::tempdir().unwrap();
             let (group, _reports) = Group::root("tally");
-            let (rng, birth) = (Rng::from_seed(5), store::member::Birth::First);
+            let (rng, bootstrap) = (Rng::from_seed(5), store::member::Bootstrap::First);
             let config =
-                store::Config { dir: dir.path().join("db"), birth, network: None, rng, bounds: Bounds::SHIPPED };
+                store::Config { dir: dir.path().join("db"), bootstrap, network: None, rng, bounds: Bounds::SHIPPED };
             let store = Store::open(config, &group).await.unwrap();
             let cache = Cache::start(Arc::clone(&store) as Arc<dyn Storage>, Arc::new(Catalogs::default()), &group);
             cache.load(GroupResource::core("pods")).await;

@@ -63,7 +63,7 @@ impl Case {
             lookup: &self.objects,
             versions: &self.objects,
             warnings: &mut warnings,
-            again: Default::default(),
+            reinvocation: Default::default(),
             charge: Default::default(),
         };
         plugin.admit(&mut review).await.map_err(|status| status.message.clone())?;

@@ -28,6 +28,7 @@ use cluster::tunnel::{Keeper, Reach, split};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use model::phase::has_ended;
 use model::pod::Pod;
 use pki::error::PkiError;
 use pki::node_key::NodeKey;
@@ -335,12 +336,11 @@ impl Reach for NodeReach {
 /// webhook, an aggregated API or a page that such a pod serves.
 fn serves(pod: &Pod, node: &str, port: u16) -> bool {
     let Some(spec) = &pod.spec else { return false };
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     let mut ports =
         spec.containers.iter().chain(spec.init_containers.iter().flatten()).filter_map(|c| c.ports.as_ref()).flatten();
     spec.host_network == Some(true)
         && spec.node_name.as_deref() == Some(node)
-        && !matches!(phase, Some("Succeeded" | "Failed"))
+        && !has_ended(pod)
         && ports.any(|named| named.container_port == i32::from(port))
 }
 

@@ -19,7 +19,7 @@ use store::{Op, Revision, Storage, Txn, WatchRequest};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use crate::crypt::sealed::Seals;
+use crate::crypt::sealed::EncryptionKeys;
 use crate::crypt::shared::State;
 use crate::server_leases::{ROOT, addresses};
 
@@ -40,7 +40,7 @@ pub(crate) struct Endpoint {
     /// Its port.
     pub(crate) port: u16,
     /// The keys that it encrypts with, where encryption is configured.
-    pub(crate) seals: Option<Arc<Seals>>,
+    pub(crate) encryption_keys: Option<Arc<EncryptionKeys>>,
 }
 
 impl Endpoint {
@@ -70,7 +70,7 @@ pub(crate) async fn begin(endpoint: &Endpoint) -> Result<u64, Status> {
 
 /// A server's word about itself: where it answers, and which keys it encrypts with.
 fn noted(endpoint: &Endpoint) -> Bytes {
-    let hash = endpoint.seals.as_ref().map(|seals| seals.state().hash());
+    let hash = endpoint.encryption_keys.as_ref().map(|encryption_keys| encryption_keys.state().hash());
     Bytes::from(json!({ "port": endpoint.port, "encryption": hash }).to_string())
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn keep(endpoint: &Arc<Endpoint>, lease: u64, group: &Group) {
     group.spawn("server-lease", async move {
         let (mut lease, mut address) = (lease, keeper.address.clone());
         let mut noted = *address.borrow_and_update();
-        let mut encryption = keeper.seals.as_ref().map(|seals| seals.changes());
+        let mut encryption = keeper.encryption_keys.as_ref().map(|encryption_keys| encryption_keys.changes());
         loop {
             tokio::select! {
                 () = tokio::time::sleep(KEEP_EVERY) => {}

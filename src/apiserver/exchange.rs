@@ -12,7 +12,7 @@ use wire::{Body, ConnInfo};
 
 use crate::audit::auditor::Record;
 use crate::capabilities::Capabilities;
-use crate::heavy::{Place, Weight};
+use crate::heavy::{DecodedPermit, Weight};
 
 /// One request on its way.
 pub struct Exchange<'a> {
@@ -44,8 +44,8 @@ pub struct Exchange<'a> {
     pub held: Option<Arc<wire::held::Hold>>,
     /// Whether it is heavy.
     pub weight: Weight,
-    /// Its place among the requests whose heavy bodies are decoded.
-    pub place: Option<Place>,
+    /// Its permit to be among the requests whose heavy bodies are decoded.
+    pub decoded: Option<DecodedPermit>,
     /// Verdict of flow control.
     pub admitted: Option<crate::flow::controller::Admitted>,
 }

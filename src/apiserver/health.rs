@@ -17,7 +17,7 @@ use http::{Response, StatusCode};
 use store::Storage;
 use wire::Body;
 
-use crate::crypt::sealed::Seals;
+use crate::crypt::sealed::EncryptionKeys;
 use crate::respond::{self, page_not_found};
 
 /// The store must answer within this.
@@ -89,7 +89,7 @@ type Tally = BTreeMap<(&'static str, &'static str), [u64; 2]>;
 pub struct Health {
     storage: Arc<dyn Storage>,
     /// Keys of encryption at rest, where plugins may guard them.
-    seals: Option<Arc<Seals>>,
+    encryption_keys: Option<Arc<EncryptionKeys>>,
     /// The server's tasks; told to stop when the server is.
     group: Group,
     /// Steps of the start that are not done: `/readyz` says no until none is left.
@@ -99,9 +99,13 @@ pub struct Health {
 
 impl Health {
     /// Of a server that begins.
-    pub(crate) fn new(storage: Arc<dyn Storage>, seals: Option<Arc<Seals>>, group: &Group) -> Health {
+    pub(crate) fn new(
+        storage: Arc<dyn Storage>,
+        encryption_keys: Option<Arc<EncryptionKeys>>,
+        group: &Group,
+    ) -> Health {
         let pending = RwLock::new(Step::all());
-        Health { storage, seals, group: group.clone(), pending, tally: Mutex::default() }
+        Health { storage, encryption_keys, group: group.clone(), pending, tally: Mutex::default() }
     }
 
     /// A step of the start is done: the checks that stand for it hold from now on.
@@ -142,7 +146,7 @@ impl Facts {
     async fn of(health: &Health) -> Facts {
         let asked = tokio::time::timeout(STORE_ANSWER, health.storage.read_index()).await;
         let pending = health.pending.read().clone();
-        let plugins = health.seals.as_ref().and_then(|seals| seals.plugins_ready());
+        let plugins = health.encryption_keys.as_ref().and_then(|encryption_keys| encryption_keys.plugins_ready());
         Facts { store: matches!(asked, Ok(Ok(_))), pending, plugins, stopping: health.group.token().is_cancelled() }
     }
 

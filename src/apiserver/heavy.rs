@@ -22,7 +22,8 @@ const LIGHT_BYTES_MAX: usize = 64 * 1024;
 const DECODED_PER_PERMIT: usize = 4;
 
 static PERMITS: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(n_permits())));
-static PLACES: LazyLock<Arc<Semaphore>> = LazyLock::new(|| Arc::new(Semaphore::new(n_permits() * DECODED_PER_PERMIT)));
+static DECODED_PERMITS: LazyLock<Arc<Semaphore>> =
+    LazyLock::new(|| Arc::new(Semaphore::new(n_permits() * DECODED_PER_PERMIT)));
 
 /// Fewer than there are cores, at least one.
 fn n_permits() -> usize {
@@ -56,22 +57,22 @@ impl Weight {
 /// Leave to hold what comes of a heavy body. With it goes the memory that was taken: the allocator would keep it for
 /// each thread that ever did heavy work.
 #[derive(Debug)]
-pub struct Place(#[expect(dead_code, reason = "held, and given back when it is dropped")] OwnedSemaphorePermit);
+pub struct DecodedPermit(#[expect(dead_code, reason = "held, and given back when it is dropped")] OwnedSemaphorePermit);
 
-impl Drop for Place {
+impl Drop for DecodedPermit {
     fn drop(&mut self) {
         base::sys::give_back_free_memory();
     }
 }
 
-impl Place {
-    /// Waits until a body of so many bytes may be decoded, if it is a heavy one. The place is kept until the request is
+impl DecodedPermit {
+    /// Waits until a body of so many bytes may be decoded, if it is a heavy one. It is held until the request is
     /// answered: an object takes many times the memory of its body, and each heavy step lets others begin between.
-    pub async fn of(bytes: usize) -> Option<Place> {
+    pub async fn of(bytes: usize) -> Option<DecodedPermit> {
         if bytes <= LIGHT_BYTES_MAX {
             return None;
         }
-        Some(Place(Arc::clone(&PLACES).acquire_owned().await.expect("nobody closes the places")))
+        Some(DecodedPermit(Arc::clone(&DECODED_PERMITS).acquire_owned().await.expect("nobody closes the places")))
     }
 }
 
@@ -166,11 +167,14 @@ mod tests {
     async fn few_heavy_bodies_are_decoded_at_once_and_light_ones_wait_for_none() {
         let mut held = Vec::new();
         for _ in 0..n_permits() * DECODED_PER_PERMIT {
-            held.push(tokio::time::timeout(LIMIT, Place::of(LIGHT_BYTES_MAX + 1)).await.unwrap().unwrap());
+            held.push(tokio::time::timeout(LIMIT, DecodedPermit::of(LIGHT_BYTES_MAX + 1)).await.unwrap().unwrap());
         }
-        assert!(Place::of(LIGHT_BYTES_MAX + 1).now_or_never().is_none(), "a heavy body waits for another's end");
-        assert!(Place::of(LIGHT_BYTES_MAX).now_or_never().unwrap().is_none(), "a light one needs no place");
+        assert!(
+            DecodedPermit::of(LIGHT_BYTES_MAX + 1).now_or_never().is_none(),
+            "a heavy body waits for another's end"
+        );
+        assert!(DecodedPermit::of(LIGHT_BYTES_MAX).now_or_never().unwrap().is_none(), "a light one needs no place");
         drop(held.pop());
-        assert!(tokio::time::timeout(LIMIT, Place::of(LIGHT_BYTES_MAX + 1)).await.unwrap().is_some());
+        assert!(tokio::time::timeout(LIMIT, DecodedPermit::of(LIGHT_BYTES_MAX + 1)).await.unwrap().is_some());
     }
 }

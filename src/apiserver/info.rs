@@ -20,7 +20,7 @@ pub fn tail(path: &str) -> &str {
 
 /// Where the parts of a resource's path stand among its decoded segments: the one reading of a path, for what is
 /// authorized and for what is executed.
-struct Place {
+struct Layout {
     /// Of the old prefixes `watch` and `proxy`, which stand before the namespace.
     prefix: Option<usize>,
     /// Of the namespace's name, also where the namespace is what is asked for.
@@ -30,7 +30,7 @@ struct Place {
 }
 
 /// `None`: the path is no resource's.
-fn place(parts: &[&str]) -> Option<Place> {
+fn layout(parts: &[&str]) -> Option<Layout> {
     let mut at = match parts {
         ["api", _, _, ..] => 2,
         ["apis", _, _, _, ..] => 3,
@@ -42,7 +42,7 @@ fn place(parts: &[&str]) -> Option<Place> {
     if namespace.is_some() && parts.len() > at + 2 && !matches!(parts[at + 2], "status" | "finalize") {
         at += 2;
     }
-    Some(Place { prefix, namespace, resource: at })
+    Some(Layout { prefix, namespace, resource: at })
 }
 
 fn decoded(path: &str) -> Vec<String> {
@@ -53,7 +53,7 @@ fn decoded(path: &str) -> Vec<String> {
 fn tail_at(path: &str) -> Option<usize> {
     let parts = decoded(path);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    place(&parts).map(|place| place.resource + 3)
+    layout(&parts).map(|layout| layout.resource + 3)
 }
 
 /// Refuses the path of a resource that can be read in two ways: what is authorized must be what is executed, here and
@@ -80,7 +80,7 @@ pub fn parse(method: &Method, path: &str, query: &Query) -> Attributes {
         Attributes { path: path.to_owned(), verb: method.as_str().to_ascii_lowercase(), ..Attributes::default() };
     let parts = decoded(path);
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
-    let Some(place) = place(&parts) else { return a };
+    let Some(layout) = layout(&parts) else { return a };
     let part = |at: usize| parts.get(at).copied().unwrap_or_default().to_owned();
     if parts[0] == "apis" {
         a.group = part(1);
@@ -96,11 +96,11 @@ pub fn parse(method: &Method, path: &str, query: &Query) -> Attributes {
         _ => "",
     }
     .to_owned();
-    if let Some(at) = place.prefix {
+    if let Some(at) = layout.prefix {
         a.verb = part(at);
     }
-    a.namespace = place.namespace.map(part).unwrap_or_default();
-    (a.resource, a.name, a.subresource) = (part(place.resource), part(place.resource + 1), part(place.resource + 2));
+    a.namespace = layout.namespace.map(part).unwrap_or_default();
+    (a.resource, a.name, a.subresource) = (part(layout.resource), part(layout.resource + 1), part(layout.resource + 2));
     a.label_selector = query.text("labelSelector").to_owned();
     a.field_selector = query.text("fieldSelector").to_owned();
     collection_verb(&mut a, query);

@@ -80,7 +80,7 @@ pub async fn answer(server: &Capabilities, req: Request<Body>, conn: Arc<ConnInf
         seat: None,
         held: None,
         weight: Weight::default(),
-        place: None,
+        decoded: None,
         admitted: None,
     };
     let outcome = AssertUnwindSafe(run(&mut exchange)).catch_unwind().await;

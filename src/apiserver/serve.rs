@@ -30,7 +30,7 @@ use crate::aggregate::caller::Caller;
 use crate::bootstrap::{self, BuildError};
 use crate::capabilities::Capabilities;
 use crate::config::Config;
-use crate::crypt::sealed::Seals;
+use crate::crypt::sealed::EncryptionKeys;
 use crate::endpoints::{self, Endpoint};
 use crate::flow::controller::Flow;
 use crate::guards::Guards;
@@ -47,13 +47,13 @@ pub struct ApiServer(Capabilities);
 async fn publish(
     config: &Config,
     registrar: &Arc<Registrar>,
-    seals: Option<Arc<Seals>>,
+    encryption_keys: Option<Arc<EncryptionKeys>>,
 ) -> Result<(Arc<Endpoint>, u64), BuildError> {
     let endpoint = Arc::new(Endpoint {
         registrar: Arc::clone(registrar),
         address: config.advertise_address.clone(),
         port: config.advertise_port,
-        seals,
+        encryption_keys,
     });
     let unnoted = |status: registry::status::Status| BuildError::Bootstrap {
         what: "the endpoints of this server".to_owned(),
@@ -89,8 +89,8 @@ impl ApiServer {
         let converter = Arc::new(Converter::new(Arc::clone(&webhooks), rng.clone()));
         let objects = Arc::new(Objects { cache, catalogs, converter, clock, rng });
         let guards = guards(&objects, &webhooks);
-        let seals = guards.encryption.as_ref().map(|encryption| Arc::clone(&encryption.seals));
-        let health = Arc::new(Health::new(storage, seals.clone(), group));
+        let encryption_keys = guards.encryption.as_ref().map(|encryption| Arc::clone(&encryption.keys));
+        let health = Arc::new(Health::new(storage, encryption_keys.clone(), group));
         let metrics = Arc::<Metrics>::default();
         let (ranges, ports) = (config.service_cidrs.clone(), config.node_ports.clone());
         let allocator = Arc::new(Allocator::new(Arc::clone(&objects), ranges, ports));
@@ -102,7 +102,7 @@ impl ApiServer {
         health.done(Step::Caches);
         bootstrap::run(&registrar, &config).await?;
         health.done(Step::Objects);
-        let (endpoint, lease) = publish(&config, &registrar, seals).await?;
+        let (endpoint, lease) = publish(&config, &registrar, encryption_keys).await?;
         health.done(Step::Endpoints);
         let watchdog = Watchdog {
             registrar: Arc::clone(&registrar),

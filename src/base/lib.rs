@@ -18,7 +18,7 @@ pub mod limits;
 pub mod metrics;
 pub mod mounts;
 pub mod owner;
-pub mod places;
+pub mod permits;
 pub mod ports;
 pub mod program;
 pub mod rng;

@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret as KubeSecret;
 use kube::Api;
+use model::secret::text;
 use pki::token::BootstrapToken;
 use sha2::{Digest as _, Sha256};
 
@@ -95,30 +96,25 @@ fn judge_password(known: &Passwords, shown: Login<'_>, role: Role) -> Result<(),
     }
 }
 
-fn field(secret: &KubeSecret, name: &str) -> String {
-    let bytes = secret.data.as_ref().and_then(|data| data.get(name)).map(|bytes| bytes.0.clone()).unwrap_or_default();
-    String::from_utf8(bytes).unwrap_or_default()
-}
-
 /// Whether a bootstrap token's Secret lets a node in.
 fn judge_bootstrap(secret: &KubeSecret, token: &BootstrapToken, now: Timestamp) -> Result<(), Refusal> {
     let id = token.id.clone();
     let right_type = secret.type_.as_deref() == Some("bootstrap.kubernetes.io/token")
         && secret.metadata.deletion_timestamp.is_none();
     if !right_type
-        || field(secret, "token-id") != token.id
-        || !same(&field(secret, "token-secret"), token.secret.expose())
+        || text(secret, "token-id") != token.id
+        || !same(&text(secret, "token-secret"), token.secret.expose())
     {
         return Err(Refusal::UnknownToken { id });
     }
-    let expires = field(secret, "expiration");
+    let expires = text(secret, "expiration");
     if !expires.is_empty() && !expires.parse::<Timestamp>().is_ok_and(|end| now < end) {
         return Err(Refusal::ExpiredToken { id, at: expires });
     }
-    if field(secret, "usage-bootstrap-authentication") != "true" {
+    if text(secret, "usage-bootstrap-authentication") != "true" {
         return Err(Refusal::UselessToken { id, lacks: "its usages lack authentication".to_owned() });
     }
-    if !field(secret, "auth-extra-groups").split(',').any(|group| group == NODE_GROUP) {
+    if !text(secret, "auth-extra-groups").split(',').any(|group| group == NODE_GROUP) {
         return Err(Refusal::UselessToken { id, lacks: format!("its groups lack {NODE_GROUP}") });
     }
     Ok(())

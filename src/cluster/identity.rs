@@ -56,7 +56,7 @@ pub struct Claim {
 
 /// State of the claimed name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum NameStatus {
     /// Nobody has it.
     Free,
     /// This very machine has it.
@@ -97,11 +97,7 @@ impl Record {
 
     /// Reads the record that an earlier kedge kept in a Secret; its name is the node's.
     fn of_secret(secret: &Secret) -> Option<(String, Record)> {
-        let text = |field: &str| {
-            let bytes =
-                secret.data.as_ref().and_then(|data| data.get(field)).map(|bytes| bytes.0.clone()).unwrap_or_default();
-            String::from_utf8(bytes).unwrap_or_default()
-        };
+        let text = |field: &str| model::secret::text(secret, field);
         let node = secret.name_any().strip_suffix(NAME_END)?.to_owned();
         let owner = secret.owner_references().iter().find(|owner| owner.kind == "Node");
         let record = Record {
@@ -114,11 +110,11 @@ impl Record {
         (secret.type_.as_deref() == Some(TYPE) && !record.public_key.is_empty()).then_some((node, record))
     }
 
-    fn judge(&self, claim: &Claim) -> Standing {
+    fn judge(&self, claim: &Claim) -> NameStatus {
         if self.public_key == claim.public_key {
-            return Standing::Own;
+            return NameStatus::Own;
         }
-        Standing::Taken { same_machine: !claim.machine_id.is_empty() && self.machine_id == claim.machine_id }
+        NameStatus::Taken { same_machine: !claim.machine_id.is_empty() && self.machine_id == claim.machine_id }
     }
 }
 
@@ -177,8 +173,8 @@ impl Identities {
     }
 
     /// Whose the name is.
-    pub async fn standing(&self, claim: &Claim) -> Result<Standing, Refusal> {
-        Ok(self.find(&claim.name).await?.map_or(Standing::Free, |(record, _)| record.judge(claim)))
+    pub async fn status(&self, claim: &Claim) -> Result<NameStatus, Refusal> {
+        Ok(self.find(&claim.name).await?.map_or(NameStatus::Free, |(record, _)| record.judge(claim)))
     }
 
     /// Writes the name down as this machine's. A race for one name is lost by the second.
@@ -198,9 +194,9 @@ impl Identities {
             info!(node = %claim.name, peer = %claim.address, "node name recorded");
             return Ok(());
         }
-        match self.standing(claim).await? {
-            Standing::Taken { same_machine } => Err(self.taken(claim, same_machine).await),
-            Standing::Own | Standing::Free => Ok(()),
+        match self.status(claim).await? {
+            NameStatus::Taken { same_machine } => Err(self.taken(claim, same_machine).await),
+            NameStatus::Own | NameStatus::Free => Ok(()),
         }
     }
 
@@ -380,10 +376,10 @@ mod tests {
     /// A new book beside such an API.
     async fn book(secrets: serde_json::Value, group: &Group) -> (Identities, tempfile::TempDir) {
         let dir = tempfile::tempdir().unwrap();
-        let birth = store::member::Birth::First;
+        let bootstrap = store::member::Bootstrap::First;
         let config = store::Config {
             dir: dir.path().join("db"),
-            birth,
+            bootstrap,
             network: None,
             rng: Rng::from_seed(7),
             bounds: Bounds::SHIPPED,
@@ -396,19 +392,19 @@ mod tests {
     async fn a_name_belongs_to_the_key_that_came_first_until_its_node_goes() {
         let (group, _fatal) = Group::root("test");
         let (book, _dir) = book(json!([]), &group).await;
-        assert_eq!(book.standing(&claim("k1", "")).await.unwrap(), Standing::Free);
+        assert_eq!(book.status(&claim("k1", "")).await.unwrap(), NameStatus::Free);
         book.record(&claim("k1", "m1")).await.unwrap();
-        assert_eq!(book.standing(&claim("k1", "m2")).await.unwrap(), Standing::Own);
-        assert_eq!(book.standing(&claim("k2", "m1")).await.unwrap(), Standing::Taken { same_machine: true });
-        assert_eq!(book.standing(&claim("k2", "")).await.unwrap(), Standing::Taken { same_machine: false });
+        assert_eq!(book.status(&claim("k1", "m2")).await.unwrap(), NameStatus::Own);
+        assert_eq!(book.status(&claim("k2", "m1")).await.unwrap(), NameStatus::Taken { same_machine: true });
+        assert_eq!(book.status(&claim("k2", "")).await.unwrap(), NameStatus::Taken { same_machine: false });
         let nodes = |uid: &str| BTreeMap::from([("n".to_owned(), uid.to_owned())]);
         book.follow(&BTreeMap::new(), 1).await.unwrap();
-        assert_eq!(book.standing(&claim("k1", "")).await.unwrap(), Standing::Own, "it has not registered yet");
+        assert_eq!(book.status(&claim("k1", "")).await.unwrap(), NameStatus::Own, "it has not registered yet");
         book.follow(&nodes("u1"), 1).await.unwrap();
         book.follow(&nodes("u2"), 1).await.unwrap();
-        assert_eq!(book.standing(&claim("k1", "")).await.unwrap(), Standing::Own, "its kubelet made the Node anew");
+        assert_eq!(book.status(&claim("k1", "")).await.unwrap(), NameStatus::Own, "its kubelet made the Node anew");
         book.follow(&BTreeMap::new(), 1).await.unwrap();
-        assert_eq!(book.standing(&claim("k2", "")).await.unwrap(), Standing::Free);
+        assert_eq!(book.status(&claim("k2", "")).await.unwrap(), NameStatus::Free);
         group.shutdown().await;
     }
 
@@ -431,7 +427,7 @@ mod tests {
         assert_eq!(book.n_names().await.unwrap(), n + 5, "they are young");
         book.follow(&BTreeMap::new(), 100 + WAITING_SECS_MIN).await.unwrap();
         assert_eq!(book.n_names().await.unwrap(), n + 4);
-        assert_eq!(book.standing(&named("first")).await.unwrap(), Standing::Free, "it has waited longest");
+        assert_eq!(book.status(&named("first")).await.unwrap(), NameStatus::Free, "it has waited longest");
         let one = BTreeMap::from([("a0000".to_owned(), "u".to_owned())]);
         book.follow(&one, 200 + WAITING_SECS_MIN).await.unwrap();
         book.follow(&one, 200 + WAITING_SECS_MIN).await.unwrap();
@@ -449,11 +445,11 @@ mod tests {
             })
         };
         let (first, _dir) = book(json!([secret("n", "k1")]), &group).await;
-        assert_eq!(first.standing(&claim("k1", "")).await.unwrap(), Standing::Own);
+        assert_eq!(first.status(&claim("k1", "")).await.unwrap(), NameStatus::Own);
         // The same store at the next start, with a Secret that somebody wrote meanwhile.
         let later = Identities::new(Arc::clone(&first.storage), api(json!([secret("n", "k2")])));
-        assert_eq!(later.standing(&claim("k2", "")).await.unwrap(), Standing::Taken { same_machine: false });
-        assert_eq!(later.standing(&claim("k1", "")).await.unwrap(), Standing::Own);
+        assert_eq!(later.status(&claim("k2", "")).await.unwrap(), NameStatus::Taken { same_machine: false });
+        assert_eq!(later.status(&claim("k1", "")).await.unwrap(), NameStatus::Own);
         group.shutdown().await;
     }
 }

@@ -131,7 +131,7 @@ mod tests {
     use base::time::Stopwatch;
     use store::Config;
     use store::bounds::Bounds;
-    use store::member::{Birth, Dial, Network};
+    use store::member::{Bootstrap, Dial, Network};
     use tokio::net::{TcpListener, TcpStream};
     use wire::ConnInfo;
     use wire::dial::Stream;
@@ -160,13 +160,14 @@ mod tests {
     }
 
     impl Peer {
-        async fn open(dir: &Path, name: &str, birth: Birth) -> Peer {
+        async fn open(dir: &Path, name: &str, bootstrap: Bootstrap) -> Peer {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap().to_string();
             let ((group, _), (door, _)) = (Group::root("store"), Group::root("door"));
             let network = Network { name: name.to_owned(), address: address.clone(), dial: Arc::new(Plain) };
             let dir = dir.join(address.replace(':', "-"));
-            let config = Config { dir, birth, network: Some(network), rng: Rng::from_os(), bounds: Bounds::SHIPPED };
+            let config =
+                Config { dir, bootstrap, network: Some(network), rng: Rng::from_os(), bounds: Bounds::SHIPPED };
             let store = Store::open(config, &group).await.unwrap();
             let (handler, callers) = (store.peer_handler(), door.clone());
             door.spawn("accept", async move {
@@ -231,10 +232,10 @@ mod tests {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_copy_of_a_server_that_lives_is_refused_and_an_old_self_goes_when_the_new_one_is_in() {
         let dir = tempfile::tempdir().unwrap();
-        let mut all = vec![Peer::open(dir.path(), "s1", Birth::First).await];
+        let mut all = vec![Peer::open(dir.path(), "s1", Bootstrap::First).await];
         let first = Arc::clone(&all[0].store);
         for name in ["s2", "s3"] {
-            let new = Peer::open(dir.path(), name, Birth::Joining).await;
+            let new = Peer::open(dir.path(), name, Bootstrap::Joining).await;
             // Under its own address the one that is alone takes in others.
             admit(&first, &new.named(name)).await.unwrap();
             new.store.ready().await.unwrap();
@@ -242,7 +243,7 @@ mod tests {
             until_they_vote(&first, all.len()).await;
         }
         let before = members(&first).await;
-        let copy = Peer::open(dir.path(), "s3", Birth::Joining).await;
+        let copy = Peer::open(dir.path(), "s3", Bootstrap::Joining).await;
         let twin = Refusal::Twin { name: "s3".to_owned(), address: all[2].address.clone() };
         assert_eq!(admit(&first, &copy.named("s3")).await, Err(twin));
         assert_eq!(members(&first).await, before);

@@ -73,8 +73,9 @@ mod tests {
     async fn a_server_that_was_let_go_leaves_its_names_to_others() {
         let dir = tempfile::tempdir().unwrap();
         let (group, _fatal) = Group::root("test");
-        let (rng, birth) = (Rng::from_seed(7), store::member::Birth::First);
-        let config = store::Config { dir: dir.path().join("db"), birth, network: None, rng, bounds: Bounds::SHIPPED };
+        let (rng, bootstrap) = (Rng::from_seed(7), store::member::Bootstrap::First);
+        let config =
+            store::Config { dir: dir.path().join("db"), bootstrap, network: None, rng, bounds: Bounds::SHIPPED };
         let storage: Arc<dyn Storage> = store::store::Store::open(config, &group).await.unwrap();
         let names = ServerNames::new(storage);
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use base::task::Group;
 use store::bounds::Bounds;
-use store::member::Birth;
+use store::member::Bootstrap;
 use store::store::Store;
 use store::{Config, Op, RangeRequest, Storage as _, Txn};
 
@@ -14,7 +14,7 @@ async fn open_store(data_dir: &Path) -> (std::sync::Arc<Store>, Group) {
     let (group, _reports) = Group::root("test");
     let config = Config {
         dir: data_dir.join("server/db"),
-        birth: Birth::First,
+        bootstrap: Bootstrap::First,
         network: None,
         rng: Rng::from_os(),
         bounds: Bounds::SHIPPED,

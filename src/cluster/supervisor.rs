@@ -26,7 +26,7 @@ use wire::{Body, ConnInfo, body};
 
 use crate::checks::{Reserved, check_clock, check_flags, check_name, check_serving_names, check_version, check_words};
 use crate::credentials::{Credentials, Shown};
-use crate::identity::{Claim, Identities, Standing};
+use crate::identity::{Claim, Identities, NameStatus};
 use crate::names::ServerNames;
 use crate::node_names::Domain;
 use crate::protocol::{
@@ -281,17 +281,17 @@ impl Supervisor {
 
     /// A machine is let in by its node key when the cluster knows it, else by its token.
     async fn admit(&self, asked: &JoinRequest, claim: &Claim, shown: Result<Shown, Refusal>) -> Result<(), Refusal> {
-        let standing = self.config.identities.standing(claim).await?;
-        if standing == Standing::Own && asked.role == Role::Agent {
+        let status = self.config.identities.status(claim).await?;
+        if status == NameStatus::Own && asked.role == Role::Agent {
             return match self.tunnels.elsewhere(&claim.name, claim.address) {
                 Some(other) => Err(Refusal::Twin { name: claim.name.clone(), address: other.to_string() }),
                 None => Ok(()),
             };
         }
         self.config.credentials.judge(&shown?, asked.role, self.config.clock.now()).await?;
-        match standing {
-            Standing::Taken { same_machine } => Err(self.config.identities.taken(claim, same_machine).await),
-            Standing::Own | Standing::Free => Ok(()),
+        match status {
+            NameStatus::Taken { same_machine } => Err(self.config.identities.taken(claim, same_machine).await),
+            NameStatus::Own | NameStatus::Free => Ok(()),
         }
     }
 

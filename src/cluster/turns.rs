@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::places::{Full, Place, Places};
+use base::permits::{Full, Permit, Permits};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use wire::seats;
 
@@ -22,7 +22,7 @@ const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The requests that are under way.
 pub(crate) struct Turns {
-    by_peer: Arc<Places<IpAddr>>,
+    by_peer: Arc<Permits<IpAddr>>,
     judged: Semaphore,
 }
 
@@ -32,13 +32,13 @@ fn busy(why: &str) -> Refusal {
 
 impl Turns {
     pub(crate) fn new() -> Arc<Turns> {
-        Arc::new(Turns { by_peer: Places::new(PER_PEER_MAX, ALL_MAX), judged: Semaphore::new(JUDGED_MAX) })
+        Arc::new(Turns { by_peer: Permits::new(PER_PEER_MAX, ALL_MAX), judged: Semaphore::new(JUDGED_MAX) })
     }
 
-    /// A place for a request that is not read yet; given back when it is dropped.
+    /// A permit for a request that is not read yet; given back when it is dropped.
     ///
     /// Errors: `NotReady` if its address, or all of them, have too many.
-    pub(crate) fn enter(&self, peer: IpAddr) -> Result<Place<IpAddr>, Refusal> {
+    pub(crate) fn enter(&self, peer: IpAddr) -> Result<Permit<IpAddr>, Refusal> {
         self.by_peer.take(seats::who(peer)).map_err(|full| match full {
             Full::Key => busy("too many machines ask from this address"),
             Full::All => busy("too many machines ask at once"),
@@ -68,10 +68,10 @@ mod tests {
     #[test]
     fn an_address_that_asks_too_often_is_sent_away_and_others_are_not() {
         let (turns, peer) = (Turns::new(), |n: u8| IpAddr::from([192, 0, 2, n]));
-        let places: Vec<_> = (0..PER_PEER_MAX).map(|_| turns.enter(peer(1)).unwrap()).collect();
+        let permits: Vec<_> = (0..PER_PEER_MAX).map(|_| turns.enter(peer(1)).unwrap()).collect();
         assert!(matches!(turns.enter(peer(1)), Err(Refusal::NotReady { .. })));
         drop(turns.enter(peer(2)).unwrap());
-        drop(places);
+        drop(permits);
         assert!(turns.enter(peer(1)).is_ok() && turns.by_peer.n_keys() == 0);
     }
 

@@ -18,7 +18,7 @@ use crate::process::life::{self, LifeError};
 
 /// Where the runtime is.
 #[derive(Clone, Debug, Args)]
-struct Place {
+struct RuntimeArgs {
     #[command(flatten)]
     state: StateArgs,
     /// CRI socket (default: that of kedge's containerd).
@@ -26,7 +26,7 @@ struct Place {
     container_runtime_endpoint: Option<String>,
 }
 
-impl Place {
+impl RuntimeArgs {
     fn socket(&self) -> PathBuf {
         match &self.container_runtime_endpoint {
             Some(endpoint) => endpoint.strip_prefix("unix://").unwrap_or(endpoint).into(),
@@ -39,7 +39,7 @@ impl Place {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ImagesArgs {
     #[command(flatten)]
-    place: Place,
+    runtime: RuntimeArgs,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -49,7 +49,7 @@ pub(crate) struct ImagesArgs {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PsArgs {
     #[command(flatten)]
-    place: Place,
+    runtime: RuntimeArgs,
     /// Those that have ended, too.
     #[arg(short, long)]
     all: bool,
@@ -62,7 +62,7 @@ pub(crate) struct PsArgs {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct LogsArgs {
     #[command(flatten)]
-    place: Place,
+    runtime: RuntimeArgs,
     /// A container's id or its beginning, or NAMESPACE/POD, or NAMESPACE/POD/CONTAINER.
     container: String,
     /// Go on as the container writes.
@@ -96,8 +96,8 @@ pub(crate) enum ContainersError {
     Life(#[from] LifeError),
 }
 
-fn asked<T>(place: &Place, call: impl AsyncFnOnce(Cri) -> Result<T, CriError>) -> Result<T, ContainersError> {
-    let socket = place.socket();
+fn asked<T>(runtime: &RuntimeArgs, call: impl AsyncFnOnce(Cri) -> Result<T, CriError>) -> Result<T, ContainersError> {
+    let socket = runtime.socket();
     if !socket.exists() {
         return Err(ContainersError::NoSocket { path: socket });
     }
@@ -121,7 +121,7 @@ fn bytes(n: u64) -> String {
 
 /// Lists images.
 pub(crate) fn images(args: &ImagesArgs) -> Result<(), ContainersError> {
-    let mut all = asked(&args.place, async |cri| cri.images().await)?;
+    let mut all = asked(&args.runtime, async |cri| cri.images().await)?;
     all.sort_by(|a, b| a.repo_tags.cmp(&b.repo_tags));
     if args.json {
         let one = |i: &cri::Image| {
@@ -173,7 +173,7 @@ fn age(created_nanos: i64) -> String {
 
 /// Lists containers.
 pub(crate) fn ps(args: &PsArgs) -> Result<(), ContainersError> {
-    let mut all = asked(&args.place, async |cri| cri.containers(None).await)?;
+    let mut all = asked(&args.runtime, async |cri| cri.containers(None).await)?;
     all.retain(|c| args.all || c.state() == cri::ContainerState::ContainerRunning);
     all.sort_by_key(|c| (names(c).map(str::to_owned), std::cmp::Reverse(c.created_at)));
     if args.json {
@@ -225,7 +225,7 @@ fn pick<'a>(all: &'a [cri::Container], asked: &str) -> Result<&'a cri::Container
 
 /// Prints a log.
 pub(crate) fn logs(args: &LogsArgs) -> Result<(), ContainersError> {
-    let path = asked(&args.place, async |cri| {
+    let path = asked(&args.runtime, async |cri| {
         let all = cri.containers(None).await?;
         let picked = match pick(&all, &args.container) {
             Ok(picked) => picked,

@@ -322,11 +322,7 @@ struct Row {
 
 impl Row {
     fn of(secret: &Secret, now: Timestamp) -> Row {
-        let field = |name: &str| {
-            let bytes =
-                secret.data.as_ref().and_then(|data| data.get(name)).map(|bytes| bytes.0.clone()).unwrap_or_default();
-            String::from_utf8(bytes).unwrap_or_default()
-        };
+        let field = |name: &str| model::secret::text(secret, name);
         let expires = field("expiration");
         let ttl = match expires.parse::<Timestamp>() {
             Ok(end) if end <= now => "<expired>".to_owned(),

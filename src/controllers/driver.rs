@@ -27,7 +27,7 @@ pub(crate) enum Error {
     Api(#[from] kube::Error),
     /// Some of several requests failed; the first one's error.
     #[error("{failed} of {all} requests failed")]
-    Some {
+    Partial {
         /// How many failed.
         failed: usize,
         /// How many were sent.
@@ -48,7 +48,7 @@ impl Error {
     /// A lost race, a vanished object, a namespace on its way out, a server that is ending or has no leader for a
     /// moment (which the store says itself): normal life, tried again without a warning.
     fn is_routine(&self) -> bool {
-        let (Error::Api(err) | Error::Some { first: err, .. }) = self else { return false };
+        let (Error::Api(err) | Error::Partial { first: err, .. }) = self else { return false };
         matches!(err, kube::Error::Api(status) if matches!(status.code, 404 | 409 | 503))
             || client::events::is_namespace_ending(err)
     }
@@ -237,7 +237,7 @@ pub(crate) fn all_of<T>(results: Vec<Result<T, kube::Error>>) -> Result<Vec<T>, 
     }
     let failed = bad.len();
     match bad.into_iter().next() {
-        Some(first) => Err(Error::Some { failed, all, first }),
+        Some(first) => Err(Error::Partial { failed, all, first }),
         None => Ok(good),
     }
 }

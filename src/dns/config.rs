@@ -119,12 +119,12 @@ impl Fall {
 type Parsed<T> = Result<T, CorefileError>;
 
 /// All blocks.
-pub(crate) fn understand(blocks: &[ServerBlock], place: &Place<'_>) -> Parsed<Vec<Block>> {
-    blocks.iter().map(|block| understand_block(block, place)).collect()
+pub(crate) fn understand(blocks: &[ServerBlock], context: &Context<'_>) -> Parsed<Vec<Block>> {
+    blocks.iter().map(|block| understand_block(block, context)).collect()
 }
 
 /// Surroundings on which the meaning of a Corefile depends.
-pub(crate) struct Place<'a> {
+pub(crate) struct Context<'a> {
     /// Name of the Corefile, for errors.
     pub(crate) file: &'a str,
     /// Port of zones without one.
@@ -133,12 +133,12 @@ pub(crate) struct Place<'a> {
     pub(crate) resolv: &'a dyn Fn(&str) -> std::io::Result<String>,
 }
 
-fn understand_block(source: &ServerBlock, place: &Place<'_>) -> Parsed<Block> {
-    let (file, resolv) = (place.file, place.resolv);
+fn understand_block(source: &ServerBlock, context: &Context<'_>) -> Parsed<Block> {
+    let (file, resolv) = (context.file, context.resolv);
     let at = |err: ZoneError| CorefileError { file: file.to_owned(), line: source.line, what: err.to_string() };
     let mut block = Block::default();
     for key in &source.keys {
-        block.zones.extend(zone_key(key, place.port).map_err(at)?);
+        block.zones.extend(zone_key(key, context.port).map_err(at)?);
     }
     for directive in &source.directives {
         let zones = || block.zones.iter().map(|zone| zone.name.clone()).collect::<Vec<_>>();

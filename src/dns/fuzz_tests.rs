@@ -5,7 +5,7 @@ use std::fs;
 
 use base::fuzz::{self, mutated_text, rounds};
 
-use crate::config::{Place, understand};
+use crate::config::{Context, understand};
 use crate::corefile::parse;
 
 const WHOLE: &str = "(snip) {\n cache 30\n}\n\
@@ -20,11 +20,11 @@ fn corefiles_of_any_words_are_understood_or_refused() {
     let (rng, dir) = (fuzz::rng(12), tempfile::tempdir().unwrap());
     let path = dir.path().join("Corefile");
     fs::write(&path, "import *file\n import *file\n").unwrap();
-    let place = Place { file: "Corefile", port: 53, resolv: &|_| Ok("nameserver 192.0.2.53\n".to_owned()) };
+    let context = Context { file: "Corefile", port: 53, resolv: &|_| Ok("nameserver 192.0.2.53\n".to_owned()) };
     for _ in rounds(2_000) {
         if let Ok(blocks) = parse(&path, &mutated_text(&rng, WHOLE, WORDS), &|_| Some("{$X} {$".to_owned())) {
             // It must only end.
-            let _any = understand(&blocks, &place);
+            let _any = understand(&blocks, &context);
         }
     }
 }

@@ -23,7 +23,7 @@ use tracing::{debug, info, warn};
 
 use crate::DnsError;
 use crate::cache::Cache;
-use crate::config::{self, Block, Place};
+use crate::config::{self, Block, Context};
 use crate::corefile::{self, ServerBlock};
 use crate::forward::Forwarder;
 use crate::hosts::Hosts;
@@ -335,7 +335,7 @@ fn understand(source: &[ServerBlock], options: &Run) -> Result<Vec<Block>, DnsEr
     let file = options.corefile.display().to_string();
     Ok(config::understand(
         source,
-        &Place { file: &file, port: options.port, resolv: &|path| std::fs::read_to_string(path) },
+        &Context { file: &file, port: options.port, resolv: &|path| std::fs::read_to_string(path) },
     )?)
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use base::exposition::Labels;
-use base::places::{Place, Places};
+use base::permits::{Permit, Permits};
 use base::rng::Rng;
 use base::task::Group;
 use base::time::Stopwatch;
@@ -100,12 +100,12 @@ pub(crate) struct Server {
     /// Where a detected loop is reported, which ends the process.
     pub(crate) fatal: mpsc::Sender<String>,
     /// Questions that wait for resolvers, by client: the usual places, and the spare ones.
-    forwarded: [Arc<Places<IpAddr>>; 2],
+    forwarded: [Arc<Permits<IpAddr>>; 2],
     /// Places for bytes of answers that clients have not read.
     unread: Semaphore,
     /// TCP connections by client. An address is a client, also of IPv6: the pods of a node have their addresses in one
     /// /64.
-    connections: Arc<Places<IpAddr>>,
+    connections: Arc<Permits<IpAddr>>,
 }
 
 impl Server {
@@ -123,11 +123,11 @@ impl Server {
             rng,
             fatal,
             forwarded: [
-                Places::new(FORWARDED_OF_CLIENT_MAX, FORWARDED_MAX),
-                Places::new(SPARE_OF_CLIENT_MAX, SPARE_MAX),
+                Permits::new(FORWARDED_OF_CLIENT_MAX, FORWARDED_MAX),
+                Permits::new(SPARE_OF_CLIENT_MAX, SPARE_MAX),
             ],
             unread: Semaphore::new(UNREAD_MAX),
-            connections: Places::new(CONNECTIONS_OF_CLIENT_MAX, CONNECTIONS_MAX),
+            connections: Permits::new(CONNECTIONS_OF_CLIENT_MAX, CONNECTIONS_MAX),
         }
     }
 
@@ -236,7 +236,7 @@ impl Server {
         }
         for forwarder in &site.forwarders {
             if forwarder.wants(question) {
-                let Some(_place) = self.place_to_forward(client) else {
+                let Some(_permit) = self.permit_to_forward(client) else {
                     return Answer::new(ResponseCode::Refused, "forward");
                 };
                 return forwarder.answer(question).await;
@@ -245,8 +245,8 @@ impl Server {
         Answer::new(ResponseCode::ServFail, "")
     }
 
-    fn place_to_forward(&self, client: IpAddr) -> Option<Place<IpAddr>> {
-        self.forwarded.iter().find_map(|places| places.take(client).ok())
+    fn permit_to_forward(&self, client: IpAddr) -> Option<Permit<IpAddr>> {
+        self.forwarded.iter().find_map(|permits| permits.take(client).ok())
     }
 
     /// A Service of type ExternalName is a name elsewhere; a client that asked for addresses gets them too.
@@ -489,7 +489,7 @@ async fn serve_tcp(server: Arc<Server>, listener: Arc<TcpListener>, group: Group
         };
         let (server, questions) = (Arc::clone(&server), group.clone());
         group.spawn_short("connection", async move {
-            let Ok(_place) = server.connections.take(peer.ip().to_canonical()) else { return };
+            let Ok(_permit) = server.connections.take(peer.ip().to_canonical()) else { return };
             // The client closes, or is closed when it is silent.
             let _closed = converse(&server, stream, peer, &questions).await;
         });

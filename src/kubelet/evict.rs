@@ -11,6 +11,7 @@ use base::chain::Chain;
 use base::task::Group;
 use base::time::Stopwatch;
 use k8s_openapi::api::core::v1::Pod;
+use model::phase::is_terminal;
 use tracing::{info, warn};
 
 use self::local::{amount, binary, over_limits, volumes_and_logs};
@@ -262,8 +263,7 @@ async fn is_enough(mut is_low: impl FnMut() -> bool, looks: u32, pause: Duration
 /// The ids of a pod's containers that may go. Pure.
 fn unused(snapshot: &Snapshot) -> Vec<String> {
     let observed = &snapshot.observed;
-    let has_ended =
-        matches!(snapshot.status.phase.as_deref(), Some("Failed" | "Succeeded")) && observed.running().next().is_none();
+    let has_ended = snapshot.status.phase.as_deref().is_some_and(is_terminal) && observed.running().next().is_none();
     let is_last = |seen: &Seen| observed.latest(&seen.name).is_some_and(|latest| latest.id == seen.id);
     let dead = observed.containers.iter().filter(|seen| seen.state == State::Exited && (has_ended || !is_last(seen)));
     dead.map(|seen| seen.id.clone()).collect()

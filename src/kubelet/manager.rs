@@ -366,7 +366,7 @@ fn graces(containers: &[cri::Container]) -> HashMap<String, i64> {
 fn was_admitted(pod: &Pod) -> bool {
     pod.status
         .as_ref()
-        .is_some_and(|s| s.start_time.is_some() && !s.phase.as_deref().is_some_and(crate::status::phase::ends))
+        .is_some_and(|s| s.start_time.is_some() && !s.phase.as_deref().is_some_and(model::phase::is_terminal))
 }
 
 /// Between two beginnings of a pod's task that panicked: the first and the longest pause.

@@ -11,6 +11,7 @@ use k8s_openapi::api::core::v1::{
     HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements, VolumeMount, VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use model::phase::is_terminal;
 
 use crate::cgroups::limits;
 use crate::container::{self, Role};
@@ -211,7 +212,7 @@ fn known_time(at: Timestamp) -> Option<Time> {
 /// `goal` is the phase where the pod goes, and the phase of `status` the one to tell: a pod that must end is not ready
 /// any more, as upstream.
 fn conditions(facts: &Facts<'_>, status: &PodStatus, goal: &str) -> Vec<PodCondition> {
-    let ended = status.phase.as_deref().is_some_and(phase::ends);
+    let ended = status.phase.as_deref().is_some_and(is_terminal);
     let has_ip = facts.observed.sandbox().is_some() && (host_network(facts.pod) || status.pod_ip.is_some());
     let sandbox = if has_ip && !ended {
         good("PodReadyToStartContainers", None)

@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use crate::phase;
+
 /// Grace period of a pod's spec that names none. Defaulting writes it, so only an object that was put into the store by
 /// other means is without.
 const POD_SECS: i64 = 30;
@@ -11,7 +13,7 @@ const POD_SECS: i64 = 30;
 /// None is left to a pod that runs nowhere: no node has it yet, or it has ended. Spec: upstream v1.36
 /// `podStrategy.CheckGracefulDelete`.
 pub fn of_pod(pod: &Value, asked: Option<i64>) -> i64 {
-    let has_ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let has_ended = pod["status"]["phase"].as_str().is_some_and(phase::is_terminal);
     let has_no_node = pod["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
     if has_ended || has_no_node {
         return 0;

@@ -14,6 +14,7 @@ pub mod qos;
 pub mod quantity;
 pub mod reference;
 pub mod requests;
+pub mod secret;
 pub mod selectors;
 pub mod sysctls;
 pub mod taints;

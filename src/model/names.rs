@@ -291,11 +291,6 @@ pub fn label(text: &str, name_use: NameUse) -> Vec<String> {
     dns_label_errors(&masked(text, name_use))
 }
 
-/// [`dns_1035_label_errors`] as a [`NameCheck`].
-pub fn label_1035(text: &str, name_use: NameUse) -> Vec<String> {
-    dns_1035_label_errors(&masked(text, name_use))
-}
-
 /// [`path_segment_errors`] as a [`NameCheck`].
 pub fn path_segment(text: &str, name_use: NameUse) -> Vec<String> {
     match name_use {

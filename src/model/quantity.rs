@@ -106,11 +106,6 @@ impl Quantity {
         self.nanos % NANOS == 0
     }
 
-    /// Whether it is a whole number of thousandths: finer CPU requests are refused.
-    pub fn is_whole_milli(&self) -> bool {
-        self.nanos % 1_000_000 == 0
-    }
-
     /// The sum; a zero takes over the other's notation, as upstream does.
     #[must_use]
     #[allow(
@@ -131,12 +126,6 @@ impl Quantity {
     pub fn sub(self, other: Quantity) -> Quantity {
         let notation = if self.is_zero() { other.notation } else { self.notation };
         Quantity { nanos: clamp(self.nanos - other.nanos), notation }
-    }
-
-    /// Rounds up to a whole number of thousandths: what defaulting does to every resource list.
-    #[must_use]
-    pub fn round_up_to_milli(self) -> Quantity {
-        Quantity { nanos: div_away(self.nanos, 1_000_000) * 1_000_000, notation: self.notation }
     }
 
     fn scaled(&self, unit: i128) -> i64 {

@@ -33,7 +33,7 @@ use crate::service::listeners::Listeners;
 use crate::service::parts::Parts;
 use crate::service::reserved::{Elements, Reserved};
 use crate::service::rules::{Part, Site};
-use crate::service::snapshot::{Place, ServicePort};
+use crate::service::snapshot::{Locality, ServicePort};
 use crate::table::{Ruleset, Table};
 use crate::{nft, table};
 
@@ -83,10 +83,10 @@ async fn follow(mut proxy: Proxy, mut foreign: Watched, health: Health, mut serv
     nodes.synced().await;
     let mut touched = Touched::All;
     loop {
-        let place = Place { node: proxy.config.node_name.clone(), zone: zone(&nodes, &proxy.config.node_name) };
+        let locality = Locality { node: proxy.config.node_name.clone(), zone: zone(&nodes, &proxy.config.node_name) };
         let clock = Stopwatch::start();
         let reserved = Reserved::of(&proxy.config, &nodes.list(), &services);
-        let wait = match proxy.sync(&services, reserved, &touched, &place).await {
+        let wait = match proxy.sync(&services, reserved, &touched, &locality).await {
             Ok(local) => {
                 health.synced(clock.elapsed(), local).await;
                 touched = Touched::none();
@@ -112,8 +112,8 @@ async fn follow(mut proxy: Proxy, mut foreign: Watched, health: Health, mut serv
                 touched = Touched::All;
             }
             () = services.touched(&mut touched) => {}
-            () = moved(&mut node_changes, &nodes, &place) => {
-                if zone(&nodes, &place.node) != place.zone {
+            () = moved(&mut node_changes, &nodes, &locality) => {
+                if zone(&nodes, &locality.node) != locality.zone {
                     touched = Touched::All;
                 }
             }
@@ -128,13 +128,13 @@ fn zone(nodes: &Informer<Node>, name: &str) -> Option<String> {
 }
 
 /// Resolves when this node's zone has changed, or some node's addresses have.
-async fn moved(changes: &mut Changes<Node>, nodes: &Informer<Node>, place: &Place) {
+async fn moved(changes: &mut Changes<Node>, nodes: &Informer<Node>, locality: &Locality) {
     loop {
         let readdressed = match changes.next().await {
             Change::Added(_) | Change::Deleted(_) => true,
             Change::Modified { old, new } => reserved::addresses(&old) != reserved::addresses(&new),
         };
-        if readdressed || zone(nodes, &place.node) != place.zone {
+        if readdressed || zone(nodes, &locality.node) != locality.zone {
             return;
         }
     }
@@ -250,7 +250,7 @@ impl Proxy {
         services: &Services,
         reserved: Reserved,
         touched: &Touched,
-        place: &Place,
+        locality: &Locality,
     ) -> Result<BTreeMap<u16, LocalEndpoints>, NetworkError> {
         self.reserve(reserved).await?;
         let keys = self.keys(services, touched);
@@ -258,7 +258,7 @@ impl Proxy {
             .into_iter()
             .map(|key| {
                 let service = services.get(&key);
-                let ports = service.map(|service| snapshot::service_ports(&service, &services.slices(&key), place));
+                let ports = service.map(|service| snapshot::service_ports(&service, &services.slices(&key), locality));
                 (key, ports.filter(|ports| !ports.is_empty()))
             })
             .collect();

@@ -16,6 +16,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Resource as _, ResourceExt as _};
+use model::phase::has_ended;
 use model::pod::Pod;
 use model::requests;
 use serde_json::json;
@@ -29,7 +30,7 @@ use crate::drivers::{self, Followed};
 use crate::filters::volumes::{Placement, SELECTED_NODE};
 use crate::preempt::{Preemption, priority};
 use crate::queue::Queue;
-use crate::snapshot::{Snapshot, has_ended};
+use crate::snapshot::Snapshot;
 
 const ATTEMPTS: base::exposition::Metric =
     base::exposition::Metric { name: "scheduler_schedule_attempts_total", help: "Attempts to find a node for a pod." };

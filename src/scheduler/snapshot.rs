@@ -6,6 +6,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Service};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
+use model::phase::has_ended;
 use model::pod::Pod;
 use model::requests::{self, Amounts};
 
@@ -89,11 +90,6 @@ pub struct Snapshot {
     pub budgets: Vec<Arc<PodDisruptionBudget>>,
 }
 
-/// Whether the pod has ended: it keeps its node's name but uses nothing.
-pub fn has_ended(pod: &Pod) -> bool {
-    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
-}
-
 impl Snapshot {
     /// Puts nodes and pods together. `assumed` names a node for pods whose Binding is on its way.
     pub fn build(nodes: &[Arc<Node>], pods: &[Arc<Pod>], assumed: &BTreeMap<String, String>) -> Snapshot {
@@ -108,6 +104,7 @@ impl Snapshot {
             };
             snapshot.nodes.insert(state.name().to_owned(), state);
         }
+        // A pod that has ended keeps its node's name but uses nothing.
         for pod in pods.iter().filter(|pod| !has_ended(pod)) {
             let bound = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).filter(|name| !name.is_empty());
             let assumed = pod.metadata.uid.as_ref().and_then(|uid| assumed.get(uid)).map(String::as_str);

@@ -111,11 +111,6 @@ impl Catalog {
         self.by_kind.get(&key(of, kind)).map(|at| &self.resources[*at])
     }
 
-    /// The row of another version of the same resource, if it is served.
-    pub fn at_version(&self, r: &Resource, version: &str) -> Option<&Arc<Resource>> {
-        self.resource(GroupVersion { group: &r.group, version }, &r.plural)
-    }
-
     /// The row in which objects of `r` are stored (itself for most).
     pub fn storage_of<'a>(&'a self, r: &'a Arc<Resource>) -> &'a Arc<Resource> {
         self.resource(GroupVersion { group: &r.storage_group, version: &r.storage_version }, &r.plural).unwrap_or(r)

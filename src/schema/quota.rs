@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use model::quantity::{Notation, Quantity};
 use model::reference::GroupResource;
-use model::{meta, qos};
+use model::{meta, phase, qos};
 
 /// Amounts by quota name, e.g. `requests.cpu`, `count/secrets`.
 pub type Usage = BTreeMap<String, Quantity>;
@@ -185,7 +185,7 @@ fn service_usage(service: &Value, usage: &mut Usage) {
 
 /// A pod that has ended holds nothing but its place in the count of objects.
 fn finished(pod: &Value) -> bool {
-    matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"))
+    pod["status"]["phase"].as_str().is_some_and(phase::is_terminal)
 }
 
 /// A pod that should be gone by now is stuck, its node lost perhaps: nobody pays for it, or it could not be replaced.

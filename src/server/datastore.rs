@@ -23,7 +23,7 @@ use store::bounds::Bounds;
 use store::etcd::Service;
 use store::etcd::client::Endpoint;
 use store::external::External;
-use store::member::{Birth, Network};
+use store::member::{Bootstrap, Network};
 use store::store::Store;
 use tracing::{info, warn};
 
@@ -104,7 +104,7 @@ impl StoreFlags {
     pub(crate) async fn open(
         &self,
         db: &Path,
-        birth: Birth,
+        bootstrap: Bootstrap,
         network: Network,
         rng: &Rng,
         group: &Group,
@@ -112,7 +112,7 @@ impl StoreFlags {
         if self.datastore_endpoint.is_empty() {
             let config = store::Config {
                 dir: db.to_owned(),
-                birth,
+                bootstrap,
                 network: Some(network),
                 rng: rng.clone(),
                 bounds: Bounds::SHIPPED,

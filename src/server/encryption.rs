@@ -8,8 +8,8 @@ use apiserver::arguments::Arguments;
 use apiserver::crypt::config::{Config, Provider};
 use apiserver::crypt::kms::{Envelope, KmsError};
 use apiserver::crypt::rotate::Encryption;
-use apiserver::crypt::sealed::{Sealed, Seals};
-use apiserver::crypt::shared::{KEY, START, Share, ShareError, State};
+use apiserver::crypt::sealed::{EncryptionKeys, Sealed};
+use apiserver::crypt::shared::{KEY, START, SharedConfig, SharedConfigError, State};
 use base::chain::Chain;
 use base::files;
 use base::layout::{Layout, ServerFolder};
@@ -78,26 +78,26 @@ pub(crate) async fn sealed(
             let refused = |err: KmsError| ServerError::Argument(format!("encryption configuration: {}", Chain(&err)));
             plugins.push(started.map_err(refused)?);
         }
-        let seals = Arc::new(Seals::new(alone(config), None, rng.clone()).guarded_by(plugins));
-        let encryption = Encryption { seals: Arc::clone(&seals), file: None, turn: tokio::sync::Mutex::default() };
-        return Ok((encryption, Arc::new(Sealed::new(store, seals))));
+        let keys = Arc::new(EncryptionKeys::new(alone(config), None, rng.clone()).guarded_by(plugins));
+        let encryption = Encryption { keys: Arc::clone(&keys), file: None, turn: tokio::sync::Mutex::default() };
+        return Ok((encryption, Arc::new(Sealed::new(store, keys))));
     }
     // All servers have it, and they alone.
     let service_key = pki::folder::service_key(&folder.tls());
     let secret = std::fs::read_to_string(&service_key).map_err(files::FileError::at("cannot read", &service_key))?;
-    let share = Share::new(&secret, own.clone());
+    let shared = SharedConfig::new(&secret, own.clone());
     let unread = |err: store::error::Error| {
         ServerError::Argument(format!("cannot look for the configuration of encryption: {err}"))
     };
-    let shared = store.range(RangeRequest { key: KEY.into(), ..RangeRequest::default() }).await.map_err(unread)?;
-    let state = match (shared.kvs.first(), files::read_if_exists(&own)?) {
+    let stored = store.range(RangeRequest { key: KEY.into(), ..RangeRequest::default() }).await.map_err(unread)?;
+    let state = match (stored.kvs.first(), files::read_if_exists(&own)?) {
         // What the servers agreed on since then is newer than the file.
         (Some(kv), _) => {
-            let bad = |err: ShareError| {
+            let bad = |err: SharedConfigError| {
                 ServerError::Argument(format!("the configuration of encryption in the store: {}", Chain(&err)))
             };
-            let state = share.open(&kv.value, kv.mod_revision).map_err(bad)?;
-            share.keep(&state);
+            let state = shared.open(&kv.value, kv.mod_revision).map_err(bad)?;
+            shared.keep(&state);
             state
         }
         (None, Some(bytes)) => alone(parse(&own, &String::from_utf8_lossy(&bytes))?),
@@ -118,9 +118,9 @@ pub(crate) async fn sealed(
              as they are"
         );
     }
-    let seals = Arc::new(Seals::new(state, Some(share), rng.clone()));
-    let encryption = Encryption { seals: Arc::clone(&seals), file: Some(own), turn: tokio::sync::Mutex::default() };
-    Ok((encryption, Arc::new(Sealed::new(store, seals))))
+    let keys = Arc::new(EncryptionKeys::new(state, Some(shared), rng.clone()));
+    let encryption = Encryption { keys: Arc::clone(&keys), file: Some(own), turn: tokio::sync::Mutex::default() };
+    Ok((encryption, Arc::new(Sealed::new(store, keys))))
 }
 
 /// Whether new Secrets are written sealed.

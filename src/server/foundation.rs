@@ -59,14 +59,14 @@ impl Base {
         // A server that runs here already keeps its certificates as they are.
         let lock = store::backup::lock(&db).map_err(|source| DatastoreError::Open { path: db.clone(), source })?;
         let joining = plan.joining();
-        let place = joining.fetch(clock, rng, &groups.port).await?;
+        let join_state = joining.fetch(clock, rng, &groups.port).await?;
         authorities::take_next(&folder)?;
         let pki = Arc::new(info_span!("certificates").in_scope(|| open_pki(plan, &folder.tls(), clock))?);
         let (passwords, known) = listener::passwords_of(&plan.args, &pki, &folder, rng)?;
         let (peers, dial) = between_peers(&pki)?;
         let network = Network { name: plan.node_name.clone(), address: plan.address(), dial };
         drop(lock);
-        let opening = plan.args.store.open(&db, place.birth(), network, rng, &groups.storage);
+        let opening = plan.args.store.open(&db, join_state.bootstrap(), network, rng, &groups.storage);
         let datastore = opening.instrument(info_span!("store")).await?;
         let front = Front::new(pki.authority(Ca::Server).bundle().to_owned());
         let addr = SocketAddr::new(plan.bind, plan.args.https_listen_port);
@@ -90,7 +90,7 @@ impl Base {
         listener.start_in(&groups.port, &groups.serving);
         info!(addr = %addr, "port is open");
         if let Some(store) = &datastore.embedded {
-            joining.settle(place, store, &pki, rng, &groups.port).await?;
+            joining.settle(join_state, store, &pki, rng, &groups.port).await?;
             datastore::serve_etcd(store, &pki, &folder, rng, &groups.serving).await?;
         }
         Ok(Base {

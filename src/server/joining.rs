@@ -25,8 +25,8 @@ use pki::leaf::{Ca, Leaf};
 use pki::node_key::NodeKey;
 use pki::server::Pki;
 use pki::token::JoinToken;
-use store::member::{Birth, Standing};
-use store::standing::standing;
+use store::inspect::inspect;
+use store::member::{Bootstrap, StoreState};
 use store::store::Store;
 use tracing::{info, warn};
 
@@ -89,7 +89,7 @@ pub(crate) struct Plan<'a> {
 }
 
 /// State of this server when its store is opened.
-pub(crate) enum Place {
+pub(crate) enum JoinState {
     /// A cluster of its own, or a member already.
     Settled,
     /// To be taken in by one of these servers.
@@ -102,20 +102,20 @@ impl Plan<'_> {
     }
 
     /// Fetches the cluster's secrets if this server is to join and did not yet. Waits for what may pass.
-    pub(crate) async fn fetch(&self, clock: &Clock, rng: &Rng, group: &Group) -> Result<Place, JoinError> {
-        let found = standing(&self.db()).map_err(|source| JoinError::Store { path: self.db(), source })?;
+    pub(crate) async fn fetch(&self, clock: &Clock, rng: &Rng, group: &Group) -> Result<JoinState, JoinError> {
+        let found = inspect(&self.db()).map_err(|source| JoinError::Store { path: self.db(), source })?;
         let Some(url) = self.url else {
             return match found {
-                Standing::Waiting => Err(JoinError::HalfWay { path: self.db() }),
-                Standing::Empty | Standing::Member => Ok(Place::Settled),
+                StoreState::Waiting => Err(JoinError::HalfWay { path: self.db() }),
+                StoreState::Empty | StoreState::Member => Ok(JoinState::Settled),
             };
         };
         if self.external && self.mark().exists() {
-            return Ok(Place::Settled);
+            return Ok(JoinState::Settled);
         }
-        if found == Standing::Member {
+        if found == StoreState::Member {
             info!(url, "the store here is a member already: --server is for an empty one and not asked");
-            return Ok(Place::Settled);
+            return Ok(JoinState::Settled);
         }
         let given = join::address_of(url).map_err(JoinError::Server)?;
         let joiner = self.joiner(clock, group)?;
@@ -133,7 +133,7 @@ impl Plan<'_> {
         if files::read_if_exists(&ca)?.is_some_and(|own| own != welcome.server_ca.as_bytes()) {
             return Err(JoinError::OtherCluster { path: ca, dir: folder.path().to_owned(), url: url.to_owned() });
         }
-        if found == Standing::Empty {
+        if found == StoreState::Empty {
             // Such a store may have drawn the first one's number already: it is made anew, with one of its own.
             store::folder::clear(&self.db())?;
         }
@@ -145,7 +145,7 @@ impl Plan<'_> {
         let mut servers = welcome.servers;
         servers.retain(|server| *server != given && *server != self.address);
         servers.insert(0, given);
-        Ok(Place::Joining(servers))
+        Ok(JoinState::Joining(servers))
     }
 
     /// Says that the cluster's secrets are here: a server on an external etcd has no store that could tell.
@@ -174,13 +174,13 @@ impl Plan<'_> {
     /// Has a joining store taken in, then waits until it has everything that was written before.
     pub(crate) async fn settle(
         &self,
-        role: Place,
+        role: JoinState,
         store: &Store,
         pki: &Pki,
         rng: &Rng,
         group: &Group,
     ) -> Result<(), JoinError> {
-        if let Place::Joining(servers) = role {
+        if let JoinState::Joining(servers) = role {
             let tls = h1(&*pki::tls::client_config(
                 &pki.server_bundle()?,
                 Some(Arc::clone(pki.leaf(Leaf::ClientSupervisor))),
@@ -220,12 +220,12 @@ impl Plan<'_> {
     }
 }
 
-impl Place {
-    /// The birth of an empty folder.
-    pub(crate) fn birth(&self) -> Birth {
+impl JoinState {
+    /// How a store begins in an empty folder.
+    pub(crate) fn bootstrap(&self) -> Bootstrap {
         match self {
-            Place::Settled => Birth::First,
-            Place::Joining(_) => Birth::Joining,
+            JoinState::Settled => Bootstrap::First,
+            JoinState::Joining(_) => Bootstrap::Joining,
         }
     }
 }

@@ -16,7 +16,7 @@ use base::secret::Secret;
 use base::task::Group;
 use base::time::Clock;
 use cluster::credentials::{Credentials, Passwords};
-use cluster::identity::{Claim, Identities, Standing};
+use cluster::identity::{Claim, Identities, NameStatus};
 use cluster::names::ServerNames;
 use cluster::protocol::{CACERTS, PING, Settings};
 use cluster::refusal::Refusal;
@@ -215,7 +215,7 @@ pub(crate) async fn own_identity(node: &str, layout: &Layout, identities: &Ident
     let claim =
         Claim { name: node.to_owned(), public_key: key.public(), machine_id, address: IpAddr::V4(Ipv4Addr::LOCALHOST) };
     let failed = |source| FrontError::Identity { node: node.to_owned(), source };
-    if let Standing::Taken { .. } = identities.standing(&claim).await.map_err(failed)? {
+    if let NameStatus::Taken { .. } = identities.status(&claim).await.map_err(failed)? {
         warn!(node, "another machine was this server's node before; it is this machine now");
         identities.forget(node).await.map_err(failed)?;
     }

@@ -12,7 +12,7 @@ use crate::disk::{Disk, SystemDisk};
 use crate::error::Error;
 use crate::journal::frame::{EntryId, Leader, next_index};
 use crate::journal::{self, Journal};
-use crate::member::Birth;
+use crate::member::Bootstrap;
 use crate::mvcc::database::{self, Applied, DirLock, set_meta};
 use crate::mvcc::entry::{Entry, Membership, StoredMembership, Vote};
 use crate::mvcc::files::{self, Files};
@@ -129,7 +129,7 @@ pub fn reset(dir: &Path, rng: &Rng) -> Result<Contents, Error> {
     let _lock = database::lock_dir(dir)?;
     let path = database::path_in(dir);
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
-    let files = files::open(&disk, dir, Birth::First, rng, Bounds::SHIPPED)?;
+    let files = files::open(&disk, dir, Bootstrap::First, rng, Bounds::SHIPPED)?;
     let member = files.member;
     // What is in the log may have been acknowledged: this member cannot know, so all of it counts.
     let mut writer = Writer::new(files, no_company(member))?;

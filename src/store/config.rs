@@ -8,7 +8,7 @@ pub struct Config {
     /// The directory of the database, e.g. `<data-dir>/server/db`; made with mode 0700 if missing.
     pub dir: std::path::PathBuf,
     /// The start of a store whose directory is empty.
-    pub birth: member::Birth,
+    pub bootstrap: member::Bootstrap,
     /// How members reach each other; `None` is a store that stays alone.
     pub network: Option<member::Network>,
     /// Draws the numbers of a new store.

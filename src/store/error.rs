@@ -154,34 +154,11 @@ impl Error {
     pub fn io<E: std::fmt::Display>(doing: &'static str) -> impl FnOnce(E) -> Error {
         move |err| Error::Io { doing, why: err.to_string() }
     }
-
-    /// Whether the same request may succeed a little later.
-    pub fn is_retryable(&self) -> bool {
-        matches!(self, Error::NotLeader { .. } | Error::TimedOut | Error::NoSpace { .. } | Error::SlowWatcher)
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_passes_by_itself_is_worth_another_try() {
-        let (asked, at) = (Revision(1), Revision(2));
-        for (err, again) in [
-            (Error::NotLeader { leader: None }, true),
-            (Error::TimedOut, true),
-            (Error::NoSpace { path: "/db".into() }, true),
-            (Error::SlowWatcher, true),
-            (Error::Compacted { asked, floor: at }, false),
-            (Error::Future { asked: at, current: asked }, false),
-            (Error::Invalid { why: "no key" }, false),
-            (Error::Closed, false),
-            (Error::Removed, false),
-        ] {
-            assert_eq!(err.is_retryable(), again, "{err}");
-        }
-    }
 
     #[test]
     fn an_error_names_what_a_person_has_to_know() {

@@ -14,7 +14,7 @@ use crate::etcd::Service;
 use crate::etcd::client::Endpoint;
 use crate::external::External;
 use crate::kv::{EventKind, Revision};
-use crate::member::Birth;
+use crate::member::Bootstrap;
 use crate::net::until;
 use crate::storage::{Storage as _, WatchRequest};
 use crate::store::Store;
@@ -25,8 +25,13 @@ const SOCKET: &str = "unix://etcd.sock";
 
 async fn face(dir: &Path) -> (Arc<Store>, Group, String) {
     let (group, _reports) = Group::root("test");
-    let config =
-        Config { dir: dir.join("db"), birth: Birth::First, network: None, rng: Rng::from_os(), bounds: Bounds::TESTS };
+    let config = Config {
+        dir: dir.join("db"),
+        bootstrap: Bootstrap::First,
+        network: None,
+        rng: Rng::from_os(),
+        bounds: Bounds::TESTS,
+    };
     let store = Store::open(config, &group).await.unwrap();
     let face = Service::new(store.clone(), Rng::from_os(), "https://127.0.0.1:2379", &group);
     let socket = dir.join("etcd.sock");
@@ -104,7 +109,7 @@ async fn upkeep_does_what_it_says() {
     let disk = crate::faults::FaultyDisk::new(&dir.path().join("db"), 1, crate::faults::Fault::None, 0);
     let config = Config {
         dir: dir.path().join("db"),
-        birth: Birth::First,
+        bootstrap: Bootstrap::First,
         network: None,
         rng: Rng::from_os(),
         bounds: Bounds::TESTS,

@@ -10,7 +10,7 @@ use crate::bounds::Bounds;
 use crate::disk::SystemDisk;
 use crate::error::Error;
 use crate::faults::{Fault, FaultyDisk};
-use crate::member::Birth;
+use crate::member::Bootstrap;
 use crate::net::{Net, hashes, peer, until, until_all_vote};
 use crate::storage::Storage as _;
 use crate::store::Store;
@@ -31,9 +31,9 @@ fn put(key: String, n_bytes: usize) -> Txn {
 type Members = Vec<(Arc<Store>, Group)>;
 
 async fn three(net: &Net, dir: &std::path::Path) -> Members {
-    let mut stores = vec![net.open(dir, "m0", Birth::First).await];
+    let mut stores = vec![net.open(dir, "m0", Bootstrap::First).await];
     for name in ["m1", "m2"] {
-        let joining = net.open(dir, name, Birth::Joining).await;
+        let joining = net.open(dir, name, Bootstrap::Joining).await;
         stores[0].0.add_learner(joining.0.member_id(), peer(name)).await.unwrap();
         stores.push(joining);
     }
@@ -69,7 +69,7 @@ async fn three_members_bear_one_disk_that_fails_and_lose_no_acknowledged_write()
         let home = dir.path().join(&name);
         let disk = FaultyDisk::new(&home, rng.below(u64::MAX), fault, rng.below(60));
         // It may fail while it opens, too.
-        let opened = net.open_on(disk.clone(), dir.path(), &name, Birth::Joining).await;
+        let opened = net.open_on(disk.clone(), dir.path(), &name, Bootstrap::Joining).await;
         for n in 0..WRITES {
             let through = &stores[(idx + 1 + usize::try_from(rng.below(2)).unwrap()) % 3].0;
             let key = format!("/w/{round}/{n}");
@@ -85,7 +85,7 @@ async fn three_members_bear_one_disk_that_fails_and_lose_no_acknowledged_write()
         }
         n_hit += u64::from(disk.was_hit());
         disk.lose_power(&home);
-        stores[idx] = net.open(dir.path(), &name, Birth::Joining).await;
+        stores[idx] = net.open(dir.path(), &name, Bootstrap::Joining).await;
     }
     until_same(&stores).await;
     assert!(n_hit > 0, "seed {seed}: no disk failed");
@@ -117,7 +117,7 @@ async fn a_leader_whose_disk_is_full_lets_the_others_go_on_and_catches_up_when_i
     net.unplug("m0");
     stores[0].1.shutdown().await;
     let disk = FaultyDisk::new(&dir.path().join("m0"), 1, Fault::None, 0);
-    stores[0] = net.open_on(disk.clone(), dir.path(), "m0", Birth::Joining).await.unwrap();
+    stores[0] = net.open_on(disk.clone(), dir.path(), "m0", Bootstrap::Joining).await.unwrap();
     let full = stores[0].0.clone();
     until("it leads", async || {
         let leader = stores.iter().find(|(store, _)| store.leadership().borrow().is_me);
@@ -149,7 +149,7 @@ async fn what_a_full_disk_refused_leaves_no_gap_in_the_log_whatever_happens_then
         let dir = tempfile::tempdir().unwrap();
         let config = || crate::config::Config {
             dir: dir.path().join("db"),
-            birth: Birth::First,
+            bootstrap: Bootstrap::First,
             network: None,
             rng: Rng::from_seed(seed),
             bounds: Bounds::TESTS,

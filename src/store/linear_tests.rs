@@ -9,7 +9,7 @@ use base::task::Group;
 use base::time::Stopwatch;
 use bytes::Bytes;
 
-use crate::member::Birth;
+use crate::member::Bootstrap;
 use crate::net::{Net, hashes, peer, until_all_vote, until_or};
 use crate::storage::Storage as _;
 use crate::store::Store;
@@ -99,9 +99,9 @@ fn how_it_stands(stores: &[(Arc<Store>, Group)]) -> String {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn histories_are_linearizable_while_leaders_are_cut_off() {
     let (net, dir) = (Net::default(), tempfile::tempdir().unwrap());
-    let mut stores: Vec<(Arc<Store>, Group)> = vec![net.open(dir.path(), "m0", Birth::First).await];
+    let mut stores: Vec<(Arc<Store>, Group)> = vec![net.open(dir.path(), "m0", Bootstrap::First).await];
     for name in ["m1", "m2"] {
-        let joining = net.open(dir.path(), name, Birth::Joining).await;
+        let joining = net.open(dir.path(), name, Bootstrap::Joining).await;
         stores[0].0.add_learner(joining.0.member_id(), peer(name)).await.unwrap();
         stores.push(joining);
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 /// The start of a store whose directory is empty. A directory that holds a store already goes on with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Birth {
+pub enum Bootstrap {
     /// A cluster of its own: member 1, alone, leading at once.
     First,
     /// Nothing yet: it waits until the leader of a cluster adds it.
@@ -19,7 +19,7 @@ pub enum Birth {
 
 /// State of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum StoreState {
     /// No store, or one in which nothing ever happened.
     Empty,
     /// One that was about to join a cluster and was not taken in yet.

@@ -6,7 +6,7 @@ use base::task::Group;
 use bytes::Bytes;
 
 use crate::kv::Revision;
-use crate::member::Birth;
+use crate::member::Bootstrap;
 use crate::net::{Net, hashes, peer, until, until_all_vote};
 use crate::storage::{Storage as _, WatchRequest};
 use crate::store::Store;
@@ -39,7 +39,7 @@ struct Cluster {
 impl Cluster {
     async fn of(n: usize) -> Cluster {
         let mut cluster = Cluster { net: Net::default(), dir: tempfile::tempdir().unwrap(), stores: Vec::new() };
-        cluster.stores.push(cluster.net.open(cluster.dir.path(), "m0", Birth::First).await);
+        cluster.stores.push(cluster.net.open(cluster.dir.path(), "m0", Bootstrap::First).await);
         cluster.stores[0].0.txn(put("before", "growth")).await.unwrap();
         while cluster.stores.len() < n {
             cluster.grow().await;
@@ -49,7 +49,7 @@ impl Cluster {
 
     async fn grow(&mut self) {
         let name = format!("m{}", self.stores.len());
-        let joining = self.net.open(self.dir.path(), &name, Birth::Joining).await;
+        let joining = self.net.open(self.dir.path(), &name, Bootstrap::Joining).await;
         self.stores[0].0.add_learner(joining.0.member_id(), peer(&name)).await.unwrap();
         joining.0.ready().await.unwrap();
         self.stores.push(joining);
@@ -114,7 +114,7 @@ async fn a_store_grows_to_three_and_shrinks_to_one_without_losing_a_write() {
     drop(first);
     let (_, group) = cluster.stores.pop().unwrap();
     group.shutdown().await;
-    let (again, group) = cluster.net.open(cluster.dir.path(), "m0", Birth::First).await;
+    let (again, group) = cluster.net.open(cluster.dir.path(), "m0", Bootstrap::First).await;
     assert_eq!((read(&again, "/alone").await.as_str(), again.cluster_id()), ("again", id));
     cluster.grow_from(again, group).await;
 }
@@ -146,7 +146,7 @@ async fn a_leader_that_closes_hands_over_and_catches_up_when_it_is_back() {
     for i in 0..300 {
         cluster.stores[i % 2].0.txn(put("/more", &i.to_string())).await.unwrap();
     }
-    let (back, group) = cluster.net.open(cluster.dir.path(), &name, Birth::Joining).await;
+    let (back, group) = cluster.net.open(cluster.dir.path(), &name, Bootstrap::Joining).await;
     assert_eq!(read(&back, "/more").await, "299");
     cluster.stores.push((back, group));
     let hashes = hashes(&cluster.stores).await;

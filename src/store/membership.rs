@@ -8,8 +8,8 @@ impl Store {
     /// Takes in a member as a learner; it becomes a voter by itself once it is up to date. Any member may be asked.
     ///
     /// `id` is what [`Store::member_id`] says over there. That store was opened with
-    /// [`Joining`](crate::member::Birth::Joining) and serves [`Store::peer_handler`] at the peer's address. Asked again
-    /// for a member that is in, it sets the address and the name.
+    /// [`Joining`](crate::member::Bootstrap::Joining) and serves [`Store::peer_handler`] at the peer's address. Asked
+    /// again for a member that is in, it sets the address and the name.
     ///
     /// Errors: `NoNetwork` if this store was opened without one, `MemberUnreachable` if nobody answers there,
     /// `TimedOut` if the group does not agree in time.

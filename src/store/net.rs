@@ -16,7 +16,7 @@ use crate::bounds::Bounds;
 use crate::config::Config;
 use crate::disk::{Disk, SystemDisk};
 use crate::kv::Revision;
-use crate::member::{Birth, Dial, Network, Peer};
+use crate::member::{Bootstrap, Dial, Network, Peer};
 use crate::store::Store;
 
 /// How long [`until`] waits.
@@ -51,8 +51,8 @@ impl Net {
     }
 
     /// Opens a store that is reached under `name`. What it and Raft say is seen with RUST_LOG and `--nocapture`.
-    pub(crate) async fn open(&self, dir: &Path, name: &str, birth: Birth) -> (Arc<Store>, Group) {
-        self.open_on(Arc::new(SystemDisk), dir, name, birth).await.unwrap()
+    pub(crate) async fn open(&self, dir: &Path, name: &str, bootstrap: Bootstrap) -> (Arc<Store>, Group) {
+        self.open_on(Arc::new(SystemDisk), dir, name, bootstrap).await.unwrap()
     }
 
     /// The same on a disk that may fail.
@@ -61,7 +61,7 @@ impl Net {
         disk: Arc<dyn Disk>,
         dir: &Path,
         name: &str,
-        birth: Birth,
+        bootstrap: Bootstrap,
     ) -> Result<(Arc<Store>, Group), crate::error::Error> {
         let filter = tracing_subscriber::EnvFilter::from_default_env();
         // Only the first of a process's tests sets it.
@@ -71,7 +71,7 @@ impl Net {
         let network = Network { name: name.to_owned(), address: name.to_owned(), dial };
         let config = Config {
             dir: dir.join(name),
-            birth,
+            bootstrap,
             network: Some(network),
             rng: group.rng().clone(),
             bounds: Bounds::TESTS,

@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::disk::{Disk, SystemDisk};
 use crate::error::Error;
 use crate::faults::{Fault, FaultyDisk};
-use crate::member::Birth;
+use crate::member::Bootstrap;
 use crate::storage::Storage as _;
 use crate::store::Store;
 use crate::txn::{RangeRequest, Txn};
@@ -50,7 +50,7 @@ async fn open(disk: Arc<dyn Disk>, dir: &Path) -> Result<Open, Error> {
     let (group, fatal) = Group::root("power");
     let config = Config {
         dir: dir.to_owned(),
-        birth: Birth::First,
+        bootstrap: Bootstrap::First,
         network: None,
         rng: Rng::from_seed(1),
         bounds: Bounds::TESTS,

@@ -81,7 +81,7 @@ impl Store {
     /// Opens the store in `config.dir`, makes it if there is none.
     ///
     /// A member that is alone leads when this returns. One of several may still wait for a leader: see
-    /// [`Store::ready`]. One that is new and [`Joining`](crate::member::Birth::Joining) waits to be added with
+    /// [`Store::ready`]. One that is new and [`Joining`](crate::member::Bootstrap::Joining) waits to be added with
     /// [`Store::add_learner`] on another member. It closes when `group` stops: a leader hands over, writes in flight
     /// are answered, the database is left as one file.
     ///
@@ -116,7 +116,7 @@ impl Store {
         let peers = Arc::new(Peers::new(member, Arc::new(cluster), config.network.clone(), &calls));
         let last_contact = Arc::<LastContact>::default();
         let ways = Ways { peers: peers.clone(), images: images.clone(), last_contact: last_contact.clone() };
-        let raft = start::raft(member, config.birth, log.clone(), ways).await?;
+        let raft = start::raft(member, config.bootstrap, log.clone(), ways).await?;
         let node = Node {
             id: member,
             raft,
@@ -357,7 +357,7 @@ fn open_files(disk: &Arc<dyn Disk>, config: &Config) -> Result<Opened, Error> {
         .map_err(|err| Error::Io { doing: "cannot open the store", why: Chain(&err).to_string() })?;
     let lock = database::lock_dir(&config.dir)?;
     remove_copies(&config.dir);
-    let files = files::open(disk, &config.dir, config.birth, &config.rng, config.bounds)?;
+    let files = files::open(disk, &config.dir, config.bootstrap, &config.rng, config.bounds)?;
     let member = files.member;
     let mut boot = [0; 8];
     config.rng.fill(&mut boot);

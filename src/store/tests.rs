@@ -25,7 +25,7 @@ async fn open(dir: &Path) -> (Arc<Store>, Group) {
 fn config(dir: &Path) -> Config {
     Config {
         dir: dir.to_owned(),
-        birth: crate::member::Birth::First,
+        bootstrap: crate::member::Bootstrap::First,
         network: None,
         rng: Rng::from_seed(1),
         bounds: Bounds::TESTS,
@@ -477,9 +477,9 @@ async fn a_members_status_looks_at_no_key() {
 #[test]
 fn a_store_that_cannot_be_looked_at_is_not_taken_for_none() {
     let dir = tempfile::tempdir().unwrap();
-    assert_eq!(crate::standing::standing(dir.path()).unwrap(), crate::member::Standing::Empty);
+    assert_eq!(crate::inspect::inspect(dir.path()).unwrap(), crate::member::StoreState::Empty);
     // A name that leads to itself is no file that is missing: it says ELOOP.
     let path = crate::mvcc::database::path_in(dir.path());
     std::os::unix::fs::symlink(&path, &path).unwrap();
-    assert!(matches!(crate::standing::standing(dir.path()), Err(Error::Io { .. })));
+    assert!(matches!(crate::inspect::inspect(dir.path()), Err(Error::Io { .. })));
 }

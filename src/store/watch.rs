@@ -30,23 +30,23 @@ pub struct WatchStream {
     ready: VecDeque<EventBatch>,
     live: mpsc::Receiver<EventBatch>,
     close_reason: CloseReason,
-    lens: Option<Lens>,
+    transform: Option<Transform>,
 }
 
 /// Changes every batch on its way out, e.g. opens sealed values.
 #[derive(Clone)]
-pub struct Lens(pub Arc<dyn Fn(EventBatch) -> EventBatch + Send + Sync>);
+pub struct Transform(pub Arc<dyn Fn(EventBatch) -> EventBatch + Send + Sync>);
 
-impl std::fmt::Debug for Lens {
+impl std::fmt::Debug for Transform {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Lens")
+        f.write_str("Transform")
     }
 }
 
 impl WatchStream {
     /// A watch that shows only what `live` brings; when its sender is gone, `farewell` or `Closed` is the error.
     pub fn live(live: mpsc::Receiver<EventBatch>, close_reason: CloseReason) -> WatchStream {
-        WatchStream { past: None, ready: VecDeque::new(), live, close_reason, lens: None }
+        WatchStream { past: None, ready: VecDeque::new(), live, close_reason, transform: None }
     }
 
     /// The same with a past to be told first; it ends where `live` begins.
@@ -55,9 +55,9 @@ impl WatchStream {
         self
     }
 
-    /// The same, seen through a lens.
-    pub fn through(mut self, lens: Lens) -> WatchStream {
-        self.lens = Some(lens);
+    /// The same, each batch changed by `transform`.
+    pub fn transformed(mut self, transform: Transform) -> WatchStream {
+        self.transform = Some(transform);
         self
     }
 
@@ -68,8 +68,8 @@ impl WatchStream {
     /// Cancel safety: a dropped future loses nothing.
     pub async fn next(&mut self) -> Result<EventBatch, Error> {
         let batch = self.plain().await?;
-        Ok(match &self.lens {
-            Some(lens) => (lens.0)(batch),
+        Ok(match &self.transform {
+            Some(transform) => (transform.0)(batch),
             None => batch,
         })
     }

@@ -185,10 +185,10 @@ async fn report(peer: SocketAddr, served: impl Future<Output = io::Result<()>>) 
     }
 }
 
-type Face = (Option<Arc<rustls::ServerConfig>>, Arc<dyn Handler>, Group);
+type Service = (Option<Arc<rustls::ServerConfig>>, Arc<dyn Handler>, Group);
 
 /// Reads the client's first message, and hands the connection to the protocol that it names.
-async fn sort(socket: TcpStream, from: (SocketAddr, Arc<Seat>), first: Face, beside: Protocol) -> io::Result<()> {
+async fn sort(socket: TcpStream, from: (SocketAddr, Arc<Seat>), first: Service, beside: Protocol) -> io::Result<()> {
     let ((peer, seat), (tls, handler, group)) = (from, first);
     let Some(tls) = tls else { return serve_tcp(socket, peer, seat, None, handler).await };
     socket.set_nodelay(true)?;

@@ -26,15 +26,6 @@ pub fn offered(headers: &HeaderMap) -> Vec<String> {
     values.flat_map(|v| v.split(',')).map(|p| p.trim().to_owned()).filter(|p| !p.is_empty()).collect()
 }
 
-/// The bearer token that a browser hides among the subprotocols, as upstream reads it
-/// (`base64url.bearer.authorization.k8s.io.TOKEN`).
-pub fn bearer_token(headers: &HeaderMap) -> Option<String> {
-    let prefix = "base64url.bearer.authorization.k8s.io.";
-    let encoded = offered(headers).into_iter().find_map(|p| p.strip_prefix(prefix).map(str::to_owned))?;
-    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(encoded).ok()?;
-    String::from_utf8(bytes).ok()
-}
-
 /// The 101 answer to a WebSocket request, agreeing on `protocol` if one was chosen; 400 if the request is no handshake.
 pub fn accept(headers: &HeaderMap, protocol: Option<&str>) -> http::Response<Body> {
     let Some(key) = headers.get("sec-websocket-key") else {

@@ -145,7 +145,7 @@ const FLOORS: [&[&str]; 6] = [
         "src/store/journal/",
         "src/store/mvcc/",
         "src/store/raft/types.rs",
-        "src/store/standing.rs",
+        "src/store/inspect.rs",
         "src/store/folder.rs",
         "src/store/raft/rpc.rs",
         "src/store/raft/link.rs",

@@ -101,7 +101,7 @@ impl MutatingAdmissionPolicies {
             Ok(false) => return Ok(Ok(())),
             Err(err) => return Ok(Err(err.into())),
         }
-        if review.again.is_second() && !review.again.policies.repeats(id) {
+        if review.reinvocation.is_second() && !review.reinvocation.policies.repeats(id) {
             return Ok(Ok(()));
         }
         let (mut changed, mut trouble) = (false, Ok(()));
@@ -116,11 +116,11 @@ impl MutatingAdmissionPolicies {
             }
         }
         if changed {
-            review.again.policies.changed();
-            review.again.want();
+            review.reinvocation.policies.changed();
+            review.reinvocation.want();
         }
         if rules.again_if_needed {
-            review.again.policies.called(id.to_owned());
+            review.reinvocation.policies.called(id.to_owned());
         }
         Ok(trouble)
     }
@@ -214,8 +214,8 @@ impl Plugin for MutatingAdmissionPolicies {
                 }
             }
         }
-        if review.again.is_second() {
-            review.again.policies.before_second(review.object);
+        if review.reinvocation.is_second() {
+            review.reinvocation.policies.before_second(review.object);
         }
         for (rules, binding, matched, (key, params)) in &invocations {
             let id = format!("{} {} {key}", rules.policy.name, binding.name);
@@ -223,7 +223,7 @@ impl Plugin for MutatingAdmissionPolicies {
                 troubles.push((&rules.policy, binding, err));
             }
         }
-        review.again.policies.after(review.object);
+        review.reinvocation.policies.after(review.object);
         troubles.retain(|(policy, ..)| !policy.ignores_failure);
         refusal(review, &troubles)
     }

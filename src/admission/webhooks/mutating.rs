@@ -53,15 +53,15 @@ impl Mutating {
         if changed {
             *review.object = question::stored(review, patched, matched).await?;
             complete(review);
-            review.again.webhooks.changed();
-            review.again.want();
+            review.reinvocation.webhooks.changed();
+            review.reinvocation.want();
         }
         Ok(())
     }
 
     /// Notes what a webhook did; `patch` is what changed the object.
     fn record(&self, review: &Review<'_>, hook: &Hook, patch: Option<&Value>) {
-        let place = format!("round_{}_index_{}", u8::from(review.again.is_second()), hook.position);
+        let place = format!("round_{}_index_{}", u8::from(review.reinvocation.is_second()), hook.position);
         let mut what = json!({ "configuration": hook.configuration, "webhook": hook.name, "mutated": patch.is_some() });
         review.attributes.trail.note(&format!("mutation.webhook.admission.k8s.io/{place}"), what.to_string());
         if let (Some(patch), Some(what)) = (patch, what.as_object_mut()) {
@@ -110,11 +110,11 @@ impl Plugin for Mutating {
         if hooks.is_empty() {
             return Ok(());
         }
-        if review.again.is_second() {
-            review.again.webhooks.before_second(review.object);
+        if review.reinvocation.is_second() {
+            review.reinvocation.webhooks.before_second(review.object);
         }
         for hook in hooks.iter() {
-            if review.again.is_second() && !review.again.webhooks.repeats(&hook.id()) {
+            if review.reinvocation.is_second() && !review.reinvocation.webhooks.repeats(&hook.id()) {
                 continue;
             }
             let Some(matched) = hook.wants(review).await? else { continue };
@@ -123,10 +123,10 @@ impl Plugin for Mutating {
             hook.measured("admit", review.operation, watch.elapsed(), done.as_ref().err());
             done?;
             if hook.again_if_needed {
-                review.again.webhooks.called(hook.id());
+                review.reinvocation.webhooks.called(hook.id());
             }
         }
-        review.again.webhooks.after(review.object);
+        review.reinvocation.webhooks.after(review.object);
         Ok(())
     }
 }

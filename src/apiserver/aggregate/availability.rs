@@ -10,7 +10,7 @@ use registry::lookup::Lookup as _;
 use registry::objects::Objects;
 use registry::registrar::Registrar;
 use registry::status::Status;
-use registry::webhook::call::Place;
+use registry::webhook::call::Target;
 use registry::webhook::client::ready;
 use registry::{forms, keys};
 use serde_json::{Value, json};
@@ -152,7 +152,7 @@ async fn check_all(watchdog: &Watchdog) -> bool {
 
 async fn check(watchdog: &Watchdog, service: &ApiService) -> Finding {
     let Some(endpoint) = &service.service else { return local_finding() };
-    let Place::Service { namespace, name, port } = &endpoint.place else { return local_finding() };
+    let Target::Service { namespace, name, port } = &endpoint.target else { return local_finding() };
     let Some(object) =
         watchdog.objects().cache.get(GroupResource::core("services"), NamespacedName { namespace, name })
     else {

@@ -7,7 +7,7 @@ use base::sync::Mutex;
 use model::meta;
 use model::reference::GroupResource;
 use registry::lookup::Lookup;
-use registry::webhook::call::{Endpoint, Place};
+use registry::webhook::call::{Endpoint, Target};
 use serde_json::Value;
 
 use super::{GROUP, RESOURCE};
@@ -43,7 +43,7 @@ impl ApiService {
         let condition = conditions.find(|c| c["type"] == "Available").unwrap_or(&Value::Null);
         let service = &spec["service"];
         let service = service.is_object().then(|| Endpoint {
-            place: Place::Service {
+            target: Target::Service {
                 namespace: service["namespace"].as_str().unwrap_or_default().to_owned(),
                 name: service["name"].as_str().unwrap_or_default().to_owned(),
                 port: service["port"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(443),
@@ -93,11 +93,6 @@ impl Known {
             known.all.insert(key, service);
         }
         known
-    }
-
-    /// Whether others answer for any version of a group.
-    pub fn has_group(&self, group: &str) -> bool {
-        self.remote.keys().any(|(g, _)| g == group)
     }
 
     /// Versions of a group that others answer, best first.

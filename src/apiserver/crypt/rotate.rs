@@ -18,7 +18,7 @@ use store::{Compare, CompareOp, Op, Txn};
 use tracing::info;
 
 use super::config::{Config, Provider, Rule, new_key};
-use super::sealed::Seals;
+use super::sealed::EncryptionKeys;
 use super::shared::{KEY, START};
 use crate::server_leases;
 
@@ -36,7 +36,7 @@ const FINISHED: &str = "reencrypt_finished";
 /// The server's own configuration of encryption, and where it is kept. An operator's file is never written to.
 pub struct Encryption {
     /// The keys in use.
-    pub seals: Arc<Seals>,
+    pub keys: Arc<EncryptionKeys>,
     /// Our own file; `None`: `--encryption-provider-config` names the operator's.
     pub file: Option<PathBuf>,
     /// Only one change at a time.
@@ -90,7 +90,7 @@ impl Encryption {
     ///
     /// Errors: the store does not say what the other servers have.
     pub async fn status(&self, objects: &Objects) -> Result<Value, Status> {
-        let state = self.seals.state();
+        let state = self.keys.state();
         let mut listed = Vec::new();
         for rule in &state.config.rules {
             let mut first = true;
@@ -129,7 +129,7 @@ impl Encryption {
             return Err(conflict(why.to_owned()));
         }
         let _turn = self.turn.lock().await;
-        let state = self.seals.state();
+        let state = self.keys.state();
         if !force && !change.may_follow(&state.stage) {
             return Err(conflict(format!(
                 "this step cannot follow the stage {}: see 'kedge secrets-encrypt status'",
@@ -144,8 +144,8 @@ impl Encryption {
         let mut rewritten = None;
         for step in steps {
             match step {
-                Step::Share(config, stage) => self.publish(objects, &config, stage).await?,
-                Step::Rewrite => rewritten = Some(rewrite(objects, &self.seals.state().config).await?),
+                Step::Publish(config, stage) => self.publish(objects, &config, stage).await?,
+                Step::Rewrite => rewritten = Some(rewrite(objects, &self.keys.state().config).await?),
             }
         }
         info!(n = rewritten, change = ?change, "encryption at rest changed");
@@ -158,10 +158,13 @@ impl Encryption {
 
     /// Gives all servers a configuration, and waits until those that live have it.
     async fn publish(&self, objects: &Objects, config: &Config, stage: &str) -> Result<(), Status> {
-        let Some(share) = self.seals.share() else { return Err(Status::internal("encryption is not shared")) };
-        let sealed =
-            share.seal(config, stage, &objects.rng).ok_or_else(|| Status::internal("cannot seal the configuration"))?;
-        let at = self.seals.state().at;
+        let Some(shared) = self.keys.shared() else {
+            return Err(Status::internal("encryption is not shared"));
+        };
+        let sealed = shared
+            .seal(config, stage, &objects.rng)
+            .ok_or_else(|| Status::internal("cannot seal the configuration"))?;
+        let at = self.keys.state().at;
         let put = Op::Put { key: KEY.into(), value: Bytes::from(sealed), lease: 0, prev_kv: false };
         let unchanged = Compare::ModRevision { key: KEY.into(), op: CompareOp::Equal, revision: at };
         let done =
@@ -175,7 +178,7 @@ impl Encryption {
         }
         let begun = Stopwatch::start();
         loop {
-            let state = self.seals.state();
+            let state = self.keys.state();
             let behind = others(&server_leases::hashes(objects.cache.storage().as_ref()).await?, &state.hash());
             if state.at >= done.revision && behind.is_empty() {
                 return Ok(());
@@ -200,7 +203,7 @@ fn others(hashes: &BTreeMap<String, String>, hash: &str) -> Vec<String> {
 /// Step of a change.
 enum Step {
     /// All servers get a configuration.
-    Share(Config, &'static str),
+    Publish(Config, &'static str),
     /// Every object that is to be sealed, or was, is written anew.
     Rewrite,
 }
@@ -240,19 +243,24 @@ fn planned(now: &Config, change: Change, rng: &base::rng::Rng) -> Vec<Step> {
     let alone = map(&|_| vec![fresh.clone(), Provider::Identity]);
     match change {
         Change::Enable if now.rules.iter().all(|rule| !keys(rule).is_empty()) => {
-            vec![Step::Share(map(&|rule| with_identity(keys(rule))), START), Step::Rewrite]
+            vec![Step::Publish(map(&|rule| with_identity(keys(rule))), START), Step::Rewrite]
         }
-        Change::Enable => vec![Step::Share(known, PREPARE), Step::Share(first, START), Step::Rewrite],
+        Change::Enable => vec![Step::Publish(known, PREPARE), Step::Publish(first, START), Step::Rewrite],
         Change::Disable => {
             vec![
-                Step::Share(map(&|rule| std::iter::once(Provider::Identity).chain(keys(rule)).collect()), START),
+                Step::Publish(map(&|rule| std::iter::once(Provider::Identity).chain(keys(rule)).collect()), START),
                 Step::Rewrite,
             ]
         }
         Change::RotateKeys => {
-            vec![Step::Share(known, PREPARE), Step::Share(first, ACTIVE), Step::Rewrite, Step::Share(alone, FINISHED)]
+            vec![
+                Step::Publish(known, PREPARE),
+                Step::Publish(first, ACTIVE),
+                Step::Rewrite,
+                Step::Publish(alone, FINISHED),
+            ]
         }
-        Change::Prepare => vec![Step::Share(known, PREPARE)],
+        Change::Prepare => vec![Step::Publish(known, PREPARE)],
         Change::Rotate => {
             let swapped = map(&|rule| {
                 let mut keys = keys(rule);
@@ -261,12 +269,12 @@ fn planned(now: &Config, change: Change, rng: &base::rng::Rng) -> Vec<Step> {
                 }
                 with_identity(keys)
             });
-            vec![Step::Share(swapped, ROTATE)]
+            vec![Step::Publish(swapped, ROTATE)]
         }
         Change::Reencrypt => {
             let active = now.clone();
             let last = map(&|rule| with_identity(keys(rule).into_iter().take(1).collect()));
-            vec![Step::Share(active, ACTIVE), Step::Rewrite, Step::Share(last, FINISHED)]
+            vec![Step::Publish(active, ACTIVE), Step::Rewrite, Step::Publish(last, FINISHED)]
         }
     }
 }
@@ -295,7 +303,7 @@ mod tests {
         let steps = planned(now, change, &Rng::from_seed(7));
         steps
             .into_iter()
-            .filter_map(|step| if let Step::Share(config, stage) = step { Some((config, stage)) } else { None })
+            .filter_map(|step| if let Step::Publish(config, stage) = step { Some((config, stage)) } else { None })
             .collect()
     }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use model::reference::GroupResource;
 use registry::keys;
 use store::error::Error;
-use store::watch::{Lens, WatchStream};
+use store::watch::{Transform, WatchStream};
 use store::{
     Compare, CompareOp, EventBatch, KeyValue, Op, OpReply, RangeReply, RangeRequest, Revision, Storage, Txn, TxnReply,
     WatchRequest,
@@ -19,7 +19,7 @@ use tracing::error;
 
 use super::config::Provider;
 use super::kms::{Envelope, KmsError};
-use super::shared::{KEY, Share, State};
+use super::shared::{KEY, SharedConfig, State};
 
 /// Prefix of every sealed value.
 const MARK: &[u8] = b"k8s:enc:";
@@ -28,23 +28,23 @@ const MARK: &[u8] = b"k8s:enc:";
 const SEAL_TRIES: usize = 4;
 
 /// The keys as they are now; swapped when they are rotated.
-pub struct Seals {
+pub struct EncryptionKeys {
     now: watch::Sender<Arc<State>>,
-    share: Option<Share>,
+    shared: Option<SharedConfig>,
     rng: Rng,
     /// Those that the configuration names.
     plugins: Vec<Arc<Envelope>>,
 }
 
-impl Seals {
-    /// With this configuration; `share` makes it one with that of the other servers.
-    pub fn new(state: State, share: Option<Share>, rng: Rng) -> Seals {
-        Seals { now: watch::Sender::new(Arc::new(state)), share, rng, plugins: Vec::new() }
+impl EncryptionKeys {
+    /// With this configuration; `shared` makes it one with that of the other servers.
+    pub fn new(state: State, shared: Option<SharedConfig>, rng: Rng) -> EncryptionKeys {
+        EncryptionKeys { now: watch::Sender::new(Arc::new(state)), shared, rng, plugins: Vec::new() }
     }
 
     /// The same with the plugins that the configuration names.
-    pub fn guarded_by(self, plugins: Vec<Arc<Envelope>>) -> Seals {
-        Seals { plugins, ..self }
+    pub fn guarded_by(self, plugins: Vec<Arc<Envelope>>) -> EncryptionKeys {
+        EncryptionKeys { plugins, ..self }
     }
 
     /// Whether every plugin is well enough for values to be sealed; `None` without plugins.
@@ -67,16 +67,18 @@ impl Seals {
     }
 
     /// How it is shared; `None`: an operator's file says what holds.
-    pub fn share(&self) -> Option<&Share> {
-        self.share.as_ref()
+    pub fn shared(&self) -> Option<&SharedConfig> {
+        self.shared.as_ref()
     }
 
     /// Takes over what lies under [`KEY`], unless something newer came before.
     fn adopt(&self, kv: &KeyValue) {
-        let Some(share) = self.share.as_ref().filter(|_| kv.mod_revision > self.state().at) else { return };
-        match share.open(&kv.value, kv.mod_revision) {
+        let Some(shared) = self.shared.as_ref().filter(|_| kv.mod_revision > self.state().at) else {
+            return;
+        };
+        match shared.open(&kv.value, kv.mod_revision) {
             Ok(state) => {
-                share.keep(&state);
+                shared.keep(&state);
                 self.now.send_modify(|now| {
                     if state.at > now.at {
                         *now = Arc::new(state);
@@ -213,21 +215,21 @@ impl Seals {
     }
 }
 
-/// A store whose values are sealed as [`Seals`] say.
+/// A store whose values are sealed as [`EncryptionKeys`] say.
 pub struct Sealed {
     inner: Arc<dyn Storage>,
-    seals: Arc<Seals>,
+    keys: Arc<EncryptionKeys>,
 }
 
 impl Sealed {
     /// Over `inner`.
-    pub fn new(inner: Arc<dyn Storage>, seals: Arc<Seals>) -> Sealed {
-        Sealed { inner, seals }
+    pub fn new(inner: Arc<dyn Storage>, keys: Arc<EncryptionKeys>) -> Sealed {
+        Sealed { inner, keys }
     }
 
     async fn carry_out(&self, txn: Txn) -> Result<TxnReply, Error> {
         let mut reply = self.inner.txn(txn).await?;
-        self.seals.open_reply(&mut reply);
+        self.keys.open_reply(&mut reply);
         Ok(reply)
     }
 }
@@ -238,23 +240,23 @@ impl Storage for Sealed {
         let mut reply = self.inner.range(request).await?;
         let mut opened = true;
         for kv in &mut reply.kvs {
-            opened &= self.seals.try_open(kv);
+            opened &= self.keys.try_open(kv);
         }
         if !opened {
             // A reader may be ahead of the stream of changes that brings new keys.
             let newest = self.inner.range(RangeRequest { key: KEY.into(), ..RangeRequest::default() }).await?;
-            newest.kvs.iter().for_each(|kv| self.seals.adopt(kv));
-            self.seals.open_range(&mut reply);
+            newest.kvs.iter().for_each(|kv| self.keys.adopt(kv));
+            self.keys.open_range(&mut reply);
         }
         Ok(reply)
     }
 
     async fn txn(&self, txn: Txn) -> Result<TxnReply, Error> {
         for _ in 0..SEAL_TRIES {
-            let (state, mut sealed) = (self.seals.state(), txn.clone());
+            let (state, mut sealed) = (self.keys.state(), txn.clone());
             let ruled =
-                self.seals.seal_ops(&state, &mut sealed.success)? | self.seals.seal_ops(&state, &mut sealed.failure)?;
-            if !ruled || self.seals.share.is_none() {
+                self.keys.seal_ops(&state, &mut sealed.success)? | self.keys.seal_ops(&state, &mut sealed.failure)?;
+            if !ruled || self.keys.shared.is_none() {
                 return self.carry_out(sealed).await;
             }
             // A server that was cut off while keys changed must not write with one that is gone by now.
@@ -265,7 +267,7 @@ impl Storage for Sealed {
             if let (true, Some(OpReply::Txn(inner))) = (reply.succeeded, reply.replies.into_iter().next()) {
                 return Ok(TxnReply { revision: reply.revision, ..*inner });
             }
-            if self.seals.state().at == state.at {
+            if self.keys.state().at == state.at {
                 // What lies in the store is of no use here; the log says why.
                 break;
             }
@@ -277,8 +279,8 @@ impl Storage for Sealed {
     }
 
     async fn watch(&self, request: WatchRequest) -> Result<WatchStream, Error> {
-        let seals = Arc::clone(&self.seals);
-        Ok(self.inner.watch(request).await?.through(Lens(Arc::new(move |batch| seals.open_batch(batch)))))
+        let keys = Arc::clone(&self.keys);
+        Ok(self.inner.watch(request).await?.transformed(Transform(Arc::new(move |batch| keys.open_batch(batch)))))
     }
 
     async fn progress(&self) -> Result<(), Error> {
@@ -324,9 +326,11 @@ mod tests {
     #[test]
     fn a_server_knows_a_key_before_it_meets_a_value_sealed_with_it() {
         let (rng, dir) = (Rng::from_seed(5), tempfile::tempdir().unwrap());
-        let share = || Share::new("s", dir.path().join("file"));
-        let (here, there) =
-            (Seals::new(state(1), Some(share()), rng.clone()), Seals::new(state(2), Some(share()), rng.clone()));
+        let shared = || SharedConfig::new("s", dir.path().join("file"));
+        let (here, there) = (
+            EncryptionKeys::new(state(1), Some(shared()), rng.clone()),
+            EncryptionKeys::new(state(2), Some(shared()), rng.clone()),
+        );
         let kv = |key: &str, value: Bytes, at: u64| KeyValue {
             key: Bytes::from(key.to_owned()),
             value,
@@ -336,7 +340,7 @@ mod tests {
             lease: 0,
         };
         let secret = "/registry/core/secrets/default/a";
-        let told = |config: &Config, at| kv(KEY, share().seal(config, "prepare", &rng).unwrap().into(), at);
+        let told = |config: &Config, at| kv(KEY, shared().seal(config, "prepare", &rng).unwrap().into(), at);
         let sealed = || {
             kv(secret, there.seal(&there.state(), secret.as_bytes(), &Bytes::from_static(b"{}")).unwrap().unwrap(), 9)
         };
@@ -350,19 +354,20 @@ mod tests {
         // What was told before is told again to a watch that starts early.
         here.adopt(&told(&state(3).config, 7));
         assert!(here.state().at == Revision(8) && here.try_open(&mut sealed()));
-        let foreign = Share::new("other", dir.path().join("file")).seal(&state(4).config, "prepare", &rng).unwrap();
+        let foreign =
+            SharedConfig::new("other", dir.path().join("file")).seal(&state(4).config, "prepare", &rng).unwrap();
         here.adopt(&kv(KEY, foreign.into(), 20));
         assert_eq!(here.state().at, Revision(8));
     }
 
     #[test]
     fn secrets_are_sealed_and_others_are_not() {
-        let seals = Seals::new(state(1), None, Rng::from_seed(2));
+        let keys = EncryptionKeys::new(state(1), None, Rng::from_seed(2));
         let plain = Bytes::from_static(b"{\"metadata\":{}}");
         let kv = |key: &str| {
             let key = Bytes::from(key.to_owned());
             KeyValue {
-                value: seals.seal(&seals.state(), &key, &plain).unwrap().unwrap_or_else(|| plain.clone()),
+                value: keys.seal(&keys.state(), &key, &plain).unwrap().unwrap_or_else(|| plain.clone()),
                 key,
                 create_revision: Revision(1),
                 mod_revision: Revision(1),
@@ -372,7 +377,7 @@ mod tests {
         };
         let mut secret = kv("/registry/core/secrets/default/a");
         assert!(secret.value.starts_with(b"k8s:enc:secretbox:v1:secretboxkey:"));
-        seals.open(&mut secret);
+        keys.open(&mut secret);
         assert_eq!(secret.value, plain);
         assert_eq!(kv("/registry/core/configmaps/default/a").value, plain);
     }
@@ -382,15 +387,15 @@ mod tests {
         let (group, _reports) = base::task::Group::root("test");
         let config = store::Config {
             dir: dir.path().join("db"),
-            birth: store::member::Birth::First,
+            bootstrap: store::member::Bootstrap::First,
             network: None,
             rng: rng.clone(),
             bounds: Bounds::SHIPPED,
         };
         let storage: Arc<dyn Storage> = store::store::Store::open(config, &group).await.unwrap();
-        let share = || Share::new("s", dir.path().join("file"));
-        let seals = Arc::new(Seals::new(state(1), Some(share()), rng.clone()));
-        let server = Sealed::new(Arc::clone(&storage), Arc::clone(&seals));
+        let shared = || SharedConfig::new("s", dir.path().join("file"));
+        let keys = Arc::new(EncryptionKeys::new(state(1), Some(shared()), rng.clone()));
+        let server = Sealed::new(Arc::clone(&storage), Arc::clone(&keys));
         let put = |key: &str, value: Vec<u8>| Txn {
             success: vec![Op::Put { key: Bytes::from(key.to_owned()), value: value.into(), lease: 0, prev_kv: false }],
             ..Txn::default()
@@ -399,15 +404,18 @@ mod tests {
         let first = server.txn(put(secret, b"{}".to_vec())).await.unwrap();
         assert!(first.succeeded && matches!(first.replies[..], [OpReply::Put { .. }]));
         // Another server changes the keys; nothing told this one.
-        storage.txn(put(KEY, share().seal(&state(2).config, START, &rng).unwrap())).await.unwrap();
+        storage.txn(put(KEY, shared().seal(&state(2).config, START, &rng).unwrap())).await.unwrap();
         server.txn(put(secret, b"{}".to_vec())).await.unwrap();
         let stored =
             storage.range(RangeRequest { key: secret.into(), ..RangeRequest::default() }).await.unwrap().kvs.remove(0);
-        let others = Seals::new(state(2), Some(share()), rng.clone());
+        let others = EncryptionKeys::new(state(2), Some(shared()), rng.clone());
         assert!(others.try_open(&mut stored.clone()) && stored.value.starts_with(MARK));
         // A configuration of another cluster's servers is no use: nothing is written.
         storage
-            .txn(put(KEY, Share::new("other", dir.path().join("file")).seal(&state(3).config, START, &rng).unwrap()))
+            .txn(put(
+                KEY,
+                SharedConfig::new("other", dir.path().join("file")).seal(&state(3).config, START, &rng).unwrap(),
+            ))
             .await
             .unwrap();
         assert!(server.txn(put(secret, b"{}".to_vec())).await.is_err());

@@ -44,7 +44,7 @@ impl State {
 
 /// Why the configuration in the store cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum ShareError {
+pub enum SharedConfigError {
     /// Servers of another cluster sealed it.
     #[error("it was sealed with another service.key than this server's")]
     Foreign,
@@ -57,17 +57,17 @@ pub enum ShareError {
 }
 
 /// How this server shares its configuration.
-pub struct Share {
+pub struct SharedConfig {
     key: Key,
     /// Our own file, for the next start and for servers that join.
     file: PathBuf,
 }
 
-impl Share {
+impl SharedConfig {
     /// `secret` is a text that all servers, and they alone, have.
-    pub fn new(secret: &str, file: PathBuf) -> Share {
+    pub fn new(secret: &str, file: PathBuf) -> SharedConfig {
         let secret = Sha256::new().chain_update("kedge encryption").chain_update(secret.trim()).finalize().to_vec();
-        Share { key: Key { name: "servers".to_owned(), secret: Secret::new(secret) }, file }
+        SharedConfig { key: Key { name: "servers".to_owned(), secret: Secret::new(secret) }, file }
     }
 
     /// The value for [`KEY`].
@@ -79,11 +79,11 @@ impl Share {
     /// The state that lies under [`KEY`] since `at`.
     ///
     /// Errors: it was sealed by servers of another cluster, or is not whole.
-    pub fn open(&self, value: &[u8], at: Revision) -> Result<State, ShareError> {
+    pub fn open(&self, value: &[u8], at: Revision) -> Result<State, SharedConfigError> {
         let prefix = Cipher::AesGcm.prefix(&self.key.name);
         let plain =
             value.strip_prefix(prefix.as_bytes()).and_then(|text| Cipher::AesGcm.open(&self.key, KEY.as_bytes(), text));
-        let plain = plain.ok_or(ShareError::Foreign)?;
+        let plain = plain.ok_or(SharedConfigError::Foreign)?;
         let read: Value = serde_json::from_slice(&plain)?;
         let stage = read["stage"].as_str().unwrap_or(START).to_owned();
         Ok(State { config: Config::parse(read["config"].as_str().unwrap_or_default())?, stage, at })
@@ -110,15 +110,15 @@ mod tests {
     #[test]
     fn servers_of_one_cluster_share_and_others_cannot_read() {
         let (rng, dir) = (Rng::from_seed(1), tempfile::tempdir().unwrap());
-        let share = |secret: &str| Share::new(secret, dir.path().join("cred/file"));
+        let shared = |secret: &str| SharedConfig::new(secret, dir.path().join("cred/file"));
         let config = Config::generated(pki::seal::Cipher::Secretbox, &rng);
-        let sealed = share("a").seal(&config, "prepare", &rng).unwrap();
-        let state = share("a\n").open(&sealed, Revision(7)).ok().unwrap();
+        let sealed = shared("a").seal(&config, "prepare", &rng).unwrap();
+        let state = shared("a\n").open(&sealed, Revision(7)).ok().unwrap();
         assert!(state.stage == "prepare" && state.config.to_json() == config.to_json() && state.at == Revision(7));
-        assert!(share("b").open(&sealed, Revision(7)).is_err());
+        assert!(shared("b").open(&sealed, Revision(7)).is_err());
         let other = State { config: Config::generated(pki::seal::Cipher::Secretbox, &rng), ..state.clone() };
         assert!(state.hash().starts_with("prepare-") && state.hash() != other.hash());
-        share("a").keep(&state);
+        shared("a").keep(&state);
         assert_eq!(std::fs::read_to_string(dir.path().join("cred/file")).unwrap(), config.to_json());
     }
 }

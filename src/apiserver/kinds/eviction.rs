@@ -13,7 +13,7 @@ use registry::status::{Cause, Status};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use crate::verbs::again::Again;
+use crate::verbs::retry::Retry;
 use crate::verbs::{Call, delete};
 
 /// How many evictions a budget remembers before it says no.
@@ -41,7 +41,7 @@ pub(super) async fn evict(
     named: NamespacedName<'_>,
     wish: &delete::Options,
 ) -> Result<Vec<String>, Status> {
-    let mut again = Again::new(&call.x.server.objects.rng);
+    let mut retry = Retry::new(&call.x.server.objects.rng);
     loop {
         let mut options = wish.clone();
         let leave = allow(call, named, options.dry_run).await?;
@@ -52,7 +52,7 @@ pub(super) async fn evict(
         let mut warnings = Vec::new();
         match leave_now(call, named, &mut options, &mut warnings).await {
             // It was idle, and is not what it was: perhaps it serves now.
-            Err(status) if is_ours && status.reason == "Conflict" => again.pause().await,
+            Err(status) if is_ours && status.reason == "Conflict" => retry.pause().await,
             done => return done.map(|()| warnings),
         }
     }
@@ -86,7 +86,7 @@ async fn allow(call: &Call<'_, '_>, named: NamespacedName<'_>, dry_run: bool) ->
         return Ok(Leave::Given);
     };
     let kind = server.objects.cache.ready(budgets.group_resource()).await?;
-    let (began, mut again) = (Stopwatch::start(), Again::new(&server.objects.rng));
+    let (began, mut retry) = (Stopwatch::start(), Retry::new(&server.objects.rng));
     while began.elapsed() < CHARGE_WITHIN {
         server.objects.cache.wait_for_now().await?;
         let mut covering = Vec::new();
@@ -121,7 +121,7 @@ async fn allow(call: &Call<'_, '_>, named: NamespacedName<'_>, dry_run: bool) ->
         {
             return Ok(Leave::Given);
         }
-        again.pause().await;
+        retry.pause().await;
     }
     Err(Status::timeout("couldn't update PodDisruptionBudget due to conflicts"))
 }
@@ -131,7 +131,7 @@ async fn allow(call: &Call<'_, '_>, named: NamespacedName<'_>, dry_run: bool) ->
 /// A version that the delete is bound to becomes the one of this write.
 async fn announce(call: &Call<'_, '_>, named: NamespacedName<'_>, options: &mut delete::Options) -> Result<(), Status> {
     let server = call.x.server;
-    let mut again = Again::new(&server.objects.rng);
+    let mut retry = Retry::new(&server.objects.rng);
     loop {
         let Some(pod) = server.objects.read(&call.stored, named).await? else {
             return Err(call.not_found(named.name));
@@ -157,7 +157,7 @@ async fn announce(call: &Call<'_, '_>, named: NamespacedName<'_>, options: &mut 
             options.rv = options.rv.as_ref().map(|_| at.to_string());
             return Ok(());
         }
-        again.pause().await;
+        retry.pause().await;
     }
 }
 

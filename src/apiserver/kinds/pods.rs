@@ -69,7 +69,7 @@ async fn bind(call: &mut Call<'_, '_>, mut binding: Value) -> Result<Response<Bo
         meta::set_resource_version(&mut pod, "");
         Ok(pod)
     };
-    write::update(call, &name, Part::Bound, false, Some(&manager), Maker::Stored(&mut make)).await?;
+    write::update(call, &name, Part::Binding, false, Some(&manager), Maker::Stored(&mut make)).await?;
     let done = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 });
     Ok(crate::respond::value(StatusCode::CREATED, &done, call.output, &call.x.parts.headers))
 }

@@ -53,7 +53,7 @@ pub(super) async fn admit(
         lookup: server.objects.cache.as_ref(),
         versions: server.objects.as_ref(),
         warnings: &mut warnings,
-        again: Default::default(),
+        reinvocation: Default::default(),
         charge: Default::default(),
     };
     server.admission.both(&mut review).await?;

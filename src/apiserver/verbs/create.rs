@@ -11,8 +11,8 @@ use schema::table::GroupVersion;
 use serde_json::Value;
 use wire::Body;
 
-use super::again::Again;
 use super::judge::{self, Change, Part};
+use super::retry::Retry;
 use super::{Call, managers, present};
 
 /// A generated name is drawn again this often when it is taken, as upstream.
@@ -108,7 +108,7 @@ pub async fn store(
         return Err(Status::invalid(call.resource.group_kind(), "", vec![cause]));
     }
     let (group, plural) = (call.resource.group.clone(), call.resource.plural.clone());
-    let (mut n_taken, mut moved) = (0, Again::new(&call.x.server.objects.rng));
+    let (mut n_taken, mut moved) = (0, Retry::new(&call.x.server.objects.rng));
     loop {
         let mut candidate = object.clone();
         if generated {

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use wire::Body;
 
 use super::Call;
-use super::again::Again;
 use super::judge::attributes_for;
+use super::retry::Retry;
 use crate::respond;
 
 /// The two finalizers of the garbage collector.
@@ -154,7 +154,7 @@ pub async fn delete(
 ) -> Result<Outcome, Status> {
     let server = call.x.server;
     let row = &call.stored.behaviour.deletion;
-    let mut again = Again::new(&server.objects.rng);
+    let mut retry = Retry::new(&server.objects.rng);
     let said_before = warnings.len();
     loop {
         let entry = server.objects.read(&call.stored, named).await?.ok_or_else(|| call.not_found(named.name))?;
@@ -187,7 +187,7 @@ pub async fn delete(
                 }
             }
         }
-        again.pause().await;
+        retry.pause().await;
     }
 }
 
@@ -232,7 +232,7 @@ async fn admit(
         lookup: server.objects.cache.as_ref(),
         versions: server.objects.as_ref(),
         warnings,
-        again: Default::default(),
+        reinvocation: Default::default(),
         charge: Default::default(),
     };
     server.admission.both(&mut review).await

@@ -26,9 +26,9 @@ pub enum Part {
     /// `status` and metadata.
     Status,
     /// The part that a special subresource takes care of.
-    Special,
+    Subresource,
     /// The server's own change after a judged request (a Binding): the rules for clients' updates do not apply.
-    Bound,
+    Binding,
 }
 
 /// A write that is judged.
@@ -99,7 +99,7 @@ pub async fn judge<'a>(call: &mut Call<'_, 'a>, change: &Change<'_>, new: &mut V
         None => call.x.server.objects.stamp(new),
     }
     let name = meta::name(old.unwrap_or(new)).to_owned();
-    if part == Part::Bound {
+    if part == Part::Binding {
         let violations = trusted::violations(&call.stored, &call.x.attributes.user, new, old);
         return forms::verdict(&call.resource, &name, violations).map(|()| Judged::default());
     }
@@ -166,7 +166,7 @@ async fn ask_plugins(
         lookup: server.objects.cache.as_ref(),
         versions: server.objects.as_ref(),
         warnings: &mut warnings,
-        again: Default::default(),
+        reinvocation: Default::default(),
         charge: Default::default(),
     };
     server.admission.run(&mut review, round).await?;
@@ -193,9 +193,9 @@ fn faults(
     let subresource = call.x.attributes.subresource.as_str();
     let mut errors = match (old, part) {
         (None, _) => schema::validate::create(&call.stored, new),
-        (Some(old), Part::Special) => schema::validate::update_part(&call.stored, subresource, new, old),
+        (Some(old), Part::Subresource) => schema::validate::update_part(&call.stored, subresource, new, old),
         (Some(old), Part::Status) => schema::validate::update_status(&call.stored, new, old),
-        (Some(old), Part::Main | Part::Bound) => schema::validate::update(&call.stored, new, old),
+        (Some(old), Part::Main | Part::Binding) => schema::validate::update(&call.stored, new, old),
     };
     errors.extend(trusted::violations(&call.stored, &call.x.attributes.user, new, old));
     if part == Part::Main {
@@ -212,8 +212,8 @@ fn prepare(call: &Call<'_, '_>, part: Part, new: &mut Value, old: Option<&Value>
     match part {
         Part::Main => schema::strategy::prepare_for_update(&call.stored, new, old),
         Part::Status => schema::strategy::prepare_for_status_update(&call.stored, new, old, &now),
-        Part::Bound => {}
-        Part::Special => {
+        Part::Binding => {}
+        Part::Subresource => {
             let _known = schema::strategy::prepare_for_subresource_update(
                 &call.stored,
                 &call.x.attributes.subresource,

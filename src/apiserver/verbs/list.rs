@@ -291,10 +291,10 @@ mod tests {
     async fn a_page_of_an_old_moment_reads_what_it_shows_and_no_more() {
         let (group, _reports) = Group::root("test");
         let dir = tempfile::tempdir().unwrap();
-        let birth = store::member::Birth::First;
+        let bootstrap = store::member::Bootstrap::First;
         let config = store::Config {
             dir: dir.path().join("db"),
-            birth,
+            bootstrap,
             network: None,
             rng: Rng::from_seed(3),
             bounds: store::bounds::Bounds::SHIPPED,

@@ -1,6 +1,5 @@
 //! Verbs of requests on objects: one file per verb, none per kind.
 
-pub mod again;
 pub mod apply;
 pub mod computed;
 pub mod create;
@@ -14,6 +13,7 @@ pub mod managers;
 pub mod page;
 pub mod patch;
 pub mod present;
+pub mod retry;
 pub mod scale;
 pub mod scale_view;
 pub mod shape;
@@ -33,7 +33,7 @@ use registry::status::Status;
 use schema::table::{Resource, Subresource};
 
 use crate::exchange::Exchange;
-use crate::heavy::Place;
+use crate::heavy::DecodedPermit;
 
 /// A request together with the rows of the table it is about.
 pub struct Call<'x, 'a> {
@@ -55,7 +55,7 @@ impl Call<'_, '_> {
         if self.resource.namespaced { &self.x.attributes.namespace } else { "" }
     }
 
-    /// Reads the whole body, and waits for a place when it is a heavy one.
+    /// Reads the whole body, and waits for a permit when it is a heavy one.
     ///
     /// Errors: 413 beyond the bound, 400 when it ends early.
     pub async fn body(&mut self) -> Result<Bytes, Status> {
@@ -72,7 +72,7 @@ impl Call<'_, '_> {
         }
         let all = Bytes::from(all);
         self.x.weight.add(all.len()).await;
-        self.x.place = Place::of(all.len()).await;
+        self.x.decoded = DecodedPermit::of(all.len()).await;
         let (headers, resource) = (&self.x.parts.headers, &self.resource);
         self.x.attributes.trail.keep_sent(|| sent(&all, headers, resource.type_def()));
         Ok(all)

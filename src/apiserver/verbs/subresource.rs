@@ -27,8 +27,8 @@ pub async fn run(call: &mut Call<'_, '_>) -> Result<Response<Body>, Status> {
         ("status", "update") => update::run(call, Part::Status).await,
         ("status", "patch") => patch::run(call, Part::Status).await,
         // What such a write may change stands in the row of the kind.
-        (sub, "update") if call.stored.behaviour.part(sub).is_some() => update::run(call, Part::Special).await,
-        (sub, "patch") if call.stored.behaviour.part(sub).is_some() => patch::run(call, Part::Special).await,
+        (sub, "update") if call.stored.behaviour.part(sub).is_some() => update::run(call, Part::Subresource).await,
+        (sub, "patch") if call.stored.behaviour.part(sub).is_some() => patch::run(call, Part::Subresource).await,
         _ => Err(Status::method_not_allowed()),
     }
 }

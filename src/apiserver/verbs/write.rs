@@ -10,9 +10,9 @@ use schema::behaviour::Version;
 use schema::table::Resource;
 use serde_json::Value;
 
-use super::again::Again;
 use super::delete::is_held;
 use super::judge::{self, Change, Part, attributes_for};
+use super::retry::Retry;
 use super::{Call, managers, versions};
 
 /// How an update ended.
@@ -77,7 +77,7 @@ pub async fn update(
     mut maker: Maker<'_>,
 ) -> Result<Written, Status> {
     let dry_run = call.dry_run()?;
-    let mut again = Again::new(&call.x.server.objects.rng);
+    let mut retry = Retry::new(&call.x.server.objects.rng);
     loop {
         let old =
             call.x.server.objects.read(&call.stored, NamespacedName { namespace: call.namespace(), name }).await?;
@@ -89,7 +89,7 @@ pub async fn update(
             let new = maker.make(call, None).await?;
             match super::create::store(call, new, tracked, dry_run).await {
                 // Somebody made it meanwhile: now it is there to be changed.
-                Err(status) if status.reason == "AlreadyExists" => again.pause().await,
+                Err(status) if status.reason == "AlreadyExists" => retry.pause().await,
                 made => return made.map(Written::Created),
             }
             continue;
@@ -132,7 +132,7 @@ pub async fn update(
         // Somebody was faster. A version that the client named no longer fits and ends the next round; a patch is laid
         // on what is there now.
         drop(judged);
-        again.pause().await;
+        retry.pause().await;
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use crate::places::{Full, Place, Places};
+use crate::permits::{Full, Permit, Permits};
 use crate::task::Group;
 
 /// Operations that may be under way at one path; one more is refused until one of them has ended.
@@ -15,10 +15,10 @@ const PER_PATH_MAX: usize = 4;
 /// Operations under way at all paths; the runtime has 512 threads for blocking work, the store's among them.
 const IN_ALL_MAX: usize = 128;
 
-static UNDER_WAY: LazyLock<Arc<Places<PathBuf>>> = LazyLock::new(|| Places::new(PER_PATH_MAX, IN_ALL_MAX));
+static UNDER_WAY: LazyLock<Arc<Permits<PathBuf>>> = LazyLock::new(|| Permits::new(PER_PATH_MAX, IN_ALL_MAX));
 
-/// A place among the operations under way, given back when the work itself has ended.
-fn turn(all: &Arc<Places<PathBuf>>, path: &Path) -> io::Result<Place<PathBuf>> {
+/// A permit among the operations under way, given back when the work itself has ended.
+fn turn(all: &Arc<Permits<PathBuf>>, path: &Path) -> io::Result<Permit<PathBuf>> {
     all.take(path.to_owned()).map_err(|full| {
         let path = path.display();
         let text = match full {
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn a_path_that_is_refused_for_the_sake_of_others_is_told_so_and_not_kept() {
-        let all = Places::new(PER_PATH_MAX, 1);
+        let all = Permits::new(PER_PATH_MAX, 1);
         let held = turn(&all, Path::new("/hung")).unwrap();
         let why = turn(&all, Path::new("/innocent")).err().unwrap();
         assert!(why.kind() == io::ErrorKind::ResourceBusy && why.to_string().contains("elsewhere"), "{why}");

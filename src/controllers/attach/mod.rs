@@ -18,6 +18,7 @@ use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, Node, PersistentVolu
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec};
 use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use model::phase::has_ended;
 use model::pod::Pod;
 use serde_json::json;
 use tracing::warn;
@@ -147,7 +148,7 @@ fn feed(context: &Context, attacher: &Attacher, queue: &Arc<Queue<Key>>) {
     context.feed(&attacher.pods, queue, |change| match change {
         Change::Modified { old, new }
             if old.spec.as_ref().map(|s| &s.node_name) == new.spec.as_ref().map(|s| &s.node_name)
-                && ended(old) == ended(new) =>
+                && has_ended(old) == has_ended(new) =>
         {
             Vec::new()
         }
@@ -195,10 +196,6 @@ fn feed(context: &Context, attacher: &Attacher, queue: &Arc<Queue<Key>>) {
     });
 }
 
-fn ended(pod: &Pod) -> bool {
-    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
-}
-
 fn claim_names(pod: &Pod) -> impl Iterator<Item = String> + '_ {
     let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
     volumes.filter_map(|volume| match &volume.persistent_volume_claim {
@@ -228,7 +225,7 @@ fn view(node: Option<&Node>, name: &str) -> NodeView {
 impl Reconcile for Attacher {
     async fn reconcile(&self, key: &Key) -> Result<Next, Error> {
         let node = view(self.nodes.get("", &key.name).as_deref(), &key.name);
-        let pods: Vec<Arc<Pod>> = self.by_node.get(key).into_iter().filter(|pod| !ended(pod)).collect();
+        let pods: Vec<Arc<Pod>> = self.by_node.get(key).into_iter().filter(|pod| !has_ended(pod)).collect();
         let wishes = self.wishes(&pods);
         let all: Vec<Attachment> = self.attachments.list().iter().filter_map(|a| self.seen(a)).collect();
         let overdue = {
@@ -406,7 +403,7 @@ impl Attacher {
         };
         let (ns, name) = (claim.namespace.unwrap_or_default(), claim.name.unwrap_or_default());
         let mut pods = self.pods.list_in(&ns);
-        pods.retain(|pod| !ended(pod) && claim_names(pod).any(|used| used == name));
+        pods.retain(|pod| !has_ended(pod) && claim_names(pod).any(|used| used == name));
         pods
     }
 

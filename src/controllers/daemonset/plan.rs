@@ -226,8 +226,7 @@ fn on_one_node(
     if run && is_free {
         plan.create.push(node.to_owned());
     }
-    let failed = |pod: &Pod| phase::phase(pod) == "Failed" || phase::phase(pod) == "Succeeded";
-    for pod in live.iter().filter(|pod| failed(pod)) {
+    for pod in live.iter().filter(|pod| phase::has_ended(pod)) {
         let key = format!("{}/{}", set.namespace().unwrap_or_default(), pod.name_any());
         let why = if phase::phase(pod) == "Succeeded" {
             Ended::Succeeded { text: format!("Found succeeded daemon pod {key} on node {node}, will try to delete it") }
@@ -245,7 +244,7 @@ fn on_one_node(
     if surges {
         let min_ready = set.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0);
         let (new, old): (Vec<&Arc<Pod>>, Vec<_>) =
-            live.iter().copied().filter(|pod| !failed(pod)).partition(|pod| is_updated(pod, hash));
+            live.iter().copied().filter(|pod| !phase::has_ended(pod)).partition(|pod| is_updated(pod, hash));
         // One old and one new, as long as the old one serves and the new one does not yet.
         let surplus = new.iter().skip(1).chain(old.iter().skip(1));
         plan.delete.extend(surplus.map(|pod| (Arc::clone(pod), None)));
@@ -257,7 +256,7 @@ fn on_one_node(
         return;
     }
     // Two on one node: the older one stays.
-    let running = live.iter().filter(|pod| !failed(pod)).skip(1);
+    let running = live.iter().filter(|pod| !phase::has_ended(pod)).skip(1);
     plan.delete.extend(running.map(|pod| (Arc::clone(pod), None)));
 }
 
@@ -298,11 +297,8 @@ fn surge_renew(
     let min_ready = set.spec.as_ref().and_then(|s| s.min_ready_seconds).unwrap_or(0);
     let (mut surging, mut free, mut candidates) = (0, Vec::new(), Vec::new());
     for (node, here) in slots {
-        let ended = |pod: &Pod| {
-            matches!(phase::phase(pod), "Succeeded" | "Failed") || pod.metadata.deletion_timestamp.is_some()
-        };
         let (new, old): (Vec<&Arc<Pod>>, Vec<_>) =
-            here.iter().filter(|pod| !ended(pod)).partition(|pod| is_updated(pod, hash));
+            here.iter().filter(|pod| phase::is_active(pod)).partition(|pod| is_updated(pod, hash));
         match (new.first(), old.first()) {
             (_, None) => {}
             // Unavailable, so nothing is lost by a second one.

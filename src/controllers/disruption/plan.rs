@@ -146,7 +146,7 @@ fn with_condition(
 
 /// When a pod's announcement of its disruption is out of date, from now; `None` if it has none, or is going.
 pub(super) fn stale_after(pod: &Pod, now: Timestamp) -> Option<SignedDuration> {
-    if pod.metadata.deletion_timestamp.is_some() || matches!(phase::phase(pod), "Succeeded" | "Failed") {
+    if !phase::is_active(pod) {
         return None;
     }
     let conditions = pod.status.as_ref()?.conditions.as_deref()?;

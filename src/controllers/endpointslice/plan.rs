@@ -88,7 +88,7 @@ fn addresses(pod: &Pod, family: &str) -> Vec<String> {
 
 /// Whether a pod belongs into the slices of a Service that selects it.
 pub(super) fn is_listed(pod: &Pod) -> bool {
-    !matches!(phase::phase(pod), "Succeeded" | "Failed")
+    !phase::has_ended(pod)
 }
 
 /// Facts of an address about its pod, in either form.

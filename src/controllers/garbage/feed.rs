@@ -12,7 +12,7 @@ use serde::de::IgnoredAny;
 use tokio::sync::oneshot;
 
 use super::Collector;
-use super::graph::{Node, Place, Type};
+use super::graph::{Node, ObjectKey, Type};
 use crate::discovery::Kind;
 
 /// Fields that the collector reads of an object.
@@ -37,7 +37,7 @@ struct Meta {
 impl Meta {
     fn into_node(self, of: &Arc<Type>) -> Node {
         Node {
-            place: Place {
+            key: ObjectKey {
                 of: Arc::clone(of),
                 ns: self.namespace.unwrap_or_default(),
                 name: self.name.unwrap_or_default(),

@@ -53,7 +53,7 @@ struct Edge<'a> {
 
 /// Where an object is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct ObjectKey {
     pub(super) of: Arc<Type>,
     pub(super) ns: Box<str>,
     pub(super) name: Box<str>,
@@ -62,7 +62,7 @@ pub(super) struct Place {
 /// One object as the collector sees it. There is one for every object of the cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    pub(super) place: Place,
+    pub(super) key: ObjectKey,
     pub(super) owners: Box<[OwnerReference]>,
     pub(super) finalizers: Box<[String]>,
     pub(super) deleting: bool,
@@ -110,7 +110,7 @@ impl Graph {
 
     /// The uids of all objects of one kind.
     pub(super) fn uids_of(&self, of: &Type) -> impl Iterator<Item = &str> {
-        self.nodes.iter().filter(move |(_, node)| *node.place.of == *of).map(|(uid, _)| &**uid)
+        self.nodes.iter().filter(move |(_, node)| *node.key.of == *of).map(|(uid, _)| &**uid)
     }
 
     pub(super) fn has_dependents(&self, uid: &str) -> bool {
@@ -208,9 +208,9 @@ impl Graph {
 
 /// An owner lives in the namespace of its dependent or in none; a reference across namespaces points to nothing.
 fn fits(owner: &Node, reference: &OwnerReference, dependent: &Node) -> bool {
-    (owner.place.ns.is_empty() || owner.place.ns == dependent.place.ns)
-        && *owner.place.name == *reference.name
-        && owner.place.of.kind == reference.kind
+    (owner.key.ns.is_empty() || owner.key.ns == dependent.key.ns)
+        && *owner.key.name == *reference.name
+        && owner.key.of.kind == reference.kind
 }
 
 /// Fate of an object once all its owners are judged.

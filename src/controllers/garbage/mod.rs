@@ -16,7 +16,7 @@ use base::task::Group;
 use client::informer::Key;
 use client::queue::Queue;
 use feed::Feed;
-use graph::{Family, Fate, Finalizer, Graph, Node, Place, Type, Verdict};
+use graph::{Family, Fate, Finalizer, Graph, Node, ObjectKey, Type, Verdict};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt as _;
@@ -156,14 +156,14 @@ impl Collector {
         }
     }
 
-    fn api_of(&self, place: &Place) -> Result<Api<DynamicObject>, Error> {
-        let kind = self.kind(&place.of);
-        let kind = kind.ok_or_else(|| Error::Object(format!("{} is not served", place.of)))?;
-        Ok(self.api(&kind, &place.ns))
+    fn api_of(&self, key: &ObjectKey) -> Result<Api<DynamicObject>, Error> {
+        let kind = self.kind(&key.of);
+        let kind = kind.ok_or_else(|| Error::Object(format!("{} is not served", key.of)))?;
+        Ok(self.api(&kind, &key.ns))
     }
 
     /// Asks the server whether an owner exists that the graph does not know.
-    async fn lives(&self, reference: &OwnerReference, dependent: &Place) -> Result<bool, Error> {
+    async fn lives(&self, reference: &OwnerReference, dependent: &ObjectKey) -> Result<bool, Error> {
         let of = Type::of_owner(reference);
         let kind = self.kind(&of).ok_or_else(|| Error::Object(format!("owner {of} is not served")))?;
         if kind.namespaced && dependent.ns.is_empty() {
@@ -201,7 +201,7 @@ impl Reconcile for Collector {
             Verdict::JudgeOwners { alive, waiting, unknown } => {
                 let mut family = Family { alive, waiting, dangling: Vec::new(), has_dependents };
                 for reference in unknown {
-                    let lives = self.lives(&reference, &node.place).await?;
+                    let lives = self.lives(&reference, &node.key).await?;
                     if lives { &mut family.alive } else { &mut family.dangling }.push(reference.uid);
                 }
                 match family.fate() {
@@ -229,7 +229,7 @@ fn policy_of(node: &Node) -> PropagationPolicy {
 
 impl Collector {
     async fn delete(&self, node: &Node, uid: &str, policy: PropagationPolicy) -> Result<(), Error> {
-        let Place { of, ns, name } = &node.place;
+        let ObjectKey { of, ns, name } = &node.key;
         info!(controller = NAME, kind = %of.kind, ns = %ns, name = %name, uid, "owners are gone, deleting");
         // The resource version too: somebody may have adopted it since we looked.
         let same = Preconditions {
@@ -238,7 +238,7 @@ impl Collector {
         };
         let params =
             DeleteParams { propagation_policy: Some(policy), preconditions: Some(same), ..DeleteParams::default() };
-        Ok(driver::gone_is_fine(self.api_of(&node.place)?.delete(&node.place.name, &params).await)?)
+        Ok(driver::gone_is_fine(self.api_of(&node.key)?.delete(&node.key.name, &params).await)?)
     }
 
     async fn drop_owners(&self, node: &Node, uid: &str, owners: &[String]) -> Result<(), Error> {
@@ -262,7 +262,7 @@ impl Collector {
         meta["uid"] = json!(uid);
         meta["resourceVersion"] = json!(node.resource_version);
         let patch = Patch::Merge(json!({ "metadata": meta }));
-        let api = self.api_of(&node.place)?;
-        Ok(driver::gone_is_fine(api.patch_metadata(&node.place.name, &PatchParams::default(), &patch).await)?)
+        let api = self.api_of(&node.key)?;
+        Ok(driver::gone_is_fine(api.patch_metadata(&node.key.name, &PatchParams::default(), &patch).await)?)
     }
 }

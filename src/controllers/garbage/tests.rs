@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use super::graph::{Family, Fate, Finalizer, Graph, Node, Place, Type, Verdict};
+use super::graph::{Family, Fate, Finalizer, Graph, Node, ObjectKey, Type, Verdict};
 
 fn node(ns: &str, name: &str, owners: &[(&str, bool)]) -> Node {
     let owner = |(uid, blocks): &(&str, bool)| OwnerReference {
@@ -15,9 +15,9 @@ fn node(ns: &str, name: &str, owners: &[(&str, bool)]) -> Node {
         ..OwnerReference::default()
     };
     let of = Arc::new(Type { api_version: "v1".to_owned(), kind: "K".to_owned() });
-    let place = Place { of, ns: ns.into(), name: name.into() };
+    let key = ObjectKey { of, ns: ns.into(), name: name.into() };
     Node {
-        place,
+        key,
         owners: owners.iter().map(owner).collect(),
         finalizers: Box::default(),
         deleting: false,
@@ -125,7 +125,7 @@ fn an_owner_with_the_uid_and_another_name_or_kind_is_not_the_one_that_is_meant()
     graph.put("child", node("a", "child", &[("owner", true)]));
     assert!(matches!(graph.judge("child"), Verdict::JudgeOwners { unknown, .. } if unknown.len() == 1));
     let mut other = node("a", "owner", &[]);
-    other.place.of = Arc::new(Type { api_version: "v1".to_owned(), kind: "Other".to_owned() });
+    other.key.of = Arc::new(Type { api_version: "v1".to_owned(), kind: "Other".to_owned() });
     graph.put("owner", other);
     assert!(matches!(graph.judge("child"), Verdict::JudgeOwners { unknown, .. } if unknown.len() == 1));
     graph.put("owner", node("", "owner", &[]));

@@ -109,7 +109,7 @@ pub(super) fn tally(job: &Job, owned: &[Arc<Pod>]) -> Tally {
         let new = tracked && !known.contains(&pod.uid().unwrap_or_default());
         let terminating = pod.metadata.deletion_timestamp.is_some();
         let counts_for_job = !indexed || index_of(pod).is_some_and(|index| index < end);
-        let ended = matches!(phase::phase(pod), "Succeeded" | "Failed");
+        let ended = phase::has_ended(pod);
         let succeeded = phase::phase(pod) == "Succeeded";
         if new && (succeeded || is_failed(job, pod)) {
             if room == 0 {

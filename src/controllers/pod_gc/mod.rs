@@ -79,7 +79,9 @@ pub(crate) fn start(context: &Context, ended_max: usize) {
     let queue = Arc::new(Queue::default());
     // One key for the count of ended pods: an empty name; all others are pods.
     context.feed(&pods, &queue, |change| match change {
-        Change::Added(pod) | Change::Modified { new: pod, .. } if ended(pod) => vec![Key::of(&**pod), Key::new("", "")],
+        Change::Added(pod) | Change::Modified { new: pod, .. } if phase::has_ended(pod) => {
+            vec![Key::of(&**pod), Key::new("", "")]
+        }
         Change::Added(pod) | Change::Modified { new: pod, .. } => vec![Key::of(&**pod)],
         _ => Vec::new(),
     });
@@ -96,10 +98,6 @@ pub(crate) fn start(context: &Context, ended_max: usize) {
         nodes.synced().await;
         pods.synced().await;
     });
-}
-
-fn ended(pod: &Pod) -> bool {
-    matches!(phase::phase(pod), "Succeeded" | "Failed")
 }
 
 fn is_evicted(pod: &Pod) -> bool {
@@ -120,7 +118,7 @@ fn is_out_of_service(node: &Node) -> bool {
 
 /// How the node of a pod stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum NodeState {
     /// It is there, or the pod has none yet.
     Fine,
     /// It is there, and dead: its kubelet will end nothing.
@@ -130,11 +128,11 @@ enum Standing {
 }
 
 /// The reason that keeps a pod from ending by itself, in upstream's words.
-fn reason(pod: &Pod, node: Standing) -> Option<&'static str> {
+fn reason(pod: &Pod, node: NodeState) -> Option<&'static str> {
     match (node_of(pod).is_empty(), node, pod.metadata.deletion_timestamp.is_some()) {
         (true, _, true) => Some("PodGC: unscheduled and terminating"),
-        (false, Standing::Gone, _) => Some(NODE_GONE),
-        (false, Standing::OutOfService, true) => Some("PodGC: terminating on a node that is out of service"),
+        (false, NodeState::Gone, _) => Some(NODE_GONE),
+        (false, NodeState::OutOfService, true) => Some("PodGC: terminating on a node that is out of service"),
         _ => None,
     }
 }
@@ -149,11 +147,11 @@ impl Reconcile for Controller {
         }
         let Some(pod) = self.pods.get(&key.namespace, &key.name) else { return Ok(Next::Wait) };
         let node = node_of(&pod);
-        let standing = match self.nodes.get("", node) {
-            _ if node.is_empty() => Standing::Fine,
+        let state = match self.nodes.get("", node) {
+            _ if node.is_empty() => NodeState::Fine,
             Some(found) => {
                 self.missing.found(node);
-                if is_out_of_service(&found) { Standing::OutOfService } else { Standing::Fine }
+                if is_out_of_service(&found) { NodeState::OutOfService } else { NodeState::Fine }
             }
             None => {
                 // However we heard of it: a node may register after its pods were bound, or come back under its name.
@@ -163,10 +161,10 @@ impl Reconcile for Controller {
                 }
                 // The cache of nodes may be behind the pod's: only the server knows for sure that a node is gone.
                 let api: Api<Node> = Api::all(self.client.clone());
-                if api.get_opt(node).await?.is_some() { Standing::Fine } else { Standing::Gone }
+                if api.get_opt(node).await?.is_some() { NodeState::Fine } else { NodeState::Gone }
             }
         };
-        match reason(&pod, standing) {
+        match reason(&pod, state) {
             Some(reason) => self.remove(&pod, reason).await.map(|()| Next::Wait),
             None => Ok(Next::Wait),
         }
@@ -175,7 +173,7 @@ impl Reconcile for Controller {
 
 impl Controller {
     async fn trim_ended(&self) -> Result<Next, Error> {
-        let mut over: Vec<Arc<Pod>> = self.pods.list().into_iter().filter(|pod| ended(pod)).collect();
+        let mut over: Vec<Arc<Pod>> = self.pods.list().into_iter().filter(|pod| phase::has_ended(pod)).collect();
         let surplus = if self.ended_max == 0 { 0 } else { over.len().saturating_sub(self.ended_max) };
         // Evicted pods first: controllers may ask about the others.
         over.sort_by_key(|pod| (!is_evicted(pod), pod.metadata.creation_timestamp.clone(), pod.metadata.name.clone()));
@@ -188,7 +186,7 @@ impl Controller {
     async fn remove(&self, pod: &Pod, reason: &str) -> Result<(), Error> {
         tracing::info!(ns = %pod.namespace().unwrap_or_default(), name = %pod.name_any(), reason, "pod taken away");
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace().unwrap_or_default());
-        if !ended(pod) {
+        if !phase::has_ended(pod) {
             let target = json!({
                 "type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC", "message": reason,
                 "lastTransitionTime": rfc3339_secs(self.clock.now()),
@@ -238,14 +236,14 @@ mod tests {
     #[test]
     fn only_pods_that_nobody_will_end_are_taken() {
         let mut pod = Pod::default();
-        assert_eq!(reason(&pod, Standing::Fine), None);
+        assert_eq!(reason(&pod, NodeState::Fine), None);
         pod.spec = Some(model::pod::PodSpec { node_name: Some("n".to_owned()), ..Default::default() });
-        assert_eq!(reason(&pod, Standing::Fine), None);
-        assert_eq!(reason(&pod, Standing::Gone), Some(NODE_GONE));
+        assert_eq!(reason(&pod, NodeState::Fine), None);
+        assert_eq!(reason(&pod, NodeState::Gone), Some(NODE_GONE));
         // Semantics H2: a machine that is dead ends no pod, however long one waits.
-        assert_eq!(reason(&pod, Standing::OutOfService), None);
+        assert_eq!(reason(&pod, NodeState::OutOfService), None);
         pod.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-        assert_eq!(reason(&pod, Standing::OutOfService), Some("PodGC: terminating on a node that is out of service"));
+        assert_eq!(reason(&pod, NodeState::OutOfService), Some("PodGC: terminating on a node that is out of service"));
     }
 
     #[test]

@@ -68,9 +68,7 @@ pub(super) fn status(
     let count = |test: &dyn Fn(&Pod) -> bool| {
         i32::try_from(owned.iter().filter(|pod| phase::is_active(pod) && test(pod)).count()).unwrap_or(i32::MAX)
     };
-    let terminating = owned
-        .iter()
-        .filter(|p| p.metadata.deletion_timestamp.is_some() && !matches!(phase::phase(p), "Succeeded" | "Failed"));
+    let terminating = owned.iter().filter(|p| p.metadata.deletion_timestamp.is_some() && !phase::has_ended(p));
     let old = set.status.clone().unwrap_or_default();
     ReplicaSetStatus {
         replicas: count(&|_| true),

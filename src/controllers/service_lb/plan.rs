@@ -14,6 +14,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 use model::node::addresses;
+use model::phase::has_ended;
 use model::pod::Pod;
 
 const EXTERNAL: &str = "ExternalIP";
@@ -113,8 +114,7 @@ impl Owned<'_> {
 
 /// Host ports of a pod that is there: its containers' ports are the node's.
 pub(super) fn host_ports(pod: &Pod) -> BTreeSet<Port> {
-    let over = matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"));
-    let Some(spec) = pod.spec.as_ref().filter(|_| !over) else { return BTreeSet::new() };
+    let Some(spec) = pod.spec.as_ref().filter(|_| !has_ended(pod)) else { return BTreeSet::new() };
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let ports = containers.flat_map(|container| container.ports.iter().flatten());
     ports

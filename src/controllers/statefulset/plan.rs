@@ -170,7 +170,7 @@ fn replica(view: &View<'_>, ordinal: i32, pod: Option<&Arc<Pod>>, plan: &mut Pla
         plan.actions.push(Action::Create { pod: Box::new(pod), claims: missing() });
         return wait;
     };
-    if matches!(phase::phase(pod), "Failed" | "Succeeded") {
+    if phase::has_ended(pod) {
         if !is_terminating(pod) {
             plan.actions.push(Action::Recreate(Arc::clone(pod)));
         }
@@ -244,9 +244,9 @@ fn renew(view: &View<'_>, by_ordinal: &BTreeMap<i32, Arc<Pod>>, plan: &mut Plan)
     let unavailable = replicas.iter().filter(|(_, pod)| pod.is_none_or(|pod| !serves(pod))).count();
     let budget = usize::try_from(view.max_unavailable()).unwrap_or(0).saturating_sub(unavailable);
     let old = replicas.into_iter().rev().take_while(|(ordinal, _)| *ordinal >= ordinals.first + view.partition());
-    let old = old.filter_map(|(_, pod)| pod).filter(|pod| {
-        revision_of(pod) != update && !is_terminating(pod) && !matches!(phase::phase(pod), "Failed" | "Succeeded")
-    });
+    let old = old
+        .filter_map(|(_, pod)| pod)
+        .filter(|pod| revision_of(pod) != update && !is_terminating(pod) && !phase::has_ended(pod));
     plan.actions.extend(old.take(budget).map(|pod| Action::Delete(Arc::clone(pod))));
 }
 

@@ -102,7 +102,7 @@ struct Work<'a> {
 
 /// A volume's name, its folder and the node that has it.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Location<'a> {
     name: &'a str,
     path: &'a str,
     node: &'a Node,
@@ -173,7 +173,7 @@ impl Controller {
             Helper::Done => {}
         }
         let api: Api<PersistentVolume> = Api::all(self.client.clone());
-        let made = volume(claim, class, Place { name: &name, path: &path, node: &node });
+        let made = volume(claim, class, Location { name: &name, path: &path, node: &node });
         match api.create(&PostParams::default(), &made).await {
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {}
             other => {
@@ -282,8 +282,8 @@ fn helper_pod(config: &LocalPath, name: &str, work: Work<'_>) -> Result<WholePod
     typed(&pod).map_err(|err| Error::Object(err.to_string()))
 }
 
-fn volume(claim: &PersistentVolumeClaim, class: &StorageClass, place: Place<'_>) -> PersistentVolume {
-    let Place { name, path, node } = place;
+fn volume(claim: &PersistentVolumeClaim, class: &StorageClass, location: Location<'_>) -> PersistentVolume {
+    let Location { name, path, node } = location;
     let spec = claim.spec.clone().unwrap_or_default();
     let mut reference = claim.object_ref(&());
     reference.resource_version = claim.resource_version();
@@ -335,7 +335,7 @@ mod tests {
         .unwrap();
         let node: Node =
             serde_json::from_value(json!({"metadata": {"name": "n1", "labels": {HOSTNAME: "n1"}}})).unwrap();
-        let volume = volume(&claim, &class, Place { name: "pvc-u", path: "/storage/pvc-u_d_data", node: &node });
+        let volume = volume(&claim, &class, Location { name: "pvc-u", path: "/storage/pvc-u_d_data", node: &node });
         let spec = volume.spec.clone().unwrap();
         assert_eq!(spec.host_path.unwrap().path, "/storage/pvc-u_d_data");
         assert_eq!(
@@ -366,7 +366,7 @@ mod tests {
     #[test]
     fn a_class_or_a_claim_chooses_the_kind_of_the_volume_and_the_claims_name_is_kept() {
         let node: Node = serde_json::from_value(json!({"metadata": {"name": "n1"}})).unwrap();
-        let place = Place { name: "pvc-u", path: "/storage/x", node: &node };
+        let location = Location { name: "pvc-u", path: "/storage/x", node: &node };
         for (on_class, on_claim, is_local) in [
             (json!({}), json!({}), false),
             (json!({"defaultVolumeType": "local"}), json!({}), true),
@@ -376,7 +376,7 @@ mod tests {
             let claim = json!({"metadata": {"name": "data", "namespace": "d", "uid": "u", "annotations": on_claim}});
             let class = json!({"metadata": {"name": "c", "annotations": on_class}, "provisioner": PROVISIONER});
             let (claim, class) = (typed(&claim).unwrap(), typed(&class).unwrap());
-            let made = volume(&claim, &class, place);
+            let made = volume(&claim, &class, location);
             let spec = made.spec.clone().unwrap();
             assert_eq!((spec.local.is_some(), spec.host_path.is_some()), (is_local, !is_local));
             assert_eq!(spec.persistent_volume_reclaim_policy.as_deref(), Some("Delete"), "the default of a class");

@@ -64,7 +64,7 @@ fn used_by(pod: &Pod) -> Vec<Key> {
 /// Whether a pod may have the claim mounted: it has a node and has not ended.
 fn holds(pod: &Pod, claim: &Key) -> bool {
     let placed = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|node| !node.is_empty());
-    placed && !matches!(phase::phase(pod), "Succeeded" | "Failed") && used_by(pod).contains(claim)
+    placed && !phase::has_ended(pod) && used_by(pod).contains(claim)
 }
 
 fn without(finalizers: &[String], finalizer: &str) -> Option<Vec<String>> {

@@ -17,7 +17,7 @@ fn blocks(text: &str) -> Result<Vec<Block>, String> {
         "/empty" => Ok(String::new()),
         _ => Err(std::io::ErrorKind::NotFound.into()),
     };
-    understand(&parsed, &Place { file: "Corefile", port: 1053, resolv: &resolv }).map_err(|err| err.to_string())
+    understand(&parsed, &Context { file: "Corefile", port: 1053, resolv: &resolv }).map_err(|err| err.to_string())
 }
 
 fn zones(names: &[&str]) -> Vec<Name> {

@@ -140,7 +140,7 @@ async fn names_of_a_dead_zone_take_neither_what_is_here_nor_what_others_ask() {
     // As many as may wait for a resolver that says nothing, of nine pods.
     let pod = |n: u8| IpAddr::from([10, 42, 0, n]);
     let waiting: Vec<_> =
-        (1..=9).flat_map(|n| std::iter::from_fn(|| server.place_to_forward(pod(n))).collect::<Vec<_>>()).collect();
+        (1..=9).flat_map(|n| std::iter::from_fn(|| server.permit_to_forward(pod(n))).collect::<Vec<_>>()).collect();
     assert_eq!(waiting.len(), FORWARDED_MAX + 9 * SPARE_OF_CLIENT_MAX);
     assert_eq!(code(&server, "b.dead.test.", "10.42.0.1").await, ResponseCode::Refused);
     assert_eq!(code(&server, "here.test.", "10.42.0.1").await, ResponseCode::NoError);

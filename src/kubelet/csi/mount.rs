@@ -85,32 +85,32 @@ pub(crate) async fn set_up(node: &Node, pod: &Pod, wanted: &Wanted, pass: Pass) 
     }
     let lock = node.csi.lock(wanted.id());
     let _one_at_a_time = lock.lock().await;
-    let place = work.place();
+    let paths = work.paths();
     let mut again_at = next_look(&node.clock);
     let driver = match work.driver() {
         Ok(driver) => driver,
         // A driver that is being replaced is no harm to what is mounted.
-        Err(_) if !publishes => return Ok(Ready { path: place.target, again_at }),
+        Err(_) if !publishes => return Ok(Ready { path: paths.target, again_at }),
         Err(err) => return Err(err),
     };
     if pass == Pass::First {
         work.remember().map_err(work.failed(Phase::NewMounter))?;
         let phase = if wanted.is_block { Phase::SetUpDevice } else { Phase::MountDevice };
-        work.stage(&driver, &place, &publish_context).await.map_err(work.failed(phase))?;
+        work.stage(&driver, &paths, &publish_context).await.map_err(work.failed(phase))?;
     }
     if publishes {
         let phase = if wanted.is_block { Phase::MapPodDevice } else { Phase::SetUp };
-        let renew = work.publish(&driver, &place, publish_context, pass).await.map_err(work.failed(phase))?;
+        let renew = work.publish(&driver, &paths, publish_context, pass).await.map_err(work.failed(phase))?;
         again_at = renew.map_or(again_at, |at| at.min(again_at));
     }
     if pass == Pass::First && !wanted.is_block {
-        let given = work.give_to_group(&driver, &place.target).await;
+        let given = work.give_to_group(&driver, &paths.target).await;
         let named = |err| CsiError::Group { handle: wanted.handle.clone(), source: Box::new(err) };
         given.map_err(named).map_err(work.failed(Phase::SetUp))?;
     }
     node.csi.note_ready(work.volume());
-    expand::grow(node, pod, wanted, &driver, &place.target, &place.staging).await;
-    Ok(Ready { path: place.target, again_at })
+    expand::grow(node, pod, wanted, &driver, &paths.target, &paths.staging).await;
+    Ok(Ready { path: paths.target, again_at })
 }
 
 /// For `map_err`: adds the phase and the volume.
@@ -119,7 +119,7 @@ fn failed<E: Into<Box<dyn Error + Send + Sync>>>(wanted: &Wanted, phase: Phase) 
 }
 
 /// Where a volume is staged and published.
-struct Place {
+struct MountPaths {
     staging: PathBuf,
     target: PathBuf,
 }
@@ -137,14 +137,14 @@ impl<'a> Work<'a> {
         failed(self.wanted, phase)
     }
 
-    fn place(&self) -> Place {
+    fn paths(&self) -> MountPaths {
         if self.wanted.is_block {
             let block = Block::new(self.root(), &self.wanted.spec);
-            return Place { target: block.device(self.uid), staging: block.staging };
+            return MountPaths { target: block.device(self.uid), staging: block.staging };
         }
         let staging =
             if self.wanted.is_ephemeral { PathBuf::new() } else { data::staging_dir(self.root(), self.wanted.id()) };
-        Place { staging, target: self.volume().dir(self.root()).join("mount") }
+        MountPaths { staging, target: self.volume().dir(self.root()).join("mount") }
     }
 
     fn driver(&self) -> Result<Arc<Driver>, VolumeError> {
@@ -186,13 +186,18 @@ impl<'a> Work<'a> {
     }
 
     /// Mounts the volume once for the node.
-    async fn stage(&self, driver: &Driver, place: &Place, context: &HashMap<String, String>) -> Result<(), CsiError> {
+    async fn stage(
+        &self,
+        driver: &Driver,
+        paths: &MountPaths,
+        context: &HashMap<String, String>,
+    ) -> Result<(), CsiError> {
         let wanted = self.wanted;
         if wanted.is_ephemeral || self.node.csi.is_staged(wanted.id()) {
             return Ok(());
         }
-        fs::create_dir_all(&place.staging)?;
-        if let Some(dir) = place.staging.parent().filter(|_| !wanted.is_block) {
+        fs::create_dir_all(&paths.staging)?;
+        if let Some(dir) = paths.staging.parent().filter(|_| !wanted.is_block) {
             Data::staged(wanted.id()).write(dir)?;
         }
         if driver.can(pb::STAGE_UNSTAGE_VOLUME).await? {
@@ -200,7 +205,7 @@ impl<'a> Work<'a> {
             let request = pb::StageRequest {
                 volume_id: wanted.handle.clone(),
                 publish_context: context.clone(),
-                staging_target_path: place.staging.display().to_string(),
+                staging_target_path: paths.staging.display().to_string(),
                 volume_capability: Some(self.capability(driver).await?),
                 secrets: secrets(&self.node.client, secret, "NodeStageSecretRef").await?,
                 volume_context: wanted.context(),
@@ -215,12 +220,12 @@ impl<'a> Work<'a> {
     async fn publish(
         &self,
         driver: &Driver,
-        place: &Place,
+        paths: &MountPaths,
         publish_context: HashMap<String, String>,
         pass: Pass,
     ) -> Result<Option<Timestamp>, CsiError> {
         let wanted = self.wanted;
-        place.target.parent().map_or(Ok(()), fs::create_dir_all)?;
+        paths.target.parent().map_or(Ok(()), fs::create_dir_all)?;
         let tokens = pod_info::tokens(self.node, self.pod, self.object.as_ref(), wanted).await?;
         let mut volume_context = wanted.context();
         volume_context.extend(pod_info::names(self.pod, self.object.as_ref(), wanted));
@@ -232,8 +237,8 @@ impl<'a> Work<'a> {
         let request = pb::PublishRequest {
             volume_id: wanted.handle.clone(),
             publish_context,
-            staging_target_path: if stages { place.staging.display().to_string() } else { String::new() },
-            target_path: place.target.display().to_string(),
+            staging_target_path: if stages { paths.staging.display().to_string() } else { String::new() },
+            target_path: paths.target.display().to_string(),
             volume_capability: Some(self.capability(driver).await?),
             readonly: wanted.read_only,
             secrets,
@@ -243,7 +248,7 @@ impl<'a> Work<'a> {
         if let Err(err) = published {
             // What never was mounted needs no driver to be undone.
             let undoes = err.is_final() && pass == Pass::First && wanted.is_ephemeral;
-            if undoes && fs::symlink_metadata(&place.target).is_err() {
+            if undoes && fs::symlink_metadata(&paths.target).is_err() {
                 Data::remove(&self.volume().dir(self.root()))?;
             }
             return Err(err.into());

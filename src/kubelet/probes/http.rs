@@ -69,21 +69,21 @@ impl NoAnswer {
 }
 
 /// Where a GET goes.
-struct Place {
+struct Target {
     scheme: String,
     host: String,
     port: u16,
     path: String,
 }
 
-impl Place {
+impl Target {
     /// Where a GET goes first.
-    fn first(get: &HTTPGetAction, container: &Container, host: &str) -> Result<Place, GetError> {
+    fn first(get: &HTTPGetAction, container: &Container, host: &str) -> Result<Target, GetError> {
         let port = port_of(&get.port, container).ok_or_else(|| GetError::Port(get.port.clone()))?;
         let scheme = get.scheme.as_deref().unwrap_or("HTTP").to_lowercase();
         let path = get.path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/");
         let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        Ok(Place { scheme, host: host.to_owned(), port, path })
+        Ok(Target { scheme, host: host.to_owned(), port, path })
     }
 
     fn url(&self) -> String {
@@ -91,9 +91,9 @@ impl Place {
     }
 
     /// Where a `Location` leads.
-    fn follow(&self, location: &str) -> Option<Place> {
+    fn follow(&self, location: &str) -> Option<Target> {
         if location.starts_with('/') && !location.starts_with("//") {
-            return Some(Place {
+            return Some(Target {
                 scheme: self.scheme.clone(),
                 host: self.host.clone(),
                 port: self.port,
@@ -105,7 +105,7 @@ impl Place {
         let port = uri.port_u16().unwrap_or(if scheme == "https" { 443 } else { 80 });
         let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
         let host = uri.host()?.trim_start_matches('[').trim_end_matches(']').to_owned();
-        Some(Place { scheme, host, port, path })
+        Some(Target { scheme, host, port, path })
     }
 }
 
@@ -118,7 +118,7 @@ pub(crate) async fn get(
     timeout: Duration,
     group: &Group,
 ) -> Result<Option<String>, GetError> {
-    let first = Place::first(get, container, host)?;
+    let first = Target::first(get, container, host)?;
     match within(timeout, get, first, PROBE, group).await? {
         End::Good => Ok(None),
         End::Elsewhere(body) => Ok(Some(format!("Probe terminated redirects, Response body: {body}"))),
@@ -136,7 +136,7 @@ pub(crate) async fn hook(
     timeout: Duration,
     group: &Group,
 ) -> Result<Option<String>, GetError> {
-    let first = Place::first(get, container, host)?;
+    let first = Target::first(get, container, host)?;
     let failed = match within(timeout, get, first, HOOK, group).await {
         Ok(_) => return Ok(None),
         Err(failed) => failed,
@@ -149,7 +149,7 @@ pub(crate) async fn hook(
         .http_headers
         .iter_mut()
         .for_each(|headers| headers.retain(|header| !header.name.eq_ignore_ascii_case("authorization")));
-    let again = Place::first(&plain, container, host)?;
+    let again = Target::first(&plain, container, host)?;
     let asked = joined(&again.host, again.port);
     // The first try's error is the one that counts.
     within(timeout, &plain, again, HOOK, group).await.map(|_| Some(asked)).map_err(|_| failed)
@@ -167,7 +167,7 @@ enum End {
 async fn within(
     timeout: Duration,
     get: &HTTPGetAction,
-    first: Place,
+    first: Target,
     agent: &str,
     group: &Group,
 ) -> Result<End, GetError> {
@@ -178,15 +178,15 @@ async fn within(
     }
 }
 
-async fn walk(get: &HTTPGetAction, first: Place, agent: &str, group: &Group) -> Result<End, GetError> {
+async fn walk(get: &HTTPGetAction, first: Target, agent: &str, group: &Group) -> Result<End, GetError> {
     let origin = first.host.clone();
-    let mut place = first;
+    let mut target = first;
     for _ in 0..=REDIRECTS_MAX {
-        let answer = one(get, &place, agent, group).await.map_err(NoAnswer::of(&place.url()))?;
+        let answer = one(get, &target, agent, group).await.map_err(NoAnswer::of(&target.url()))?;
         let code = answer.status().as_u16();
-        let location = answer.headers().get(LOCATION).and_then(|l| l.to_str().ok()).and_then(|l| place.follow(l));
+        let location = answer.headers().get(LOCATION).and_then(|l| l.to_str().ok()).and_then(|l| target.follow(l));
         match (code, location) {
-            (301 | 302 | 303 | 307 | 308, Some(next)) if next.host == origin => place = next,
+            (301 | 302 | 303 | 307 | 308, Some(next)) if next.host == origin => target = next,
             (300..400, _) => {
                 let body = beginning(answer.into_body()).await;
                 return Ok(End::Elsewhere(String::from_utf8_lossy(&body).into_owned()));
@@ -195,7 +195,7 @@ async fn walk(get: &HTTPGetAction, first: Place, agent: &str, group: &Group) -> 
             _ => return Ok(End::Bad(code)),
         }
     }
-    Err(GetError::NoAnswer { url: place.url(), source: NoAnswer::Redirects })
+    Err(GetError::NoAnswer { url: target.url(), source: NoAnswer::Redirects })
 }
 
 /// The beginning of a body.
@@ -215,20 +215,20 @@ async fn beginning(mut body: wire::Body) -> Vec<u8> {
 
 async fn one(
     get: &HTTPGetAction,
-    place: &Place,
+    target: &Target,
     agent: &str,
     group: &Group,
 ) -> Result<http::Response<wire::Body>, NoAnswer> {
-    let (host, port) = (place.host.as_str(), place.port);
-    let tls = (place.scheme == "https").then(insecure);
+    let (host, port) = (target.host.as_str(), target.port);
+    let tls = (target.scheme == "https").then(insecure);
     let stream = wire::dial::tcp(host, port, host, tls).await.map_err(|err| match err {
         DialError::Connect { source, .. } if is_plain(&source) => NoAnswer::IsPlain,
         DialError::Connect { source, .. } => NoAnswer::Dial(DialFailed::new(host, port, source)),
         other => NoAnswer::Connection(other),
     })?;
-    let request = request(get, place, agent)?;
+    let request = request(get, target, agent)?;
     // The connection's task ends with the answer: dropping it closes the socket.
-    Ok(wire::dial::request(stream, &place.url(), request, &group.child("http-probe")).await?)
+    Ok(wire::dial::request(stream, &target.url(), request, &group.child("http-probe")).await?)
 }
 
 /// Whether what came in place of TLS is text: its first byte is no type of a TLS record.
@@ -237,9 +237,9 @@ fn is_plain(err: &std::io::Error) -> bool {
     matches!(inner, Some(rustls::Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType)))
 }
 
-fn request(get: &HTTPGetAction, place: &Place, agent: &str) -> Result<http::Request<wire::Body>, http::Error> {
-    let mut request = http::Request::get(&place.path)
-        .header(HOST, joined(&place.host, place.port))
+fn request(get: &HTTPGetAction, target: &Target, agent: &str) -> Result<http::Request<wire::Body>, http::Error> {
+    let mut request = http::Request::get(&target.path)
+        .header(HOST, joined(&target.host, target.port))
         .header(USER_AGENT, agent)
         .header(ACCEPT, "*/*")
         .header(CONNECTION, "close")
@@ -329,11 +329,11 @@ mod tests {
         group.shutdown().await;
     }
 
-    fn place(get: serde_json::Value) -> Result<String, String> {
+    fn target(get: serde_json::Value) -> Result<String, String> {
         let container = serde_json::json!({"name": "c", "ports": [{"name": "web", "containerPort": 8080}]});
         let container: Container = serde_json::from_value(container).unwrap();
         let get: HTTPGetAction = serde_json::from_value(get).unwrap();
-        Place::first(&get, &container, "10.0.0.1").map(|place| place.url()).map_err(|err| err.to_string())
+        Target::first(&get, &container, "10.0.0.1").map(|target| target.url()).map_err(|err| err.to_string())
     }
 
     #[test]
@@ -346,13 +346,13 @@ mod tests {
             (serde_json::json!({"port": "none"}), Err("couldn't extract HTTP port: String(\"none\")")),
             (serde_json::json!({"port": 65536}), Err("couldn't extract HTTP port: Int(65536)")),
         ] {
-            assert_eq!(place(get), expected.map(str::to_owned).map_err(str::to_owned));
+            assert_eq!(target(get), expected.map(str::to_owned).map_err(str::to_owned));
         }
     }
 
     #[test]
     fn a_redirect_leads_to_the_same_server_or_to_another() {
-        let from = Place { scheme: "http".to_owned(), host: "10.0.0.1".to_owned(), port: 8080, path: "/a".to_owned() };
+        let from = Target { scheme: "http".to_owned(), host: "10.0.0.1".to_owned(), port: 8080, path: "/a".to_owned() };
         for (location, expected) in [
             ("/b", Some("http://10.0.0.1:8080/b")),
             ("http://10.0.0.1/b?c", Some("http://10.0.0.1:80/b?c")),
@@ -361,7 +361,7 @@ mod tests {
             ("//other/b", None),
             ("b", None),
         ] {
-            assert_eq!(from.follow(location).map(|place| place.url()).as_deref(), expected, "{location}");
+            assert_eq!(from.follow(location).map(|target| target.url()).as_deref(), expected, "{location}");
         }
     }
 }

@@ -5,21 +5,17 @@
 //! passes through [`told`].
 
 use k8s_openapi::api::core::v1::ContainerStatus;
+use model::phase::is_terminal;
 
 use crate::container::{self, Role};
 use crate::sources::annotations::is_static;
 use crate::status::facts::Facts;
 use crate::worker::plan;
 
-/// Whether a pod in this phase never runs again.
-pub(crate) fn ends(phase: &str) -> bool {
-    matches!(phase, "Succeeded" | "Failed")
-}
-
 /// The phase that the pod's containers and its fate make.
 pub(super) fn goal(facts: &Facts<'_>, init: &[ContainerStatus], main: &[ContainerStatus]) -> &'static str {
     let goal = by_containers(facts, init, main);
-    if !facts.is_terminal || ends(goal) || is_static(facts.pod) {
+    if !facts.is_terminal || is_terminal(goal) || is_static(facts.pod) {
         return goal;
     }
     // It was ended from outside: what would be started again otherwise is over (upstream's `TerminatePod`,
@@ -33,7 +29,7 @@ pub(super) fn goal(facts: &Facts<'_>, init: &[ContainerStatus], main: &[Containe
 /// `mergePodStatus`, pkg/kubelet/status/status_manager.go v1.36).
 pub(super) fn told(facts: &Facts<'_>, goal: &str) -> String {
     let before = facts.before.phase.as_deref().filter(|phase| !phase.is_empty()).unwrap_or("Pending");
-    let too_early = ends(goal) && !ends(before) && facts.observed.may_run();
+    let too_early = is_terminal(goal) && !is_terminal(before) && facts.observed.may_run();
     if too_early { before.to_owned() } else { goal.to_owned() }
 }
 

@@ -48,7 +48,6 @@ use crate::pods::observed::{Observed, State};
 use crate::pods::resizing::Resizing;
 use crate::pods::snapshot::Snapshot;
 use crate::probes::Probes;
-use crate::status;
 use crate::volumes;
 use crate::volumes::mounted::Mounted;
 
@@ -478,7 +477,7 @@ impl Worker {
     }
 
     fn ended_phase(&self) -> bool {
-        self.told.status.phase.as_deref().is_some_and(status::phase::ends)
+        self.told.status.phase.as_deref().is_some_and(model::phase::is_terminal)
     }
 
     fn deadline(&self) -> Option<Timestamp> {

@@ -127,7 +127,7 @@ impl Telling {
         let status = status::compute(&facts);
         let mut shared = self.shared.lock();
         shared.status = status.clone();
-        let ended = status.phase.as_deref().is_some_and(status::phase::ends) && !observed.may_run();
+        let ended = status.phase.as_deref().is_some_and(model::phase::is_terminal) && !observed.may_run();
         if ended {
             shared.holds = false;
         }

@@ -10,6 +10,7 @@ use k8s_openapi::api::networking::v1::{IPBlock, NetworkPolicy, NetworkPolicyPeer
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::core::Selector;
+use model::phase::has_ended;
 use model::pod::Pod as ApiPod;
 use model::reference::NamespacedName;
 use tracing::warn;
@@ -62,12 +63,12 @@ pub(crate) struct Pod {
     pub(crate) ips: Vec<IpAddr>,
     /// On this node.
     pub(crate) local: bool,
-    pub(crate) standing: Standing,
+    pub(crate) state: PodState,
 }
 
-/// Standing of a pod.
+/// State of a pod: whether its object is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum PodState {
     /// There is an object.
     #[default]
     Known,
@@ -155,9 +156,9 @@ pub(super) fn members(pods: &[Arc<Facts>], claims: &Claims, node: &str) -> (Vec<
             continue;
         }
         let unknown = || Arc::new(Facts { ns: claim.pod.ns.clone(), name: claim.pod.name.clone(), ..Facts::default() });
-        let standing = if claim.seen.is_some() { Standing::Gone } else { Standing::Unknown };
+        let state = if claim.seen.is_some() { PodState::Gone } else { PodState::Unknown };
         let facts = claim.seen.clone().unwrap_or_else(unknown);
-        out.push(Pod { facts, ips: claim.ips.clone(), local: true, standing });
+        out.push(Pod { facts, ips: claim.ips.clone(), local: true, state });
     }
     let mut newest: HashMap<IpAddr, usize> = HashMap::new();
     let mut is_contested = false;
@@ -180,7 +181,7 @@ pub(super) fn members(pods: &[Arc<Facts>], claims: &Claims, node: &str) -> (Vec<
     let known = known.into_iter().map(|(at, mut ips)| {
         ips.sort_unstable();
         let facts = Arc::clone(&pods[at]);
-        Pod { local: facts.node.as_deref() == Some(node), facts, ips, standing: Standing::Known }
+        Pod { local: facts.node.as_deref() == Some(node), facts, ips, state: PodState::Known }
     });
     let mut all: Vec<Pod> = known.collect();
     all.append(&mut out);
@@ -190,7 +191,7 @@ pub(super) fn members(pods: &[Arc<Facts>], claims: &Claims, node: &str) -> (Vec<
 impl Facts {
     /// Facts of the object; `None` for a pod on the host's network.
     pub(crate) fn of(pod: &ApiPod) -> Option<Facts> {
-        let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref());
+        let spec = pod.spec.as_ref()?;
         if spec.host_network == Some(true) {
             return None;
         }
@@ -214,7 +215,7 @@ impl Facts {
             ports: ports.collect(),
             told: told(pod),
             node: spec.node_name.clone(),
-            over: matches!(status.and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed")),
+            over: has_ended(pod),
             created: pod.metadata.creation_timestamp.clone(),
         })
     }
@@ -425,7 +426,7 @@ mod tests {
     fn held(pods: &[Option<Arc<Facts>>], claims: &Claims) -> Vec<String> {
         let pods: Vec<Arc<Facts>> = pods.iter().flatten().cloned().collect();
         let text =
-            |pod: Pod| format!("{}/{} {:?} {:?} {}", pod.facts.ns, pod.facts.name, pod.ips, pod.standing, pod.local);
+            |pod: Pod| format!("{}/{} {:?} {:?} {}", pod.facts.ns, pod.facts.name, pod.ips, pod.state, pod.local);
         members(&pods, claims, NODE).0.into_iter().map(text).collect()
     }
 

@@ -24,7 +24,7 @@ use ipnet::IpNet;
 use kube::core::{Selector, SelectorExt as _};
 
 use crate::family::Family;
-use crate::policy::model::{Peer, Pod, Policy, Port, Rule, Standing, World};
+use crate::policy::model::{Peer, Pod, PodState, Policy, Port, Rule, World};
 use crate::service::rules::{hash, set_of};
 use crate::service::snapshot::Protocol;
 use crate::table::{Ruleset, SetKind, Table};
@@ -87,7 +87,7 @@ pub(crate) fn render(world: &World, families: &BTreeSet<Family>) -> Ruleset {
         let facts = &pod.facts;
         let of_ns = || world.policies.iter().filter(|policy| policy.ns == facts.ns);
         for direction in [Direction::Egress, Direction::Ingress] {
-            if pod.standing == Standing::Unknown {
+            if pod.state == PodState::Unknown {
                 // Nobody can say which policies are its own: none of them lets anything through.
                 if of_ns().any(|policy| direction.of(policy).is_some()) {
                     table.isolate(pod, direction, &[]);
@@ -272,7 +272,7 @@ impl Render<'_> {
                 None => name == ns,
                 Some(selector) => world.namespaces.get(name).is_some_and(|labels| selector.matches(labels)),
             };
-            let known = world.pods.iter().filter(|pod| pod.standing == Standing::Known);
+            let known = world.pods.iter().filter(|pod| pod.state == PodState::Known);
             let selected = known.filter(|pod| chosen(&pod.facts.ns) && pods.matches(&pod.facts.labels));
             let ips = selected.flat_map(|pod| pod.ips.iter()).filter(|ip| Family::of(ip) == family);
             let elements = ips.map(|ip| (ip.to_string(), String::new())).collect();

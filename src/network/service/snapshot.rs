@@ -81,7 +81,7 @@ pub(crate) struct Endpoint {
 
 /// Where this proxy is.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Place {
+pub(crate) struct Locality {
     pub(crate) node: String,
     /// `topology.kubernetes.io/zone` of the node.
     pub(crate) zone: Option<String>,
@@ -109,10 +109,10 @@ pub(crate) struct ServicePort {
 }
 
 /// The ports of one Service that this proxy serves, in the order of their names.
-pub(crate) fn service_ports(service: &Service, slices: &[Arc<EndpointSlice>], place: &Place) -> Vec<ServicePort> {
+pub(crate) fn service_ports(service: &Service, slices: &[Arc<EndpointSlice>], locality: &Locality) -> Vec<ServicePort> {
     let Some(spec) = service.spec.as_ref().filter(|spec| is_ours(service, spec)) else { return Vec::new() };
     let wanted = spec.ports.as_deref().unwrap_or_default();
-    let offers = Offers::of(slices, place);
+    let offers = Offers::of(slices, locality);
     let pairs_max = if spec.session_affinity.as_deref() == Some("ClientIP") { AFFINITY_PAIRS_MAX } else { PAIRS_MAX };
     let endpoints_max = (pairs_max / wanted.len().max(1)).max(1);
     let mut ports: Vec<ServicePort> =
@@ -145,7 +145,7 @@ struct Offers<'a> {
 }
 
 impl<'a> Offers<'a> {
-    fn of(slices: &'a [Arc<EndpointSlice>], place: &Place) -> Offers<'a> {
+    fn of(slices: &'a [Arc<EndpointSlice>], locality: &Locality) -> Offers<'a> {
         let mut offers = Offers { slices: Vec::new(), ports: HashMap::new() };
         let for_dns = |slice: &&Arc<EndpointSlice>| {
             slice.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(HEADLESS))
@@ -155,7 +155,7 @@ impl<'a> Offers<'a> {
             for endpoint in slice.endpoints.iter().flatten() {
                 // Only the first address counts: https://issue.k8s.io/106267
                 let addr = endpoint.addresses.first().and_then(|addr| addr.parse::<IpAddr>().ok());
-                let Some(endpoint) = addr.map(|addr| convert(endpoint, SocketAddr::new(addr, 0), place)) else {
+                let Some(endpoint) = addr.map(|addr| convert(endpoint, SocketAddr::new(addr, 0), locality)) else {
                     continue;
                 };
                 ranked[rank(&endpoint)].push(endpoint);
@@ -263,20 +263,20 @@ fn service_port(
     })
 }
 
-fn convert(endpoint: &ApiEndpoint, addr: SocketAddr, place: &Place) -> Endpoint {
+fn convert(endpoint: &ApiEndpoint, addr: SocketAddr, locality: &Locality) -> Endpoint {
     let conditions = endpoint.conditions.as_ref();
     let ready = conditions.and_then(|c| c.ready).unwrap_or(true);
     let hints = endpoint.hints.as_ref();
     let nodes = hints.and_then(|hints| hints.for_nodes.as_ref()).filter(|nodes| !nodes.is_empty());
     let zones = hints.and_then(|hints| hints.for_zones.as_ref()).filter(|zones| !zones.is_empty());
     Endpoint {
-        node_hint: nodes.map(|nodes| nodes.iter().any(|hint| hint.name == place.node)),
-        zone_hint: zones.map(|zones| zones.iter().any(|hint| Some(&hint.name) == place.zone.as_ref())),
+        node_hint: nodes.map(|nodes| nodes.iter().any(|hint| hint.name == locality.node)),
+        zone_hint: zones.map(|zones| zones.iter().any(|hint| Some(&hint.name) == locality.zone.as_ref())),
         addr,
         ready,
         serving: conditions.and_then(|c| c.serving).unwrap_or(ready),
         terminating: conditions.and_then(|c| c.terminating).unwrap_or(false),
-        local: endpoint.node_name.as_deref() == Some(&place.node),
+        local: endpoint.node_name.as_deref() == Some(&locality.node),
     }
 }
 
@@ -338,9 +338,9 @@ mod tests {
             json!({ "addresses": [address(n)], "conditions": { "ready": n != 7 }, "nodeName": node })
         };
         let slices = [slice(10_000, (0..500).map(ready)), slice(10_000, (500..1000).map(ready))];
-        let place = Place { node: "a".to_owned(), zone: None };
+        let locality = Locality { node: "a".to_owned(), zone: None };
         for (affinity, max) in [("None", PAIRS_MAX), ("ClientIP", AFFINITY_PAIRS_MAX.max(10_000))] {
-            let ports = service_ports(&service(10_000, affinity), &slices, &place);
+            let ports = service_ports(&service(10_000, affinity), &slices, &locality);
             let pairs: usize = ports.iter().map(|port| port.endpoints.len()).sum();
             assert_eq!(ports.len(), 10_000);
             assert!(pairs >= 10_000 && pairs <= max, "{pairs} pairs");
@@ -354,7 +354,7 @@ mod tests {
             );
         }
         assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
-        let ports = service_ports(&service(4, "None"), &slices, &place);
+        let ports = service_ports(&service(4, "None"), &slices, &locality);
         assert!(ports.iter().all(|port| port.endpoints.len() == 1000), "what a Service may have is served");
     }
 
@@ -364,7 +364,7 @@ mod tests {
             std::iter::once(json!({ "addresses": ["10.42.0.5"], "conditions": { "ready": ready, "serving": true } }))
         };
         let ports =
-            service_ports(&service(1, "None"), &[slice(1, state(false)), slice(1, state(true))], &Place::default());
+            service_ports(&service(1, "None"), &[slice(1, state(false)), slice(1, state(true))], &Locality::default());
         assert_eq!(
             ports[0].endpoints.iter().map(|endpoint| (endpoint.addr, endpoint.ready)).collect::<Vec<_>>(),
             [("10.42.0.5:1".parse().unwrap(), true)]
@@ -386,7 +386,7 @@ mod tests {
             Arc::new(serde_json::from_value(slice).unwrap())
         };
         let slices = [slice("10.42.0.5", json!({})), slice("10.42.0.6", json!({ HEADLESS: "" }))];
-        let served = |labels| service_ports(&service(labels), &slices, &Place::default());
+        let served = |labels| service_ports(&service(labels), &slices, &Locality::default());
         let ports = served(json!({ HEADLESS: "" }));
         let endpoints: Vec<String> = ports[0].endpoints.iter().map(|endpoint| endpoint.addr.to_string()).collect();
         assert_eq!(endpoints, ["10.42.0.5:80"], "the label of a Service is nothing to its proxy");

@@ -81,7 +81,7 @@ mod tests {
         let rng = base::rng::Rng::from_seed(7);
         let config = store::Config {
             dir: dir.path().join("db"),
-            birth: store::member::Birth::First,
+            bootstrap: store::member::Bootstrap::First,
             network: None,
             rng,
             bounds: Bounds::SHIPPED,

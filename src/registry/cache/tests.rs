@@ -96,7 +96,7 @@ async fn what_admission_goes_by_does_not_vanish_with_the_watch_of_the_store_and_
     let rng = base::rng::Rng::from_seed(7);
     let config = store::Config {
         dir: dir.path().join("db"),
-        birth: store::member::Birth::First,
+        bootstrap: store::member::Bootstrap::First,
         network: None,
         rng,
         bounds: Bounds::SHIPPED,

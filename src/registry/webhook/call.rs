@@ -37,7 +37,7 @@ pub enum EndpointError {
 
 /// Where to knock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Target {
     /// A fixed host.
     Host {
         /// `https` or `http`.
@@ -62,7 +62,7 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// Where.
-    pub place: Place,
+    pub target: Target,
     /// Path and query, with its slash.
     pub path: String,
     /// Authorities to trust, PEM; empty: those of the system.
@@ -84,12 +84,12 @@ impl Endpoint {
         }
         let text = |key: &str| service[key].as_str().unwrap_or_default().to_owned();
         let path = text("path");
-        let place = Place::Service {
+        let target = Target::Service {
             namespace: text("namespace"),
             name: text("name"),
             port: service["port"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(443),
         };
-        Ok(Endpoint { place, path: if path.starts_with('/') { path } else { format!("/{path}") }, ca_pem })
+        Ok(Endpoint { target, path: if path.starts_with('/') { path } else { format!("/{path}") }, ca_pem })
     }
 
     /// Reads `https://host:port/path?query`.
@@ -108,31 +108,31 @@ impl Endpoint {
         }
         let port = uri.port_u16().unwrap_or(if tls { 443 } else { 80 });
         let path = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str).to_owned();
-        Ok(Endpoint { place: Place::Host { tls, host, port }, path, ca_pem: String::new() })
+        Ok(Endpoint { target: Target::Host { tls, host, port }, path, ca_pem: String::new() })
     }
 
     /// The name that the certificate must show.
     pub fn server_name(&self) -> String {
-        match &self.place {
-            Place::Host { host, .. } => host.clone(),
-            Place::Service { namespace, name, .. } => format!("{name}.{namespace}.svc"),
+        match &self.target {
+            Target::Host { host, .. } => host.clone(),
+            Target::Service { namespace, name, .. } => format!("{name}.{namespace}.svc"),
         }
     }
 
     /// `host:port` for the `Host` header, and the URL's beginning in messages.
     pub fn authority(&self) -> String {
-        match &self.place {
-            Place::Host { tls, host, port } => {
+        match &self.target {
+            Target::Host { tls, host, port } => {
                 let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
                 if *port == if *tls { 443 } else { 80 } { host } else { format!("{host}:{port}") }
             }
-            Place::Service { port, .. } => format!("{}:{port}", self.server_name()),
+            Target::Service { port, .. } => format!("{}:{port}", self.server_name()),
         }
     }
 
     /// As Go prints the URL of a request.
     pub fn url(&self) -> String {
-        let scheme = if matches!(self.place, Place::Host { tls: false, .. }) { "http" } else { "https" };
+        let scheme = if matches!(self.target, Target::Host { tls: false, .. }) { "http" } else { "https" };
         format!("{scheme}://{}{}", self.authority(), self.path)
     }
 }
@@ -165,7 +165,7 @@ mod tests {
     fn a_url_keeps_its_port_and_path() {
         let endpoint = Endpoint::from_client_config(&json!({ "url": "https://10.0.0.1:8443/x?y=z" })).unwrap();
         assert_eq!(endpoint.url(), "https://10.0.0.1:8443/x?y=z");
-        assert_eq!(endpoint.place, Place::Host { tls: true, host: "10.0.0.1".into(), port: 8443 });
+        assert_eq!(endpoint.target, Target::Host { tls: true, host: "10.0.0.1".into(), port: 8443 });
     }
 
     #[test]

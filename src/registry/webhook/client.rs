@@ -22,7 +22,7 @@ use serde_json::Value;
 use wire::dial::{DialError, Stream};
 use wire::keep::{ExchangeError, Kept};
 
-use super::call::{Endpoint, Place};
+use super::call::{Endpoint, Target};
 use crate::connect::Connector;
 use crate::lookup::Lookup;
 
@@ -193,7 +193,7 @@ impl Webhooks {
         as_who: &Identity,
         request: &Request<Bytes>,
     ) -> Result<Response<Bytes>, ReachError> {
-        let backend = self.resolve(&to.place).await?;
+        let backend = self.resolve(&to.target).await?;
         // Connections are shared by those who go to the same place with the same trust.
         let shown = as_who.certificate.as_ref().map_or(0, |c| Arc::as_ptr(c).addr());
         let key =
@@ -206,7 +206,7 @@ impl Webhooks {
     ///
     /// Errors: there is no backend, or it was not reached.
     pub async fn open(&self, to: &Endpoint, as_who: &Identity) -> Result<Box<dyn Stream>, ReachError> {
-        let backend = self.resolve(&to.place).await?;
+        let backend = self.resolve(&to.target).await?;
         self.reach(to, as_who, &backend).await.map_err(|err| ReachError::Exchange(err.into()))
     }
 
@@ -217,7 +217,7 @@ impl Webhooks {
 
     async fn reach(&self, to: &Endpoint, as_who: &Identity, backend: &Backend) -> Result<Box<dyn Stream>, DialError> {
         let stream = self.connector.dial(&backend.host, backend.port, backend.node.clone()).await?;
-        if matches!(to.place, Place::Host { tls: false, .. }) {
+        if matches!(to.target, Target::Host { tls: false, .. }) {
             return Ok(stream);
         }
         let setup = self
@@ -247,10 +247,10 @@ impl Webhooks {
     }
 
     /// The address to dial. Several endpoints take turns.
-    async fn resolve(&self, place: &Place) -> Result<Backend, ReachError> {
-        let (namespace, name, port) = match place {
-            Place::Host { host, port, .. } => return Ok(Backend { host: host.clone(), port: *port, node: None }),
-            Place::Service { namespace, name, port } => (namespace, name, *port),
+    async fn resolve(&self, target: &Target) -> Result<Backend, ReachError> {
+        let (namespace, name, port) = match target {
+            Target::Host { host, port, .. } => return Ok(Backend { host: host.clone(), port: *port, node: None }),
+            Target::Service { namespace, name, port } => (namespace, name, *port),
         };
         self.lookup.load(GroupResource { group: "discovery.k8s.io", resource: "endpointslices" }).await;
         let service = self
@@ -355,9 +355,9 @@ mod tests {
         let service = json!({ "metadata": { "name": "hook", "namespace": "n" }, "spec": { "ports": [{ "name": "a",
             "port": 443 }] } });
         objects.put(GroupResource::core("services"), service);
-        let place = Place::Service { namespace: "n".into(), name: "hook".into(), port: 443 };
+        let target = Target::Service { namespace: "n".into(), name: "hook".into(), port: 443 };
         assert_eq!(
-            webhooks(objects).resolve(&place).await.err().unwrap().to_string(),
+            webhooks(objects).resolve(&target).await.err().unwrap().to_string(),
             r#"no endpoints available for service "hook""#
         );
         let service = json!({ "metadata": { "name": "hook", "namespace": "n" }, "spec": { "ports": [{ "name": "a",
@@ -369,12 +369,12 @@ mod tests {
                 { "addresses": ["10.0.0.2"] }],
         });
         let hooks = webhooks(Objects::of([("", "services", service), ("discovery.k8s.io", "endpointslices", slice)]));
-        let backend = hooks.resolve(&place).await.ok().unwrap();
+        let backend = hooks.resolve(&target).await.ok().unwrap();
         assert_eq!((backend.host.as_str(), backend.port), ("10.0.0.2", 8443));
-        let other = Place::Service { namespace: "n".into(), name: "hook".into(), port: 80 };
+        let other = Target::Service { namespace: "n".into(), name: "hook".into(), port: 80 };
         let refused = |err: Option<ReachError>| err.unwrap().to_string();
         assert_eq!(refused(hooks.resolve(&other).await.err()), r#"no service port 80 found for service "hook""#);
-        let missing = Place::Service { namespace: "other".into(), name: "hook".into(), port: 443 };
+        let missing = Target::Service { namespace: "other".into(), name: "hook".into(), port: 443 };
         assert_eq!(refused(hooks.resolve(&missing).await.err()), r#"service "hook" not found"#);
     }
 
@@ -384,8 +384,8 @@ mod tests {
             "metadata": { "name": "hook", "namespace": "n" },
             "spec": { "type": "ExternalName", "externalName": "hook.example.org" },
         });
-        let place = Place::Service { namespace: "n".into(), name: "hook".into(), port: 8443 };
-        let backend = webhooks(Objects::of([("", "services", service)])).resolve(&place).await.ok().unwrap();
+        let target = Target::Service { namespace: "n".into(), name: "hook".into(), port: 8443 };
+        let backend = webhooks(Objects::of([("", "services", service)])).resolve(&target).await.ok().unwrap();
         assert_eq!((backend.host.as_str(), backend.port), ("hook.example.org", 8443));
     }
 

@@ -12,7 +12,7 @@ use crate::validate::path::Path;
 
 /// Where in a schema a level stands.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Position {
     Root,
     Field,
     Item,
@@ -36,11 +36,11 @@ const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "st
 /// Everything wrong with a schema; `path` is where it stands, such as `spec.validation.openAPIV3Schema`.
 pub fn check(schema: &Value, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
-    level(schema, path, Place::Root, &mut errors);
+    level(schema, path, Position::Root, &mut errors);
     errors
 }
 
-fn level(schema: &Value, path: &str, place: Place, errors: &mut Vec<FieldError>) {
+fn level(schema: &Value, path: &str, position: Position, errors: &mut Vec<FieldError>) {
     let Some(map) = schema.as_object() else { return };
     for key in UNSUPPORTED.into_iter().filter(|k| map.get(*k).is_some_and(|v| !is_empty(v))) {
         errors.push(FieldError::forbidden(format!("{path}.{key}"), format!("{key} is not supported")));
@@ -51,10 +51,10 @@ fn level(schema: &Value, path: &str, place: Place, errors: &mut Vec<FieldError>)
             "uniqueItems cannot be set to true since the runtime complexity becomes quadratic",
         ));
     }
-    if place == Place::Nested {
+    if position == Position::Nested {
         nested(map, path, errors)
     } else {
-        types(map, path, place, errors)
+        types(map, path, position, errors)
     }
     if let Some(pattern) = map.get("pattern").and_then(Value::as_str)
         && let Err(why) = patterns::compile(pattern, PATTERN_BYTES_MAX)
@@ -65,16 +65,16 @@ fn level(schema: &Value, path: &str, place: Place, errors: &mut Vec<FieldError>)
             format!("must be a valid regular expression, but isn't: error parsing regexp: {why}"),
         ));
     }
-    if place != Place::Nested {
-        extensions(map, path, place, errors);
-        fields(map, path, place, errors);
+    if position != Position::Nested {
+        extensions(map, path, position, errors);
+        fields(map, path, position, errors);
         junctors_are_declared(map, path, errors);
     } else {
         for (key, child) in map.get("properties").and_then(Value::as_object).into_iter().flatten() {
-            level(child, &format!("{path}.properties[{key}]"), Place::Nested, errors);
+            level(child, &format!("{path}.properties[{key}]"), Position::Nested, errors);
         }
         if let Some(items) = map.get("items") {
-            level(items, &format!("{path}.items"), Place::Nested, errors);
+            level(items, &format!("{path}.items"), Position::Nested, errors);
         }
     }
     for junctor in ["allOf", "anyOf", "oneOf"] {
@@ -86,12 +86,12 @@ fn level(schema: &Value, path: &str, place: Place, errors: &mut Vec<FieldError>)
                 && map.get("x-kubernetes-int-or-string") == Some(&Value::Bool(true))
                 && inner.get("anyOf").is_some();
             if !spelt_out && !all_of_any {
-                level(inner, &format!("{path}.{junctor}[{idx}]"), Place::Nested, errors);
+                level(inner, &format!("{path}.{junctor}[{idx}]"), Position::Nested, errors);
             }
         }
     }
     if let Some(inner) = map.get("not") {
-        level(inner, &format!("{path}.not"), Place::Nested, errors);
+        level(inner, &format!("{path}.not"), Position::Nested, errors);
     }
 }
 
@@ -110,7 +110,7 @@ fn is(map: &Map<String, Value>, extension: &str) -> bool {
     map.get(extension) == Some(&Value::Bool(true))
 }
 
-fn types(map: &Map<String, Value>, path: &str, place: Place, errors: &mut Vec<FieldError>) {
+fn types(map: &Map<String, Value>, path: &str, position: Position, errors: &mut Vec<FieldError>) {
     let kind = map.get("type").and_then(Value::as_str).unwrap_or_default();
     let at = format!("{path}.type");
     let int_or_string = is(map, "x-kubernetes-int-or-string");
@@ -120,10 +120,10 @@ fn types(map: &Map<String, Value>, path: &str, place: Place, errors: &mut Vec<Fi
         }
         return;
     }
-    match (kind, place) {
-        ("", Place::Root) => errors.push(FieldError::required(at, "must not be empty at the root")),
-        ("", Place::Field | Place::Item) if !is(map, "x-kubernetes-preserve-unknown-fields") => {
-            let what = if place == Place::Item { "array items" } else { "object fields" };
+    match (kind, position) {
+        ("", Position::Root) => errors.push(FieldError::required(at, "must not be empty at the root")),
+        ("", Position::Field | Position::Item) if !is(map, "x-kubernetes-preserve-unknown-fields") => {
+            let what = if position == Position::Item { "array items" } else { "object fields" };
             errors.push(FieldError::required(at, format!("must not be empty for specified {what}")));
         }
         ("", _) => {}
@@ -131,7 +131,7 @@ fn types(map: &Map<String, Value>, path: &str, place: Place, errors: &mut Vec<Fi
             errors.push(FieldError::forbidden(at, "type cannot be set to null, use nullable as an alternative"))
         }
         (kind, _) if !TYPES.contains(&kind) => errors.push(FieldError::not_supported(at, kind, &TYPES)),
-        (kind, Place::Root) if kind != "object" => {
+        (kind, Position::Root) if kind != "object" => {
             errors.push(FieldError::invalid(at, kind, "must be object at the root"))
         }
         _ => {}
@@ -160,7 +160,7 @@ fn nested(map: &Map<String, Value>, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-fn extensions(map: &Map<String, Value>, path: &str, place: Place, errors: &mut Vec<FieldError>) {
+fn extensions(map: &Map<String, Value>, path: &str, position: Position, errors: &mut Vec<FieldError>) {
     let kind = map.get("type").and_then(Value::as_str).unwrap_or_default();
     if map.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(false)) {
         errors.push(FieldError::invalid(
@@ -183,7 +183,7 @@ fn extensions(map: &Map<String, Value>, path: &str, place: Place, errors: &mut V
             errors.push(FieldError::required(format!("{path}.properties"), why));
         }
     }
-    if (place == Place::Root || is(map, "x-kubernetes-embedded-resource"))
+    if (position == Position::Root || is(map, "x-kubernetes-embedded-resource"))
         && let Some(metadata) = map.get("properties").and_then(|p| p.get("metadata")).and_then(Value::as_object)
     {
         let other = |p: &Map<String, Value>| p.keys().any(|k| !matches!(k.as_str(), "name" | "generateName"));
@@ -302,13 +302,13 @@ fn list_keys(map: &Map<String, Value>, keys: &[&str], path: Path<'_>, errors: &m
     }
 }
 
-fn fields(map: &Map<String, Value>, path: &str, place: Place, errors: &mut Vec<FieldError>) {
+fn fields(map: &Map<String, Value>, path: &str, position: Position, errors: &mut Vec<FieldError>) {
     let kind = map.get("type").and_then(Value::as_str).unwrap_or_default();
     for (key, child) in map.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let implicit = matches!(key.as_str(), "apiVersion" | "kind" | "metadata")
-            && (place == Place::Root || is(map, "x-kubernetes-embedded-resource"));
+            && (position == Position::Root || is(map, "x-kubernetes-embedded-resource"));
         if !implicit || child.get("type").is_some() {
-            level(child, &format!("{path}.properties[{key}]"), Place::Field, errors);
+            level(child, &format!("{path}.properties[{key}]"), Position::Field, errors);
         }
     }
     match map.get("additionalProperties") {
@@ -324,14 +324,14 @@ fn fields(map: &Map<String, Value>, path: &str, place: Place, errors: &mut Vec<F
                     "additionalProperties and properties are mutual exclusive",
                 ));
             }
-            level(said, &format!("{path}.additionalProperties"), Place::Field, errors);
+            level(said, &format!("{path}.additionalProperties"), Position::Field, errors);
         }
         _ => {}
     }
     match map.get("items") {
         Some(Value::Array(_)) => errors
             .push(FieldError::forbidden(format!("{path}.items"), "items must be a schema object and not an array")),
-        Some(items) if !items.is_null() => level(items, &format!("{path}.items"), Place::Item, errors),
+        Some(items) if !items.is_null() => level(items, &format!("{path}.items"), Position::Item, errors),
         _ if kind == "array" => errors.push(FieldError::required(format!("{path}.items"), "must be specified")),
         _ => {}
     }

@@ -9,24 +9,24 @@ pub(crate) enum Mistake {
     End,
     #[error("exceeded max depth")]
     Depth,
-    #[error("invalid character {} {place}", shown(*.byte))]
-    Character { byte: u8, place: Place },
+    #[error("invalid character {} {context}", shown(*.byte))]
+    Character { byte: u8, context: Context },
 }
 
-/// The place where a character is not expected.
+/// Where a character is not expected.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Context {
     /// In Go's words.
     At(&'static str),
     /// In `null`, `true` or `false`, and the letter that is expected there.
     In(&'static str, u8),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::At(words) => f.write_str(words),
-            Place::In(word, wanted) => write!(f, "in literal {word} (expecting '{}')", char::from(*wanted)),
+            Context::At(words) => f.write_str(words),
+            Context::In(word, wanted) => write!(f, "in literal {word} (expecting '{}')", char::from(*wanted)),
         }
     }
 }
@@ -97,11 +97,11 @@ impl Scan<'_> {
 
     /// The mistake at the byte where we stand.
     fn here(&self, words: &'static str) -> Mistake {
-        self.unexpected(Place::At(words))
+        self.unexpected(Context::At(words))
     }
 
-    fn unexpected(&self, place: Place) -> Mistake {
-        self.bytes.get(self.at).map_or(Mistake::End, |byte| Mistake::Character { byte: *byte, place })
+    fn unexpected(&self, context: Context) -> Mistake {
+        self.bytes.get(self.at).map_or(Mistake::End, |byte| Mistake::Character { byte: *byte, context })
     }
 
     fn value(&mut self, depth: usize) -> Result<(), Mistake> {
@@ -203,7 +203,7 @@ impl Scan<'_> {
     fn literal(&mut self, word: &'static str) -> Result<(), Mistake> {
         for wanted in word.bytes() {
             if self.bytes.get(self.at) != Some(&wanted) {
-                return Err(self.unexpected(Place::In(word, wanted)));
+                return Err(self.unexpected(Context::In(word, wanted)));
             }
             self.at += 1;
         }

@@ -210,8 +210,8 @@ pub fn strategic(type_def: &TypeDef, object: &Value, patch: &Value) -> Result<Va
             "error decoding patch: a strategic merge patch must be an object".to_owned(),
         ));
     };
-    let (place, purse) = (strategic::Place::Struct(type_def), strategic::Purse::new());
-    strategic::merge_maps(place, original.clone(), patch, strategic::Depth::Object, &purse).map(Value::Object)
+    let (type_at, purse) = (strategic::TypeAt::Struct(type_def), strategic::Purse::new());
+    strategic::merge_maps(type_at, original.clone(), patch, strategic::Depth::Object, &purse).map(Value::Object)
 }
 
 #[cfg(test)]

@@ -14,35 +14,35 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 const SET_ORDER: &str = "$setElementOrder/";
 
-/// Where in the types a value stands.
+/// The type of a value.
 #[derive(Clone, Copy)]
-pub(super) enum Place<'a> {
+pub(super) enum TypeAt<'a> {
     Struct(&'a TypeDef),
     Shape(&'a Shape),
     Unknown,
 }
 
-impl<'a> Place<'a> {
+impl<'a> TypeAt<'a> {
     fn field(self, name: &str) -> Option<&'a Field> {
         match self {
-            Place::Struct(t) => t.field(name),
-            Place::Shape(shape) => shape.as_struct()?.field(name),
-            Place::Unknown => None,
+            TypeAt::Struct(t) => t.field(name),
+            TypeAt::Shape(shape) => shape.as_struct()?.field(name),
+            TypeAt::Unknown => None,
         }
     }
 
-    /// The place of a member of an object here.
-    fn member(self, name: &str) -> Place<'a> {
+    /// The type of a member of an object here.
+    fn member(self, name: &str) -> TypeAt<'a> {
         match self {
-            Place::Shape(Shape::Map(entry)) => Place::Shape(entry),
-            _ => self.field(name).map_or(Place::Unknown, |f| Place::Shape(&f.shape)),
+            TypeAt::Shape(Shape::Map(entry)) => TypeAt::Shape(entry),
+            _ => self.field(name).map_or(TypeAt::Unknown, |f| TypeAt::Shape(&f.shape)),
         }
     }
 
-    fn item(self) -> Place<'a> {
+    fn item(self) -> TypeAt<'a> {
         match self {
-            Place::Shape(shape) => shape.element().map_or(Place::Unknown, Place::Shape),
-            _ => Place::Unknown,
+            TypeAt::Shape(shape) => shape.element().map_or(TypeAt::Unknown, TypeAt::Shape),
+            _ => TypeAt::Unknown,
         }
     }
 }
@@ -64,7 +64,7 @@ fn text_of<'v>(map: &'v Map<String, Value>, name: &str) -> Option<&'v str> {
 
 /// Merges `patch` into `original`.
 pub(super) fn merge_maps(
-    place: Place<'_>,
+    type_at: TypeAt<'_>,
     mut original: Map<String, Value>,
     patch: &Map<String, Value>,
     depth: Depth,
@@ -101,7 +101,7 @@ pub(super) fn merge_maps(
         if let Some(name) = key.strip_prefix(SET_ORDER) {
             // With a patch of the list the order is applied together with it, below.
             if !patch.contains_key(name) {
-                order_only(place, &mut original, name, value)?;
+                order_only(type_at, &mut original, name, value)?;
             }
             continue;
         }
@@ -109,7 +109,7 @@ pub(super) fn merge_maps(
             original.remove(key);
             continue;
         }
-        let merged = merge_member(place, original.remove(key), key, value, patch, (depth, purse))?;
+        let merged = merge_member(type_at, original.remove(key), key, value, patch, (depth, purse))?;
         if let Some(merged) = merged {
             original.insert(key.clone(), merged);
         }
@@ -122,15 +122,15 @@ fn show(value: &Value) -> String {
 }
 
 fn merge_member(
-    place: Place<'_>,
+    type_at: TypeAt<'_>,
     original: Option<Value>,
     key: &str,
     value: &Value,
     patch: &Map<String, Value>,
     (depth, purse): (Depth, &Purse),
 ) -> Result<Option<Value>, PatchError> {
-    let field = place.field(key);
-    let child = place.member(key);
+    let field = type_at.field(key);
+    let child = type_at.member(key);
     match (original, value) {
         (Some(Value::Object(_)), Value::Object(_)) if field.is_some_and(|f| f.patch.replace) => Ok(Some(value.clone())),
         (Some(Value::Object(old)), Value::Object(new)) => {
@@ -190,7 +190,7 @@ fn delete_from(original: &mut Map<String, Value>, name: &str, gone: &Value) -> R
 }
 
 fn order_only(
-    place: Place<'_>,
+    type_at: TypeAt<'_>,
     original: &mut Map<String, Value>,
     name: &str,
     order: &Value,
@@ -198,7 +198,7 @@ fn order_only(
     let order = order
         .as_array()
         .ok_or_else(|| PatchError::BadRequest("invalid patch format of setElementOrder list".to_owned()))?;
-    let key = place.field(name).and_then(|f| f.merge_key.as_deref());
+    let key = type_at.field(name).and_then(|f| f.merge_key.as_deref());
     if let Some(Value::Array(list)) = original.get_mut(name) {
         let old = std::mem::take(list);
         let before = ids(&old, key);
@@ -249,7 +249,7 @@ fn fits_order(patch: &[Value], order: &[Value], key: Option<&str>) -> Result<(),
 
 /// Merges by key, or as a set when the items are scalars.
 fn merge_lists(
-    item_place: Place<'_>,
+    item_type: TypeAt<'_>,
     original: Vec<Value>,
     patch: &[Value],
     key: Option<&str>,
@@ -290,13 +290,13 @@ fn merge_lists(
         match at_id.get(id).copied() {
             Some(at) => {
                 let old = if let Value::Object(old) = &mut merged[at] { std::mem::take(old) } else { Map::new() };
-                merged[at] = Value::Object(merge_maps(item_place, old, item, Depth::Object, purse)?);
+                merged[at] = Value::Object(merge_maps(item_type, old, item, Depth::Object, purse)?);
                 if merged[at].get(key) != Some(id) {
                     at_id.remove(id);
                 }
             }
             None => {
-                let made = Value::Object(merge_maps(item_place, Map::new(), item, Depth::New, purse)?);
+                let made = Value::Object(merge_maps(item_type, Map::new(), item, Depth::New, purse)?);
                 if made.get(key) == Some(id) {
                     at_id.insert(id, merged.len());
                 }

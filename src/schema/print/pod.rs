@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use model::meta;
+use model::phase::is_terminal;
 use serde_json::{Value, json};
 
 use super::cells::{age, containers, labels_text, name, or_none};
@@ -70,7 +71,7 @@ impl Story {
         if meta::deletion_timestamp(pod).is_some() {
             if read::text(pod, "status.reason") == "NodeLost" {
                 story.reason = "Unknown".to_owned();
-            } else if !matches!(phase, "Succeeded" | "Failed") {
+            } else if !is_terminal(phase) {
                 story.reason = "Terminating".to_owned();
             }
         }

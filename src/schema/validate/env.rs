@@ -105,7 +105,7 @@ fn value_from(variable: &Value, from: &Map<String, Value>, path: Path<'_>, error
         field_ref(reference, &ENV_FIELDS, Path(&format!("{path}.fieldRef")), errors);
     }
     if let Some(reference) = given("resourceFieldRef") {
-        resource_ref(reference, Path(&format!("{path}.resourceFieldRef")), Place::Env, errors);
+        resource_ref(reference, Path(&format!("{path}.resourceFieldRef")), ExposedIn::Env, errors);
     }
     for source in ["configMapKeyRef", "secretKeyRef"] {
         if let Some(reference) = given(source) {
@@ -220,16 +220,16 @@ fn unknown_field(text: &str, path: Path<'_>, errors: &mut Errors) {
 
 /// Where a resource is shown: a file has to name the container.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ExposedIn {
     Env,
     File,
 }
 
 /// A `ResourceFieldSelector`.
-pub(super) fn resource_ref(reference: &Value, path: Path<'_>, place: Place, errors: &mut Errors) {
+pub(super) fn resource_ref(reference: &Value, path: Path<'_>, exposed_in: ExposedIn, errors: &mut Errors) {
     let resource = read::text(reference, "resource");
     let huge = ["requests.hugepages-", "limits.hugepages-"].iter().any(|p| resource.starts_with(p));
-    if place == Place::File && read::text(reference, "containerName").is_empty() {
+    if exposed_in == ExposedIn::File && read::text(reference, "containerName").is_empty() {
         errors.push(FieldError::required(format!("{path}.containerName"), ""));
     } else if resource.is_empty() {
         errors.push(FieldError::required(format!("{path}.resource"), ""));

@@ -233,7 +233,7 @@ fn downward(body: &Value, path: Path<'_>, errors: &mut Errors) {
         if let Some(reference) = read::at(item, "fieldRef") {
             env::field_ref(reference, &env::FILE_FIELDS, Path(&format!("{path}.fieldRef")), errors);
         } else if let Some(reference) = read::at(item, "resourceFieldRef") {
-            env::resource_ref(reference, Path(&format!("{path}.resourceFieldRef")), env::Place::File, errors);
+            env::resource_ref(reference, Path(&format!("{path}.resourceFieldRef")), env::ExposedIn::File, errors);
         }
         match (read::at(item, "fieldRef"), read::at(item, "resourceFieldRef")) {
             (None, None) => errors.push(FieldError::required(path, "one of fieldRef and resourceFieldRef is required")),

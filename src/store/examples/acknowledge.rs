@@ -16,7 +16,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let store = Store::open(
         Config {
             dir: dir.into(),
-            birth: store::member::Birth::First,
+            bootstrap: store::member::Bootstrap::First,
             network: None,
             rng: Rng::from_os(),
             bounds: store::bounds::Bounds::SHIPPED,

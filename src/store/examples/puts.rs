@@ -40,7 +40,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (group, _reports) = Group::root("bench");
         let config = Config {
             dir: dir.into(),
-            birth: store::member::Birth::First,
+            bootstrap: store::member::Bootstrap::First,
             network: None,
             rng: Rng::from_os(),
             bounds: store::bounds::Bounds::SHIPPED,

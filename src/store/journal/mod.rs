@@ -22,7 +22,7 @@ use crate::bounds::Bounds;
 use crate::disk::{Disk, SystemDisk};
 use crate::error::Error;
 use crate::journal::frame::{EntryId, Frame};
-use crate::journal::map::{Map, Place};
+use crate::journal::map::{Map, RecordLocation};
 use crate::journal::record::{Head, Mark};
 use crate::journal::recover::{Found, Full};
 use crate::journal::segment::{Buffer, Segment};
@@ -61,8 +61,8 @@ pub fn look(dir: &Path, salt: u64, from: u64) -> Result<Vec<Frame>, Error> {
     let disk = SystemDisk;
     let found = recover::scan(&disk, dir, salt)?;
     let mut all = Vec::new();
-    for place in found.map.covering(from, u64::MAX >> 1) {
-        all.extend(recover::entries(&disk, dir, place)?.into_iter().filter(|entry| entry.id.index >= from));
+    for location in found.map.covering(from, u64::MAX >> 1) {
+        all.extend(recover::entries(&disk, dir, location)?.into_iter().filter(|entry| entry.id.index >= from));
     }
     Ok(all)
 }
@@ -139,8 +139,9 @@ impl Journal {
         let (at, span) = self.write(&Head::Entries { prev, last }, entries)?;
         self.tail_last = self.tail_last.max(Some(last.index));
         let (disk, dir, segment) = (Arc::clone(&self.disk), self.dir.clone(), self.newest_begun());
-        self.map
-            .push(Place { segment, at, span, prev, last }, |place, index| recover::id_of(&*disk, &dir, place, index))
+        self.map.push(RecordLocation { segment, at, span, prev, last }, |location, index| {
+            recover::id_of(&*disk, &dir, location, index)
+        })
     }
 
     /// Takes back the entries from `since` on; they do not come back.
@@ -152,7 +153,7 @@ impl Journal {
         }
         self.write(&Head::Truncate { since }, &[])?;
         let (disk, dir) = (Arc::clone(&self.disk), self.dir.clone());
-        self.map.cut(since, |place, index| recover::id_of(&*disk, &dir, place, index))
+        self.map.cut(since, |location, index| recover::id_of(&*disk, &dir, location, index))
     }
 
     /// The entries `from..to`, fewer if they have more than `bytes_max` bytes.
@@ -160,12 +161,12 @@ impl Journal {
     /// Errors: `Corrupt`, `Io`.
     pub fn entries(&self, from: u64, to: u64, bytes_max: usize) -> Result<Vec<Frame>, Error> {
         let (mut all, mut bytes) = (Vec::new(), 0);
-        for place in self.map.covering(from, to) {
+        for location in self.map.covering(from, to) {
             if bytes >= bytes_max {
                 break;
             }
-            bytes += place.span;
-            let entries = recover::entries(&*self.disk, &self.dir, place)?;
+            bytes += location.span;
+            let entries = recover::entries(&*self.disk, &self.dir, location)?;
             all.extend(entries.into_iter().filter(|entry| (from..to).contains(&entry.id.index)));
         }
         Ok(all)

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::journal::frame::{EntryId, Frame};
-use crate::journal::map::{Map, Place};
+use crate::journal::map::{Map, RecordLocation};
 use crate::journal::record::{self, Head, Record, STEP_BYTES};
 use crate::journal::segment::{path_of, segment_of};
 
@@ -135,10 +135,10 @@ impl Found {
         at: usize,
         record: &Record<'_>,
     ) -> Result<Option<u64>, Error> {
-        let id_of = |place: &Place, index: u64| id_of(disk, dir, place, index);
+        let id_of = |location: &RecordLocation, index: u64| id_of(disk, dir, location, index);
         match record.head()? {
             Head::Entries { prev, last } => {
-                self.map.push(Place { segment, at, span: record.span, prev, last }, id_of)?;
+                self.map.push(RecordLocation { segment, at, span: record.span, prev, last }, id_of)?;
                 Ok(Some(last.index))
             }
             Head::Truncate { since } => self.map.cut(since, id_of).map(|()| None),
@@ -147,21 +147,22 @@ impl Found {
 }
 
 /// The number of an entry of a record.
-pub fn id_of(disk: &dyn Disk, dir: &Path, place: &Place, index: u64) -> Result<EntryId, Error> {
-    let entries = entries(disk, dir, place)?;
-    let missing =
-        || corrupt(&path_of(dir, place.segment), format!("entry {index} is not in the record at byte {}", place.at));
+pub fn id_of(disk: &dyn Disk, dir: &Path, location: &RecordLocation, index: u64) -> Result<EntryId, Error> {
+    let entries = entries(disk, dir, location)?;
+    let missing = || {
+        corrupt(&path_of(dir, location.segment), format!("entry {index} is not in the record at byte {}", location.at))
+    };
     entries.iter().find(|entry| entry.id.index == index).map(|entry| entry.id).ok_or_else(missing)
 }
 
 /// The entries of a record that count.
-pub fn entries(disk: &dyn Disk, dir: &Path, place: &Place) -> Result<Vec<Frame>, Error> {
-    let path = path_of(dir, place.segment);
-    let mut bytes = vec![0; place.span];
-    disk.read_at(&path, &mut bytes, place.at as u64).map_err(unreadable(&path))?;
-    let record = record::read(&bytes).filter(|record| record.mark.segment == place.segment);
-    let record = record.ok_or_else(|| corrupt(&path, format!("the record at byte {} is broken", place.at)))?;
+pub fn entries(disk: &dyn Disk, dir: &Path, location: &RecordLocation) -> Result<Vec<Frame>, Error> {
+    let path = path_of(dir, location.segment);
+    let mut bytes = vec![0; location.span];
+    disk.read_at(&path, &mut bytes, location.at as u64).map_err(unreadable(&path))?;
+    let record = record::read(&bytes).filter(|record| record.mark.segment == location.segment);
+    let record = record.ok_or_else(|| corrupt(&path, format!("the record at byte {} is broken", location.at)))?;
     let mut entries = record.entries()?;
-    entries.retain(|entry| entry.id.index <= place.last.index);
+    entries.retain(|entry| entry.id.index <= location.last.index);
     Ok(entries)
 }

@@ -40,8 +40,8 @@ fn ids(journal: &Journal, from: u64) -> Vec<EntryId> {
 
 /// Where the last record that was written begins and ends.
 fn last_record(journal: &Journal) -> (PathBuf, usize, usize) {
-    let place = *journal.map.covering(journal.last().unwrap().index, u64::MAX >> 1).last().unwrap();
-    (segment::path_of(&journal.dir, place.segment), place.at, place.at + place.span)
+    let location = *journal.map.covering(journal.last().unwrap().index, u64::MAX >> 1).last().unwrap();
+    (segment::path_of(&journal.dir, location.segment), location.at, location.at + location.span)
 }
 
 #[test]

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::disk::Disk;
 use crate::error::Error;
 use crate::journal::frame::{EntryId, Leader};
-use crate::member::Birth;
+use crate::member::Bootstrap;
 use crate::mvcc::entry::{StoredMembership, Vote};
 use crate::mvcc::index::{Index, POSITION_BITS, Version};
 
@@ -104,14 +104,17 @@ pub fn version(conn: &Connection, path: &Path) -> Result<i64, Error> {
 }
 
 /// This member's number: kept, or drawn.
-pub fn member(conn: &Connection, path: &Path, birth: Birth, rng: &Rng) -> Result<u64, Error> {
+pub fn member(conn: &Connection, path: &Path, bootstrap: Bootstrap, rng: &Rng) -> Result<u64, Error> {
     if let Some(member) = meta(conn, path, "member")? {
         return Ok(member);
     }
     let applied: Option<Applied> = meta(conn, path, "applied")?;
     // A store that was alone from its first day on is member 1.
-    let member =
-        if birth == Birth::First || applied.is_some() { 1 } else { (u64::from_be_bytes(random(rng)) >> 1).max(2) };
+    let member = if bootstrap == Bootstrap::First || applied.is_some() {
+        1
+    } else {
+        (u64::from_be_bytes(random(rng)) >> 1).max(2)
+    };
     set_meta(conn, "member", &member).map_err(|err| sqlite(path, "cannot prepare the database", err))?;
     Ok(member)
 }

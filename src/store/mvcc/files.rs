@@ -12,7 +12,7 @@ use crate::disk::Disk;
 use crate::error::Error;
 use crate::journal::frame::{EntryId, Frame, next_index};
 use crate::journal::{self, Journal};
-use crate::member::Birth;
+use crate::member::Bootstrap;
 use crate::mvcc::database::{self, LOG_IN_FILES, SCHEMA_VERSION, set_meta};
 
 /// Entries that are taken over in one record.
@@ -38,10 +38,10 @@ pub struct Files {
 /// Opens the store in `dir`, makes it if there is none. The caller has the folder's lock.
 ///
 /// Errors: `NewerSchema`, `Corrupt`, `NoSpace`, `Io`.
-pub fn open(disk: &Arc<dyn Disk>, dir: &Path, birth: Birth, rng: &Rng, bounds: Bounds) -> Result<Files, Error> {
+pub fn open(disk: &Arc<dyn Disk>, dir: &Path, bootstrap: Bootstrap, rng: &Rng, bounds: Bounds) -> Result<Files, Error> {
     let path = database::path_in(dir);
     let conn = database::open_writer(&**disk, &path, rng)?;
-    let member = database::member(&conn, &path, birth, rng)?;
+    let member = database::member(&conn, &path, bootstrap, rng)?;
     let salt = database::salt(&conn, &path, rng)?;
     let log = journal::dir_in(dir);
     let version = database::version(&conn, &path)?;

@@ -142,14 +142,6 @@ impl Index {
         Ok(())
     }
 
-    /// Takes back what was pushed after `revision`, because it did not become durable.
-    pub fn roll_back(&mut self, revision: u64) {
-        self.keys.retain(|_, versions| {
-            versions.truncate(versions.partition_point(|v| v.revision() <= revision));
-            !versions.is_empty()
-        });
-    }
-
     /// Rows that nobody can read any more with the floor at `floor`, of up to `n_keys` keys after `after`; and the last
     /// key looked at, or `None` at the end.
     ///
@@ -291,12 +283,5 @@ mod tests {
         assert_eq!((keys(&all, ("", "\0"), 9), all.last(b"b")), ("a5 c4 ".to_owned(), None), "a deleted key is gone");
         assert_eq!(all.superseded(Some(&last), 2, 8), (vec![], Some(Bytes::from_static(b"c"))));
         assert_eq!(all.superseded(Some(&Bytes::from_static(b"c")), 2, 8), (vec![], None));
-    }
-
-    #[test]
-    fn what_did_not_become_durable_is_taken_back() {
-        let mut all = index(&[("a", &[(2, 1), (5, 2)]), ("b", &[(5, 1)])]);
-        all.roll_back(4);
-        assert_eq!((keys(&all, ("", "\0"), 9), all.last(b"b")), ("a2 ".to_owned(), None));
     }
 }

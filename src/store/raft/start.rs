@@ -5,7 +5,7 @@ use std::sync::Arc;
 use openraft::{Raft, SnapshotPolicy};
 
 use crate::error::Error;
-use crate::member::Birth;
+use crate::member::Bootstrap;
 use crate::raft::last_contact;
 use crate::raft::log::Log;
 use crate::raft::machine::Machine;
@@ -23,7 +23,7 @@ const PURGE_ENTRIES: (u64, u64) = (5000, 5000);
 /// Starts openraft over the log; a cluster of its own begins with this member.
 ///
 /// Errors: `Closed`, `Io`.
-pub async fn raft(member: u64, birth: Birth, log: Log, ways: Ways) -> Result<Raft<TypeConfig>, Error> {
+pub async fn raft(member: u64, bootstrap: Bootstrap, log: Log, ways: Ways) -> Result<Raft<TypeConfig>, Error> {
     let lease_millis = u64::try_from(last_contact::LEASE.as_millis()).map_err(Error::io("cannot start raft"))?;
     let config = openraft::Config {
         cluster_name: "kedge".to_owned(),
@@ -45,7 +45,7 @@ pub async fn raft(member: u64, birth: Birth, log: Log, ways: Ways) -> Result<Raf
     let machine = Machine { log: log.clone() };
     let own = ways.peers.own();
     let raft = Raft::new(member, config, ways, log, machine).await.map_err(Error::io("cannot start raft"))?;
-    if birth == Birth::First && !raft.is_initialized().await.map_err(|_| Error::Closed)? {
+    if bootstrap == Bootstrap::First && !raft.is_initialized().await.map_err(|_| Error::Closed)? {
         let members = std::collections::BTreeMap::from([(member, own.unwrap_or_default())]);
         raft.initialize(members).await.map_err(Error::io("cannot start raft"))?;
     }

@@ -16,7 +16,7 @@ fn pod(ns: &str, app: &str, ip: &str, local: bool) -> Pod {
         ports: vec![("http".into(), Protocol::Tcp, 8080)],
         ..Facts::default()
     };
-    Pod { facts: Arc::new(facts), ips: vec![ip.parse().unwrap()], local, standing: Standing::Known }
+    Pod { facts: Arc::new(facts), ips: vec![ip.parse().unwrap()], local, state: PodState::Known }
 }
 
 fn policy(name: &str, pods: &[(&str, &str)], ingress: Option<Vec<Rule>>, egress: Option<Vec<Rule>>) -> Policy {
@@ -193,8 +193,8 @@ fn a_pod_that_comes_changes_elements_only() {
 #[test]
 fn a_sandbox_that_no_object_explains_is_shut_off_where_its_namespace_has_a_policy() {
     let mut world = world(vec![policy("deny", &[("app", "web")], Some(vec![]), None)]);
-    world.pods.push(Pod { standing: Standing::Unknown, ..pod("a", "", "10.42.0.8", true) });
-    world.pods.push(Pod { standing: Standing::Unknown, ..pod("b", "", "10.42.0.9", true) });
+    world.pods.push(Pod { state: PodState::Unknown, ..pod("a", "", "10.42.0.8", true) });
+    world.pods.push(Pod { state: PodState::Unknown, ..pod("b", "", "10.42.0.9", true) });
     let rules = render(&world, &v4());
     let chain = rules.elements["in4"]["10.42.0.8"].strip_prefix("goto ").unwrap();
     assert_eq!(rules.chains[chain], ["drop"]);
@@ -206,7 +206,7 @@ fn a_pod_whose_object_is_gone_stays_isolated_and_is_nobodys_peer() {
     let from =
         Rule { peers: vec![Peer::Pods { ns: "a".into(), namespaces: None, pods: selector(&[]) }], ports: vec![] };
     let mut world = world(vec![policy("p", &[], Some(vec![from]), None)]);
-    world.pods[0].standing = Standing::Gone;
+    world.pods[0].state = PodState::Gone;
     let rules = render(&world, &v4());
     assert!(rules.elements["in4"].contains_key("10.42.0.5"));
     let peers = rules.elements.iter().find(|(name, _)| name.starts_with("pods4-")).unwrap().1;

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// Memory of one review about its rounds.
 #[derive(Debug, Default)]
-pub struct Again {
+pub struct Reinvocation {
     second: bool,
     wanted: bool,
     /// Of mutating webhooks.
@@ -31,7 +31,7 @@ pub struct Asked {
     left: Option<Value>,
 }
 
-impl Again {
+impl Reinvocation {
     /// Whether this is the second round.
     pub fn is_second(&self) -> bool {
         self.second
@@ -89,14 +89,14 @@ mod tests {
 
     #[test]
     fn only_those_asked_before_a_change_are_asked_again() {
-        let mut again = Again::default();
-        again.webhooks.called("a".into());
-        again.webhooks.changed();
-        again.webhooks.called("b".into());
-        again.want();
-        assert!(again.wanted() && again.webhooks.repeats("a") && !again.webhooks.repeats("b"));
-        again.begin_second();
-        assert!(again.is_second() && !again.wanted());
+        let mut reinvocation = Reinvocation::default();
+        reinvocation.webhooks.called("a".into());
+        reinvocation.webhooks.changed();
+        reinvocation.webhooks.called("b".into());
+        reinvocation.want();
+        assert!(reinvocation.wanted() && reinvocation.webhooks.repeats("a") && !reinvocation.webhooks.repeats("b"));
+        reinvocation.begin_second();
+        assert!(reinvocation.is_second() && !reinvocation.wanted());
     }
 
     #[test]

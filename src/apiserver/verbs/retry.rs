@@ -12,15 +12,15 @@ use base::rng::Rng;
 const PAUSE_MS_MAX: u64 = 64;
 
 /// Counts the tries of one write.
-pub struct Again<'s> {
+pub struct Retry<'s> {
     rng: &'s Rng,
     n_lost: u32,
 }
 
-impl<'s> Again<'s> {
+impl<'s> Retry<'s> {
     /// Before the first try.
-    pub fn new(rng: &'s Rng) -> Again<'s> {
-        Again { rng, n_lost: 0 }
+    pub fn new(rng: &'s Rng) -> Retry<'s> {
+        Retry { rng, n_lost: 0 }
     }
 
     /// Waits before the next try: any time up to a bound that doubles, so that writers who lost together do not meet
