@@ -337,6 +337,18 @@ fn folders_have_names_that_mean_something() {
 }
 
 #[test]
+fn no_folder_of_a_room_is_one_that_cargo_builds_by_itself() {
+    // A room's library stands in its own folder, so files in these beside it are crates of their own, built with all
+    // targets alone.
+    let built = |path: &&String| {
+        let mut parts = path.split('/').skip(2);
+        matches!(parts.next(), Some("tests" | "benches")) && parts.next().is_some()
+    };
+    let found: Vec<String> = files_below("src").iter().filter(built).cloned().collect();
+    none("files of a room that cargo takes for a crate of their own", &found);
+}
+
+#[test]
 fn folders_of_others_are_touched_through_one_door() {
     // Not at the first `#[cfg(test)]`: an early one would leave the rest unread.
     let code = |path: &String| read(path).split("\nmod tests {").next().unwrap_or_default().to_owned();

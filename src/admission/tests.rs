@@ -1,6 +1,7 @@
 //! The plugins one by one, on the cases most likely to be wrong.
 
-mod nodes;
+#[path = "node_restriction_tests.rs"]
+mod node_restriction_tests;
 
 use std::sync::Arc;
 
