@@ -12,6 +12,8 @@ mod imports;
 mod language;
 #[path = "tidy/layout.rs"]
 mod layout;
+#[path = "tidy/manual.rs"]
+mod manual;
 #[path = "tidy/promises.rs"]
 mod promises;
 #[path = "tidy/recipes.rs"]
@@ -528,7 +530,9 @@ fn paths_named_in(text: &str) -> BTreeSet<String> {
             && !word.contains(['<', '*', '{'])
             && ends.iter().any(|end| word.ends_with(end))
     };
-    words.filter(path).map(str::to_owned).collect()
+    // In commands of a shell, and in the mark of a block, a path stands behind one of these.
+    let bare = words.filter_map(|word| word.rsplit(['=', '>']).next());
+    bare.filter(path).map(str::to_owned).collect()
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use base::files::{self, FileError};
 use base::layout::Layout;
@@ -14,8 +15,13 @@ use pki::folder;
 use serde_json::{Value, json};
 
 use crate::commands::rotate_ca::{self, RotateCaError};
+use crate::commands::status;
 use crate::flags::shared::StateArgs;
 use crate::server::certificates::{AUTHORITY_WARNING_DAYS, DAY_SECS, LEAF_WARNING_DAYS, left};
+
+/// Between two looks whether a running kedge has made its certificates anew, and how many there are.
+const RENEWAL_LOOK: Duration = Duration::from_millis(50);
+const RENEWAL_LOOKS: u32 = 400;
 
 /// Flags of `kedge certificate`.
 #[derive(Clone, Debug, Args)]
@@ -98,6 +104,12 @@ pub(crate) enum CertificateError {
     Nothing { path: PathBuf },
     #[error("cannot put {path} aside", path = path.display())]
     Aside { path: PathBuf, source: io::Error },
+    #[error(
+        "the running kedge (process {pid}) has not made {} anew within {} s; its log says why",
+        files.join(", "),
+        (RENEWAL_LOOK * RENEWAL_LOOKS).as_secs()
+    )]
+    NotRenewed { pid: u32, files: Vec<String> },
     #[error(transparent)]
     File(#[from] FileError),
     #[error(transparent)]
@@ -240,8 +252,20 @@ fn rotate(layout: &Layout, services: &[Service]) -> Result<(), CertificateError>
     for (name, aside) in &moved {
         println!("{name} -> {}", aside.display());
     }
-    println!("A running kedge makes them anew at once and goes on; a stopped one does at its next start.");
-    Ok(())
+    let Some(pid) = status::running(layout) else {
+        println!("kedge does not run here: it makes them anew at its next start.");
+        return Ok(());
+    };
+    // What comes next may want one of them, so this ends when they are there.
+    let absent = || moved.keys().filter(|name| !layout.data_dir().join(name).exists()).cloned().collect::<Vec<_>>();
+    for _ in 0..RENEWAL_LOOKS {
+        if absent().is_empty() {
+            println!("The running kedge has made them anew.");
+            return Ok(());
+        }
+        std::thread::sleep(RENEWAL_LOOK);
+    }
+    Err(CertificateError::NotRenewed { pid, files: absent() })
 }
 
 #[cfg(test)]

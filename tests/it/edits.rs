@@ -44,6 +44,13 @@ fn certificates_are_rotated_under_a_running_server() {
     let before = fs::read(server.place.kubeconfig()).unwrap();
     let said = kedge(&server.place, &["certificate", "rotate"]);
     assert_eq!(said.code, 0, "{said:?}");
+    assert!(said.out.ends_with("The running kedge has made them anew.\n"), "{said:?}");
+    // A command that needs one of them finds it.
+    let status = kedge(
+        &server.place,
+        &["secrets-encrypt", "status", &format!("--server=https://127.0.0.1:{}", server.place.port)],
+    );
+    assert_eq!(status.code, 0, "{status:?}");
     wait_for("a new kubeconfig", SETTLE_LIMIT, || match fs::read(server.place.kubeconfig()) {
         Ok(now) if now != before => Ok(()),
         _ => Err("the old one".to_owned()),

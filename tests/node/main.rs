@@ -15,6 +15,7 @@ mod harness;
 mod clients;
 mod kills;
 mod leftovers;
+mod manual;
 mod namespaces;
 mod node;
 mod plugins;
@@ -32,5 +33,18 @@ fn a_whole_node() {
     match namespaces::what_is_missing() {
         Some(missing) => base::skips::say(&missing),
         None => namespaces::enter("a_whole_node"),
+    }
+}
+
+/// The user's manual, on a node of its own.
+#[test]
+fn the_manual() {
+    if std::env::var_os(namespaces::INSIDE).is_some() {
+        manual::run(&PathBuf::from(std::env::var_os("KEDGE_BIN").unwrap()));
+        return;
+    }
+    match namespaces::what_is_missing() {
+        Some(missing) => base::skips::say(&missing),
+        None => namespaces::enter("the_manual"),
     }
 }

@@ -46,6 +46,11 @@ pub(super) async fn report(layout: &Layout, kubeconfig: &Path) -> Report {
     report
 }
 
+/// The process that runs here, whatever its role.
+pub(super) fn running(layout: &Layout) -> Option<u32> {
+    find_process(role(layout), layout)
+}
+
 fn role(layout: &Layout) -> &'static str {
     match () {
         () if layout.server().tls().exists() => "server",

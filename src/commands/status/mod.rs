@@ -2,6 +2,7 @@
 
 mod look;
 
+use base::layout::Layout;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 
@@ -46,6 +47,11 @@ impl Problem {
     fn new(what: impl Into<String>, remedy: impl Into<String>) -> Problem {
         Problem { what: what.into(), remedy: remedy.into() }
     }
+}
+
+/// The process number of the kedge that runs with this data folder, server or agent.
+pub(crate) fn running(layout: &Layout) -> Option<u32> {
+    look::running(layout)
 }
 
 /// Looks, prints; fails if something is wrong, so that scripts can ask.
