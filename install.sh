@@ -239,8 +239,7 @@ take_head() { # take_head FILE
     bundle=$INSTALL_KEDGE_BUNDLE
     [ -f "$bundle" ] || die "INSTALL_KEDGE_BUNDLE: there is no file $bundle"
     check_sum "$bundle"
-    line=$(tail -c 129 "$bundle" | tr -dc 'A-Za-z0-9 -')
-    length=$(printf '%s' "$line" | sed -n 's/^KEDGE-BUNDLE-1 0*\([1-9][0-9]*\) [0-9]* [0-9]* [0-9]* [0-9a-f]*$/\1/p')
+    length=$(tail -c 129 "$bundle" | LC_ALL=C sed -n 's/^KEDGE-BUNDLE-1 0*\([1-9][0-9]*\) [0-9]* [0-9]* [0-9]* [0-9a-f]*$/\1/p')
     [ -n "$length" ] ||
         die "INSTALL_KEDGE_BUNDLE: $bundle is no bundle of kedge, or its end is missing: copy it again"
     head -c "$length" "$bundle" >"$1"
@@ -252,9 +251,9 @@ apply_bundle() { # apply_bundle HEAD
     checks=$1
     if [ -n "$INSTALL_KEDGE_BUNDLE_KEY" ]; then
         checks=
-        for kedge in "$trusted" "$program"; do
-            if [ -z "$checks" ] && [ -n "$kedge" ] && [ -x "$kedge" ] && "$kedge" bundle --help >/dev/null 2>&1; then
-                checks=$kedge
+        for judge in "$trusted" "$program"; do
+            if [ -z "$checks" ] && [ -n "$judge" ] && [ -x "$judge" ] && "$judge" bundle --help >/dev/null 2>&1; then
+                checks=$judge
             fi
         done
         # The sum that the operator named is that of all of it, the head included.
@@ -274,9 +273,9 @@ apply_bundle() { # apply_bundle HEAD
 # The data folder that the arguments or variables name, in $data_dir; the last of several counts, as with kedge.
 find_data_dir() {
     data_dir=${KEDGE_DATA_DIR:-${K3S_DATA_DIR:-}}
-    # shellcheck disable=SC2086 # words
-    for word in $(printf '%s\n' "$args" | xargs printf '%s\n' |
-        sed -n '/^\(-d\|--data-dir\)$/{n;p;};s/^\(-d\|--data-dir\)=//p'); do data_dir=$word; done
+    named=$(printf '%s\n' "$args" | xargs printf '%s\n' |
+        sed -n '/^\(-d\|--data-dir\)$/{n;p;};s/^\(-d\|--data-dir\)=//p' | tail -n 1)
+    data_dir=${named:-$data_dir}
 }
 
 # The sum that the operator named, by a way of his own.
@@ -546,6 +545,7 @@ start)
     modprobe -q br_netfilter 2>/dev/null
     modprobe -q overlay 2>/dev/null
     ulimit -n 1048576 2>/dev/null
+    mkdir -p /run /var/log
     setsid "\$0" supervise </dev/null >>/var/log/$service.log 2>&1 &
     ;;
 supervise)

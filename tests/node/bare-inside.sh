@@ -6,7 +6,8 @@ rmdir /old
 mount --make-rshared /
 fail() {
     echo "FAILED: $*"
-    tail -n 40 /var/log/kedge.log 2>/dev/null
+    tail -n 30 /data/agent/containerd/containerd.log 2>/dev/null
+    tail -n 30 /var/log/kedge.log 2>/dev/null
     exit 1
 }
 # What is on this machine, but for busybox's names.
@@ -24,7 +25,7 @@ wait_for() { # wait_for WHAT COMMAND...
     shift
     until "$@" >/dev/null 2>&1; do
         tries=$((tries + 1))
-        [ "$tries" -lt 240 ] || fail "$what: not in time"
+        [ "$tries" -lt 120 ] || fail "$what: not in time"
         sleep 0.5
     done
     echo "$what after $(cut -d . -f 1 /proc/uptime) s"

@@ -4,7 +4,7 @@
 set -e
 mount -t tmpfs -o mode=755 none "$FOLDER"
 cd "$FOLDER"
-mkdir -p bin dev proc sys tmp run var etc media root old
+mkdir -p bin dev proc sys tmp media root old
 cp "$(command -v busybox)" bin/busybox
 cp "$BUNDLE" media/kedge.bundle
 cp "$INSTALLER" media/install.sh

@@ -25,6 +25,8 @@ const MIB: u64 = 1024 * 1024;
 pub(super) struct Done {
     /// It was in force already.
     pub(super) was_there: bool,
+    /// There was none before.
+    pub(super) is_first: bool,
     /// Version of the one before, if that is newer.
     pub(super) newer_before: Option<String>,
     /// Older ones whose programs still run.
@@ -42,7 +44,7 @@ pub(super) fn apply(bundle: &Opened, layout: &Layout, step: &mut dyn FnMut(u64))
     let digest = bundle.digest();
     let before = bundles.current();
     let written = || BundleError::write(bundles.dir.path());
-    let mut done = Done::default();
+    let mut done = Done { is_first: before.is_none(), ..Done::default() };
     if let Some(manifest) = before.as_ref().and_then(|before| bundles.listed(before).ok()).map(|listed| listed.manifest)
     {
         let is_newer = numbers(&manifest.version) > numbers(&bundle.manifest.version);

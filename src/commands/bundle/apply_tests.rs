@@ -90,7 +90,7 @@ fn a_bundle_is_put_in_force_once_and_the_one_before_stays() {
     let machine = Machine::new();
     let (one, two, three) =
         (machine.bundle("0.1.0", "one"), machine.bundle("0.2.0", "second"), machine.bundle("0.3.0", "the third"));
-    assert_eq!(machine.apply(&one).unwrap(), Done::default());
+    assert_eq!(machine.apply(&one).unwrap(), Done { is_first: true, ..Done::default() });
     assert_eq!(machine.runc().as_deref(), Some("one"));
     assert_eq!(fs::read(machine.path("data/bundle/current/bin/kedge")).unwrap(), b"\x7fELF of kedge");
     let mode = fs::metadata(machine.path("data/bundle/current/bin/runc")).unwrap().permissions().mode();
@@ -248,4 +248,35 @@ fn two_commands_do_not_work_in_one_folder() {
     drop(held);
     machine.apply(&one).unwrap();
     assert!(text(&rollback(&machine.layout()).unwrap_err()).contains("no bundle"));
+}
+
+#[test]
+fn a_disk_that_fills_up_meanwhile_leaves_what_was_in_force() {
+    let name = "commands::bundle::apply::tests::a_disk_that_fills_up_meanwhile_leaves_what_was_in_force";
+    if !base::unshared::in_own_namespace(name, &[]).unwrap() {
+        return;
+    }
+    // The data folder is a file system of its own, too.
+    let machine = Machine::new();
+    let data = machine.path("data");
+    fs::create_dir(&data).unwrap();
+    let mount = |size: &str| {
+        let mut command = std::process::Command::new("mount");
+        assert!(command.args(["-t", "tmpfs", "-o", size, "none"]).arg(&data).status().unwrap().success());
+    };
+    mount("mode=755,size=32m");
+    assert!(text(&machine.apply(&machine.bundle("0.1.0", "one")).unwrap_err()).contains("MiB free"));
+    mount("mode=755,size=80m");
+    machine.apply(&machine.bundle("0.1.0", "one")).unwrap();
+    let (folders, next) = (machine.folders(), Opened::open(&machine.bundle("0.2.0", &"x".repeat(4 << 20))).unwrap());
+    let mut fill = |_| {
+        let mut filler = fs::OpenOptions::new().create(true).append(true).open(data.join("filler")).unwrap();
+        while filler.write_all(&[1; 64 * 1024]).is_ok() {}
+    };
+    let full = apply(&next, &machine.layout(), &mut fill).unwrap_err();
+    assert!(matches!(&full, BundleError::Write { source, .. } if source.raw_os_error() == Some(28)), "{}", text(&full));
+    assert_eq!((machine.runc().as_deref(), machine.folders()), (Some("one"), folders));
+    fs::remove_file(data.join("filler")).unwrap();
+    apply(&next, &machine.layout(), &mut |_| {}).unwrap();
+    assert_eq!(machine.runc().map(|runc| runc.len()), Some(4 << 20));
 }

@@ -146,6 +146,7 @@ fn checked(args: &FileArgs) -> Result<(Opened, Vouched), BundleError> {
     Ok((bundle, vouched))
 }
 
+/// What a user does when other programs are in force than those that run.
 const RESTART: &str = "Programs that run go on; 'systemctl restart kedge' takes the new ones, pods go on meanwhile.";
 
 fn described(manifest: &Manifest, digest: &str) -> String {
@@ -162,7 +163,8 @@ fn print_done(done: &Done, bundle: &Opened, folder: &Path) {
     if done.was_there {
         println!("{what} was in force already in {}.", current.display());
     } else {
-        println!("{what} is in force in {}. {RESTART}", current.display());
+        let restart = if done.is_first { "" } else { RESTART };
+        println!("{what} is in force in {}. {restart}", current.display());
     }
     if let Some(newer) = &done.newer_before {
         eprintln!("warning: this is a downgrade: kedge {newer} was in force. 'kedge bundle rollback' goes back.");

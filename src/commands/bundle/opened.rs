@@ -65,7 +65,9 @@ impl Opened {
     pub(super) fn own() -> Result<Option<Opened>, BundleError> {
         match Opened::open(Path::new(OWN)) {
             Err(BundleError::Trailer { source: TrailerError::NoTrailer, .. }) => Ok(None),
-            opened => opened.map(Some),
+            // In words for people it has the name under which it was started.
+            Ok(opened) => Ok(Some(Opened { path: fs::read_link(OWN).unwrap_or_else(|_| OWN.into()), ..opened })),
+            Err(err) => Err(err),
         }
     }
 
