@@ -17,9 +17,13 @@ export arch program emulator work
 # shellcheck disable=SC2016 # the inner shell expands them
 unshare --net --mount --pid --fork --kill-child --mount-proc sh -eu -c '
     ip link set lo up
+    ip link add uplink type veth peer name uplink-peer
+    ip link set uplink up
+    ip link set uplink-peer up
+    ip address add 10.200.0.2/24 dev uplink
     mount -t tmpfs tmpfs /run
-    $emulator "$program" server --disable-agent --data-dir "$work/data" --write-kubeconfig "$work/kubeconfig" \
-        --https-listen-port 6443 --bind-address 127.0.0.1 >"$work/log" 2>&1 &
+    $emulator "$program" server --disable-agent --node-ip 10.200.0.2 --data-dir "$work/data" --write-kubeconfig "$work/kubeconfig" \
+        >"$work/log" 2>&1 &
     server=$!
     began=$(cut -d. -f1 /proc/uptime)
     until curl -fsk -m 20 https://127.0.0.1:6443/readyz >/dev/null 2>&1 ||
