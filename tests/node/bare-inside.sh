@@ -4,8 +4,11 @@ set -e
 umount -l /old
 rmdir /old
 mount --make-rshared /
+kubectl=/data/bundle/current/bin/kubectl
 fail() {
     echo "FAILED: $*"
+    "$kubectl" get events -A 2>&1 | tail -n 30
+    "$kubectl" describe nodes 2>&1 | sed -n '/^Conditions/,/^Addresses/p'
     tail -n 30 /data/agent/containerd/containerd.log 2>/dev/null
     tail -n 30 /var/log/kedge.log 2>/dev/null
     exit 1
@@ -30,7 +33,6 @@ wait_for() { # wait_for WHAT COMMAND...
     done
     echo "$what after $(cut -d . -f 1 /proc/uptime) s"
 }
-kubectl=/data/bundle/current/bin/kubectl
 [ -x "$kubectl" ] || fail "no kubectl in the bundle"
 wait_for "the API answers" "$kubectl" get --raw /readyz
 "$kubectl" run web --image=kedge.local/busybox:1 --restart=Never -- sh -c 'echo hello from a bare machine; sleep 3600' ||

@@ -77,6 +77,8 @@ fn read_at(file: &File, bytes: &mut [u8], at: u64) -> io::Result<usize> {
     while n < bytes.len() {
         match file.read_at(&mut bytes[n..], at.saturating_add(n as u64)) {
             Ok(0) => break,
+            // No file reaches so far.
+            Err(err) if err.kind() == io::ErrorKind::InvalidInput => break,
             Ok(more) => n += more,
             Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
             Err(err) => return Err(err),
