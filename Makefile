@@ -1,6 +1,7 @@
 # The front door. `make up` and `make test` do all set-up on a fresh Debian machine. The others are for people who work
 # on kedge.
-.PHONY: up down test test-vm check fix test-room simulate fuzz chaos bench gen release release-all
+.PHONY: up down test test-vm check fix test-room simulate fuzz chaos bench gen release release-all release-twice \
+	programs image
 
 up: ## bring a cluster up and show a web page answered by real pods
 	@sh scripts/up.sh
@@ -48,6 +49,14 @@ release: ## the static binary for this machine
 	@sh scripts/build.sh release
 	@sh scripts/bin-path.sh release
 
-release-all: release ## and for 64-bit ARM
-	@sh scripts/setup.sh aarch64-unknown-linux-musl
-	@sh scripts/build.sh release aarch64-unknown-linux-musl
+release-all: ## for amd64, arm64, arm (v7) and riscv64: programs, SBOM, sums, signatures (KEY=FILE) into OUT=target/release-all
+	@sh scripts/release-all.sh
+
+release-twice: ## the release once more in another folder: the same bytes
+	@sh scripts/release-twice.sh
+
+programs: ## containerd, runc and kubectl from source, for bundles and their test: prints their folder
+	@sh scripts/programs.sh
+
+image: ## a container image of kedge itself, an archive: a cluster in a container (OUT=kedge-image.tar)
+	@sh scripts/image.sh "$(or $(OUT),kedge-image.tar)"

@@ -6,11 +6,17 @@
 # set.
 #
 #   INSTALL_KEDGE_BINARY          install this file. A file 'kedge' beside this script is taken without asking.
+#   INSTALL_KEDGE_BUNDLE          install from this file of 'kedge bundle build': kedge, containerd, runc, kubectl and
+#                                 images. Nothing is downloaded; head, tail and sed are all that is needed.
+#   INSTALL_KEDGE_BUNDLE_KEY      public key of the one who must have signed the bundle. It is checked by a kedge that
+#                                 is trusted already: the installed one, or INSTALL_KEDGE_BINARY. Where there is none,
+#                                 name the bundle's sum with INSTALL_KEDGE_SHA256: a bundle cannot vouch for itself.
 #   INSTALL_KEDGE_ARTIFACT_URL    folder of releases: URL/VERSION/kedge-ARCH and URL/VERSION/sha256sum-ARCH.txt
-#   INSTALL_KEDGE_SHA256          the program must have this sum; wanted where URL is http://, whose sums
+#   INSTALL_KEDGE_SHA256          the program, or the bundle, must have this sum; wanted where URL is http://, whose sums
 #                                 anybody on the way can write
 #   INSTALL_KEDGE_VERSION         release to download (default: what URL/CHANNEL says)
 #   INSTALL_KEDGE_CHANNEL         stable (default), latest, ...: a file of that name in URL holds the version
+#   INSTALL_KEDGE_CHANNEL_URL     folder of these files, where it is another than that of releases
 #   INSTALL_KEDGE_SKIP_DOWNLOAD   true, binary: use the program that is installed already
 #   INSTALL_KEDGE_EXEC            arguments; may begin with 'server' or 'agent'
 #   INSTALL_KEDGE_NAME            name of the service (kedge-NAME)
@@ -42,14 +48,19 @@ quote() { printf "'%s'" "$(printf '%s' "$1" | sed "s/'/'\\\\''/g")"; }
 
 # k3s's names stand in for ours.
 take_k3s_names() {
-    for name in BINARY ARTIFACT_URL SHA256 VERSION CHANNEL SKIP_DOWNLOAD EXEC NAME TYPE SKIP_ENABLE SKIP_START \
+    for name in BINARY BUNDLE BUNDLE_KEY ARTIFACT_URL SHA256 VERSION CHANNEL CHANNEL_URL COMMIT PR SKIP_DOWNLOAD EXEC NAME TYPE SKIP_ENABLE SKIP_START \
         FORCE_RESTART SYMLINK \
         BIN_DIR BIN_DIR_READ_ONLY SYSTEMD_DIR; do
         eval "ours=\${INSTALL_KEDGE_$name-} theirs=\${INSTALL_K3S_$name-}"
         # shellcheck disable=SC2154 # eval sets both
         if [ -z "$ours" ] && [ -n "$theirs" ]; then
             # k3s's releases are not ours
-            case $name in VERSION | CHANNEL | ARTIFACT_URL | SHA256 | BINARY) continue ;; esac
+            case $name in
+            VERSION | CHANNEL | CHANNEL_URL | ARTIFACT_URL | SHA256 | BINARY | COMMIT | PR)
+                say "warning: INSTALL_K3S_$name speaks of k3s's releases and is not used: see INSTALL_KEDGE_$name"
+                theirs=
+                ;;
+            esac
             eval "INSTALL_KEDGE_$name=\$theirs"
         else
             eval "INSTALL_KEDGE_$name=\$ours"
@@ -154,6 +165,8 @@ choose_arch() {
     case ${ARCH:-$(uname -m)} in
     x86_64 | amd64) arch=amd64 ;;
     aarch64 | arm64) arch=arm64 ;;
+    armv7l | armv8l | arm) arch=arm ;;
+    riscv64) arch=riscv64 ;;
     *) die "there is no kedge for the architecture $(uname -m)" ;;
     esac
 }
@@ -178,6 +191,11 @@ get_program() {
     case $INSTALL_KEDGE_SKIP_DOWNLOAD in
     true | binary)
         [ -x "$program" ] || die "$program is not there, but INSTALL_KEDGE_SKIP_DOWNLOAD says that it is"
+        if [ -n "$INSTALL_KEDGE_BUNDLE" ]; then
+            trusted=
+            check_sum "$INSTALL_KEDGE_BUNDLE"
+            apply_bundle "$program"
+        fi
         return 0
         ;;
     esac
@@ -188,20 +206,26 @@ get_program() {
         [ -f "$here/kedge" ]; then
         source=$here/kedge
     fi
+    if [ -n "$INSTALL_KEDGE_BUNDLE" ]; then
+        trusted=$source source=$INSTALL_KEDGE_BUNDLE
+    fi
     # Not in /tmp: programs may not be run from there.
     work=$(mktemp -d "$bin_dir/.kedge-XXXXXX") || die "cannot write to $bin_dir"
     trap 'rm -rf "$work"' EXIT
     trap 'exit 1' HUP INT TERM
-    if [ -n "$source" ]; then
+    if [ -n "$INSTALL_KEDGE_BUNDLE" ]; then
+        take_head "$work/kedge"
+    elif [ -n "$source" ]; then
         [ -f "$source" ] || die "INSTALL_KEDGE_BINARY: there is no file $source"
         cp "$source" "$work/kedge"
     else
         download "$work"
     fi
-    check_sum "$work/kedge"
+    [ -n "$INSTALL_KEDGE_BUNDLE" ] || check_sum "$work/kedge"
     chmod 0755 "$work/kedge"
     "$work/kedge" --version >/dev/null 2>&1 ||
         die "the program does not run on this machine ($(uname -m)): ${source:-downloaded}"
+    [ -z "$INSTALL_KEDGE_BUNDLE" ] || apply_bundle "$work/kedge"
     if [ -f "$program" ] && cmp -s "$work/kedge" "$program"; then
         say "the program is up to date"
     else
@@ -209,20 +233,70 @@ get_program() {
     fi
 }
 
+# A bundle is one file, and kedge is its head. The last line of it says how long that is, so that nothing but head and
+# tail are needed to take it out.
+take_head() { # take_head FILE
+    bundle=$INSTALL_KEDGE_BUNDLE
+    [ -f "$bundle" ] || die "INSTALL_KEDGE_BUNDLE: there is no file $bundle"
+    check_sum "$bundle"
+    length=$(tail -c 129 "$bundle" | LC_ALL=C sed -n 's/^KEDGE-BUNDLE-1 0*\([1-9][0-9]*\) [0-9]* [0-9]* [0-9]* [0-9a-f]*$/\1/p')
+    [ -n "$length" ] ||
+        die "INSTALL_KEDGE_BUNDLE: $bundle is no bundle of kedge, or its end is missing: copy it again"
+    head -c "$length" "$bundle" >"$1"
+    [ "$(wc -c <"$1")" -eq "$length" ] || die "INSTALL_KEDGE_BUNDLE: $bundle was cut: copy it again"
+}
+
+# All of the bundle is checked before anything of it is written, by a kedge that is not of it wherever a key is named.
+apply_bundle() { # apply_bundle HEAD
+    checks=$1
+    if [ -n "$INSTALL_KEDGE_BUNDLE_KEY" ]; then
+        checks=
+        for judge in "$trusted" "$program"; do
+            if [ -z "$checks" ] && [ -n "$judge" ] && [ -x "$judge" ] && "$judge" bundle --help >/dev/null 2>&1; then
+                checks=$judge
+            fi
+        done
+        # The sum that the operator named is that of all of it, the head included.
+        if [ -z "$checks" ] && [ -n "$INSTALL_KEDGE_SHA256" ]; then checks=$1; fi
+        [ -n "$checks" ] ||
+            die "INSTALL_KEDGE_BUNDLE_KEY: there is no kedge here yet that could check the bundle, and a bundle cannot" \
+                "vouch for itself: name its sum with INSTALL_KEDGE_SHA256, or a kedge with INSTALL_KEDGE_BINARY"
+        "$checks" bundle verify --key "$INSTALL_KEDGE_BUNDLE_KEY" "$INSTALL_KEDGE_BUNDLE" ||
+            die "INSTALL_KEDGE_BUNDLE: $INSTALL_KEDGE_BUNDLE is not installed"
+    fi
+    find_data_dir
+    "$1" bundle apply ${INSTALL_KEDGE_BUNDLE_KEY:+--key "$INSTALL_KEDGE_BUNDLE_KEY"} \
+        ${data_dir:+--data-dir "$data_dir"} "$INSTALL_KEDGE_BUNDLE" ||
+        die "INSTALL_KEDGE_BUNDLE: $INSTALL_KEDGE_BUNDLE is not installed"
+}
+
+# The data folder that the arguments or variables name, in $data_dir; the last of several counts, as with kedge.
+find_data_dir() {
+    data_dir=${KEDGE_DATA_DIR:-${K3S_DATA_DIR:-}}
+    named=$(printf '%s\n' "$args" | xargs printf '%s\n' |
+        sed -n '/^\(-d\|--data-dir\)$/{n;p;};s/^\(-d\|--data-dir\)=//p' | tail -n 1)
+    data_dir=${named:-$data_dir}
+}
+
 # The sum that the operator named, by a way of his own.
 check_sum() { # check_sum FILE
     [ -n "$INSTALL_KEDGE_SHA256" ] || return 0
     sum=$(sha256sum "$1" | cut -d ' ' -f 1)
-    [ "$sum" = "$INSTALL_KEDGE_SHA256" ] || die "the program is not the one of INSTALL_KEDGE_SHA256: its sum is $sum"
+    [ "$sum" = "$INSTALL_KEDGE_SHA256" ] || die "$1 is not the one of INSTALL_KEDGE_SHA256: its sum is $sum"
 }
 
 download() {
-    base=${INSTALL_KEDGE_ARTIFACT_URL%/}
+    base=${INSTALL_KEDGE_ARTIFACT_URL%/} channels=${INSTALL_KEDGE_CHANNEL_URL:-$INSTALL_KEDGE_ARTIFACT_URL}
+    channels=${channels%/}
+    [ -z "$INSTALL_KEDGE_COMMIT" ] || die "INSTALL_KEDGE_COMMIT: there is no folder of builds by commit: name the" \
+        "folder of releases with INSTALL_KEDGE_ARTIFACT_URL and one of them with INSTALL_KEDGE_VERSION"
+    [ -z "$INSTALL_KEDGE_PR" ] || die "INSTALL_KEDGE_PR: there is no folder of builds by pull request: name the" \
+        "folder of releases with INSTALL_KEDGE_ARTIFACT_URL and one of them with INSTALL_KEDGE_VERSION"
     [ -n "$base" ] ||
         die "name the folder of releases with INSTALL_KEDGE_ARTIFACT_URL, or a file with INSTALL_KEDGE_BINARY, or" \
             "put the program beside this script as 'kedge'"
-    case $base in
-    http://*)
+    case $base,$channels in
+    http://* | *,http://*)
         [ -n "$INSTALL_KEDGE_SHA256" ] ||
             die "over http:// anybody on the way chooses the program: use https://, or name its sum with" \
                 "INSTALL_KEDGE_SHA256"
@@ -231,10 +305,10 @@ download() {
     choose_arch
     version=$INSTALL_KEDGE_VERSION
     if [ -z "$version" ]; then
-        fetch "$base/${INSTALL_KEDGE_CHANNEL:-stable}" "$1/channel"
+        fetch "$channels/${INSTALL_KEDGE_CHANNEL:-stable}" "$1/channel"
         version=$(head -n 1 "$1/channel" | tr -d '[:space:]')
         case $version in
-        '' | *[!A-Za-z0-9.+_-]*) die "$base/${INSTALL_KEDGE_CHANNEL:-stable} does not hold a version" ;;
+        '' | *[!A-Za-z0-9.+_-]*) die "$channels/${INSTALL_KEDGE_CHANNEL:-stable} does not hold a version" ;;
         esac
     fi
     say "downloading kedge $version for $arch"
@@ -471,6 +545,7 @@ start)
     modprobe -q br_netfilter 2>/dev/null
     modprobe -q overlay 2>/dev/null
     ulimit -n 1048576 2>/dev/null
+    mkdir -p /run /var/log
     setsid "\$0" supervise </dev/null >>/var/log/$service.log 2>&1 &
     ;;
 supervise)
@@ -518,8 +593,9 @@ SCRIPT
 }
 
 check_machine() {
+    find_data_dir
     for tool in containerd runc nft; do
-        have "$tool" ||
+        have "$tool" || [ -x "${data_dir:-/var/lib/kedge}/bundle/current/bin/$tool" ] ||
             say "warning: $tool was not found; kedge needs it (Debian: apt-get install containerd runc nftables)"
     done
     if [ -f /proc/cgroups ] && [ ! -f /sys/fs/cgroup/cgroup.controllers ] &&
@@ -534,11 +610,8 @@ forget_token() {
     [ "$role" = agent ] && [ "$INSTALL_KEDGE_SKIP_ENABLE" != true ] && [ "$INSTALL_KEDGE_SKIP_START" != true ] ||
         return 0
     grep -q '^\(KEDGE\|K3S\)_TOKEN=' "$env_file" || return 0
-    folder=${KEDGE_DATA_DIR:-${K3S_DATA_DIR:-/var/lib/kedge}}
-    # shellcheck disable=SC2086 # the last of several counts, as with kedge
-    for word in $(printf '%s\n' "$args" | xargs printf '%s\n' |
-        sed -n '/^\(-d\|--data-dir\)$/{n;p;};s/^\(-d\|--data-dir\)=//p'); do folder=$word; done
-    joined=$folder/agent/membership.json tries=0
+    find_data_dir
+    joined=${data_dir:-/var/lib/kedge}/agent/membership.json tries=0
     # shellcheck disable=SC3013 # dash and busybox know -nt
     until [ "$joined" -nt "$env_file" ]; do
         tries=$((tries + 1))

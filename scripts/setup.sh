@@ -7,7 +7,7 @@ set -eu
 triple=$(target_triple)
 case ${1:-} in
 '' | tests) ;;
-*-unknown-linux-musl) triple=$1 ;;
+*-unknown-linux-*) triple=$1 ;;
 *) die "setup.sh: no such set of packages: $1 (want 'tests' or a target triple)" ;;
 esac
 
@@ -41,12 +41,13 @@ if [ "${1:-}" = tests ]; then
 fi
 case $triple in
 "$(target_triple)") ;;
-aarch64-*)
-    want aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu
+*)
+    cross=$(cross_prefix "$triple")
+    want "$cross-gcc" "gcc-$cross"
     # Its headers are only recommended by the compiler's package.
-    [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || missing="$missing libc6-dev-arm64-cross"
+    case $triple in aarch64-*) libc=arm64 ;; armv7-*) libc=armhf ;; *) libc=${cross%%-*} ;; esac
+    [ -e "/usr/$cross/include/stdio.h" ] || missing="$missing libc6-dev-$libc-cross"
     ;;
-*) die "no cross build for $triple" ;;
 esac
 if [ -n "$missing" ]; then
     [ "$(id -u)" = 0 ] || die "missing packages:$missing. Run as root, or: sudo apt-get install$missing"

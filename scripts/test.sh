@@ -16,6 +16,10 @@ say "building the static binary that node tests drive"
 sh scripts/build.sh fast
 KEDGE_BIN=$(sh scripts/bin-path.sh fast)
 export KEDGE_BIN
+say "static programs for a bundle"
+# Without Go or the network the test that needs them is skipped, and says so.
+KEDGE_PROGRAMS=$(sh scripts/programs.sh) || KEDGE_PROGRAMS=
+export KEDGE_PROGRAMS
 say "clients for other languages"
 KEDGE_CLIENTS=$(sh scripts/clients.sh)
 export KEDGE_CLIENTS

@@ -31,8 +31,11 @@ pub const KUBELET_PARTS: [&str; 6] =
 /// Volumes of the local-path StorageClass, in the data folder.
 pub const VOLUMES: &str = "storage";
 
+/// Bundles that were applied, in the data folder.
+pub const BUNDLE: &str = "bundle";
+
 /// Entries of the data folder.
-const DATA_PARTS: [&str; 5] = [SERVER, AGENT, "data", "node", VOLUMES];
+const DATA_PARTS: [&str; 6] = [SERVER, AGENT, "data", "node", VOLUMES, BUNDLE];
 const SERVER: &str = "server";
 const AGENT: &str = "agent";
 /// State that a restore or a reset has put aside, with a time behind it.
@@ -107,6 +110,18 @@ impl Layout {
     #[must_use]
     pub fn volumes(&self) -> PathBuf {
         self.data_dir.join(VOLUMES)
+    }
+
+    /// Bundles that were applied: one folder each, and the links `current` and `previous`.
+    #[must_use]
+    pub fn bundle(&self) -> PathBuf {
+        self.data_dir.join(BUNDLE)
+    }
+
+    /// Programs of the bundle in force.
+    #[must_use]
+    pub fn bundle_bin(&self) -> PathBuf {
+        self.bundle().join("current/bin")
     }
 
     /// Where containerd finds the plugins of the pods' network.
@@ -507,7 +522,7 @@ mod tests {
 
     #[test]
     fn parts_are_told_from_what_others_put_there() {
-        for ours in ["server", "agent", "storage", "server-old-17"] {
+        for ours in ["server", "agent", "storage", "bundle", "server-old-17"] {
             assert!(Layout::is_part(OsStr::new(ours)), "{ours}");
         }
         assert!(!Layout::is_part(OsStr::new("photos")));

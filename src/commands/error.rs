@@ -1,6 +1,7 @@
 //! Why a command failed: what is said on standard error; the exit code is 1.
 
 use crate::agent::role::RoleError;
+use crate::commands::bundle::error::BundleError;
 use crate::commands::certificate::CertificateError;
 use crate::commands::cleanup::error::CleanupError;
 use crate::commands::containers::ContainersError;
@@ -28,6 +29,8 @@ pub(crate) enum CommandError {
     Cleanup(#[from] CleanupError),
     #[error(transparent)]
     Snapshot(#[from] SnapshotsError),
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
     #[error(transparent)]
     Encrypt(#[from] EncryptError),
     #[error(transparent)]

@@ -1,6 +1,7 @@
 //! The command line: one subcommand a role or command, and what each ends with.
 
 pub(crate) mod admin;
+pub(crate) mod bundle;
 pub(crate) mod certificate;
 pub(crate) mod check_config;
 pub(crate) mod cleanup;
@@ -82,6 +83,8 @@ enum Role {
     Ps(containers::PsArgs),
     /// Print the log of a container of this node, named by its id or by its pod, without asking the API.
     Logs(containers::LogsArgs),
+    /// Make, check and apply bundles: one file with kedge, its runtime and images, for a machine without a network.
+    Bundle(Box<bundle::BundleArgs>),
     /// Look after the encryption of Secrets at rest.
     SecretsEncrypt(secrets_encrypt::SecretsEncryptArgs),
     /// Print a completion script for a shell.
@@ -137,6 +140,7 @@ fn run(role: Role) -> Result<(), CommandError> {
         Role::Killall(args) => cleanup::killall(&args)?,
         Role::Uninstall(args) => cleanup::uninstall(&args)?,
         Role::Snapshot(args) => snapshot::main(*args)?,
+        Role::Bundle(args) => bundle::main(&args)?,
         Role::SecretsEncrypt(args) => secrets_encrypt::main(&args)?,
         Role::Certificate(args) => certificate::main(&args)?,
         Role::Status(args) => status::main(&args)?,
@@ -215,7 +219,7 @@ fn parse(args: Vec<OsString>, env: &dyn Fn(&str) -> Option<String>) -> Result<Cl
         );
         all.extend(args.into_iter().skip(1));
     } else {
-        let cleans = matches!(words.first().map(String::as_str), Some("killall" | "uninstall"));
+        let cleans = matches!(words.first().map(String::as_str), Some("killall" | "uninstall" | "bundle"));
         let asks = words.iter().any(|word| word == "--help" || word == "-h");
         let is_named = cleans && given_flags(&words, &letters_of(&mut command, &role)).contains("data-dir");
         all.extend(args);

@@ -80,7 +80,7 @@ async fn runtime_problems(runtime: &Runtime, signals: &Signals, before: &NodeSta
     match answer {
         Ok(conditions) => {
             signals.note_runtime();
-            conditions.iter().filter(|c| !c.status).map(problem).collect()
+            conditions.iter().filter(|c| !c.status).filter_map(problem).collect()
         }
         Err(err) => {
             if bears_silence(before, signals.runtime_silence()) {
@@ -97,12 +97,18 @@ fn bears_silence(before: &NodeStatus, silence: Option<Duration>) -> bool {
     is_true(before, "Ready") && silence.is_some_and(|silence| silence < RUNTIME_SILENCE_MAX)
 }
 
-fn problem(c: &k8s_cri::v1::RuntimeCondition) -> String {
+/// Of a runtime's conditions two make a node not ready, as with upstream. Others, such as containerd's
+/// `ContainerdHasNoDeprecationWarnings`, are words to its administrator.
+fn problem(c: &k8s_cri::v1::RuntimeCondition) -> Option<String> {
+    let (reason, message) = (&c.reason, &c.message);
     match c.r#type.as_str() {
         "NetworkReady" => {
-            format!("container runtime network not ready: NetworkReady=false reason:{} message:{}", c.reason, c.message)
+            Some(format!("container runtime network not ready: NetworkReady=false reason:{reason} message:{message}"))
         }
-        other => format!("container runtime not ready: {other}=false reason:{} message:{}", c.reason, c.message),
+        "RuntimeReady" => {
+            Some(format!("container runtime not ready: RuntimeReady=false reason:{reason} message:{message}"))
+        }
+        _ => None,
     }
 }
 
@@ -138,6 +144,8 @@ mod tests {
                 message: "m".to_owned(),
             })
         };
+        assert_eq!(of("ContainerdHasNoDeprecationWarnings"), None);
+        let of = |kind: &str| of(kind).unwrap();
         assert_eq!(of("NetworkReady"), "container runtime network not ready: NetworkReady=false reason:R message:m");
         assert_eq!(of("RuntimeReady"), "container runtime not ready: RuntimeReady=false reason:R message:m");
     }

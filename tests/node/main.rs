@@ -12,6 +12,7 @@
 #[path = "../it/harness.rs"]
 mod harness;
 
+mod bare;
 mod clients;
 mod kills;
 mod leftovers;

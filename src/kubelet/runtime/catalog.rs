@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use containerd_client::services::v1::images_client::ImagesClient;
-use containerd_client::services::v1::{Image, ListImagesRequest, UpdateImageRequest};
+use containerd_client::services::v1::{GetImageRequest, Image, ListImagesRequest, UpdateImageRequest};
 use prost_types::FieldMask;
 use tonic::metadata::MetadataValue;
 use tonic::{Request, Status};
@@ -46,12 +46,14 @@ pub(crate) async fn list(socket: &Path) -> Result<BTreeMap<String, Known>, Statu
 
 /// Keeps an image from being collected.
 pub(crate) async fn pin(socket: &Path, name: &str) -> Result<(), Status> {
-    let image = Image {
-        name: name.to_owned(),
-        labels: [(PINNED.0.to_owned(), PINNED.1.to_owned())].into(),
-        ..Image::default()
-    };
+    let mut client = ImagesClient::new(channel(socket));
+    let known = client.get(request(GetImageRequest { name: name.to_owned() })).await?.into_inner();
+    // The mask leaves the target as it is, but containerd 2 ends with a panic where the message has none.
+    let target = known.image.and_then(|image| image.target);
+    let target = Some(target.ok_or_else(|| Status::not_found(format!("the image {name} has no target")))?);
+    let labels = [(PINNED.0.to_owned(), PINNED.1.to_owned())].into();
+    let image = Image { name: name.to_owned(), labels, target, ..Image::default() };
     let mask = FieldMask { paths: vec![format!("labels.{}", PINNED.0)] };
     let update = UpdateImageRequest { image: Some(image), update_mask: Some(mask), ..UpdateImageRequest::default() };
-    ImagesClient::new(channel(socket)).update(request(update)).await.map(drop)
+    client.update(request(update)).await.map(drop)
 }
