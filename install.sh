@@ -594,9 +594,9 @@ SCRIPT
 
 check_machine() {
     find_data_dir
-    for tool in containerd runc nft; do
+    for tool in containerd runc; do
         have "$tool" || [ -x "${data_dir:-/var/lib/kedge}/bundle/current/bin/$tool" ] ||
-            say "warning: $tool was not found; kedge needs it (Debian: apt-get install containerd runc nftables)"
+            say "warning: $tool was not found; kedge needs it (Debian: apt-get install containerd runc)"
     done
     if [ -f /proc/cgroups ] && [ ! -f /sys/fs/cgroup/cgroup.controllers ] &&
         ! awk '$1 == "memory" && $4 == 1 { found = 1 } END { exit !found }' /proc/cgroups; then

@@ -1,4 +1,4 @@
-//! Programs of the machine that are called and waited for (`nft`, `ip`, `systemctl`, `conntrack`), with a deadline: one
+//! Programs of the machine that are called and waited for (`iptables`, `systemctl`, `modprobe`), with a deadline: one
 //! that hangs is killed with all that it has started. No shell is between, so an argument is an argument.
 
 use std::io::{self, Read, Write as _};

@@ -8,10 +8,11 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use base::traces::BANDWIDTH_TABLE;
+use netfilter::look::Held;
 use serde::Deserialize;
 
 use crate::error::CniError;
-use crate::nft::{self, Elements, Table};
+use crate::nft::{self, Table};
 use crate::request::Request;
 use crate::result::NetResult;
 
@@ -69,7 +70,7 @@ pub(crate) fn check(request: &Request) -> Result<(), CniError> {
     let rates = Rates::of(request)?;
     let addresses: Vec<IpAddr> = prev.container_ips().map(|ip| ip.address.addr()).collect();
     for (map, ips) in limited(rates, &addresses) {
-        let have = nft::elements(INET, Elements::Map(map))?;
+        let have = nft::elements(INET, map)?;
         if let Some(ip) = lacking(&have, &ips, &request.container_id) {
             return Err(CniError::internal(format!(
                 "the bandwidth of {ip} is not limited in {TABLE} {map}, as it must be"
@@ -96,17 +97,14 @@ fn limited(rates: Rates, addresses: &[IpAddr]) -> Vec<(&'static str, Vec<IpAddr>
 }
 
 /// The first of `ips` that has no element of this container.
-fn lacking<'a>(have: &[serde_json::Value], ips: &'a [IpAddr], container: &str) -> Option<&'a IpAddr> {
-    let ours: Vec<IpAddr> = have.iter().filter_map(|element| own_address(element, container)).collect();
+fn lacking<'a>(have: &[Held], ips: &'a [IpAddr], container: &str) -> Option<&'a IpAddr> {
+    let ours: Vec<IpAddr> = have.iter().filter_map(|held| own_address(held, container)).collect();
     ips.iter().find(|ip| !ours.contains(ip))
 }
 
-/// Of `[{"elem": {"val": "10.42.0.5", "comment": "ID"}}, {"jump": …}]` the address, if the comment names this
-/// container.
-fn own_address(element: &serde_json::Value, container: &str) -> Option<IpAddr> {
-    let key = element.get(0)?.get("elem")?;
-    let ours = key.get("comment")?.as_str()? == container;
-    key.get("val")?.as_str()?.parse().ok().filter(|_| ours)
+/// The address of an element, if its comment names this container.
+fn own_address(held: &Held, container: &str) -> Option<IpAddr> {
+    nft::address(held).filter(|_| held.comment.as_deref() == Some(container))
 }
 
 /// The runtime repeats the rates of ADD; most pods have none, and cost nothing here.
@@ -116,7 +114,7 @@ pub(crate) fn del(request: &Request) -> Result<(), CniError> {
     }
     let mut script = String::new();
     for (map, _) in MAPS {
-        for element in nft::elements(INET, Elements::Map(map))? {
+        for element in nft::elements(INET, map)? {
             if let Some(ip) = own_address(&element, &request.container_id) {
                 let _infallible = writeln!(script, "delete element {TABLE} {map} {{ {ip} }}");
             }
@@ -222,15 +220,22 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_holds_what_nft_makes_of_a_limit() {
+        let rates = Rates { ingress_rate: 8_000_000, egress_rate: 1_000_000_000 };
+        let script = script("c1", rates, &["10.42.0.5".parse().unwrap(), "fd42::5".parse().unwrap()]);
+        crate::oracle::compare(&[script.clone(), script], |script| nft::apply(script).unwrap());
+    }
+
+    #[test]
     fn a_check_misses_a_limit_that_is_gone_or_anothers() {
         let rates = Rates { ingress_rate: 8_000_000, egress_rate: 0 };
         let ips: Vec<IpAddr> = vec!["10.42.0.5".parse().unwrap(), "fd42::5".parse().unwrap()];
         assert_eq!(limited(rates, &ips), [("to4", vec![ips[0]]), ("to6", vec![ips[1]])]);
         let element = |comment: &str| {
-            vec![json!([{ "elem": { "val": "10.42.0.5", "comment": comment } }, { "jump": { "target": "in-c1" } }])]
+            vec![Held { key: vec![10, 42, 0, 5], comment: Some(comment.to_owned()), ..Held::default() }]
         };
         assert_eq!(lacking(&element("c1"), &ips[..1], "c1"), None);
         assert_eq!(lacking(&element("c2"), &ips[..1], "c1"), Some(&ips[0]));
-        assert_eq!(lacking(&[json!("odd"), json!([{}])], &ips[..1], "c1"), Some(&ips[0]));
+        assert_eq!(lacking(&[Held::default()], &ips[..1], "c1"), Some(&ips[0]));
     }
 }

@@ -1,7 +1,7 @@
 //! This room plugs pods into the node's network. containerd executes it under the names of the standard CNI plugins
 //! (`bridge`, `host-local`, `loopback`, `portmap`, `bandwidth`, and our own `kedge-policy`); each call does one thing
 //! and ends, in milliseconds. In: environment and JSON on stdin, as the CNI specification says. Out: links, addresses,
-//! routes, nftables elements, JSON. It never knows what a Pod or an API server is, and it imports base only.
+//! routes, nftables elements, JSON. It never knows what a Pod or an API server is, and it imports base and netfilter only.
 
 mod bandwidth;
 mod bridge;
@@ -89,3 +89,8 @@ async fn call(plugin: &str, request: &Request) -> Result<Option<NetResult>, CniE
         (other, _) => Err(CniError::config(format!("no CNI plugin {other:?} here, only {}", PLUGINS.join(", ")))),
     }
 }
+
+/// What this room writes is held against what the program nft makes of it.
+#[cfg(test)]
+#[path = "../netfilter/oracle.rs"]
+mod oracle;

@@ -1,17 +1,12 @@
-//! Our own nftables tables, changed through the `nft` program with one transaction a call.
+//! Our own nftables tables, changed by netlink with one transaction a call.
 
 use std::net::IpAddr;
-use std::process::Command;
-use std::time::Duration;
 
-use base::program;
 use ipnet::IpNet;
-use serde_json::Value;
+use netfilter::look::{self, Held, SetRef, TableRef};
+use netfilter::{Error, nft};
 
 use crate::error::CniError;
-
-/// A table of all pods of a node takes well under a second.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// A table, as nft names it.
 #[derive(Clone, Copy, Debug)]
@@ -19,13 +14,6 @@ pub(crate) struct Table<'a> {
     /// `ip`, `ip6`, `inet` or `bridge`.
     pub(crate) family: &'a str,
     pub(crate) name: &'a str,
-}
-
-/// A table's set or map of elements.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Elements<'a> {
-    Set(&'a str),
-    Map(&'a str),
 }
 
 /// An element of a map, by its key.
@@ -37,96 +25,58 @@ pub(crate) struct MapKey {
 
 /// Applies a script in one transaction.
 pub(crate) fn apply(script: &str) -> Result<(), CniError> {
-    run(&["-f", "-"], script).map(drop)
+    nft::apply(script).map_err(|err| failed(&err))
 }
 
 /// As [`apply`], where what is not there any more is no error: then nothing is changed.
 pub(crate) fn apply_or_absent(script: &str) -> Result<(), CniError> {
-    match apply(script) {
-        Err(err) if !is_absent(&err) => Err(err),
+    match nft::apply(script) {
+        Err(err) if !err.is_absent() => Err(failed(&err)),
         _ => Ok(()),
     }
 }
 
 /// Whether the kernel would take a script. Nothing is changed.
 ///
-/// Errors: of the code `Internal` if it would not, of `Io` if nft does not answer.
+/// Errors: of the code `Internal` if it would not, of `Io` if it does not answer.
 pub(crate) fn would_take(script: &str) -> Result<(), CniError> {
-    run(&["-c", "-f", "-"], script).map(drop)
+    nft::would_take(script).map_err(|err| failed(&err))
 }
 
 /// Whether there is such a chain.
 pub(crate) fn has_chain(table: Table<'_>, chain: &str) -> Result<bool, CniError> {
-    match run(&["list", "chain", table.family, table.name, chain], "") {
-        Ok(_) => Ok(true),
-        Err(err) if is_absent(&err) => Ok(false),
-        Err(err) => Err(err),
-    }
+    look::has_chain(TableRef { family: table.family, name: table.name }, chain).map_err(|err| failed(&err))
 }
 
-/// The elements of a set or map as nft's JSON: `{"elem": {"val": …, "comment": …}}` or `[key, value]` pairs around
-/// them. A table that is not there has none.
-pub(crate) fn elements(table: Table<'_>, of: Elements<'_>) -> Result<Vec<Value>, CniError> {
-    let (kind, name) = match of {
-        Elements::Set(name) => ("set", name),
-        Elements::Map(name) => ("map", name),
-    };
-    match run(&["-j", "list", kind, table.family, table.name, name], "") {
-        Ok(text) => {
-            let document: Value = serde_json::from_str(&text)
-                .map_err(|err| CniError::internal(format!("cannot parse nft's output: {err}")))?;
-            let objects = document.get("nftables").and_then(Value::as_array).cloned().unwrap_or_default();
-            Ok(objects
-                .iter()
-                .filter_map(|object| object.get(kind)?.get("elem")?.as_array().cloned())
-                .flatten()
-                .collect())
-        }
-        Err(err) if is_absent(&err) => Ok(Vec::new()),
-        Err(err) => Err(err),
-    }
+/// The elements of a set or map. A table that is not there has none.
+pub(crate) fn elements(table: Table<'_>, set: &str) -> Result<Vec<Held>, CniError> {
+    look::elements(SetRef { family: table.family, table: table.name, set }).map_err(|err| failed(&err))
 }
 
 /// The comment of one element, which is asked for by its key: `None` if there is no such element, or no such table.
 pub(crate) fn comment_of(table: Table<'_>, MapKey { map, key }: &MapKey) -> Result<Option<String>, CniError> {
-    // As text: nft 1.0 answers this with text also when asked for JSON.
-    match run(&["get", "element", table.family, table.name, map, &format!("{{ {key} }}")], "") {
-        Ok(text) => Ok(Some(comment_in(&text))),
-        Err(err) if is_absent(&err) => Ok(None),
-        // Versions before 1.0 do not find every kind of key: all elements are looked through.
-        Err(_) => Ok(elements(table, Elements::Map(map))?.iter().find_map(|element| comment_at(element, key))),
+    let set = SetRef { family: table.family, table: table.name, set: map };
+    look::comment_of(set, &format!("{{ {key} }}")).map_err(|err| failed(&err))
+}
+
+/// A kernel without nftables refuses, as one does that does not take a script: both are there to stay.
+fn failed(err: &Error) -> CniError {
+    let text = base::chain::Chain(err).to_string();
+    match err {
+        Error::Language { .. } | Error::Refused { .. } | Error::NoNftables | Error::Denied => {
+            CniError::internal(format!("nftables refuses: {text}"))
+        }
+        _ => CniError::io("nftables does not answer", &text),
     }
 }
 
-/// Of `[{"elem": {"val": {"concat": ["tcp", 80]}, "comment": "ID"}}, {"concat": [...]}]` the comment, if it has this
-/// key.
-fn comment_at(element: &Value, key: &str) -> Option<String> {
-    let elem = element.get(0)?.get("elem")?;
-    let part = |part: &Value| part.as_str().map_or_else(|| part.to_string(), str::to_owned);
-    let parts: Vec<String> = elem.get("val")?.get("concat")?.as_array()?.iter().map(part).collect();
-    (parts.join(" . ") == key).then(|| elem.get("comment").and_then(Value::as_str).unwrap_or_default().to_owned())
-}
-
-/// Of `elements = { tcp . 80 comment "ID" : 10.42.0.5 . 8080 }` the comment; empty if there is none.
-fn comment_in(text: &str) -> String {
-    let after = text.split_once("comment \"").map_or("", |(_, after)| after);
-    after.split('"').next().unwrap_or_default().to_owned()
-}
-
-fn is_absent(err: &CniError) -> bool {
-    err.msg.contains("No such file or directory") && !err.msg.contains("cannot run")
-}
-
-fn run(args: &[&str], stdin: &str) -> Result<String, CniError> {
-    let output =
-        program::output(Command::new("nft").args(args), stdin.as_bytes(), LIMIT).map_err(|err| match err.kind() {
-            std::io::ErrorKind::NotFound => CniError::io("cannot run nft: install the package nftables", &err),
-            _ => CniError::io("nft does not answer", &err),
-        })?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+/// The address that an element's key is.
+pub(crate) fn address(held: &Held) -> Option<IpAddr> {
+    match held.key.len() {
+        4 => Some(IpAddr::from(<[u8; 4]>::try_from(held.key.as_slice()).ok()?)),
+        16 => Some(IpAddr::from(<[u8; 16]>::try_from(held.key.as_slice()).ok()?)),
+        _ => None,
     }
-    Err(CniError::internal(format!("nft failed: {}", String::from_utf8_lossy(&output.stderr).trim())))
 }
 
 fn family(ip: &IpAddr) -> &'static str {
@@ -135,6 +85,10 @@ fn family(ip: &IpAddr) -> &'static str {
 
 /// Everything a pod sends beyond its own network gets the node's address.
 pub(crate) fn masquerade_add(container_id: &str, ips: &[IpNet]) -> Result<(), CniError> {
+    apply(&masquerade(container_id, ips))
+}
+
+fn masquerade(container_id: &str, ips: &[IpNet]) -> String {
     let mut script = String::new();
     for ip in ips {
         let (fam, kind, multicast) = match ip {
@@ -154,21 +108,15 @@ pub(crate) fn masquerade_add(container_id: &str, ips: &[IpNet]) -> Result<(), Cn
             addr = ip.addr(),
         );
     }
-    apply(&script)
+    script
 }
 
 pub(crate) fn masquerade_del(container_id: &str) -> Result<(), CniError> {
     let mut script = String::new();
     for fam in ["ip", "ip6"] {
-        for element in elements(Table { family: fam, name: "kedge-masq" }, Elements::Set("pods"))? {
-            let Some(element) =
-                element.get("elem").filter(|e| e.get("comment").and_then(Value::as_str) == Some(container_id))
-            else {
-                continue;
-            };
-            let Some(ip) = element.get("val").and_then(Value::as_str).and_then(|val| val.parse::<IpAddr>().ok()) else {
-                continue;
-            };
+        let held = elements(Table { family: fam, name: "kedge-masq" }, "pods")?;
+        let ours = held.iter().filter(|held| held.comment.as_deref() == Some(container_id));
+        for ip in ours.filter_map(address) {
             script += &format!("delete element {} kedge-masq pods {{ {ip} }}\n", family(&ip));
         }
     }
@@ -180,13 +128,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_holder_of_an_element_is_its_comment() {
-        let said = "table ip t {\n\tmap m {\n\t\telements = { tcp . 80 comment \"abc\" : 10.42.0.5 . 8080 }\n\t}\n}\n";
-        assert_eq!(comment_in(said), "abc");
-        assert_eq!(comment_in(&said.replace(" comment \"abc\"", "")), "");
-        let element = serde_json::json!([{ "elem": { "val": { "concat": ["tcp", 80] }, "comment": "abc" } },
-            { "concat": ["10.42.0.5", 8080] }]);
-        assert_eq!(comment_at(&element, "tcp . 80").as_deref(), Some("abc"));
-        assert_eq!(comment_at(&element, "tcp . 81"), None);
+    fn a_key_of_an_addresss_length_is_one() {
+        let held = |key: &[u8]| Held { key: key.to_vec(), ..Held::default() };
+        assert_eq!(address(&held(&[10, 42, 0, 5])), Some("10.42.0.5".parse().unwrap()));
+        assert_eq!(address(&held(&[0; 16])), Some("::".parse().unwrap()));
+        assert_eq!(address(&held(&[1, 2, 3])), None);
+    }
+
+    #[test]
+    fn the_kernel_holds_what_nft_makes_of_masquerade() {
+        let ips = |four: &str, six: &str| [four.parse().unwrap(), six.parse().unwrap()];
+        let scripts = [
+            masquerade("c1", &ips("10.42.0.5/24", "fd42::5/64")),
+            masquerade("c2", &ips("10.42.0.6/24", "fd42::6/64")),
+            // A node whose network became another one.
+            masquerade("c3", &ips("10.42.1.6/24", "fd42::1:6/48")),
+            masquerade("c4", &ips("10.42.9.9/16", "fd42::9/128")),
+        ];
+        crate::oracle::compare(&scripts, |script| apply(script).unwrap());
+    }
+
+    #[test]
+    fn what_the_kernel_refuses_is_told_from_a_kernel_that_is_silent() {
+        use crate::error::Code;
+        assert_eq!(failed(&Error::NoNftables).code, Code::Internal as u32);
+        assert_eq!(failed(&Error::Lost).code, Code::Io as u32);
     }
 }

@@ -7,6 +7,7 @@
 use std::fs;
 use std::net::IpAddr;
 
+use netfilter::conntrack;
 use serde::Deserialize;
 
 use crate::error::{CniError, Code};
@@ -298,17 +299,16 @@ fn allow_localhost(prev: &NetResult) {
     }
 }
 
-/// The table of connections is searched within this.
-const CONNTRACK_LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
-
 /// A UDP sender that was there before would go on to the old place for minutes.
 fn forget_udp(mappings: &[Mapping]) {
-    for mapping in mappings.iter().filter(|mapping| mapping.protocol == "udp") {
-        let port = mapping.host_port.to_string();
-        // Exits with 1 when nothing matched; without the program the entry times out by itself.
-        let mut conntrack = std::process::Command::new("conntrack");
-        let _optional =
-            base::program::output(conntrack.args(["-D", "-p", "udp", "--dport", &port]), b"", CONNTRACK_LIMIT);
+    let ports: Vec<u16> =
+        mappings.iter().filter(|mapping| mapping.protocol == "udp").map(|mapping| mapping.host_port).collect();
+    if ports.is_empty() {
+        return;
+    }
+    for family in [conntrack::Family::V4, conntrack::Family::V6] {
+        // The mapping is in force already, and without this its flows time out by themselves.
+        let _optional = conntrack::forget_udp(family, |flow| ports.contains(&flow.to.port()));
     }
 }
 
@@ -357,6 +357,26 @@ pub(crate) mod tests {
                 && !Family::V6.frame().contains("loopback iif"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_kernel_holds_what_nft_makes_of_a_mapping() {
+        let mappings = [
+            mapping(json!({ "hostPort": 80, "containerPort": 8080 })).unwrap(),
+            mapping(json!({ "hostPort": 53, "containerPort": 53, "protocol": "UDP" })).unwrap(),
+        ];
+        let one = |ip: &str| {
+            mapping(json!({ "hostPort": 81, "containerPort": 81, "hostIP": ip, "protocol": "SCTP" })).unwrap()
+        };
+        for (family, ip, host, local) in
+            [(Family::V4, "10.42.0.5", "10.0.0.1", "10.42.0.0/24"), (Family::V6, "fd42::5", "fd00::1", "fd42::/64")]
+        {
+            let by_address = one(host);
+            let wanted: Vec<&Mapping> = mappings.iter().chain([&by_address]).collect();
+            let script = family.frame() + &family.add(&wanted, ip.parse().unwrap(), "c1", Some(local));
+            let scripts = [script.clone(), script, family.delete(&by_address) + &family.delete(&mappings[0])];
+            crate::oracle::compare(&scripts, |script| nft::apply(script).unwrap());
+        }
     }
 
     #[test]

@@ -160,6 +160,13 @@ mod tests {
         );
     }
 
+    #[test]
+    fn the_kernel_holds_what_nft_makes_of_a_ports_rules() {
+        let ips = ["10.42.0.5".parse().unwrap(), "fd00:42::5".parse().unwrap()];
+        let script = script("veth00000000001", [2, 0, 0x5e, 0, 0x53, 1], &ips);
+        crate::oracle::compare(&[script.clone(), script], |script| nft::apply(script).unwrap());
+    }
+
     // One refusal for want of memory at boot left every pod unguarded until kedge was started again.
     #[test]
     fn one_refusal_of_nft_does_not_leave_pods_unguarded_and_three_in_a_row_do() {

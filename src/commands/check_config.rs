@@ -7,6 +7,10 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
+use base::chain::Chain;
+use network::NetworkError;
+use network::leftovers::{self, Kind, Machine};
+
 /// A program that does not end within this counts as one that does not work: `modprobe` of a kernel that hangs never
 /// does.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -31,8 +35,8 @@ pub(crate) fn is_fit() -> bool {
         ("cgroups", cgroups(Path::new("/sys/fs/cgroup"))),
         ("overlayfs", overlayfs(&fs::read_to_string("/proc/filesystems").unwrap_or_default())),
         ("nftables", nftables()),
-        ("bridge", link("bridge")),
-        ("veth", link("veth")),
+        ("bridge", link(Kind::Bridge, "bridge")),
+        ("veth", link(Kind::Veth, "veth")),
         ("vxlan", vxlan()),
         ("br_netfilter", bridge_filter()),
         ("ip_forward", forward()),
@@ -136,17 +140,11 @@ fn said<A: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = A>) -> io
     )
 }
 
-/// Asks the kernel with the very program that kedge uses.
+/// Has the kernel look at tables as kedge makes them, by netlink as kedge does. Nothing is changed.
 fn nftables() -> Verdict {
-    match said(
-        "nft",
-        ["-c", "add table inet kedge_check; add set inet kedge_check s { type ipv4_addr . inet_service; }"],
-    ) {
-        Err(err) => Fails(NFT.unanswered(&err)),
-        Ok(output) if output.status.success() => {
-            Fine(first_line(&said("nft", ["--version"]).map(|o| o.stdout).unwrap_or_default()))
-        }
-        Ok(output) => Fails(format!("the kernel refuses tables: {} (module nf_tables)", first_line(&output.stderr))),
+    match leftovers::try_tables() {
+        Ok(()) => Fine("there".to_owned()),
+        Err(err) => Fails(format!("{} (modules nf_tables, nft_fib_inet, nft_numgen, nft_limit, nft_nat)", Chain(&err))),
     }
 }
 
@@ -157,7 +155,6 @@ struct Needed {
     remedy: &'static str,
 }
 
-const NFT: Needed = Needed { name: "nft", remedy: "install the package nftables" };
 const CONTAINERD: Needed = Needed { name: "containerd", remedy: "install the package containerd" };
 const RUNC: Needed = Needed { name: "runc", remedy: "install the package runc" };
 const CTR: Needed =
@@ -178,37 +175,29 @@ fn first_line(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).lines().next().unwrap_or_default().trim().to_owned()
 }
 
-/// Whether a kind of link can be made: by its module, or by making one.
-fn can_link(kind: &str) -> bool {
-    let name = "kedge-chk0";
-    let mut args = vec!["link", "add", name, "type", kind];
-    if kind == "vxlan" {
-        args.extend(["id", "4242", "dstport", "0"]);
-    }
-    let made = said("ip", &args).is_ok_and(|output| output.status.success());
-    if made {
-        let _best_effort = said("ip", ["link", "del", name]);
-    }
-    made
+/// Whether a kind of link can be made, by making one. The kernel loads the module, if there is one.
+fn try_link(kind: Kind) -> Result<(), NetworkError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|source| NetworkError::Io { doing: "cannot start the async runtime", source })?;
+    runtime.block_on(async { Machine::here()?.try_link(kind).await })
 }
 
-fn link(kind: &'static str) -> Verdict {
-    if can_link(kind) {
-        Fine("there".to_owned())
-    } else {
-        Fails(format!("no links of the kind {kind}: load the module {kind} (and install iproute2)"))
+fn link(kind: Kind, module: &str) -> Verdict {
+    match try_link(kind) {
+        Ok(()) => Fine("there".to_owned()),
+        Err(err) => Fails(format!("no links of the kind {module}: {}; load the module {module}", Chain(&err))),
     }
 }
 
 fn vxlan() -> Verdict {
-    if can_link("vxlan") {
-        return Fine("there".to_owned());
+    match try_link(Kind::Vxlan) {
+        Ok(()) => Fine("there".to_owned()),
+        Err(err) => Lacks(format!(
+            "no vxlan: {}; pods of other machines cannot be reached over the tunnel; install linux-modules-extra, or \
+             use --flannel-backend=host-gw",
+            Chain(&err)
+        )),
     }
-    Lacks(
-        "no vxlan: pods of other machines cannot be reached over the tunnel; install linux-modules-extra, or use \
-         --flannel-backend=host-gw"
-            .to_owned(),
-    )
 }
 
 fn bridge_filter() -> Verdict {
@@ -299,11 +288,11 @@ mod tests {
     #[test]
     fn a_program_that_does_not_end_is_told() {
         let (late, away) = (
-            io::Error::new(io::ErrorKind::TimedOut, "nft took longer than 20 s"),
+            io::Error::new(io::ErrorKind::TimedOut, "runc took longer than 20 s"),
             io::Error::from(io::ErrorKind::NotFound),
         );
-        assert_eq!(NFT.unanswered(&late), "nft does not work: nft took longer than 20 s");
-        assert_eq!(NFT.unanswered(&away), "nft was not found: install the package nftables");
+        assert_eq!(RUNC.unanswered(&late), "runc does not work: runc took longer than 20 s");
+        assert_eq!(RUNC.unanswered(&away), "runc was not found: install the package runc");
     }
 
     #[test]

@@ -8,16 +8,19 @@ use ipnet::IpNet;
 /// Why the proxy cannot work.
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
-    /// The program is not installed.
-    #[error("the program nft was not found: install the package nftables")]
-    NoNft,
-    /// It did not end in time.
-    #[error("the program nft did not answer within a minute")]
+    /// The kernel cannot be asked, or did not say whether a change is in force.
+    #[error("cannot change or read nftables")]
+    Netfilter {
+        /// Why not.
+        source: netfilter::Error,
+    },
+    /// It did not answer in time.
+    #[error("nftables did not answer within a minute")]
     NftHangs,
-    /// The kernel or nft refused a script.
-    #[error("nft refused the rules: {text}")]
+    /// The kernel refused a script.
+    #[error("nftables refused the rules: {text}")]
     NftRefused {
-        /// nft's own words.
+        /// The line, and the kernel's own words.
         text: String,
     },
     /// Pods could reach nothing.

@@ -10,17 +10,20 @@ use std::time::Duration;
 use base::chain::Chain;
 use base::task::Group;
 use ipnet::IpNet;
+use netfilter::look::{self, TableName, TableRef};
 use tokio::process::Command;
 use tracing::{info, warn};
 
 use crate::error::NetworkError;
 use crate::monitor::Watched;
-use crate::nft;
+use crate::nft::ask;
 use crate::table::Table;
 
 /// iptables waits for its lock this long, and we for iptables.
 const LOCK_SECS: &str = "5";
 const TIMEOUT: Duration = Duration::from_secs(15);
+/// A chain's policy that drops.
+const POLICY_DROP: u32 = 0;
 /// By it our rules are found again.
 const COMMENT: &str = "kedge pods";
 
@@ -43,8 +46,8 @@ pub(crate) fn run(cidrs: Vec<IpNet>, mut watched: Watched, group: &Group) {
 }
 
 async fn look(cidrs: &[IpNet], told: &mut bool) -> Result<(), NetworkError> {
-    let tables = nft::run(&["list", "tables"], "").await?;
-    if tables.lines().any(|line| line.trim() == "table inet firewalld") && !*told {
+    let tables = ask(look::tables).await?;
+    if has(&tables, TableRef { family: "inet", name: "firewalld" }) && !*told {
         *told = true;
         warn!(
             "firewalld is on and may reject pods' packets; if it does: firewall-cmd --permanent --zone=trusted \
@@ -57,10 +60,25 @@ async fn look(cidrs: &[IpNet], told: &mut bool) -> Result<(), NetworkError> {
         let own: Vec<&IpNet> = cidrs.iter().filter(|cidr| cidr.addr().is_ipv4() == (family == "ip")).collect();
         let old = fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == "filter"));
         // Asked where there is nothing, the program would make the table.
-        if own.is_empty() || !old && !tables.lines().any(|line| line.trim() == format!("table {family} filter")) {
+        if own.is_empty() || !old && !has(&tables, TableRef { family, name: "filter" }) {
             continue;
         }
-        let Some(rules) = iptables(program, &["-S", "FORWARD"]).await? else { continue };
+        // What nftables keeps of iptables is read without the program, which a machine need not have.
+        if !old
+            && ask(move || look::chain_policy(TableRef { family, name: "filter" }, "FORWARD")).await?
+                != Some(POLICY_DROP)
+        {
+            continue;
+        }
+        let Some(rules) = iptables(program, &["-S", "FORWARD"]).await? else {
+            warn!(
+                program,
+                family,
+                "the machine's firewall drops forwarded packets, and the program that could let those of pods through \
+                 is not there, or refuses: set the policy of its chain FORWARD to ACCEPT"
+            );
+            continue;
+        };
         if !rules.lines().any(|line| line.trim() == "-P FORWARD DROP") {
             continue;
         }
@@ -87,9 +105,9 @@ async fn look(cidrs: &[IpNet], told: &mut bool) -> Result<(), NetworkError> {
 
 /// Removes our rules. A machine without iptables has none.
 pub(crate) async fn cleanup() -> Result<(), NetworkError> {
-    let tables = nft::run(&["list", "tables"], "").await?;
-    for (program, table) in [("iptables", "table ip filter"), ("ip6tables", "table ip6 filter")] {
-        if !tables.lines().any(|line| line.trim() == table) {
+    let tables = ask(look::tables).await?;
+    for (program, family) in [("iptables", "ip"), ("ip6tables", "ip6")] {
+        if !has(&tables, TableRef { family, name: "filter" }) {
             continue;
         }
         let Some(rules) = iptables(program, &["-S", "FORWARD"]).await? else { continue };
@@ -100,6 +118,10 @@ pub(crate) async fn cleanup() -> Result<(), NetworkError> {
         }
     }
     Ok(())
+}
+
+fn has(tables: &[TableName], wanted: TableRef<'_>) -> bool {
+    tables.iter().any(|table| table.family == wanted.family && table.name == wanted.name)
 }
 
 /// Our rules in what `-S FORWARD` says.

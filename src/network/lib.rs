@@ -13,8 +13,8 @@ mod family;
 mod forward;
 mod host;
 mod keep;
+pub mod leftovers;
 mod monitor;
-mod netlink;
 mod nft;
 mod overlay;
 mod policy;
@@ -32,7 +32,7 @@ pub use crate::overlay::pod_mtu;
 
 /// Starts everything of this room; it lives as long as the group. `node_client` may change this node's own Node.
 ///
-/// Errors: what an administrator must mend first (no nft, no forwarding). Later failures are logged and tried again.
+/// Errors: what an administrator must mend first (no nftables, no forwarding). Later failures are logged and tried again.
 /// Rules, routes and devices stay when the group stops, so that pods keep their network while kedge restarts;
 /// [`cleanup`] and `kedge killall` remove them.
 pub async fn run(
@@ -78,3 +78,8 @@ pub async fn cleanup() -> Result<(), NetworkError> {
     }
     Ok(())
 }
+
+/// Every table that a test of this room renders is held against what the program nft makes of it.
+#[cfg(test)]
+#[path = "../netfilter/oracle.rs"]
+mod oracle;

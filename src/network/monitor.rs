@@ -1,8 +1,7 @@
 //! News of nftables: who else changed a table of ours. A firewall's restart begins with `flush ruleset`, which empties
 //! everybody's tables, and nothing in the API tells of it.
 //!
-//! The kernel sends every change with the netlink port of who made it. Ours are those of the `nft` processes that we
-//! run. Spec: `linux/netfilter/nf_tables.h`, `NFNLGRP_NFTABLES`.
+//! The kernel sends every change with the netlink port of who made it, and we know those of our own sockets. Spec: `linux/netfilter/nf_tables.h`, `NFNLGRP_NFTABLES`.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -12,12 +11,12 @@ use std::time::Duration;
 use base::chain::Chain;
 use base::sync::{Mutex, MutexGuard};
 use base::task::Group;
+use netfilter::{attributes, is_ours, messages};
 use rtnetlink::sys::{AsyncSocket as _, AsyncSocketExt as _, TokioSocket, protocols::NETLINK_NETFILTER};
 use tokio::sync::Notify;
 use tracing::warn;
 
 use crate::error::NetworkError;
-use crate::netlink::{attributes, messages};
 use crate::nft;
 use crate::table::Table;
 
@@ -109,7 +108,7 @@ impl Monitor {
         let socket = open().map_err(failed)?;
         loop {
             match socket.recv_from_full().await {
-                Ok((bytes, _)) => self.tell(&heard(&bytes, nft::is_ours)),
+                Ok((bytes, _)) => self.tell(&heard(&bytes, is_ours)),
                 // The burst was too large to be told.
                 Err(err) if err.raw_os_error() == Some(ENOBUFS) => {
                     tokio::time::sleep(GATHER).await;
@@ -193,11 +192,11 @@ fn table_of(body: &[u8]) -> Option<Table> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::netlink::put_attribute;
+    use netfilter::put;
 
     pub(super) fn message(kind: u16, port: u32, family: u8, table: &str) -> Vec<u8> {
         let mut body = vec![family, 0, 0, 0];
-        put_attribute(&mut body, NFTA_TABLE_NAME, format!("{table}\0").as_bytes());
+        put(&mut body, NFTA_TABLE_NAME, format!("{table}\0").as_bytes());
         let mut out = Vec::new();
         out.extend(u32::try_from(16 + body.len()).unwrap().to_ne_bytes());
         out.extend((NFNL_SUBSYS_NFTABLES << 8 | kind).to_ne_bytes());

@@ -149,3 +149,40 @@ impl SetKind {
         }
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::oracle;
+
+    /// Longer scripts take nft minutes.
+    const ORACLE_BYTES_MAX: usize = 100_000;
+
+    /// The kernel must hold the same of this table, whether the program nft or we gave it to it.
+    pub(crate) fn hold_against_nft(table: Table, rules: &Ruleset) {
+        let script = full(table, rules);
+        if script.len() <= ORACLE_BYTES_MAX {
+            oracle::compare(&[script], |script| netfilter::nft::apply(script).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_change_and_its_sweep_leave_what_nft_leaves() {
+        let table = Table { family: "ip", name: "kedge-proxy" };
+        let mut old = Ruleset::default();
+        old.sets.insert("m".to_owned(), SetKind::Map("type ipv4_addr . inet_service : verdict;".to_owned()));
+        old.sets.insert("s".to_owned(), SetKind::Set("type ipv4_addr;".to_owned()));
+        old.chains.insert("c".to_owned(), vec!["ip saddr @s drop".to_owned()]);
+        old.chains.insert("d".to_owned(), vec!["drop".to_owned()]);
+        old.elements.insert("m".to_owned(), [("10.0.0.1 . 80".to_owned(), "goto c".to_owned())].into());
+        let mut new = old.clone();
+        new.sets.remove("s");
+        new.chains.remove("c");
+        new.elements.insert("m".to_owned(), [("10.0.0.1 . 80".to_owned(), "goto d".to_owned())].into());
+        let Script { change, sweep } = update(table, &old, &new);
+        oracle::compare(&[full(table, &old), change, sweep], |script| netfilter::nft::apply(script).unwrap());
+        oracle::compare(&[full(table, &old), remove(table), remove(table)], |script| {
+            netfilter::nft::apply(script).unwrap();
+        });
+    }
+}

@@ -121,6 +121,7 @@ impl Place {
     /// A place for a whole node, run by another build of the program.
     pub(crate) fn of_program(program: &Path, flags: &[String]) -> Place {
         let dir = tempfile::Builder::new().prefix("kedge-node-").tempdir().unwrap();
+        link_programs(&dir.path().join("bin"));
         Place { dir, port: free_port(), flags: flags.to_vec(), program: program.to_owned() }
     }
 
@@ -147,6 +148,9 @@ impl Place {
             .args(&self.flags);
         // The configuration of whoever runs the tests is not ours.
         command.env_remove("KUBECONFIG").env("KEDGE_CONFIG_FILE", self.empty_config());
+        if self.path("bin").exists() {
+            command.env("PATH", self.path("bin"));
+        }
         command
     }
 
@@ -179,6 +183,22 @@ impl Place {
             .env("HOME", self.dir.path());
         command.stdin(Stdio::null());
         command
+    }
+}
+
+/// Programs that a node does not need: what they could do it does by netlink.
+const NEEDLESS: [&str; 7] = ["nft", "ip", "conntrack", "iptables", "ip6tables", "modprobe", "bridge"];
+
+/// Links to the programs on PATH but for the needless ones.
+fn link_programs(bin: &Path) {
+    fs::create_dir(bin).unwrap();
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for entry in std::env::split_paths(&path).filter_map(|dir| fs::read_dir(dir).ok()).flatten().flatten() {
+        let name = entry.file_name();
+        if !NEEDLESS.iter().any(|needless| name == *needless) {
+            // The first on PATH is the one that is found.
+            let _second = std::os::unix::fs::symlink(entry.path(), bin.join(name));
+        }
     }
 }
 

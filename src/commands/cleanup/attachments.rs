@@ -8,15 +8,17 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::sync::Arc;
 
 use base::chain::Chain;
 use base::confined::tree;
-use base::{program, traces};
+use base::traces;
 use kubelet::runtime::attachments::{self, Places};
+use network::leftovers::{Link, Machine};
+use tokio::runtime::Runtime;
 
 use super::error::StepError;
-use super::{Cleaner, Mode, PROGRAM_LIMIT, owned, run};
+use super::{Cleaner, Mode, owned};
 
 /// Where containerd names the network namespaces of sandboxes.
 const NAMESPACES: &str = "/run/netns";
@@ -51,7 +53,7 @@ impl Cleaner {
                 Ok(ended?)
             });
         }
-        for path in empty_namespaces(Path::new(attachments::RECORDS)) {
+        for path in empty_namespaces(Path::new(attachments::RECORDS), &Arc::clone(&self.runtime)) {
             self.step(&format!("remove network namespace {}", path.display()), || {
                 Ok(attachments::remove_netns(&path)?)
             });
@@ -63,11 +65,10 @@ impl Cleaner {
         if self.mode == Mode::Print {
             return;
         }
-        let command = ["-o", "link", "show", "master", traces::BRIDGE, "type", "veth"];
-        let said = program::output(Command::new("ip").args(command), b"", PROGRAM_LIMIT);
-        let text = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
-        for name in cables(&text) {
-            self.step(&format!("remove link {name}"), || run("ip", &["link", "delete", &name]));
+        let links = self.runtime.block_on(async { Machine::here()?.links().await });
+        // What the kernel does not tell is said when the bridge itself is looked for.
+        for link in cables(&links.unwrap_or_default()) {
+            self.remove_link(&link);
         }
     }
 
@@ -95,20 +96,20 @@ fn gone(removed: io::Result<()>) -> Result<(), StepError> {
     }
 }
 
-/// Names of cables in what `ip -o link` says, those that our plugin gives: `veth` and eleven digits, where upstream's
-/// has eight.
-fn cables(text: &str) -> Vec<String> {
-    let name = |line: &str| line.split(": ").nth(1)?.split('@').next().map(str::to_owned);
-    let is_ours = |name: &String| {
+/// Cables in our bridge, those that our plugin gives their names: `veth` and eleven digits, where upstream's has eight.
+fn cables(links: &[Link]) -> Vec<Link> {
+    let Some(bridge) = links.iter().find(|link| link.name == traces::BRIDGE) else { return Vec::new() };
+    let is_ours = |name: &str| {
         name.strip_prefix("veth")
             .is_some_and(|hash| hash.len() == 11 && hash.bytes().all(|byte| byte.is_ascii_hexdigit()))
     };
-    text.lines().filter_map(name).filter(is_ours).collect()
+    let in_bridge = links.iter().filter(|link| link.is_veth && link.bridge == Some(bridge.index));
+    in_bridge.filter(|link| is_ours(&link.name)).cloned().collect()
 }
 
 /// Namespaces of sandboxes that had come no further: no process is in them, no record of any network names them, and
 /// they have no link but their loopback. Whoever made one, it is of use to nobody.
-fn empty_namespaces(records: &Path) -> Vec<PathBuf> {
+fn empty_namespaces(records: &Path, runtime: &Runtime) -> Vec<PathBuf> {
     let recorded: Vec<String> = fs::read_dir(records)
         .into_iter()
         .flatten()
@@ -125,27 +126,24 @@ fn empty_namespaces(records: &Path) -> Vec<PathBuf> {
     let is_empty = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let ours = name.starts_with("cni-") && !recorded.iter().any(|text| text.contains(name.as_ref()));
-        ours && fs::metadata(path).is_ok_and(|meta| !numbers.contains(&meta.ino())) && has_only_loopback(path, &name)
+        ours && fs::metadata(path).is_ok_and(|meta| !numbers.contains(&meta.ino())) && has_only_loopback(path, runtime)
     };
     fs::read_dir(NAMESPACES).into_iter().flatten().flatten().map(|entry| entry.path()).filter(is_empty).collect()
 }
 
-fn has_only_loopback(path: &Path, name: &str) -> bool {
+fn has_only_loopback(path: &Path, runtime: &Runtime) -> bool {
     let device = |path: &Path| fs::metadata(path).map(|meta| meta.dev()).ok();
     if device(path) == device(Path::new(NAMESPACES)) {
         // A file on which nothing is mounted any more.
         return true;
     }
-    let said = program::output(Command::new("ip").args(["-n", name, "-o", "link", "show"]), b"", PROGRAM_LIMIT);
-    said.is_ok_and(|output| output.status.success() && only_loopback(&String::from_utf8_lossy(&output.stdout)))
+    runtime.block_on(async { Machine::inside(path)?.links().await }).is_ok_and(|links| only_loopback(&links))
 }
 
 /// Devices that the kernel puts into each new namespace for its modules of tunnels are not links of anybody's: they are
 /// down.
-fn only_loopback(text: &str) -> bool {
-    text.lines().all(|line| {
-        line.split(": ").nth(1) == Some("lo") || (line.contains(" state DOWN ") && line.contains("<NOARP>"))
-    })
+fn only_loopback(links: &[Link]) -> bool {
+    links.iter().all(|link| link.name == "lo" || link.is_idle)
 }
 
 /// Sockets in a folder that refuse to be connected to.
@@ -175,21 +173,30 @@ mod tests {
 
     use super::*;
 
+    fn link(name: &str, bridge: Option<u32>) -> Link {
+        Link { name: name.to_owned(), index: 7, bridge, is_veth: name.starts_with("veth"), is_idle: false }
+    }
+
     #[test]
     fn cables_of_other_plugins_stay() {
-        let text = "7: veth0e0ff19102c@if2: <BROADCAST,UP> mtu 1450 master cni0\n8: veth0a1b2c3d@if2: <UP> mtu \
-            1450\n9: vethpeer@x: <UP>\n";
-        assert_eq!(cables(text), ["veth0e0ff19102c"]);
+        let own = link("veth0e0ff19102c", Some(7));
+        let links = [
+            link(traces::BRIDGE, None),
+            own.clone(),
+            link("veth0a1b2c3d", Some(7)),
+            link("vethpeer", Some(7)),
+            link("veth0e0ff19102d", Some(8)),
+            Link { is_veth: false, ..link("veth0e0ff19102e", Some(7)) },
+        ];
+        assert_eq!(cables(&links), [own]);
+        assert_eq!(cables(&links[1..]), [], "without our bridge none is ours");
     }
 
     #[test]
     fn only_a_namespace_without_links_is_empty() {
-        let lo = "1: lo: <LOOPBACK> mtu 65536 qdisc noop state DOWN mode DEFAULT\n";
-        let tunnel = "2: tunl0@NONE: <NOARP> mtu 1480 qdisc noop state DOWN mode DEFAULT\n";
-        assert!(only_loopback("") && only_loopback(lo) && only_loopback(&format!("{lo}{tunnel}")));
-        assert!(!only_loopback(&format!(
-            "{lo}2: eth0@if7: <BROADCAST,UP> mtu 1450 qdisc noqueue state UP mode DEFAULT\n"
-        )));
+        let idle = Link { is_idle: true, ..link("tunl0", None) };
+        assert!(only_loopback(&[]) && only_loopback(&[link("lo", None), idle]));
+        assert!(!only_loopback(&[link("lo", None), link("eth0", None)]));
     }
 
     #[test]

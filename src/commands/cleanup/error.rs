@@ -36,6 +36,8 @@ pub(super) enum StepError {
     Sandbox(#[from] CriError),
     #[error(transparent)]
     Network(#[from] EndError),
+    #[error(transparent)]
+    Machine(#[from] network::NetworkError),
     /// A program of the machine does not run, or not to its end.
     #[error("{name}")]
     NotRun { name: String, source: io::Error },

@@ -12,17 +12,20 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::chain::Chain;
 use base::layout::Layout;
-use base::{program, traces};
+use base::program;
 use clap::Args;
 use error::{CleanupError, StepError};
 use kubelet::runtime::cri::Cri;
+use network::leftovers::{self, Link, Machine, Route};
 use nix::mount::{MntFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use tokio::runtime::Runtime;
 
 use crate::flags::shared::StateArgs;
 use crate::process::work_dir;
@@ -65,6 +68,7 @@ struct Cleaner {
     mode: Mode,
     failed: usize,
     layout: Layout,
+    runtime: Arc<Runtime>,
 }
 
 /// A process that may be ours.
@@ -118,7 +122,9 @@ impl Cleaner {
         if !owned::may_clean(layout)? {
             return Err(CleanupError::NotOurs { path: layout.data_dir().to_owned() });
         }
-        Ok(Cleaner { mode, failed: 0, layout: layout.clone() })
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CleanupError::Runtime)?;
+        Ok(Cleaner { mode, failed: 0, layout: layout.clone(), runtime: Arc::new(runtime) })
     }
 
     fn stop_all(&mut self) -> Result<(), CleanupError> {
@@ -187,8 +193,7 @@ impl Cleaner {
         if !socket.exists() {
             return Ok(());
         }
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CleanupError::Runtime)?;
+        let runtime = Arc::clone(&self.runtime);
         let (cri, sandboxes) = runtime.block_on(async {
             let cri = Cri::connect(&socket);
             // A containerd that does not answer has its processes ended below.
@@ -257,46 +262,35 @@ impl Cleaner {
 
     fn remove_network(&mut self) {
         self.remove_cables();
-        for (family, name) in traces::NETWORK_TABLES.into_iter().chain(traces::PLUGIN_TABLES) {
-            if succeeds("nft", &["list", "table", family, name]) {
-                self.step(&format!("remove nft table {family} {name}"), || {
-                    run("nft", &["delete", "table", family, name])
-                });
-            }
+        // A kernel without nftables has no table of ours.
+        for (family, name) in leftovers::tables().unwrap_or_default() {
+            self.step(&format!("remove nft table {family} {name}"), || Ok(leftovers::remove_table((family, name))?));
         }
-        for link in LINKS.into_iter().filter(|link| link_exists(link)) {
-            self.step(&format!("remove link {link}"), || run("ip", &["link", "delete", link]));
+        match self.runtime.block_on(async { Machine::here()?.links().await }) {
+            Ok(links) => links.iter().filter(|link| LINKS.contains(&link.name.as_str())).for_each(|link| {
+                self.remove_link(link);
+            }),
+            Err(err) => self.step("look for links", || Err(err.into())),
         }
-        let protocol = traces::ROUTE_PROTOCOL.to_string();
-        for family in ["-4", "-6"] {
-            let routes = program::output(
-                Command::new("ip").args([family, "route", "show", "proto", &protocol]),
-                b"",
-                PROGRAM_LIMIT,
-            );
-            let text =
-                routes.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
-            for route in text.lines() {
-                self.step(&format!("remove route {route}"), || {
-                    run(
-                        "ip",
-                        &[
-                            &[family, "route", "del"],
-                            route.split_whitespace().collect::<Vec<_>>().as_slice(),
-                            &["proto", &protocol],
-                        ]
-                        .concat(),
-                    )
-                });
-            }
+        match self.runtime.block_on(async { Machine::here()?.our_routes().await }) {
+            Ok(routes) => routes.iter().for_each(|route| self.remove_route(route)),
+            Err(err) => self.step("look for routes", || Err(err.into())),
         }
     }
-}
 
-/// Asks the kernel about this network namespace: /sys may show another one's.
-fn link_exists(name: &str) -> bool {
-    let devices = fs::read_to_string("/proc/self/net/dev").unwrap_or_default();
-    devices.lines().filter_map(|line| line.split(':').next()).any(|device| device.trim() == name)
+    fn remove_link(&mut self, link: &Link) {
+        let runtime = Arc::clone(&self.runtime);
+        self.step(&format!("remove link {}", link.name), || {
+            Ok(runtime.block_on(async { Machine::here()?.remove_link(link).await })?)
+        });
+    }
+
+    fn remove_route(&mut self, route: &Route) {
+        let runtime = Arc::clone(&self.runtime);
+        self.step(&format!("remove route {}", route.net), || {
+            Ok(runtime.block_on(async { Machine::here()?.remove_route(route).await })?)
+        });
+    }
 }
 
 /// SIGTERM, then SIGKILL for one that does not listen.

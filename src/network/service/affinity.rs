@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use serde_json::Value;
+use netfilter::look::{self, Held, SetFacts, SetRef, TableRef};
 
-use crate::nft;
+use crate::nft::ask;
 use crate::table::{Ruleset, Table};
 
 /// A client that a set knows.
@@ -23,95 +23,72 @@ pub(crate) async fn kept(table: Table, fresh: &Ruleset) -> String {
     if !fresh.sets.keys().any(|name| is_affinity(name)) {
         return String::new();
     }
-    let Ok(text) = nft::run(&["-j", "list", "table", table.family, table.name], "").await else { return String::new() };
-    lines(table, fresh, &clients(&text))
+    let wanted: Vec<String> = fresh.sets.keys().filter(|name| is_affinity(name)).cloned().collect();
+    lines(table, &ask(move || clients(table, &wanted)).await.unwrap_or_default())
 }
 
 fn is_affinity(set: &str) -> bool {
     set.starts_with("aff-")
 }
 
-fn lines(table: Table, fresh: &Ruleset, clients: &[Client]) -> String {
+fn lines(table: Table, clients: &[Client]) -> String {
     let Table { family, name } = table;
-    let wanted = clients.iter().filter(|client| fresh.sets.contains_key(&client.set));
     let line = |Client { set, ip, timeout_secs, expires_secs }: &Client| {
         format!("add element {family} {name} {set} {{ {ip} timeout {timeout_secs}s expires {expires_secs}s }}\n")
     };
-    wanted.map(line).collect()
+    clients.iter().map(line).collect()
 }
 
-/// Reads `{"nftables": [{"set": {"name": "aff-…", "timeout": 60, "elem": [{"elem": {"val": "10.42.0.9", "expires":
-/// 55}}]}}]}`.
-fn clients(text: &str) -> Vec<Client> {
-    let document: Value = serde_json::from_str(text).unwrap_or_default();
-    let sets = document["nftables"].as_array().into_iter().flatten().map(|object| &object["set"]);
-    let mut clients = Vec::new();
-    for set in sets {
-        let Some(name) = set["name"].as_str().filter(|name| is_affinity(name)) else { continue };
-        for element in set["elem"].as_array().into_iter().flatten() {
-            let element = element.get("elem").unwrap_or(element);
-            let timeout = element["timeout"].as_u64().or(set["timeout"].as_u64());
-            let (Some(ip), Some(timeout_secs)) = (element["val"].as_str().and_then(|val| val.parse().ok()), timeout)
-            else {
-                continue;
-            };
-            let expires_secs = element["expires"].as_u64().unwrap_or(timeout_secs).clamp(1, timeout_secs.max(1));
-            clients.push(Client { set: name.to_owned(), ip, timeout_secs: timeout_secs.max(1), expires_secs });
-        }
+/// The clients that the kernel knows in the `wanted` sets.
+fn clients(table: Table, wanted: &[String]) -> Result<Vec<Client>, netfilter::Error> {
+    let mut all = Vec::new();
+    for set in
+        look::sets(TableRef { family: table.family, name: table.name })?.iter().filter(|set| wanted.contains(&set.name))
+    {
+        let held = look::elements(SetRef { family: table.family, table: table.name, set: &set.name })?;
+        all.extend(held.iter().filter_map(|held| client(set, held)));
     }
-    clients
+    Ok(all)
+}
+
+fn client(set: &SetFacts, held: &Held) -> Option<Client> {
+    let ip = match held.key.len() {
+        4 => IpAddr::from(<[u8; 4]>::try_from(held.key.as_slice()).ok()?),
+        _ => IpAddr::from(<[u8; 16]>::try_from(held.key.as_slice()).ok()?),
+    };
+    let timeout_secs = (held.timeout_ms.or(set.timeout_ms)? / 1000).max(1);
+    let expires_secs = held.expires_ms.map_or(timeout_secs, |ms| ms / 1000).clamp(1, timeout_secs);
+    Some(Client { set: set.name.clone(), ip, timeout_secs, expires_secs })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::table::SetKind;
 
-    pub(super) const TABLE: Table = Table { family: "ip", name: "kedge-proxy" };
-    pub(super) const SAID: &str = r#"{"nftables": [{"metainfo": {}}, {"set": {"family": "ip", "name": "aff-1",
-        "timeout": 60, "elem": [
-        {"elem": {"val": "10.42.0.9", "timeout": 60, "expires": 55}}, {"elem": {"val": "10.42.0.8", "expires": 99}},
-        {"elem": {"val": {"odd": 1}}}, "10.42.0.7"]}},
-        {"set": {"name": "cluster-ips", "elem": ["10.43.0.1"]}},
-        {"set": {"name": "aff-2", "timeout": 60, "elem": [{"elem": {"val": "10.42.0.9"}}]}}]}"#;
+    const TABLE: Table = Table { family: "ip", name: "kedge-proxy" };
 
     #[test]
-    fn clients_stay_in_the_sets_that_are_still_wanted() {
-        let mut fresh = Ruleset::default();
-        fresh.sets.insert("aff-1".to_owned(), SetKind::Set(String::new()));
-        let text = lines(TABLE, &fresh, &clients(SAID));
-        assert!(text.starts_with("add element ip kedge-proxy aff-1 { 10.42.0.9 timeout 60s expires 55s }\n"), "{text}");
-        assert!(
-            text.contains("{ 10.42.0.8 timeout 60s expires 60s }")
-                && !text.contains("aff-2")
-                && text.lines().count() == 2,
-            "{text}"
-        );
-    }
-}
-
-#[cfg(test)]
-mod fuzz_tests {
-    use super::tests::{SAID, TABLE};
-    use super::*;
-    use crate::table::SetKind;
-    use base::fuzz;
-
-    /// nft's answers are another program's words: whatever they are, only addresses and numbers come out.
-    #[test]
-    fn strange_answers_of_nft_become_no_words_of_a_script() {
-        let rng = fuzz::rng(12);
-        let mut fresh = Ruleset::default();
-        fresh.sets.insert("aff-1".to_owned(), SetKind::Set(String::new()));
-        for _ in fuzz::rounds(5_000) {
-            let text = fuzz::mutated_text(&rng, SAID, &["\"", "aff-1", "}", "{", ",", "-1", "1e9", "\n", ";", "null"]);
-            for line in lines(TABLE, &fresh, &clients(&text)).lines() {
-                let inner = line
-                    .strip_prefix("add element ip kedge-proxy aff-1 { ")
-                    .and_then(|rest| rest.strip_suffix("s }"))
-                    .unwrap();
-                assert!(inner.chars().all(|c| c.is_ascii_hexdigit() || " .:timeoutexpires".contains(c)), "{line}");
-            }
-        }
+    fn a_client_stays_known_for_as_long_as_it_would_have_been() {
+        let set = SetFacts { name: "aff-1".to_owned(), timeout_ms: Some(60_000) };
+        let held = |key: &[u8], timeout_ms: Option<u64>, expires_ms: Option<u64>| {
+            client(&set, &Held { key: key.to_vec(), timeout_ms, expires_ms, ..Held::default() })
+        };
+        let all: Vec<Client> = [
+            held(&[10, 42, 0, 9], Some(60_000), Some(55_900)),
+            held(&[10, 42, 0, 8], None, Some(99_000)),
+            held(&[10, 42, 0, 7], None, Some(3)),
+            held(&[1, 2, 3], None, None),
+            held(&[0; 16], Some(0), None),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let wanted = "add element ip kedge-proxy aff-1 { 10.42.0.9 timeout 60s expires 55s }\n\
+                      add element ip kedge-proxy aff-1 { 10.42.0.8 timeout 60s expires 60s }\n\
+                      add element ip kedge-proxy aff-1 { 10.42.0.7 timeout 60s expires 1s }\n\
+                      add element ip kedge-proxy aff-1 { :: timeout 1s expires 1s }\n";
+        assert_eq!(lines(TABLE, &all), wanted);
+        let forever = SetFacts { timeout_ms: None, ..set };
+        assert_eq!(client(&forever, &Held { key: vec![10, 42, 0, 9], ..Held::default() }), None);
     }
 }

@@ -5,6 +5,13 @@ use std::sync::Arc;
 use super::*;
 use crate::policy::model::Facts;
 
+/// Renders the table, and holds it against the oracle.
+fn render(world: &World, families: &BTreeSet<Family>) -> Ruleset {
+    let rules = super::render(world, families);
+    crate::table::tests::hold_against_nft(TABLE, &rules);
+    rules
+}
+
 fn selector(pairs: &[(&str, &str)]) -> Selector {
     pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
 }

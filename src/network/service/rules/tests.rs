@@ -54,6 +54,7 @@ fn port(endpoints: Vec<Endpoint>) -> ServicePort {
 fn render(site: &Site, ports: &[ServicePort]) -> ServiceRules {
     let mut rules = ServiceRules { content: frame(site), udp: BTreeMap::new() };
     rules.add(&part(site, ports));
+    crate::table::tests::hold_against_nft(table(site.family), &rules.content);
     rules
 }
 
