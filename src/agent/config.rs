@@ -3,15 +3,16 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use base::layout::Layout;
+use base::layout::{self, Layout};
 use cluster::protocol::Settings;
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Taint;
 use kubelet::config::NodeDns;
-use network::Backend;
+use network::{Backend, PieceBits};
 use tokio::sync::watch;
+use tracing::{info, warn};
 
 use crate::agent::AgentError;
 use crate::agent::host::{self, HostError};
@@ -24,6 +25,7 @@ pub(crate) struct NodeFlags {
     labels: BTreeMap<String, String>,
     taints: Vec<Taint>,
     kubelet: kubelet::settings::Settings,
+    proxy: network::settings::Settings,
     dns: NodeDns,
 }
 
@@ -32,10 +34,15 @@ impl NodeFlags {
     ///
     /// Errors: the flag that cannot be used, and why.
     pub(crate) fn of(args: &NodeArgs) -> Result<NodeFlags, HostError> {
+        let proxy = network::settings::Settings::parse(&args.kube_proxy_arg)?;
+        for (flag, why) in &proxy.moot {
+            warn!(flag, why, "a flag of kube-proxy's has nothing to tune");
+        }
         Ok(NodeFlags {
             labels: host::labels(args)?,
             taints: host::taints(args)?,
             kubelet: host::kubelet_settings(args)?,
+            proxy,
             dns: host::node_dns(args)?,
         })
     }
@@ -129,7 +136,10 @@ impl AgentConfig {
             labels: node.flags.labels.clone(),
             taints: node.flags.taints.clone(),
             registries: RegistryChoice::of(args),
-            network: NetworkChoice::of(&cluster.options, args.flannel_iface.clone()),
+            network: NetworkChoice {
+                node_port_addresses: node.flags.proxy.node_port_addresses.clone(),
+                ..NetworkChoice::of(&cluster.options, args.flannel_iface.clone())
+            },
             kubelet: node.flags.kubelet.clone(),
             search_path: search_path(),
             images,
@@ -153,6 +163,9 @@ pub(crate) struct NetworkChoice {
     pub(crate) ipv6_masquerade: bool,
     pub(crate) policies: bool,
     pub(crate) services: bool,
+    pub(crate) piece_bits: PieceBits,
+    /// Where node ports answer; none are all of the machine's addresses.
+    pub(crate) node_port_addresses: Vec<IpNet>,
 }
 
 /// Choices about the container runtime.
@@ -187,16 +200,32 @@ pub(crate) struct RegistryChoice {
 impl RegistryChoice {
     pub(crate) fn of(args: &NodeArgs) -> RegistryChoice {
         RegistryChoice {
-            file: args.private_registry.clone(),
+            file: registries_of(
+                &args.private_registry,
+                [Path::new(layout::REGISTRIES), Path::new(layout::K3S_REGISTRIES)],
+            ),
             default_endpoint: !args.disable_default_registry_endpoint,
         }
     }
+}
+
+/// The file of registries: that of k3s where the usual one is absent. `usual`: ours and that of k3s.
+fn registries_of(file: &Path, usual: [&Path; 2]) -> PathBuf {
+    let [ours, of_k3s] = usual;
+    if file != ours || ours.exists() || !of_k3s.exists() {
+        return file.to_owned();
+    }
+    info!(file = %of_k3s.display(), absent = %ours.display(), "registries are read from the file of k3s");
+    of_k3s.to_owned()
 }
 
 impl NetworkChoice {
     /// The cluster's settings, and the interface that this machine was told.
     pub(crate) fn of(options: &BTreeMap<String, String>, interface: Option<String>) -> NetworkChoice {
         let is_on = |flag: &str| options.get(flag).is_some_and(|value| value == "true");
+        let bits =
+            |family: &str| options.get(&format!("node-cidr-mask-size-{family}")).and_then(|bits| bits.parse().ok());
+        let usual = PieceBits::default();
         NetworkChoice {
             backend: match options.get("flannel-backend").map(String::as_str) {
                 Some("host-gw") => Backend::HostGw,
@@ -208,6 +237,8 @@ impl NetworkChoice {
             ipv6_masquerade: is_on("flannel-ipv6-masq"),
             policies: !is_on("disable-network-policy"),
             services: !is_on("disable-kube-proxy"),
+            piece_bits: PieceBits { v4: bits("ipv4").unwrap_or(usual.v4), v6: bits("ipv6").unwrap_or(usual.v6) },
+            node_port_addresses: Vec::new(),
         }
     }
 }
@@ -215,6 +246,19 @@ impl NetworkChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn registries_of_k3s_are_read_where_there_is_no_file_of_ours_and_none_was_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let [ours, of_k3s, named] = ["ours", "k3s", "named"].map(|name| dir.path().join(name));
+        let usual = [ours.as_path(), of_k3s.as_path()];
+        assert_eq!(registries_of(&ours, usual), ours);
+        std::fs::write(&of_k3s, "").unwrap();
+        assert_eq!(registries_of(&ours, usual), of_k3s);
+        assert_eq!(registries_of(&named, usual), named);
+        std::fs::write(&ours, "").unwrap();
+        assert_eq!(registries_of(&ours, usual), ours);
+    }
 
     #[test]
     fn the_network_is_as_the_cluster_says_and_what_it_does_not_say_is_usual() {

@@ -38,6 +38,8 @@ pub(crate) enum HostError {
     /// The kubelet has no such setting, or not with such a value.
     #[error("--kubelet-arg")]
     KubeletArg(#[source] Box<dyn Error + Send + Sync>),
+    #[error(transparent)]
+    ProxyArg(#[from] network::settings::FlagError),
     #[error("--{flag}: '{name}' is not a DNS name")]
     DnsName { flag: &'static str, name: String },
     #[error("--node-label: '{0}' is not KEY=VALUE")]

@@ -174,6 +174,7 @@ pub(crate) async fn build(
         node_name: config.node_name.clone(),
         node_ips: config.node_ips.clone(),
         cluster_cidrs: config.cluster_cidrs.clone(),
+        piece_bits: config.network.piece_bits,
         service_cidrs: config.service_cidrs,
         ipv6_masquerade: config.network.ipv6_masquerade,
         backend: config.network.backend,
@@ -183,6 +184,7 @@ pub(crate) async fn build(
         servers: config.servers.clone(),
         gate: config.network.policies.then_some(gate),
         services: config.network.services,
+        node_port_addresses: config.network.node_port_addresses,
     };
     network::run(net.clone(), client.clone(), informers, group).await?;
     let conf = kubelet.cni_conf_dir.join("10-kedge.conflist");

@@ -40,6 +40,7 @@ use super::{AgentError, addresses};
 use crate::agent::config::{AgentConfig, ApiServers, NodeFlags, OwnNode, some};
 use crate::agent::host::{self, HostError};
 use crate::agent::images::SystemImages;
+use crate::flags::profile;
 use crate::flags::ranges::{self, Family};
 use crate::flags::roles::AgentArgs;
 use crate::flags::token::Given;
@@ -86,11 +87,12 @@ pub(crate) enum RoleError {
 }
 
 /// Runs the agent until SIGTERM or SIGINT, or only asks whether it could.
-pub(crate) fn main(args: AgentArgs) -> Result<(), RoleError> {
+pub(crate) fn main(mut args: AgentArgs) -> Result<(), RoleError> {
     if !nix::unistd::geteuid().is_root() {
         return Err(RoleError::NotRoot);
     }
     logging::start(&args.common)?;
+    profile::expand_agent(&mut args);
     life::block_on(run(args))
 }
 

@@ -3,8 +3,8 @@
 //! A flag that upstream knows and kedge does not obey is refused by its name, and so is one that nobody knows: none is
 //! ignored.
 
-mod absent;
 pub mod error;
+pub mod table;
 pub mod values;
 
 use std::path::PathBuf;
@@ -13,9 +13,10 @@ use std::time::Duration;
 use admission::configuration::AdmissionConfiguration;
 use admission::names;
 use authn::oidc::Oidc;
+use base::flags::{self, Given, Verdict};
 
-use crate::arguments::absent::{FIXED, NOT_HERE};
 use crate::arguments::error::{ArgumentError, FlagError};
+use crate::arguments::table::TABLE;
 use crate::arguments::values::{
     authorities, duration, list, modes, number, one_of, path, plugins, runtime_config, switch,
 };
@@ -165,10 +166,12 @@ impl Arguments {
     pub fn parse(args: &[String]) -> Result<Arguments, ArgumentError> {
         let mut out = Arguments::default();
         for arg in args {
-            let arg = arg.trim_start_matches('-');
-            let (name, value) = arg.split_once('=').unwrap_or((arg, "true"));
-            let refused = |source| ArgumentError::Flag { name: name.to_owned(), source };
-            out.set(Given { name, value }).map_err(refused)?;
+            let given = Given::of(arg);
+            let refused = |source| ArgumentError::Flag { name: given.name.to_owned(), source };
+            // None of the API server's flags has nothing to tune.
+            if flags::judge(TABLE, given).map_err(|err| refused(err.into()))? == Verdict::Follow {
+                out.set(given).map_err(refused)?;
+            }
         }
         out.check()?;
         Ok(out)
@@ -213,9 +216,8 @@ impl Arguments {
             "tls-cipher-suites" => self.tls.set_suites(&list(value)).map_err(FlagError::of)?,
             _ if name.starts_with("service-account-") && self.accounts.set(given)? => {}
             _ if name.starts_with("oidc-") => return self.oidc.set(name, value).map_err(FlagError::of),
-            _ if FIXED.iter().any(|(n, v)| *n == name && v.eq_ignore_ascii_case(value)) => {}
             _ if name.starts_with("audit-") && self.audit.set(given)? => {}
-            _ => return Err(refusal(name)),
+            _ => return Err(flags::Refusal::Unknown.into()),
         }
         Ok(())
     }
@@ -255,18 +257,6 @@ impl Arguments {
         }
         Ok(())
     }
-}
-
-/// One argument, taken apart.
-#[derive(Clone, Copy)]
-struct Given<'a> {
-    name: &'a str,
-    value: &'a str,
-}
-
-fn refusal(name: &str) -> FlagError {
-    let is_upstreams = NOT_HERE.contains(&name) || FIXED.iter().any(|(n, _)| *n == name);
-    if is_upstreams { FlagError::NotHere } else { FlagError::Unknown }
 }
 
 impl Accounts {
@@ -361,9 +351,7 @@ mod tests {
         .unwrap();
         assert_eq!(args.event_ttl, Duration::from_secs(5400));
         assert_eq!((args.inflight.0, args.authorization_modes.as_slice()), (7, &["RBAC".to_owned()][..]));
-        assert!(
-            parse(&["etcd-servers=http://x"]).unwrap_err().contains("etcd-servers: kube-apiserver knows this flag")
-        );
+        assert!(parse(&["etcd-servers=http://x"]).unwrap_err().contains("etcd-servers: the store is kedge's own"));
         assert_eq!(parse(&["nonsense=1"]).unwrap_err(), "--kube-apiserver-arg=nonsense: unknown flag");
         assert!(parse(&["authorization-mode=RBAC,Nobody"]).unwrap_err().contains("Nobody"));
         assert!(
@@ -395,7 +383,7 @@ mod tests {
             parse(&["service-account-signing-key-file=x", "service-account-key-file=a", "service-account-key-file=b"])
                 .unwrap();
         assert_eq!((keys.accounts.signing_key.is_some(), keys.accounts.keys.len()), (true, 2));
-        assert!(parse(&["service-account-signing-endpoint=x"]).unwrap_err().contains("kedge has no such setting"));
+        assert!(parse(&["service-account-signing-endpoint=x"]).unwrap_err().contains("signing-key-file; remove it"));
         assert!(parse(&["feature-gates=Odd=true"]).unwrap_err().contains("unrecognized feature gate: Odd"));
     }
 

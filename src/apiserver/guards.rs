@@ -180,6 +180,7 @@ impl Parts {
             last.push(Arc::new(TokenWebhook::new(remote, webhooks.clone(), version, arguments.token_webhook_ttl)));
         }
         let chain = Arc::new(Chain::new(config, lookup.clone()).with(first, last));
+        group.spawn("revoked-certificates", chain.records().follow());
         let (authorizer, rbac) = authorizers::chain(modes, &lookup, webhooks);
         let auditor = audit.map(|plan| Arc::new(Auditor::start(plan, webhooks.clone(), self.clock.clone(), group)));
         let mut virtuals = authz::review::virtuals(&authorizer, &rbac);

@@ -182,6 +182,7 @@ async fn authenticate(x: &mut Exchange<'_>) -> Result<(), Status> {
         Ok(None) => x.attributes.user = Arc::new(UserInfo::anonymous()),
         Err(err) => {
             debug!(peer = %x.conn.peer, err = %err, "credentials refused");
+            x.attributes.trail.note("authentication.kedge.io/refused", err.to_string());
             x.server.metrics.judged(Verdict::UnknownUser);
             return Err(Status::unauthorized());
         }

@@ -16,6 +16,7 @@ use super::basic::{Basic, BasicUser};
 use super::bootstrap_token::BootstrapTokens;
 use super::front_proxy::FrontProxy;
 use super::legacy::Uses;
+use super::records::Records;
 use super::service_account::ServiceAccounts;
 use super::x509::ClientCerts;
 use super::{Authenticator, AuthnError};
@@ -64,6 +65,7 @@ pub struct Chain {
     basic: Basic,
     tokens: Vec<Arc<dyn TokenAuthenticator>>,
     audiences: Vec<String>,
+    records: Arc<Records>,
 }
 
 impl Chain {
@@ -76,13 +78,15 @@ impl Chain {
             lookup.clone(),
             config.legacy_uses,
         );
+        let records = Arc::new(Records::new(Arc::clone(&lookup)));
         let boot = BootstrapTokens::new(config.clock.clone(), lookup);
         Chain {
-            certs: ClientCerts::new(config.client_ca, config.clock.clone()),
+            certs: ClientCerts::new(config.client_ca, config.clock.clone(), Arc::clone(&records)),
             front_proxy: FrontProxy::new(config.request_header_ca, config.front_proxy_names, config.clock),
             basic: Basic(config.basic),
             tokens: vec![Arc::new(accounts), Arc::new(boot)],
             audiences: config.audiences,
+            records,
         }
     }
 
@@ -91,6 +95,11 @@ impl Chain {
         self.tokens.splice(0..0, first);
         self.tokens.extend(last);
         self
+    }
+
+    /// The records of people's certificates.
+    pub fn records(&self) -> Arc<Records> {
+        Arc::clone(&self.records)
     }
 
     /// The audiences of the API server.
@@ -134,7 +143,7 @@ impl Authenticator for Chain {
         }
         // A certificate that is no good does not spoil a token that is: the next ways are tried, and it is blamed if
         // none leads in.
-        let blamed = match self.certs.authenticate(conn) {
+        let blamed = match self.certs.authenticate(conn).await {
             Ok(Some(user)) => return Ok(Some(completed(user))),
             Ok(None) => None,
             Err(err) => Some(err),

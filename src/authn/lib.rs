@@ -9,6 +9,7 @@ pub mod issue;
 pub mod jwt;
 pub mod legacy;
 pub mod oidc;
+pub mod records;
 pub mod review;
 pub mod service_account;
 pub mod token_file;

@@ -1,15 +1,17 @@
 //! Client certificates: the common name is the user, the organizations are the groups.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use base::sync::Mutex;
 use base::time::Clock;
 use jiff::Timestamp;
 use pki::bundle::Bundle;
-use pki::identity;
+use pki::identity::{self, REGISTERED};
 use registry::user::UserInfo;
 
 use super::AuthnError;
+use super::records::{Fingerprint, Records};
 
 /// Certificates whose verdict is remembered; when full, all are forgotten and looked at anew.
 const REMEMBERED_MAX: usize = 1024;
@@ -18,28 +20,45 @@ const REMEMBERED_MAX: usize = 1024;
 pub struct ClientCerts {
     ca: Bundle,
     clock: Clock,
-    /// Leaf → until when its verdict holds, and the user. A connection asks for every request.
-    known: Mutex<BTreeMap<Vec<u8>, (Timestamp, UserInfo)>>,
+    records: Arc<Records>,
+    /// Leaf → its verdict. A connection asks for every request.
+    known: Mutex<BTreeMap<Vec<u8>, Known>>,
+}
+
+/// A certificate that the authority vouches for.
+#[derive(Clone)]
+struct Known {
+    until: Timestamp,
+    user: UserInfo,
+    sha256_hex: String,
 }
 
 impl ClientCerts {
     /// Trusts what `ca` vouches for.
-    pub fn new(ca: Bundle, clock: Clock) -> ClientCerts {
-        ClientCerts { ca, clock, known: Mutex::default() }
+    pub fn new(ca: Bundle, clock: Clock, records: Arc<Records>) -> ClientCerts {
+        ClientCerts { ca, clock, records, known: Mutex::default() }
     }
 
     /// `Ok(None)` without a certificate.
     ///
     /// The handshake let users' and front proxies' certificates in: only here it is asked whether this is a user's.
-    pub fn authenticate(&self, conn: &wire::ConnInfo) -> Result<Option<UserInfo>, AuthnError> {
+    pub async fn authenticate(&self, conn: &wire::ConnInfo) -> Result<Option<UserInfo>, AuthnError> {
+        let Some(known) = self.known(conn)? else { return Ok(None) };
+        if known.user.in_group(REGISTERED) {
+            self.records.admit(Fingerprint(&known.sha256_hex), conn).await?;
+        }
+        Ok(Some(known.user))
+    }
+
+    fn known(&self, conn: &wire::ConnInfo) -> Result<Option<Known>, AuthnError> {
         let Some(leaf) = conn.client_certs.first() else { return Ok(None) };
         let now = self.clock.now();
-        let mut known = self.known.lock();
-        if let Some((until, user)) = known.get(leaf.as_ref())
-            && now < *until
+        let mut all = self.known.lock();
+        if let Some(known) = all.get(leaf.as_ref())
+            && now < known.until
         {
-            registry::metrics::certificate_seen(until.duration_since(now).as_secs_f64());
-            return Ok(Some(user.clone()));
+            registry::metrics::certificate_seen(known.until.duration_since(now).as_secs_f64());
+            return Ok(Some(known.clone()));
         }
         let seen = identity::parse(leaf).map_err(|err| AuthnError(err.to_string()))?;
         self.ca
@@ -55,10 +74,11 @@ impl ClientCerts {
             groups: seen.organizations,
             extra: BTreeMap::from([("authentication.kubernetes.io/credential-id".to_owned(), credential)]),
         };
-        if known.len() >= REMEMBERED_MAX {
-            known.clear();
+        let known = Known { until: seen.not_after, user, sha256_hex: seen.sha256_hex };
+        if all.len() >= REMEMBERED_MAX {
+            all.clear();
         }
-        known.insert(leaf.to_vec(), (seen.not_after, user.clone()));
-        Ok(Some(user))
+        all.insert(leaf.to_vec(), known.clone());
+        Ok(Some(known))
     }
 }

@@ -17,10 +17,14 @@ pub const DEFAULT: &str = "/var/lib/kedge";
 pub const CONFIG_DIR: &str = "/etc/kedge";
 /// The file of settings.
 pub const CONFIG_FILE: &str = "/etc/kedge/config.yaml";
+/// The file of settings that k3s left on this machine: read where there is none of ours.
+pub const K3S_CONFIG_FILE: &str = "/etc/rancher/k3s/config.yaml";
 /// The administrator's kubeconfig.
 pub const KUBECONFIG: &str = "/etc/kedge/kedge.yaml";
 /// Mirrors and credentials of registries.
 pub const REGISTRIES: &str = "/etc/kedge/registries.yaml";
+/// The same of k3s: read where there is none of ours.
+pub const K3S_REGISTRIES: &str = "/etc/rancher/k3s/registries.yaml";
 /// The record of what install.sh made.
 pub const INSTALLED: &str = "/etc/kedge/installed";
 
@@ -346,6 +350,18 @@ impl ServerFolder {
     #[must_use]
     pub fn manifests(&self) -> PathBuf {
         self.0.join("manifests")
+    }
+
+    /// Files that the flags of `--profile` name.
+    #[must_use]
+    pub fn profile(&self) -> PathBuf {
+        self.0.join("profile-cis")
+    }
+
+    /// The audit log of a server with a profile.
+    #[must_use]
+    pub fn logs(&self) -> PathBuf {
+        self.0.join("logs")
     }
 
     /// Helm's folders where the server is not root.

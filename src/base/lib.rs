@@ -9,6 +9,7 @@ pub mod confined;
 pub mod cron;
 pub mod exposition;
 pub mod files;
+pub mod flags;
 pub mod fnv;
 pub mod folder;
 pub mod fuzz;

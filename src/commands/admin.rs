@@ -29,6 +29,8 @@ pub(crate) enum AdminError {
 pub(crate) struct Admin {
     /// PEM.
     pub(crate) ca: String,
+    /// The API's URL.
+    pub(crate) server: String,
     pub(crate) client: kube::Client,
 }
 
@@ -65,7 +67,7 @@ impl Admin {
         let shown = CertStore::new(Pair::from_pem(&cert, &key)?);
         let tls = rustls::ClientConfig::clone(&*pki::tls::client_config(&Bundle::from_pem(&ca)?, Some(shown))?);
         let clients = Clients::new(move |_| transport::tls(authority.clone(), tls.clone(), Credential::Certificate));
-        Ok(Admin { ca, client: clients.for_user("") })
+        Ok(Admin { ca, server, client: clients.for_user("") })
     }
 }
 

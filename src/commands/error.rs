@@ -1,10 +1,14 @@
 //! Why a command failed: what is said on standard error; the exit code is 1.
 
+use base::files::FileError;
+
 use crate::agent::role::RoleError;
 use crate::commands::bundle::error::BundleError;
 use crate::commands::certificate::CertificateError;
 use crate::commands::cleanup::error::CleanupError;
+use crate::commands::config_view::ViewError;
 use crate::commands::containers::ContainersError;
+use crate::commands::kubeconfig::KubeconfigError;
 use crate::commands::secrets_encrypt::EncryptError;
 use crate::commands::snapshot::SnapshotsError;
 use crate::commands::status::StatusError;
@@ -23,6 +27,12 @@ pub(crate) enum CommandError {
     Agent(#[from] RoleError),
     #[error(transparent)]
     Token(#[from] TokenError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    View(#[from] ViewError),
+    #[error(transparent)]
+    Kubeconfig(#[from] KubeconfigError),
     #[error(transparent)]
     Tool(#[from] ToolError),
     #[error(transparent)]

@@ -208,9 +208,28 @@ async fn run(args: &TokenArgs) -> Result<(), TokenError> {
             let params = ListParams::default().fields(&format!("type={TYPE}"));
             let secrets = api.list(&params).await.map_err(TokenError::Refused)?.items;
             print(&secrets.iter().map(|secret| Row::of(secret, now)).collect::<Vec<_>>(), *output);
+            if *output == Output::Text {
+                tell_of_passwords(&api, &args.state.layout.server()).await?;
+            }
             Ok(())
         }
     }
+}
+
+/// Tells, beside the table, which other tokens let machines in, where they stand, and where they came from. Only a
+/// server has them.
+async fn tell_of_passwords(api: &Api<Secret>, server: &ServerFolder) -> Result<(), TokenError> {
+    if !server.token().exists() {
+        return Ok(());
+    }
+    let found = api.get_opt(rotation::NAME).await.map_err(TokenError::Refused)?;
+    let from = match found {
+        Some(_) => "the last 'kedge token rotate'",
+        None => "--token and --agent-token, or the first start where they were not given",
+    };
+    eprintln!("Besides, servers join with the token in {}, and agents with that in", server.token().display());
+    eprintln!("{}: both came from {from}.", server.node_token().display());
+    Ok(())
 }
 
 /// A token by the flag that gives it.

@@ -15,29 +15,38 @@ pub(crate) const NAMES: [&str; 3] = ["kubectl", "crictl", "ctr"];
 /// Why a tool was not run.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ToolError {
-    #[error("{name} was not found on PATH: {hint}")]
-    Missing { name: String, hint: &'static str },
+    #[error("there is no {name} in {bundle} and none on PATH: {hint}", bundle = bundle.display())]
+    Missing { name: String, bundle: PathBuf, hint: &'static str },
     #[error("cannot run {path}", path = path.display())]
     Run { path: PathBuf, source: io::Error },
 }
 
-/// The first file of this name on the search path that is not this program under another name.
-fn find(name: &str, search_path: &OsString, own: Option<&Path>) -> Option<PathBuf> {
-    let candidates = std::env::split_paths(search_path).map(|dir| dir.join(name));
-    candidates.filter(|path| path.is_file()).find(|path| std::fs::canonicalize(path).ok().as_deref() != own)
+/// The first file of this name, in the bundle's folder and then on the search path, that is not this program under
+/// another name.
+fn find(name: &str, bundle: &Path, search_path: &OsString, own: Option<&Path>) -> Option<PathBuf> {
+    let dirs = std::iter::once(bundle.to_owned()).chain(std::env::split_paths(search_path));
+    let mut candidates = dirs.map(|dir| dir.join(name)).filter(|path| path.is_file());
+    candidates.find(|path| std::fs::canonicalize(path).ok().as_deref() != own)
+}
+
+/// Programs of the bundle that `kedge bundle apply` put in force.
+fn bundle_of(layout: &Layout) -> PathBuf {
+    PathBuf::from(layout.to_string()).join("bundle/current/bin")
 }
 
 /// Becomes the tool. Returns only if that fails.
 pub(crate) fn main(name: &str, args: &[OsString]) -> Result<(), ToolError> {
     let hint = match name {
-        "kubectl" => "install it, e.g. from https://kubernetes.io/docs/tasks/tools/",
+        "kubectl" => "apply a bundle that has it, or install it, e.g. from https://kubernetes.io/docs/tasks/tools/",
         "crictl" => "install cri-tools",
-        _ => "install containerd",
+        _ => "apply a bundle that has it, or install containerd",
     };
+    let layout = Layout::new(layout::DEFAULT);
+    let bundle = bundle_of(&layout);
     let own = std::env::current_exe().ok().and_then(|path| std::fs::canonicalize(path).ok());
-    let path = find(name, &crate::flags::environment::search_path(), own.as_deref())
-        .ok_or_else(|| ToolError::Missing { name: name.to_owned(), hint })?;
-    let socket = Layout::new(layout::DEFAULT).run().containerd_socket();
+    let path = find(name, &bundle, &crate::flags::environment::search_path(), own.as_deref())
+        .ok_or_else(|| ToolError::Missing { name: name.to_owned(), bundle, hint })?;
+    let socket = layout.run().containerd_socket();
     let mut command = Command::new(&path);
     command.args(args);
     let settings = match name {
@@ -70,7 +79,11 @@ mod tests {
         std::fs::write(b.path().join("kubectl"), "").unwrap();
         let own = std::fs::canonicalize(&own).unwrap();
         let search = std::env::join_paths([a.path(), b.path()]).unwrap();
-        assert_eq!(find("kubectl", &search, Some(&own)), Some(b.path().join("kubectl")));
-        assert_eq!(find("crictl", &search, Some(&own)), None);
+        let none = Path::new("/nowhere");
+        assert_eq!(find("kubectl", none, &search, Some(&own)), Some(b.path().join("kubectl")));
+        assert_eq!(find("crictl", none, &search, Some(&own)), None);
+        let bundle = tempfile::tempdir().unwrap();
+        std::fs::write(bundle.path().join("kubectl"), "").unwrap();
+        assert_eq!(find("kubectl", bundle.path(), &search, Some(&own)), Some(bundle.path().join("kubectl")));
     }
 }

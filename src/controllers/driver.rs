@@ -13,10 +13,8 @@ use client::transport::Clients;
 use kube::ResourceExt as _;
 use tracing::{debug, warn};
 
+use crate::names::Chosen;
 use crate::signer::SignError;
-
-/// Keys that one controller works on at once.
-const WORKERS: usize = 5;
 
 /// Errors of a reconciler.
 #[allow(clippy::error_impl_error, reason = "one Error per room")]
@@ -88,13 +86,24 @@ pub(crate) struct Context {
     pub(crate) informers: Informers,
     /// The process's clock.
     pub(crate) clock: Clock,
+    chosen: Arc<Chosen>,
     group: Group,
 }
 
 impl Context {
-    /// Tasks will live in `group`.
+    /// Tasks will live in `group`; all controllers run.
     pub(crate) fn new(clients: Clients, informers: Informers, clock: Clock, group: Group) -> Context {
-        Context { clients, informers, clock, group }
+        Context { clients, informers, clock, chosen: Arc::default(), group }
+    }
+
+    /// The same with some controllers only.
+    pub(crate) fn choosing(self, chosen: Chosen) -> Context {
+        Context { chosen: Arc::new(chosen), ..self }
+    }
+
+    /// Whether the controller of upstream's name runs, e.g. `job-controller`.
+    pub(crate) fn runs(&self, name: &str) -> bool {
+        self.chosen.runs(name)
     }
 
     /// A client that acts as the service account of controller `name`, e.g. `replicaset-controller`.
@@ -124,7 +133,7 @@ impl Context {
 
     /// Starts the workers of a controller once `ready` has resolved. Its queue is fed by [`Context::feed`]. When the
     /// machine's clock is set, all that waits is looked at: a schedule, a deadline or a token's end comes by that
-    /// clock.
+    /// clock. Keys of a controller that is switched off are dropped.
     pub(crate) fn start(
         &self,
         name: &'static str,
@@ -133,11 +142,15 @@ impl Context {
         ready: impl Future<Output = ()> + Send + 'static,
     ) {
         queue.named(name);
-        let reconciler = Arc::new(reconciler);
         let (queue, group) = (Arc::clone(queue), self.group.child(name));
+        if !self.chosen.runs_workers(name) {
+            return self.group.spawn(name, work(name, queue, Arc::new(Idle)));
+        }
+        let reconciler = Arc::new(reconciler);
+        let n_workers = self.chosen.n_workers(name);
         self.group.spawn(name, async move {
             ready.await;
-            for _ in 0..WORKERS {
+            for _ in 0..n_workers {
                 group.spawn("worker", work(name, Arc::clone(&queue), Arc::clone(&reconciler)));
             }
             let clock = ClockSet::listen();
@@ -190,6 +203,16 @@ pub(crate) fn objects_of<K>(change: &Change<K>) -> Vec<Arc<K>> {
 pub(crate) fn owner_key<K: Kind>(object: &K, kind: &str) -> Option<Key> {
     let owner = model::owners::controller_of(object.meta()).filter(|owner| owner.kind == kind)?;
     Some(Key::new(&object.namespace().unwrap_or_default(), &owner.name))
+}
+
+/// Does nothing about an object: its controller is switched off.
+struct Idle;
+
+#[async_trait::async_trait]
+impl Reconcile for Idle {
+    async fn reconcile(&self, _: &Key) -> Result<Next, Error> {
+        Ok(Next::Wait)
+    }
 }
 
 async fn work<R: Reconcile>(name: &'static str, queue: Arc<Queue<Key>>, reconciler: Arc<R>) {

@@ -10,6 +10,8 @@ pub mod signer;
 mod adoption;
 
 mod driver;
+/// Which controllers run, by upstream's names.
+mod names;
 
 mod expectations;
 

@@ -9,6 +9,7 @@ use client::transport::Clients;
 use ipnet::IpNet;
 
 use crate::driver::Context;
+use crate::settings::masks::NodeMasks;
 use crate::settings::{LocalPath, Settings};
 use crate::signer::Signer;
 use crate::{
@@ -22,6 +23,8 @@ use crate::{
 pub struct Config {
     /// Address ranges of pods, at most one a family; each node gets a slice of each.
     pub cluster_cidrs: Vec<IpNet>,
+    /// How large these slices are.
+    pub node_masks: NodeMasks,
     /// Address ranges of Services, as flags say them.
     pub service_cidrs: Vec<IpNet>,
     /// PEM of the CA that pods verify the API server with.
@@ -42,7 +45,8 @@ pub struct Config {
 ///
 /// They live in `group`: stopping it (a lost leadership) stops them, and nothing else.
 pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Group) {
-    let context = Context::new(clients, informers, config.clock.clone(), group.child("controllers"));
+    let context = Context::new(clients, informers, config.clock.clone(), group.child("controllers"))
+        .choosing(config.settings.chosen.clone());
     service_account::start(&context, config.root_ca_pem.clone());
     namespace::start(&context);
     daemonset::start(&context);
@@ -50,15 +54,20 @@ pub fn run(config: &Config, clients: Clients, informers: Informers, group: &Grou
     cronjob::start(&context);
     statefulset::start(&context);
     disruption::start(&context);
-    quota::start(&context);
+    // Those that watch what nobody else wants are not begun where they are switched off.
+    if context.runs("resourcequota-controller") {
+        quota::start(&context);
+    }
     hpa::start(&context, config.settings.autoscaler);
     certificates::start(&context, Arc::clone(&config.signer), config.settings.signing_life);
     secrets::start(&context, Arc::clone(&config.signer), config.root_ca_pem.clone(), config.settings.legacy_token_life);
     volume::start(&context, config.local_path.clone());
     attach::start(&context);
-    garbage::start(&context);
+    if context.runs("garbage-collector-controller") {
+        garbage::start(&context);
+    }
     pod_gc::start(&context, config.settings.ended_pods_max);
-    node::start(&context, &config.cluster_cidrs, &config.settings);
+    node::start(&context, &config.cluster_cidrs, config.node_masks, &config.settings);
     deployment::start(&context);
     replicaset::start(&context);
     service_cidr::start(&context);

@@ -1,17 +1,36 @@
-//! `--kube-controller-manager-arg`: upstream's flags of the controller manager, those that mean something here. All
-//! others are refused by name.
+//! `--kube-controller-manager-arg`: upstream's flags of the controller manager. Each acts, or asks for what is so, or is
+//! refused by name; `table` has all of them.
+
+pub mod masks;
+pub mod table;
 
 use std::error::Error;
 use std::time::Duration;
 
+use base::flags::{self, Given, Refusal, Verdict};
+
+use crate::names::{Chosen, NameError};
+use crate::settings::masks::Masks;
+use crate::settings::table::{CONCURRENT, TABLE};
+
 /// A year: the longest life that the signers give.
 const SIGNING_LIFE_MAX: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+/// Each key that a controller works on at once is a task.
+const WORKERS_MAX: usize = 1000;
 
 /// Settings that may be chosen.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
+    /// `controllers` and `concurrent-*-syncs`.
+    pub chosen: Chosen,
+    /// `node-cidr-mask-size*`
+    pub masks: Masks,
     /// `node-monitor-grace-period`: silence of this length makes a node unreachable.
     pub node_grace: Duration,
+    /// `node-startup-grace-period`: the same of a node that never said how it is.
+    pub node_start_grace: Duration,
+    /// `node-monitor-period`: how often a node that is not ready is looked at.
+    pub node_monitor_period: Duration,
     /// How fast silent nodes lose their pods.
     pub evictions: Evictions,
     /// `terminated-pod-gc-threshold`: ended pods that are kept; 0 keeps all.
@@ -24,6 +43,8 @@ pub struct Settings {
     pub signing_life: Option<Duration>,
     /// `horizontal-pod-autoscaler-*`
     pub autoscaler: Autoscaler,
+    /// Flags that were taken and have nothing to tune here, and why.
+    pub moot: Vec<(String, &'static str)>,
 }
 
 /// Where volumes of the class `local-path` lie and what makes their folders.
@@ -86,154 +107,20 @@ impl Default for Autoscaler {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
+            chosen: Chosen::default(),
+            masks: Masks::default(),
             node_grace: Duration::from_secs(50),
+            node_start_grace: Duration::from_secs(60),
+            node_monitor_period: Duration::from_secs(5),
             evictions: Evictions::default(),
             ended_pods_max: 12500,
             legacy_token_life: Duration::from_secs(365 * 86_400),
             signing_life: None,
             autoscaler: Autoscaler::default(),
+            moot: Vec::new(),
         }
     }
 }
-
-/// Flags with the one value that is true here anyway.
-const FIXED: &[(&str, &str)] = &[
-    ("profiling", "false"),
-    ("use-service-account-credentials", "true"),
-    ("bind-address", "127.0.0.1"),
-    ("allocate-node-cidrs", "true"),
-    ("configure-cloud-routes", "false"),
-    ("controllers", "*"),
-    ("enable-garbage-collector", "true"),
-];
-
-/// Flags of upstream's v1.36 that kedge decides itself or has no part for.
-const NOT_HERE: &[&str] = &[
-    "attach-detach-reconcile-max-wait-unmount-duration",
-    "attach-detach-reconcile-sync-period",
-    "authentication-kubeconfig",
-    "authentication-skip-lookup",
-    "authentication-token-webhook-cache-ttl",
-    "authentication-tolerate-lookup-failure",
-    "authorization-always-allow-paths",
-    "authorization-kubeconfig",
-    "authorization-webhook-cache-authorized-ttl",
-    "authorization-webhook-cache-unauthorized-ttl",
-    "cert-dir",
-    "cidr-allocator-type",
-    "client-ca-file",
-    "cloud-config",
-    "cloud-provider",
-    "cluster-cidr",
-    "cluster-name",
-    "cluster-signing-cert-file",
-    "cluster-signing-key-file",
-    "cluster-signing-kube-apiserver-client-cert-file",
-    "cluster-signing-kube-apiserver-client-key-file",
-    "cluster-signing-kubelet-client-cert-file",
-    "cluster-signing-kubelet-client-key-file",
-    "cluster-signing-kubelet-serving-cert-file",
-    "cluster-signing-kubelet-serving-key-file",
-    "cluster-signing-legacy-unknown-cert-file",
-    "cluster-signing-legacy-unknown-key-file",
-    "concurrent-cron-job-syncs",
-    "concurrent-daemonset-syncs",
-    "concurrent-deployment-syncs",
-    "concurrent-device-taint-eviction-syncs",
-    "concurrent-endpoint-syncs",
-    "concurrent-ephemeralvolume-syncs",
-    "concurrent-gc-syncs",
-    "concurrent-horizontal-pod-autoscaler-syncs",
-    "concurrent-job-syncs",
-    "concurrent-namespace-syncs",
-    "concurrent-node-syncs",
-    "concurrent-rc-syncs",
-    "concurrent-replicaset-syncs",
-    "concurrent-resource-claim-syncs",
-    "concurrent-resource-quota-syncs",
-    "concurrent-service-endpoint-syncs",
-    "concurrent-service-syncs",
-    "concurrent-serviceaccount-token-syncs",
-    "concurrent-statefulset-syncs",
-    "concurrent-ttl-after-finished-syncs",
-    "concurrent-validating-admission-policy-status-syncs",
-    "contention-profiling",
-    "controller-start-interval",
-    "disable-attach-detach-reconcile-sync",
-    "disable-force-detach-on-timeout",
-    "disable-http2-serving",
-    "disabled-metrics",
-    "emulated-version",
-    "enable-dynamic-provisioning",
-    "enable-hostpath-provisioner",
-    "enable-leader-migration",
-    "endpoint-updates-batch-period",
-    "endpointslice-updates-batch-period",
-    "external-cloud-volume-plugin",
-    "flex-volume-plugin-dir",
-    "http2-max-streams-per-connection",
-    "kube-api-burst",
-    "kube-api-content-type",
-    "kube-api-qps",
-    "kubeconfig",
-    "leader-elect",
-    "leader-elect-lease-duration",
-    "leader-elect-renew-deadline",
-    "leader-elect-resource-lock",
-    "leader-elect-resource-name",
-    "leader-elect-resource-namespace",
-    "leader-elect-retry-period",
-    "leader-migration-config",
-    "log-flush-frequency",
-    "log-json-info-buffer-size",
-    "log-json-split-stream",
-    "log-text-info-buffer-size",
-    "log-text-split-stream",
-    "logging-format",
-    "master",
-    "max-endpoints-per-slice",
-    "min-compatibility-version",
-    "min-resync-period",
-    "mirroring-concurrent-service-endpoint-syncs",
-    "mirroring-endpointslice-updates-batch-period",
-    "mirroring-max-endpoints-per-subset",
-    "namespace-sync-period",
-    "node-cidr-mask-size",
-    "node-cidr-mask-size-ipv4",
-    "node-cidr-mask-size-ipv6",
-    "node-monitor-period",
-    "node-startup-grace-period",
-    "node-sync-period",
-    "permit-address-sharing",
-    "permit-port-sharing",
-    "pv-recycler-increment-timeout-nfs",
-    "pv-recycler-minimum-timeout-hostpath",
-    "pv-recycler-minimum-timeout-nfs",
-    "pv-recycler-pod-template-filepath-hostpath",
-    "pv-recycler-pod-template-filepath-nfs",
-    "pv-recycler-timeout-increment-hostpath",
-    "pvclaimbinder-sync-period",
-    "requestheader-allowed-names",
-    "requestheader-client-ca-file",
-    "requestheader-extra-headers-prefix",
-    "requestheader-group-headers",
-    "requestheader-uid-headers",
-    "requestheader-username-headers",
-    "resource-quota-sync-period",
-    "root-ca-file",
-    "route-reconciliation-period",
-    "secure-port",
-    "service-account-private-key-file",
-    "service-cluster-ip-range",
-    "show-hidden-metrics-for-version",
-    "tls-cert-file",
-    "tls-cipher-suites",
-    "tls-min-version",
-    "tls-private-key-file",
-    "tls-sni-cert-key",
-    "v",
-    "vmodule",
-];
 
 /// A flag of the controller manager's that cannot be taken.
 #[derive(Debug, thiserror::Error)]
@@ -246,104 +133,105 @@ pub struct FlagError {
 /// The fault of a flag or of its value.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
-    #[error("unknown flag")]
-    Unknown,
-    #[error("kube-controller-manager knows this flag, kedge has no such setting; remove it")]
-    NoSetting,
-    #[error("{0:?} is not a number")]
-    NoNumber(String),
-    #[error("{0:?} is not a number of at least 0")]
-    Negative(String),
-    #[error("{0:?} is no duration such as 40s")]
-    NoDuration(String),
+    #[error(transparent)]
+    Flag(#[from] Refusal),
+    #[error(transparent)]
+    Name(#[from] NameError),
     #[error("{0:?} is too long: kedge signs for a year (8760h) at most")]
     TooLong(String),
+    #[error("{0:?} is not a number from 1 to {WORKERS_MAX}")]
+    Workers(String),
+    #[error("{0:?} is shorter than a second")]
+    NoTime(String),
+    #[error("{0:?} is no length of a prefix, 1 to 126")]
+    Mask(String),
     #[error(transparent)]
     Gates(Box<dyn Error + Send + Sync>),
 }
 
-/// One flag as it was given.
-struct Flag<'a> {
-    name: &'a str,
-    value: &'a str,
-}
-
 impl Settings {
-    /// Reads `name=value` texts, with or without dashes; a later one of the same name wins.
+    /// Reads `name=value` texts, with or without dashes; a later one of the same name wins, lists excepted.
     ///
     /// Errors: the flag that cannot be taken.
     pub fn parse(args: &[String]) -> Result<Settings, FlagError> {
         let mut out = Settings::default();
+        let mut controllers: Vec<&str> = Vec::new();
         for arg in args {
-            let arg = arg.trim_start_matches('-');
-            let (name, value) = arg.split_once('=').unwrap_or((arg, "true"));
-            out.set(Flag { name, value }).map_err(|source| FlagError { name: name.to_owned(), source })?;
+            let given = Given::of(arg);
+            let refused = |source| FlagError { name: given.name.to_owned(), source };
+            match flags::judge(TABLE, given).map_err(|err| refused(err.into()))? {
+                Verdict::Follow if given.name == "controllers" => controllers.push(given.value),
+                Verdict::Follow => out.set(given).map_err(refused)?,
+                Verdict::Holds => {}
+                Verdict::Moot(why) => out.moot.push((given.name.to_owned(), why)),
+            }
+        }
+        if !controllers.is_empty() {
+            let refused = |err: NameError| FlagError { name: "controllers".to_owned(), source: err.into() };
+            out.chosen.choose(&controllers.join(",")).map_err(refused)?;
         }
         Ok(out)
     }
 
-    fn set(&mut self, Flag { name, value }: Flag<'_>) -> Result<(), Fault> {
+    fn set(&mut self, Given { name, value }: Given<'_>) -> Result<(), Fault> {
         match name {
-            "node-monitor-grace-period" => self.node_grace = duration(value)?,
-            "node-eviction-rate" => self.evictions.rate = number(value)?,
-            "secondary-node-eviction-rate" => self.evictions.rate_when_unhealthy = number(value)?,
-            "unhealthy-zone-threshold" => self.evictions.unhealthy_share = number(value)?,
-            "large-cluster-size-threshold" => {
-                self.evictions.large_zone = value.parse().map_err(|_| Fault::NoNumber(value.to_owned()))?;
+            "node-monitor-grace-period" => self.node_grace = time(value)?,
+            "node-startup-grace-period" => self.node_start_grace = time(value)?,
+            "node-monitor-period" => self.node_monitor_period = time(value)?,
+            "node-eviction-rate" => self.evictions.rate = flags::number(value)?,
+            "secondary-node-eviction-rate" => self.evictions.rate_when_unhealthy = flags::number(value)?,
+            "unhealthy-zone-threshold" => self.evictions.unhealthy_share = flags::number(value)?,
+            "large-cluster-size-threshold" => self.evictions.large_zone = flags::count(value)?,
+            "horizontal-pod-autoscaler-sync-period" => self.autoscaler.period = time(value)?,
+            "horizontal-pod-autoscaler-downscale-stabilization" => {
+                self.autoscaler.down_window = flags::duration(value)?
             }
-            "horizontal-pod-autoscaler-sync-period" => self.autoscaler.period = duration(value)?,
-            "horizontal-pod-autoscaler-downscale-stabilization" => self.autoscaler.down_window = duration(value)?,
-            "horizontal-pod-autoscaler-cpu-initialization-period" => self.autoscaler.cpu_start = duration(value)?,
-            "horizontal-pod-autoscaler-initial-readiness-delay" => self.autoscaler.first_ready = duration(value)?,
-            "horizontal-pod-autoscaler-tolerance" => self.autoscaler.tolerance = number(value)?,
+            "horizontal-pod-autoscaler-cpu-initialization-period" => {
+                self.autoscaler.cpu_start = flags::duration(value)?;
+            }
+            "horizontal-pod-autoscaler-initial-readiness-delay" => {
+                self.autoscaler.first_ready = flags::duration(value)?;
+            }
+            "horizontal-pod-autoscaler-tolerance" => self.autoscaler.tolerance = flags::number(value)?,
             "terminated-pod-gc-threshold" => {
-                let count: i64 = value.parse().map_err(|_| Fault::NoNumber(value.to_owned()))?;
-                self.ended_pods_max = usize::try_from(count).unwrap_or(0);
+                // As upstream: a negative one keeps all, too.
+                self.ended_pods_max = flags::count(value.strip_prefix('-').map_or(value, |_| "0"))?;
             }
-            "legacy-service-account-token-clean-up-period" => self.legacy_token_life = duration(value)?,
+            "legacy-service-account-token-clean-up-period" => self.legacy_token_life = time(value)?,
             "cluster-signing-duration" => {
-                let life = duration(value)?;
+                let life = time(value)?;
                 if life > SIGNING_LIFE_MAX {
                     return Err(Fault::TooLong(value.to_owned()));
                 }
                 self.signing_life = Some(life);
             }
+            "node-cidr-mask-size" => self.masks.any = Some(mask(value)?),
+            "node-cidr-mask-size-ipv4" => self.masks.v4 = Some(mask(value)?),
+            "node-cidr-mask-size-ipv6" => self.masks.v6 = Some(mask(value)?),
+            "enable-garbage-collector" if flags::switch(value)? => {}
+            "enable-garbage-collector" => self.chosen.leave_garbage(),
             "feature-gates" => schema::gates::check(value).map_err(|err| Fault::Gates(err.into()))?,
-            _ if FIXED.iter().any(|(n, v)| *n == name && v.eq_ignore_ascii_case(value)) => {}
-            _ if NOT_HERE.contains(&name) || FIXED.iter().any(|(n, _)| *n == name) => {
-                return Err(Fault::NoSetting);
-            }
-            _ => return Err(Fault::Unknown),
+            _ => self.set_workers(Given { name, value })?,
         }
+        Ok(())
+    }
+
+    fn set_workers(&mut self, Given { name, value }: Given<'_>) -> Result<(), Fault> {
+        let (_, controller) = CONCURRENT.iter().find(|(flag, _)| *flag == name).ok_or(Refusal::Unknown)?;
+        let n_workers = value.parse().ok().filter(|n| (1..=WORKERS_MAX).contains(n));
+        self.chosen.set_workers(controller, n_workers.ok_or_else(|| Fault::Workers(value.to_owned()))?);
         Ok(())
     }
 }
 
-fn number(value: &str) -> Result<f64, Fault> {
-    let number = value.parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0);
-    number.ok_or_else(|| Fault::Negative(value.to_owned()))
+/// A duration that is some time.
+fn time(value: &str) -> Result<Duration, Fault> {
+    let duration = flags::duration(value)?;
+    if duration.is_zero() { Err(Fault::NoTime(value.to_owned())) } else { Ok(duration) }
 }
 
-/// Go's durations in whole seconds and larger: `40s`, `1m30s`. None is shorter than a second here.
-fn duration(value: &str) -> Result<Duration, Fault> {
-    let bad = || Fault::NoDuration(value.to_owned());
-    let (mut total, mut number) = (0_u64, String::new());
-    for c in value.chars() {
-        let factor = match c {
-            '0'..='9' => {
-                number.push(c);
-                continue;
-            }
-            's' => 1,
-            'm' => 60,
-            'h' => 3600,
-            _ => return Err(bad()),
-        };
-        let n: u64 = number.parse().map_err(|_| bad())?;
-        total = n.checked_mul(factor).and_then(|n| n.checked_add(total)).ok_or_else(bad)?;
-        number.clear();
-    }
-    if total == 0 || !number.is_empty() { Err(bad()) } else { Ok(Duration::from_secs(total)) }
+fn mask(value: &str) -> Result<u8, Fault> {
+    value.parse().ok().filter(|bits| (1..=126).contains(bits)).ok_or_else(|| Fault::Mask(value.to_owned()))
 }
 
 #[cfg(test)]
@@ -405,23 +293,39 @@ mod tests {
 
     #[test]
     fn what_cannot_be_taken_is_refused_by_its_name_with_the_reason() {
-        let not_here = "kube-controller-manager knows this flag, kedge has no such setting; remove it";
         let no_duration = "is no duration such as 40s";
         for (arg, wanted) in [
             ("nonsense=1", "nonsense: unknown flag".to_owned()),
             ("--nonsense", "nonsense: unknown flag".to_owned()),
-            ("leader-elect=true", format!("leader-elect: {not_here}")),
-            ("concurrent-job-syncs=9", format!("concurrent-job-syncs: {not_here}")),
+            (
+                "leader-elect=false",
+                "leader-elect: only true is taken: controllers run on the server that leads, and there alone"
+                    .to_owned(),
+            ),
+            ("concurrent-job-syncs=0", "concurrent-job-syncs: \"0\" is not a number from 1 to 1000".to_owned()),
+            (
+                "concurrent-job-syncs=1000000000",
+                "concurrent-job-syncs: \"1000000000\" is not a number from 1 to 1000".to_owned(),
+            ),
+            ("node-cidr-mask-size=0", "node-cidr-mask-size: \"0\" is no length of a prefix, 1 to 126".to_owned()),
+            ("master=https://a", "master: controllers call the API in this process; remove it".to_owned()),
+            (
+                "controllers=*,route",
+                "controllers: node-route-controller cannot be run: there is no cloud provider".to_owned(),
+            ),
             ("node-monitor-grace-period=fast", format!("node-monitor-grace-period: \"fast\" {no_duration}")),
             ("node-monitor-grace-period=40", format!("node-monitor-grace-period: \"40\" {no_duration}")),
-            ("node-monitor-grace-period=0s", format!("node-monitor-grace-period: \"0s\" {no_duration}")),
+            ("node-monitor-grace-period=0s", "node-monitor-grace-period: \"0s\" is shorter than a second".to_owned()),
             ("node-monitor-grace-period=1ms", format!("node-monitor-grace-period: \"1ms\" {no_duration}")),
             (
                 "horizontal-pod-autoscaler-tolerance=-1",
                 "horizontal-pod-autoscaler-tolerance: \"-1\" is not a number of at least 0".to_owned(),
             ),
             ("node-eviction-rate=inf", "node-eviction-rate: \"inf\" is not a number of at least 0".to_owned()),
-            ("large-cluster-size-threshold=many", "large-cluster-size-threshold: \"many\" is not a number".to_owned()),
+            (
+                "large-cluster-size-threshold=many",
+                "large-cluster-size-threshold: \"many\" is not a whole number of at least 0".to_owned(),
+            ),
             (
                 "cluster-signing-duration=87600h",
                 "cluster-signing-duration: \"87600h\" is too long: kedge signs for a year (8760h) at most".to_owned(),
@@ -430,5 +334,21 @@ mod tests {
         ] {
             assert_eq!(refusal(arg), wanted);
         }
+    }
+
+    #[test]
+    fn controllers_are_chosen_over_all_flags_and_work_on_as_many_keys_as_is_said() {
+        let chosen =
+            parse(&["controllers=*,-cronjob", "controllers=-ttl", "concurrent-deployment-syncs=20"]).unwrap().chosen;
+        assert!(!chosen.runs("cronjob-controller") && !chosen.runs("ttl-controller"));
+        assert_eq!((chosen.n_workers("deployment-controller"), chosen.n_workers("job-controller")), (20, 5));
+        assert!(!parse(&["enable-garbage-collector=false"]).unwrap().chosen.runs("garbage-collector-controller"));
+    }
+
+    #[test]
+    fn a_flag_with_nothing_to_tune_is_told_of() {
+        let moot = parse(&["kube-api-qps=100", "leader-elect-lease-duration=60s"]).unwrap().moot;
+        assert_eq!(moot.len(), 2);
+        assert!(moot.iter().all(|(_, why)| !why.is_empty()));
     }
 }

@@ -4,13 +4,12 @@
 //! flag given on the command line wins (a repeatable one adds). Unlike k3s, an unknown key is an error: a misspelt
 //! setting that is skipped is a trap.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::flags::config_source::{MainFile, SourceError, text_of};
 use crate::flags::refused;
 
 /// Form of a setting on the command line.
@@ -27,8 +26,8 @@ pub(crate) enum FlagKind {
 /// A configuration file that cannot be used. Each says which file, which key, and what to do.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
-    #[error("cannot read configuration file {path}", path = path.display())]
-    Read { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Source(#[from] SourceError),
     #[error("configuration file {path} is not valid YAML: {reason}", path = path.display())]
     Yaml { path: PathBuf, reason: String },
     #[error(
@@ -45,20 +44,28 @@ pub(crate) enum ConfigError {
     Refused { path: PathBuf, key: String, why: &'static str },
     #[error("configuration file {path}: the value of '{key}' must be {wanted}", path = path.display())]
     Value { path: PathBuf, key: String, wanted: &'static str },
+    #[error(
+        "configuration file {path}: '{key}+' adds to a list, and --{key} takes one value; write '{key}:'",
+        path = path.display()
+    )]
+    NoList { path: PathBuf, key: String },
 }
 
-/// The file beside which drop-ins stand.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum MainFile<'a> {
-    /// A person named it.
-    Named(&'a Path),
-    /// The place where it is, if there is one.
-    Usual(&'a Path),
+/// A value, and the line that says it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub(crate) value: String,
+    pub(crate) file: PathBuf,
+    /// From 1 on.
+    pub(crate) line: usize,
 }
 
 /// The values of all files, by flag name.
 #[derive(Debug, Default)]
-pub(crate) struct Settings(BTreeMap<String, Vec<String>>);
+pub(crate) struct Settings {
+    values: BTreeMap<String, Vec<Setting>>,
+    files: Vec<PathBuf>,
+}
 
 impl Settings {
     /// Reads `main` and `main.d/*.yaml` in name order. A missing main file is an error only if the user named it.
@@ -67,19 +74,9 @@ impl Settings {
         main: MainFile<'_>,
         flags: &BTreeMap<String, FlagKind>,
     ) -> Result<Settings, ConfigError> {
-        let mut settings = Settings::default();
-        let mut files = Vec::new();
-        let (main, is_wanted) = match main {
-            MainFile::Named(path) => (path, true),
-            MainFile::Usual(path) => (path, path.exists()),
-        };
-        if is_wanted {
-            files.push(main.to_owned());
-        }
-        files.extend(drop_ins(main)?);
-        for path in files {
-            let text = fs::read_to_string(&path).map_err(|source| ConfigError::Read { path: path.clone(), source })?;
-            settings.merge(role, &path, &text, flags)?;
+        let mut settings = Settings { files: main.files()?, ..Settings::default() };
+        for path in settings.files.clone() {
+            settings.merge(role, &path, &text_of(&path)?, flags)?;
         }
         Ok(settings)
     }
@@ -113,11 +110,15 @@ impl Settings {
                 key: name.to_owned(),
                 wanted,
             })?;
-            let slot = self.0.entry(name.to_owned()).or_default();
+            if append && *kind != FlagKind::List {
+                return Err(ConfigError::NoList { path: path.to_owned(), key: name.to_owned() });
+            }
+            let slot = self.values.entry(name.to_owned()).or_default();
             if !append {
                 slot.clear();
             }
-            slot.extend(values);
+            let line = line_of(text, Key(&key));
+            slot.extend(values.into_iter().map(|value| Setting { value, file: path.to_owned(), line }));
         }
         Ok(())
     }
@@ -125,12 +126,13 @@ impl Settings {
     /// The settings as flags, each in one word: `--key=value`. A switch that is false is left out.
     pub(crate) fn to_args(&self, flags: &BTreeMap<String, FlagKind>) -> Vec<String> {
         let mut args = Vec::new();
-        for (key, values) in &self.0 {
+        for (key, values) in &self.values {
             match flags.get(key) {
                 Some(FlagKind::Switch) => {
-                    args.extend((values.last().map(String::as_str) == Some("true")).then(|| format!("--{key}")));
+                    let is_on = values.last().is_some_and(|setting| setting.value == "true");
+                    args.extend(is_on.then(|| format!("--{key}")));
                 }
-                _ => args.extend(values.iter().map(|value| format!("--{key}={value}"))),
+                _ => args.extend(values.iter().map(|setting| format!("--{key}={}", setting.value))),
             }
         }
         args
@@ -138,28 +140,41 @@ impl Settings {
 
     /// Whether some file sets this flag.
     pub(crate) fn sets(&self, key: &str) -> bool {
-        self.0.contains_key(key)
+        self.values.contains_key(key)
+    }
+
+    /// What the files say of this flag.
+    pub(crate) fn of(&self, key: &str) -> &[Setting] {
+        self.values.get(key).map_or(&[], Vec::as_slice)
+    }
+
+    /// Switches that are said to be off.
+    pub(crate) fn switched_off(&self, flags: &BTreeMap<String, FlagKind>) -> BTreeSet<String> {
+        let is_off = |key: &str, values: &[Setting]| {
+            flags.get(key) == Some(&FlagKind::Switch) && values.last().is_some_and(|setting| setting.value == "false")
+        };
+        self.values.iter().filter(|(key, values)| is_off(key, values)).map(|(key, _)| key.clone()).collect()
+    }
+
+    /// The files that were read.
+    pub(crate) fn files(&self) -> &[PathBuf] {
+        &self.files
     }
 }
 
-fn drop_ins(main: &Path) -> Result<Vec<PathBuf>, ConfigError> {
-    let mut dir = main.as_os_str().to_owned();
-    dir.push(".d");
-    let dir = PathBuf::from(dir);
-    let entries = match fs::read_dir(&dir) {
-        Ok(entries) => entries,
-        Err(err) if err.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(ConfigError::Read { path: dir, source }),
+/// A key as it is written, its `+` included.
+#[derive(Clone, Copy)]
+struct Key<'a>(&'a str);
+
+/// The line on which a key of the top level stands, from 1 on.
+fn line_of(text: &str, Key(key): Key<'_>) -> usize {
+    let is_said = |line: &str| {
+        let line = line.trim_start_matches(['{', ' ']);
+        let rest =
+            ["", "'", "\""].iter().find_map(|quote| line.strip_prefix(quote)?.strip_prefix(key)?.strip_prefix(quote));
+        rest.is_some_and(|rest| rest.trim_start().starts_with(':'))
     };
-    let mut files = Vec::new();
-    for entry in entries {
-        let path = entry.map_err(|source| ConfigError::Read { path: dir.clone(), source })?.path();
-        if path.extension().is_some_and(|ext| ext == "yaml" || ext == "yml") {
-            files.push(path);
-        }
-    }
-    files.sort();
-    Ok(files)
+    text.lines().position(is_said).map_or(1, |at| at + 1)
 }
 
 fn values_of(value: &Value, kind: FlagKind) -> Result<Vec<String>, &'static str> {
@@ -185,6 +200,8 @@ fn scalar(value: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use base::chain::Chain;
 
     use super::*;
@@ -206,8 +223,8 @@ mod tests {
         for (name, text) in files {
             fs::write(dir.path().join(name), text).unwrap();
         }
-        let settings = Settings::read("server", MainFile::Usual(&dir.path().join("config.yaml")), &flags())
-            .map_err(|err| err.to_string())?;
+        let main = dir.path().join("config.yaml");
+        let settings = Settings::read("server", MainFile::Usual(&[&main]), &flags()).map_err(|err| err.to_string())?;
         Ok(settings.to_args(&flags()))
     }
 
@@ -258,7 +275,9 @@ mod tests {
             ("node-name: {a: b}", Err("the value of 'node-name' must be one plain value")),
             ("disable: [[a]]", Err("the value of 'disable' must be a list of plain values")),
             ("debug: 'true'", Err("the value of 'debug' must be true or false")),
-            ("disable+: [a]\nnode-name+: b", Ok(vec!["--disable=a", "--node-name=b"])),
+            ("disable+: [a]\nnode-name: b", Ok(vec!["--disable=a", "--node-name=b"])),
+            ("node-name+: b", Err("'node-name+' adds to a list, and --node-name takes one value; write 'node-name:'")),
+            ("debug+: true", Err("'debug+' adds to a list, and --debug takes one value; write 'debug:'")),
         ] {
             match (read(&[("config.yaml", text)]), args) {
                 (Ok(read), Ok(args)) => assert_eq!(read, args, "{text}"),
@@ -285,11 +304,40 @@ mod tests {
     #[test]
     fn a_missing_file_is_an_error_if_it_was_named_and_its_cause_is_printed_once() {
         let path = Path::new("/no/such/config.yaml");
-        assert!(Settings::read("server", MainFile::Usual(path), &flags()).unwrap().to_args(&flags()).is_empty());
+        assert!(Settings::read("server", MainFile::Usual(&[path]), &flags()).unwrap().to_args(&flags()).is_empty());
         let err = Settings::read("server", MainFile::Named(path), &flags()).unwrap_err();
         assert_eq!(
             Chain(&err).to_string(),
             "cannot read configuration file /no/such/config.yaml: No such file or directory (os error 2)"
         );
+    }
+
+    #[test]
+    fn a_key_that_stands_twice_and_a_bomb_of_aliases_are_refused() {
+        let twice = read(&[("config.yaml", "node-name: a\nnode-name: b\n")]).unwrap_err();
+        assert!(twice.contains("is not valid YAML: ") && twice.contains("node-name"), "{twice}");
+        let mut bomb = "disable: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for n in 1..12 {
+            let alias = format!("*a{}", n - 1);
+            let list = [alias.as_str(); 10].join(", ");
+            bomb.push_str(&format!("k{n}: &a{n} [{list}]\n"));
+        }
+        let said = read(&[("config.yaml", &bomb)]).unwrap_err();
+        assert!(said.contains("is not valid YAML: "), "{said}");
+        let deep = format!("disable: {}", "[".repeat(200_000));
+        assert!(read(&[("config.yaml", &deep)]).unwrap_err().contains("is not valid YAML: "));
+    }
+
+    #[test]
+    fn a_setting_tells_its_file_and_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let main = dir.path().join("config.yaml");
+        fs::create_dir(dir.path().join("config.yaml.d")).unwrap();
+        fs::write(&main, "# mine\n\n\"node-name\": a\ndisable:\n  - node-name\n").unwrap();
+        fs::write(dir.path().join("config.yaml.d/a.yaml"), "debug : true\n'disable+': [b]\n").unwrap();
+        let settings = Settings::read("server", MainFile::Usual(&[&main]), &flags()).unwrap();
+        let lines = |key: &str| settings.of(key).iter().map(|setting| setting.line).collect::<Vec<_>>();
+        assert_eq!((lines("node-name"), lines("disable"), lines("debug")), (vec![3], vec![4, 2], vec![1]));
+        assert_eq!(settings.of("debug").first().unwrap().file, dir.path().join("config.yaml.d/a.yaml"));
     }
 }

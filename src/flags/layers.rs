@@ -25,19 +25,37 @@ pub(crate) fn flags_of(command: &mut Command, role: &str) -> BTreeMap<String, Fl
         .collect()
 }
 
+/// A flag that the environment gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FromEnv {
+    pub(crate) flag: String,
+    /// The variable's name.
+    pub(crate) variable: String,
+    pub(crate) value: String,
+    is_switch: bool,
+}
+
+impl FromEnv {
+    /// As a word of the command line.
+    pub(crate) fn to_arg(&self) -> String {
+        if self.is_switch { format!("--{}", self.flag) } else { format!("--{}={}", self.flag, self.value) }
+    }
+}
+
 /// The environment's flags: the lowest layer, so only those that neither file nor command line sets.
-pub(crate) fn env_args<'a>(
+pub(crate) fn env_flags<'a>(
     flags: &'a BTreeMap<String, FlagKind>,
     settings: &'a Settings,
     given: &'a BTreeSet<String>,
     env: &'a dyn Fn(&str) -> Option<String>,
-) -> impl Iterator<Item = String> + 'a {
+) -> impl Iterator<Item = FromEnv> + 'a {
     flags.iter().filter(|(name, _)| !settings.sets(name) && !given.contains(*name)).filter_map(move |(name, kind)| {
-        let value = env_names(name).into_iter().find_map(|var| env(&var))?;
-        match kind {
-            FlagKind::Switch => matches!(value.as_str(), "true" | "1").then(|| format!("--{name}")),
-            _ => Some(format!("--{name}={value}")),
+        let (variable, value) = env_names(name).into_iter().find_map(|var| env(&var).map(|value| (var, value)))?;
+        let is_switch = *kind == FlagKind::Switch;
+        if is_switch && !matches!(value.as_str(), "true" | "1") {
+            return None;
         }
+        Some(FromEnv { flag: name.clone(), variable, value, is_switch })
     })
 }
 
@@ -154,7 +172,8 @@ mod tests {
     fn the_environment_fills_in_what_nobody_else_says() {
         let flags = flags();
         let args = |env: &dyn Fn(&str) -> Option<String>, given: &str| -> Vec<String> {
-            env_args(&flags, &Settings::default(), &given_flags(&words(given), &BTreeMap::new()), env).collect()
+            let given = given_flags(&words(given), &BTreeMap::new());
+            env_flags(&flags, &Settings::default(), &given, env).map(|from| from.to_arg()).collect()
         };
         let env = |name: &str| match name {
             "K3S_NODE_NAME" => Some("edge".to_owned()),

@@ -3,8 +3,10 @@
 
 pub(crate) mod claims;
 pub(crate) mod config_file;
+pub(crate) mod config_source;
 pub(crate) mod environment;
 pub(crate) mod layers;
+pub(crate) mod profile;
 pub(crate) mod ranges;
 pub(crate) mod refused;
 pub(crate) mod roles;

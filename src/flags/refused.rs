@@ -1,7 +1,7 @@
 //! Flags of k3s that kedge refuses: why, and what to do instead. Any other unknown flag is a misspelling.
 
 /// A flag without dashes, and the sentence that follows "--flag is refused: ".
-const REFUSED: [(&str, &str); 30] = [
+const REFUSED: [(&str, &str); 29] = [
     (
         "rootless",
         "kedge runs containers as root; run it in a virtual machine, or with --disable-agent for an API server alone",
@@ -49,7 +49,6 @@ const REFUSED: [(&str, &str); 30] = [
         "helm-controller-arg",
         "the Helm controller is kedge's own and has no settings but --helm-binary and --disable-helm-controller",
     ),
-    ("kube-proxy-arg", "the service proxy is kedge's own, in nftables, and has no settings"),
     ("kube-cloud-controller-manager-arg", "there is no cloud controller"),
     ("etcd-arg", "the store is kedge's own, with etcd's API, and has no settings of etcd's"),
     ("etcd-expose-metrics", "there is no etcd process; kedge status and GET /metrics of the API tell how the store is"),
@@ -60,6 +59,12 @@ const REFUSED: [(&str, &str); 30] = [
     ("vmodule", "kedge's log has one level; use --debug or --v"),
     ("kine-tls", "there is no kine; the store speaks TLS"),
 ];
+
+/// All of them, with their reasons.
+#[cfg(test)]
+pub(crate) fn all() -> &'static [(&'static str, &'static str)] {
+    &REFUSED
+}
 
 /// Why a flag of k3s (with or without dashes) is refused; `None` for one that k3s does not know either.
 pub(crate) fn why(flag: &str) -> Option<&'static str> {

@@ -1,10 +1,12 @@
 //! The flags of `kedge server` and `kedge agent`, spelled as k3s spells them, and those of k3s that mean nothing here.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::flags::profile::Profile;
 use crate::flags::shared::StateArgs;
 use crate::flags::store::StoreFlags;
 use crate::flags::value::ValueError;
@@ -29,6 +31,15 @@ pub(crate) struct CommonArgs {
     pub(crate) alsologtostderr: bool,
     #[command(flatten)]
     pub(crate) state: StateArgs,
+    /// Settings that belong together, which go behind every explicit one: cis is what the CIS benchmark asks.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) profile: Option<Profile>,
+    /// What the log tells of where settings came from.
+    #[arg(skip)]
+    pub(crate) notes: Vec<String>,
+    /// Switches that a file says are off.
+    #[arg(skip)]
+    pub(crate) switched_off: BTreeSet<String>,
 }
 
 /// Flags of `kedge server`, spelled as k3s spells them.
@@ -165,8 +176,9 @@ pub(crate) struct ServerArgs {
     /// repeated.
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Components")]
     pub(crate) kube_scheduler_arg: Vec<String>,
-    /// Component not to deploy, and to remove: coredns, local-storage, metrics-server, runtimes, servicelb, or a file
-    /// of the folder server/manifests without its ending. May be repeated.
+    /// Component not to deploy, and to remove: coredns, gateway-api, ingress (traefik is another word for it),
+    /// local-storage, metrics-server, runtimes, servicelb, or a file of the folder server/manifests without its ending.
+    /// May be repeated.
     #[arg(
         long, value_name = "NAME", value_delimiter = ',', value_parser = parse_component,
         help_heading = "Components"
@@ -225,6 +237,9 @@ pub(crate) struct NodeArgs {
     /// Setting of the kubelet as upstream's flag without dashes, such as max-pods=50. May be repeated.
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Node")]
     pub(crate) kubelet_arg: Vec<String>,
+    /// Flag of kube-proxy, NAME=VALUE: those that mean something here act, others are refused by name. May be repeated.
+    #[arg(long, value_name = "NAME=VALUE", help_heading = "Node")]
+    pub(crate) kube_proxy_arg: Vec<String>,
     /// Label to register the node with. May be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', help_heading = "Node")]
     pub(crate) node_label: Vec<String>,

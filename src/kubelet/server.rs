@@ -176,6 +176,10 @@ impl Server {
         };
         let caller = if let Some(cert) = conn.client_certs.first() {
             let identity = pki::identity::parse(cert).map_err(|_| unauthorized())?;
+            // The API server alone knows whether it was revoked.
+            if identity.is_in(pki::identity::REGISTERED) {
+                return Err(unauthorized());
+            }
             UserInfo {
                 username: Some(identity.common_name),
                 groups: Some(identity.organizations),

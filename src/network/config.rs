@@ -18,6 +18,8 @@ pub struct Config {
     pub node_ips: watch::Receiver<Vec<IpAddr>>,
     /// Pod networks of the cluster; their families are the ones served.
     pub cluster_cidrs: Vec<IpNet>,
+    /// How large a node's part of each is.
+    pub piece_bits: PieceBits,
     /// Service networks of the cluster.
     pub service_cidrs: Vec<IpNet>,
     /// Whether IPv6 pods that leave the cluster get the node's address (k3s: `flannel-ipv6-masq`). IPv4 pods always do.
@@ -36,11 +38,36 @@ pub struct Config {
     pub servers: Vec<SocketAddr>,
     /// Whether services are served; else something else does it (k3s: `disable-kube-proxy`).
     pub services: bool,
+    /// Ranges of the machine's addresses under which node ports answer; none are all (`nodeport-addresses`).
+    pub node_port_addresses: Vec<IpNet>,
 }
 
 impl Config {
     pub(crate) fn families(&self) -> BTreeSet<Family> {
         self.cluster_cidrs.iter().map(|cidr| Family::of(&cidr.addr())).collect()
+    }
+}
+
+/// Lengths of the prefixes of nodes' ranges, which are pieces of the cluster's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PieceBits {
+    /// Of IPv4.
+    pub v4: u8,
+    /// Of IPv6.
+    pub v6: u8,
+}
+
+impl Default for PieceBits {
+    fn default() -> PieceBits {
+        PieceBits { v4: 24, v6: 64 }
+    }
+}
+
+impl PieceBits {
+    /// Whether a range is one of the pieces that `whole` is cut into, or the whole of one that is smaller.
+    pub(crate) fn is_piece(self, range: &IpNet, whole: &IpNet) -> bool {
+        let bits = if whole.addr().is_ipv4() { self.v4 } else { self.v6 };
+        whole.contains(range) && range.prefix_len() == whole.prefix_len().max(bits)
     }
 }
 

@@ -24,6 +24,14 @@ impl Family {
         }
     }
 
+    /// The address that is none.
+    pub(crate) fn unspecified(self) -> &'static str {
+        match self {
+            Family::V4 => "0.0.0.0",
+            Family::V6 => "::",
+        }
+    }
+
     pub(crate) fn loopback(self) -> &'static str {
         match self {
             Family::V4 => "127.0.0.0/8",

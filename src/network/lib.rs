@@ -19,6 +19,7 @@ mod nft;
 mod overlay;
 mod policy;
 mod service;
+pub mod settings;
 mod table;
 
 use base::task::Group;
@@ -26,7 +27,7 @@ use client::informer::Informers;
 
 use crate::monitor::Monitor;
 
-pub use crate::config::{Backend, Config, Gate};
+pub use crate::config::{Backend, Config, Gate, PieceBits};
 pub use crate::error::NetworkError;
 pub use crate::overlay::pod_mtu;
 

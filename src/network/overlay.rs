@@ -25,7 +25,7 @@ use crate::config::{Backend, Config};
 use crate::error::NetworkError;
 use crate::family::Family;
 use crate::overlay::kernel::{Kernel, Tunnel};
-use crate::overlay::plan::{Mine, Plan};
+use crate::overlay::plan::{Cut, Mine, Plan};
 
 /// A burst of Node changes is gathered this long.
 const GATHER: Duration = Duration::from_millis(50);
@@ -135,7 +135,13 @@ impl Overlay {
         let Some(uplink) = self.kernel.uplink(mine.local_ip, self.config.interface.as_deref()).await? else {
             return Err(NetworkError::NoUplink { ip: mine.local_ip });
         };
-        let mut plan = Plan::of(&nodes, &mine, self.config.backend, &uplink.networks, &self.config.cluster_cidrs);
+        let mut plan = Plan::of(
+            &nodes,
+            &mine,
+            self.config.backend,
+            &uplink.networks,
+            Cut { ranges: &self.config.cluster_cidrs, bits: self.config.piece_bits },
+        );
         self.kernel.leave_to_others(&mut plan).await?;
         self.report(&plan);
         let (device, end) = match self.config.backend {

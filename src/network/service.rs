@@ -20,6 +20,7 @@ use base::task::Group;
 use base::time::Stopwatch;
 use client::informer::{Change, Changes, Informer, Informers, Key};
 use client::services::{Services, Touched};
+use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use tracing::{debug, info, warn};
 
@@ -178,15 +179,14 @@ impl Proxy {
     }
 
     fn site(&self, family: Family) -> Site {
+        let of_family = |ranges: &[IpNet]| -> Vec<IpNet> {
+            ranges.iter().copied().filter(|range| Family::of(&range.addr()) == family).collect()
+        };
+        let node_ports = &self.config.node_port_addresses;
         Site {
             family,
-            cluster_cidrs: self
-                .config
-                .cluster_cidrs
-                .iter()
-                .copied()
-                .filter(|cidr| Family::of(&cidr.addr()) == family)
-                .collect(),
+            cluster_cidrs: of_family(&self.config.cluster_cidrs),
+            node_port_addresses: (!node_ports.is_empty()).then(|| of_family(node_ports)),
             masquerade_pods: family == Family::V4 || self.config.ipv6_masquerade,
             listeners: self.listeners.clone(),
             reserved: self.reserved.clone(),

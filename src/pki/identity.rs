@@ -16,6 +16,10 @@ use crate::error::PkiError;
 /// OID of the subject attribute that carries a user's uid (Kubernetes' own arc).
 const UID_OID: &str = "1.3.6.1.4.1.57683.2";
 
+/// The group of certificates that the API server alone lets in, and only while they are not revoked: it has their
+/// records.
+pub const REGISTERED: &str = "kedge:registered";
+
 /// The holder of a certificate, as it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {

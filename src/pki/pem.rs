@@ -42,7 +42,7 @@ pub(crate) fn sections(text: &[u8]) -> Result<Vec<(SectionKind, Vec<u8>)>, PkiEr
 }
 
 /// `der` as one PEM block.
-pub(crate) fn encode(label: &str, der: &[u8]) -> String {
+pub fn encode(label: &str, der: &[u8]) -> String {
     use base64::Engine as _;
     let text = base64::engine::general_purpose::STANDARD.encode(der);
     let mut out = format!("-----BEGIN {label}-----\n");

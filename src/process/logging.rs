@@ -5,6 +5,7 @@ use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tracing::info;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::SubscriberBuilder;
 use tracing_subscriber::fmt::format::{DefaultFields, Format};
@@ -32,6 +33,14 @@ pub(crate) struct LogError {
 
 /// Starts logging as the flags say: to a file, to standard error, or both; with `--debug` one line a request.
 pub(crate) fn start(args: &CommonArgs) -> Result<(), LogError> {
+    open(args)?;
+    for note in &args.notes {
+        info!("{note}");
+    }
+    Ok(())
+}
+
+fn open(args: &CommonArgs) -> Result<(), LogError> {
     let detail = if args.debug || args.verbosity >= VERBOSE { Detail::EveryRequest } else { Detail::Changes };
     let Some(path) = &args.log else {
         standard_error(detail);

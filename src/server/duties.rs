@@ -12,6 +12,7 @@ use pki::leaf::{Ca, SUPERVISOR};
 use tracing::error;
 
 use crate::agent::images::Names;
+use crate::flags::profile;
 use crate::server::api::Api;
 use crate::server::foundation::Base;
 use crate::server::packaged::{self, Variables};
@@ -35,6 +36,7 @@ pub(super) fn build(
         local_path: local_path
             .map(|images| LocalPath { dir: storage_dir.display().to_string(), image: images.dns.clone() }),
         cluster_cidrs: plan.ranges.cluster.clone(),
+        node_masks: plan.node_masks,
         service_cidrs: plan.ranges.service.clone(),
         settings: plan.controllers.clone(),
         clock: base.clock.clone(),
@@ -90,11 +92,17 @@ fn addon_config(plan: &Plan, storage_dir: &Path, images: Option<&Names>) -> clus
         storage_dir: storage_dir.display().to_string(),
         dns_image: images.map(|images| images.dns.clone()),
     };
-    let disabled: BTreeSet<String> = plan.args.disable.iter().cloned().collect();
+    let mut disabled: BTreeSet<String> = plan.args.disable.iter().cloned().collect();
+    let mut packaged = variables.packaged(&disabled);
+    // Without the profile, what it brought goes.
+    match plan.args.common.profile {
+        Some(_) => packaged.push(packaged::of_profile()),
+        None => drop(disabled.insert(profile::MANIFEST.to_owned())),
+    }
     cluster::addons::Config {
         dir: plan.args.common.state.layout.server().manifests(),
         server: plan.node_name.clone(),
-        packaged: variables.packaged(&disabled),
+        packaged,
         disabled,
     }
 }

@@ -39,6 +39,8 @@ pub(crate) enum ServerError {
     #[error(transparent)]
     ControllerFlag(#[from] controllers::settings::FlagError),
     #[error(transparent)]
+    NodeMask(#[from] controllers::settings::masks::MaskError),
+    #[error(transparent)]
     SchedulerFlag(#[from] scheduler::settings::FlagError),
     #[error(transparent)]
     Log(#[from] LogError),

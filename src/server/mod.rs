@@ -25,6 +25,7 @@ pub(crate) mod users;
 
 use base::task::Group;
 
+use crate::flags::profile;
 use crate::flags::roles::ServerArgs;
 use crate::flags::token::Given;
 use crate::process::{life, logging};
@@ -33,12 +34,17 @@ use crate::server::foundation::Groups;
 use crate::server::plan::Plan;
 
 /// Runs the server until SIGTERM or SIGINT. Pods keep running.
-pub(crate) fn main(args: ServerArgs) -> Result<(), ServerError> {
+pub(crate) fn main(mut args: ServerArgs) -> Result<(), ServerError> {
     logging::start(&args.common)?;
     if args.store.cluster_reset {
         let given = Given { flag: "token", text: args.token.as_deref(), file: args.token_file.as_deref(), own: false };
         println!("{}", args.store.reset(&args.common.state.layout, &args.common.config, given.seal()?.as_ref())?);
         return Ok(());
+    }
+    if args.common.profile.is_some() {
+        let server = args.common.state.layout.server();
+        profile::write_files(&server.profile(), &server.logs())?;
+        profile::expand_server(&mut args);
     }
     let plan = Plan::of(args)?;
     life::block_on(run(plan))

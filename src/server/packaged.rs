@@ -16,6 +16,7 @@ use kube::api::{Api, Patch, PatchParams};
 use serde_json::json;
 use tracing::warn;
 
+use crate::flags::profile;
 use crate::server::membership::CONTROL_PLANE;
 
 /// Manifests that come with this program, by the names that `--disable` takes.
@@ -23,6 +24,13 @@ const COREDNS: &str = include_str!("../../manifests/coredns.yaml");
 const LOCAL_STORAGE: &str = include_str!("../../manifests/local-storage.yaml");
 const METRICS_SERVER: &str = include_str!("../../manifests/metrics-server.yaml");
 const RUNTIMES: &str = include_str!("../../manifests/runtimes.yaml");
+/// Comes with `--profile=cis` alone.
+const PROFILE: &str = include_str!("../../manifests/profile-cis.yaml");
+
+/// The manifest of a profile.
+pub(crate) fn of_profile() -> Packaged {
+    Packaged { name: profile::MANIFEST, text: PROFILE.to_owned() }
+}
 
 /// Values of the variables in manifests, named as k3s names them.
 pub(crate) struct Variables {
@@ -66,30 +74,49 @@ impl Variables {
     }
 }
 
-/// Names that `--disable` knows: what is packaged, the parts that have no manifest, and k3s's ingress, which is never
-/// there.
-const COMPONENTS: [&str; 6] = ["coredns", "local-storage", "metrics-server", "runtimes", "servicelb", "traefik"];
+/// Names that `--disable` knows: what is packaged, and the parts that have no manifest.
+const COMPONENTS: [&str; 7] =
+    ["coredns", "gateway-api", "ingress", "local-storage", "metrics-server", "runtimes", "servicelb"];
+
+/// Other words for these: k3s's ingress is Traefik.
+const ALIASES: [(&str, &str); 2] = [("gateway", "gateway-api"), ("traefik", "ingress")];
+
+/// Parts that a switch of their own leaves out, as in k3s.
+const SWITCHED: [&str; 7] =
+    ["agent", "cloud-controller", "etcd", "helm-controller", "kube-proxy", "network-policy", "scheduler"];
 
 /// A name that disables nothing, which is a mistake.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "--disable: there is no component {name}, and no such file in {}; components are {}",
-    manifests.display(),
-    COMPONENTS.join(", ")
-)]
-pub(crate) struct UnknownComponent {
-    name: String,
-    manifests: PathBuf,
+pub(crate) enum UnknownComponent {
+    #[error(
+        "--disable: there is no component {name}, and no such file in {}; components are {}",
+        manifests.display(),
+        COMPONENTS.join(", ")
+    )]
+    Nothing { name: String, manifests: PathBuf },
+    #[error("--disable: {0} is no packaged component: use --disable-{0}")]
+    Switch(String),
 }
 
-/// Whether each of the names is one of a component, or of a file of the operator's own in `manifests`.
-pub(crate) fn check_disabled(names: &[String], manifests: &Path) -> Result<(), UnknownComponent> {
+/// The components and files to leave out, by their own names: each word is a component, another word for one, or a file
+/// of the operator's own in `manifests`.
+pub(crate) fn disabled(words: &[String], manifests: &Path) -> Result<Vec<String>, UnknownComponent> {
     let of_file =
         |name: &str| ["yaml", "yml", "json"].iter().any(|ending| manifests.join(format!("{name}.{ending}")).exists());
-    match names.iter().find(|name| !COMPONENTS.contains(&name.as_str()) && !of_file(name)) {
-        None => Ok(()),
-        Some(unknown) => Err(UnknownComponent { name: unknown.clone(), manifests: manifests.to_owned() }),
+    let mut names = BTreeSet::new();
+    for word in words {
+        let alias = ALIASES.iter().find(|(alias, _)| alias == word).map(|(_, component)| (*component).to_owned());
+        let is_there = COMPONENTS.contains(&word.as_str()) || of_file(word);
+        if alias.is_none() && !is_there {
+            return Err(match SWITCHED.contains(&word.as_str()) {
+                true => UnknownComponent::Switch(word.clone()),
+                false => UnknownComponent::Nothing { name: word.clone(), manifests: manifests.to_owned() },
+            });
+        }
+        names.extend(alias);
+        names.extend(is_there.then(|| word.clone()));
     }
+    Ok(names.into_iter().collect())
 }
 
 /// Marks this machine's node as one that carries the control plane (a label that nodes may not give themselves), and
@@ -224,20 +251,27 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("own.yaml"), "").unwrap();
         std::fs::write(dir.path().join("notes.txt"), "").unwrap();
-        let said = |names: &[&str]| {
-            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            check_disabled(&names, dir.path()).map_err(|err| err.to_string())
+        let said = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            disabled(&words, dir.path()).map(|names| names.join(" ")).map_err(|err| err.to_string())
         };
-        assert_eq!(said(&[]), Ok(()));
-        assert_eq!(said(&["coredns", "traefik", "servicelb", "own"]), Ok(()));
+        assert_eq!(said(&[]).unwrap(), "");
+        assert_eq!(said(&["servicelb", "coredns", "own", "coredns"]).unwrap(), "coredns own servicelb");
+        assert_eq!(said(&["traefik", "gateway", "ingress"]).unwrap(), "gateway-api ingress", "k3s's words");
         assert_eq!(
             said(&["coredns", "notes"]),
             Err(format!(
-                "--disable: there is no component notes, and no such file in {}; components are coredns, \
-                 local-storage, metrics-server, runtimes, servicelb, traefik",
+                "--disable: there is no component notes, and no such file in {}; components are coredns, gateway-api, \
+                 ingress, local-storage, metrics-server, runtimes, servicelb",
                 dir.path().display()
             ))
         );
+        assert_eq!(
+            said(&["helm-controller"]).unwrap_err(),
+            "--disable: helm-controller is no packaged component: use --disable-helm-controller"
+        );
+        std::fs::write(dir.path().join("traefik.yml"), "").unwrap();
+        assert_eq!(said(&["traefik"]).unwrap(), "ingress traefik", "a file of one's own with the name");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use base::chain::Chain;
 use base::rng::Rng;
 use base::task::Group;
 use cluster::protocol::Settings;
+use controllers::settings::masks::NodeMasks;
 use tokio::sync::watch;
 use tracing::warn;
 
@@ -34,10 +35,11 @@ pub(super) struct Plan {
     pub(super) node_flags: NodeFlags,
     pub(super) apiserver: Arguments,
     pub(super) controllers: controllers::settings::Settings,
+    pub(super) node_masks: NodeMasks,
 }
 
 impl Plan {
-    pub(super) fn of(args: ServerArgs) -> Result<Plan, ServerError> {
+    pub(super) fn of(mut args: ServerArgs) -> Result<Plan, ServerError> {
         if !args.disable_agent && !nix::unistd::geteuid().is_root() {
             return Err(ServerError::NotRoot);
         }
@@ -47,10 +49,15 @@ impl Plan {
         let node_ips = host::node_ips(&args.node, &ranges::families(&ranges.cluster))?;
         let kubeconfig_group = args.write_kubeconfig_group.as_deref().map(host::group_id).transpose();
         let kubeconfig_group = kubeconfig_group.map_err(ServerError::KubeconfigGroup)?;
-        scheduler::settings::check(&args.kube_scheduler_arg)?;
+        let controllers = controllers::settings::Settings::parse(&args.kube_controller_manager_arg)?;
+        let node_masks = controllers.masks.of(&ranges.cluster)?;
+        let moot = scheduler::settings::check(&args.kube_scheduler_arg)?;
+        for (flag, why) in controllers.moot.iter().chain(&moot) {
+            warn!(flag, why, "a flag of the controller manager's or the scheduler's has nothing to tune");
+        }
         args.store.check()?;
         claims::check(&args)?;
-        packaged::check_disabled(&args.disable, &args.common.state.layout.server().manifests())?;
+        args.disable = packaged::disabled(&args.disable, &args.common.state.layout.server().manifests())?;
         // Everybody who may list processes sees it.
         if let Some(flag) = environment::secret_on_command_line() {
             warn!(
@@ -72,7 +79,8 @@ impl Plan {
             kubeconfig_group,
             apiserver: Arguments::parse(&args.kube_apiserver_arg)
                 .map_err(|err| ServerError::Argument(Chain(&err).to_string()))?,
-            controllers: controllers::settings::Settings::parse(&args.kube_controller_manager_arg)?,
+            controllers,
+            node_masks,
             args,
         })
     }
@@ -144,17 +152,23 @@ impl Plan {
                 ("disable-network-policy", self.args.disable_network_policy.to_string()),
                 ("disable-kube-proxy", self.args.disable_kube_proxy.to_string()),
             ]
+            .into_iter()
+            .chain(self.mask_options())
             .map(|(flag, value)| (flag.to_owned(), value))
-            .into(),
+            .collect(),
         }
+    }
+
+    /// Said only where they are not the usual ones: servers of an earlier version know none.
+    fn mask_options(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let NodeMasks { v4, v6 } = self.node_masks;
+        let sizes = [("node-cidr-mask-size-ipv4", v4.to_string()), ("node-cidr-mask-size-ipv6", v6.to_string())];
+        sizes.into_iter().filter(move |_| self.node_masks != NodeMasks::default())
     }
 
     /// Flags that must be the same on all servers, with their values.
     pub(super) fn cluster_flags(&self) -> BTreeMap<String, String> {
         let args = &self.args;
-        let mut disabled = args.disable.clone();
-        disabled.sort();
-        disabled.dedup();
         let (first, last) = args.service_node_port_range;
         let mut flags = self.settings().options;
         flags.extend(
@@ -165,7 +179,7 @@ impl Plan {
                 ("cluster-domain", args.cluster_domain.clone()),
                 ("service-node-port-range", format!("{first}-{last}")),
                 ("https-listen-port", args.https_listen_port.to_string()),
-                ("disable", disabled.join(",")),
+                ("disable", args.disable.join(",")),
                 ("disable-scheduler", args.disable_scheduler.to_string()),
                 ("datastore-endpoint", args.store.endpoints()),
             ]

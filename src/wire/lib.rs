@@ -34,6 +34,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rustls::pki_types::CertificateDer;
+use tokio_util::sync::CancellationToken;
 
 pub use body::Body;
 
@@ -49,12 +50,25 @@ pub struct ConnInfo {
     pub identity: Option<Arc<dyn Any + Send + Sync>>,
     /// Its place among the listener's connections; without one nobody counts it.
     pub seat: Option<Arc<seats::Seat>>,
+    /// Cancelled, it ends the connection at once, with all that runs on it: an upgrade's streams, too.
+    pub end: Arc<End>,
+}
+
+/// The end of a connection, which somebody else than its client may bring.
+#[derive(Debug, Default)]
+pub struct End(CancellationToken);
+
+impl End {
+    /// Ends it.
+    pub fn now(&self) {
+        self.0.cancel();
+    }
 }
 
 impl ConnInfo {
     /// A caller over TCP. With a certificate, which the server has verified, it is no stranger.
     pub fn tcp(peer: SocketAddr, local: SocketAddr, client_certs: Vec<CertificateDer<'static>>) -> ConnInfo {
-        ConnInfo { peer, local, client_certs, identity: None, seat: None }
+        ConnInfo { peer, local, client_certs, identity: None, seat: None, end: Arc::default() }
     }
 
     /// A handler has found out who the caller is: the connection is no stranger's any more, so it may stay.
@@ -67,7 +81,7 @@ impl ConnInfo {
     /// A caller in the same process.
     pub fn in_process(identity: Arc<dyn Any + Send + Sync>) -> ConnInfo {
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
-        ConnInfo { peer: nowhere, local: nowhere, client_certs: Vec::new(), identity: Some(identity), seat: None }
+        ConnInfo { identity: Some(identity), ..ConnInfo::tcp(nowhere, nowhere, Vec::new()) }
     }
 }
 

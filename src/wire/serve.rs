@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio_rustls::rustls::server::Acceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
+use tokio_util::sync::WaitForCancellationFutureOwned;
 use tracing::{debug, warn};
 
 use crate::authority::Dashed;
@@ -249,7 +250,8 @@ where
     let (conn, requests) = (Arc::new(conn), watch::Sender::new(0_u64));
     let (of_service, under_way) = (Arc::clone(&conn), requests.subscribe());
     let readers: Arc<Readers> = Arc::default();
-    let stream = Counted { stream, readers: Arc::clone(&readers) };
+    let end = Box::pin(conn.end.0.clone().cancelled_owned());
+    let stream = Counted { stream, readers: Arc::clone(&readers), end };
     let begins = Arc::clone(&readers);
     let service = service_fn(move |req: http::Request<Incoming>| {
         let (handler, conn, place) = (Arc::clone(&handler), Arc::clone(&of_service), UnderWay::begin(&requests));
@@ -408,6 +410,8 @@ impl Drop for Lasting {
 struct Counted<S> {
     stream: S,
     readers: Arc<Readers>,
+    /// Resolves when the connection has to end at once.
+    end: Pin<Box<WaitForCancellationFutureOwned>>,
 }
 
 impl<S> Counted<S> {
@@ -423,6 +427,10 @@ impl<S> Counted<S> {
 
 impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        // Every connection is read from for as long as it lives, so its end is heard of here.
+        if self.end.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::ConnectionAborted, "its credentials were revoked")));
+        }
         Pin::new(&mut self.stream).poll_read(context, into)
     }
 }

@@ -23,7 +23,7 @@ fn place_with(args: &[(&str, &str)], files: &[(&str, &str)]) -> Place {
 #[test]
 fn a_flag_that_means_nothing_here_is_refused_by_its_name() {
     let said = place_with(&[("etcd-servers", "http://x")], &[]).refused();
-    assert!(said.err.contains("--kube-apiserver-arg=etcd-servers: kube-apiserver knows this flag"), "{said:?}");
+    assert!(said.err.contains("--kube-apiserver-arg=etcd-servers: the store is kedge's own"), "{said:?}");
     let said = place_with(&[("no-such-flag", "1")], &[]).refused();
     assert!(said.err.contains("--kube-apiserver-arg=no-such-flag: unknown flag"), "{said:?}");
     let said = place_with(&[("token-auth-file", "/no/such/file")], &[]).refused();

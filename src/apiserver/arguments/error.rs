@@ -64,15 +64,9 @@ pub enum ArgumentError {
 /// Why one flag is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum FlagError {
-    /// Nobody has it.
-    #[error("unknown flag")]
-    Unknown,
-    /// It is upstream's alone.
-    #[error(
-        "kube-apiserver knows this flag, kedge has no such setting; remove it (kedge's own flags are in kedge server \
-         --help)"
-    )]
-    NotHere,
+    /// Nobody has it, or it cannot be chosen here.
+    #[error(transparent)]
+    Unfollowed(#[from] base::flags::Refusal),
     /// It names no file.
     #[error("wants a file")]
     NoFile,

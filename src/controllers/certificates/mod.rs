@@ -30,6 +30,15 @@ struct Controller {
     /// `cluster-signing-duration`
     life_max: Option<Duration>,
     clock: Clock,
+    duties: Duties,
+}
+
+/// Which of upstream's three controllers this one stands for.
+#[derive(Clone, Copy)]
+struct Duties {
+    cleans: bool,
+    approves: bool,
+    signs: bool,
 }
 
 /// Starts approver, signers and cleaner, which are one reconciler here.
@@ -46,6 +55,11 @@ pub(crate) fn start(context: &Context, signer: Arc<dyn Signer>, life_max: Option
         signer,
         life_max,
         clock: context.clock.clone(),
+        duties: Duties {
+            cleans: context.runs("certificatesigningrequest-cleaner-controller"),
+            approves: context.runs("certificatesigningrequest-approving-controller"),
+            signs: context.runs("certificatesigningrequest-signing-controller"),
+        },
     };
     context.start(NAME, &queue, controller, async move {
         requests.synced().await;
@@ -60,12 +74,18 @@ impl Reconcile for Controller {
         let now = self.clock.now();
         let end = plan::ends_at(&csr);
         if end <= now {
+            if !self.duties.cleans {
+                return Ok(Next::Wait);
+            }
             driver::gone_is_fine(self.api().delete(&key.name, &DeleteParams::default()).await)?;
             return Ok(Next::Wait);
         }
+        let is_new = plan::condition(&csr, "Approved").is_none() && plan::condition(&csr, "Denied").is_none();
         if plan::wants_signature(&csr) {
-            self.sign(&csr).await?;
-        } else if plan::condition(&csr, "Approved").is_none() && plan::condition(&csr, "Denied").is_none() {
+            if self.duties.signs {
+                self.sign(&csr).await?;
+            }
+        } else if is_new && self.duties.approves {
             self.approve(&csr).await?;
         }
         Ok(Next::After(end.duration_since(now).unsigned_abs() + Duration::from_secs(1)))

@@ -30,6 +30,14 @@ struct Controller {
     nodes: Informer<Node>,
     slices: Groups<EndpointSlice>,
     endpoints: Informer<Endpoints>,
+    kinds: Kinds,
+}
+
+/// Which of upstream's two controllers this one stands for.
+#[derive(Clone, Copy)]
+struct Kinds {
+    slices: bool,
+    endpoints: bool,
 }
 
 /// Starts the controller.
@@ -43,6 +51,10 @@ pub(crate) fn start(context: &Context) {
         nodes: context.informers.get(),
         slices: slices.group_by(service_of),
         endpoints: context.informers.get(),
+        kinds: Kinds {
+            slices: context.runs("endpointslice-controller"),
+            endpoints: context.runs("endpoints-controller"),
+        },
     };
     let queue = Arc::new(Queue::default());
     context.feed_own(&controller.services, &queue);
@@ -147,8 +159,12 @@ impl Reconcile for Controller {
             .into_iter()
             .filter(|pod| selectors::includes(&selector, pod.metadata.labels.as_ref()))
             .collect();
-        self.write_slices(&service, &selected).await?;
-        self.write_endpoints(&service, &selected).await?;
+        if self.kinds.slices {
+            self.write_slices(&service, &selected).await?;
+        }
+        if self.kinds.endpoints {
+            self.write_endpoints(&service, &selected).await?;
+        }
         Ok(Next::Wait)
     }
 }

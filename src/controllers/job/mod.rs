@@ -42,7 +42,10 @@ pub(crate) fn finished_condition(job: &Job) -> Option<&'static str> {
 struct Controller {
     client: kube::Client,
     /// Deletes ended jobs: a role of its own, as upstream has it.
-    expiring: kube::Client,
+    /// Whether jobs are worked on, or only ended ones deleted.
+    works: bool,
+    /// `None` where ended jobs stay.
+    expiring: Option<kube::Client>,
     recorder: Recorder,
     jobs: Informer<Job>,
     pods: Informer<Pod>,
@@ -68,7 +71,10 @@ pub(crate) fn start(context: &Context) {
     });
     let controller = Controller {
         client: context.client(NAME),
-        expiring: context.client("ttl-after-finished-controller"),
+        works: context.runs("job-controller"),
+        expiring: context
+            .runs("ttl-after-finished-controller")
+            .then(|| context.client("ttl-after-finished-controller")),
         recorder: context.recorder(NAME),
         jobs: jobs.clone(),
         pods: pods.clone(),
@@ -106,7 +112,7 @@ impl Reconcile for Controller {
         };
         // Somebody else's job (spec.managedBy, e.g. a queueing system) is not ours to touch.
         let managed_by = job.spec.as_ref().and_then(|s| s.managed_by.as_deref()).unwrap_or(plan::MANAGED_BY_US);
-        if managed_by != plan::MANAGED_BY_US {
+        if managed_by != plan::MANAGED_BY_US || !self.works {
             // Its end is ours all the same: whoever runs a job, `ttlSecondsAfterFinished` is kept.
             return if plan::is_finished(&job) { self.expire(&job, key).await } else { Ok(Next::Wait) };
         }
@@ -229,7 +235,8 @@ impl Controller {
 
     /// Deletes an ended job when its time is over.
     async fn expire(&self, job: &Job, key: &Key) -> Result<Next, Error> {
-        let Some(ttl) = job.spec.as_ref().and_then(|s| s.ttl_seconds_after_finished) else { return Ok(Next::Wait) };
+        let ttl = job.spec.as_ref().and_then(|s| s.ttl_seconds_after_finished);
+        let (Some(ttl), Some(client)) = (ttl, &self.expiring) else { return Ok(Next::Wait) };
         let Some(ended) = plan::finished_at(job).filter(|_| job.metadata.deletion_timestamp.is_none()) else {
             return Ok(Next::Wait);
         };
@@ -237,7 +244,7 @@ impl Controller {
         if left > 0 {
             return Ok(Next::After(Duration::from_secs(left.unsigned_abs())));
         }
-        let api: Api<Job> = Api::namespaced(self.expiring.clone(), &key.namespace);
+        let api: Api<Job> = Api::namespaced(client.clone(), &key.namespace);
         let same = Preconditions { uid: job.uid(), resource_version: job.resource_version() };
         driver::gone_is_fine(api.delete(&key.name, &DeleteParams::foreground().preconditions(same)).await)?;
         Ok(Next::Wait)

@@ -16,6 +16,7 @@ use tokio::sync::Mutex;
 
 use super::plan::{self, Range};
 use crate::driver::{Context, Error, Next, Reconcile};
+use crate::settings::masks::NodeMasks;
 
 const NAME: &str = "node-controller";
 
@@ -28,10 +29,10 @@ struct Controller {
     given: Mutex<BTreeSet<String>>,
 }
 
-/// Starts the controller for the cluster's ranges, at most one of each family: IPv4 nodes get a /24, IPv6 nodes a /64.
-/// A range smaller than that is one piece: room for one node.
-pub(super) fn start(context: &Context, cluster_cidrs: &[IpNet]) {
-    let ranges = cluster_cidrs.iter().map(Range::new).collect();
+/// Starts the controller for the cluster's ranges, at most one of each family, which are cut into pieces of `masks`. A
+/// range smaller than that is one piece: room for one node.
+pub(super) fn start(context: &Context, cluster_cidrs: &[IpNet], masks: NodeMasks) {
+    let ranges = cluster_cidrs.iter().map(|cidr| Range::new(cidr, masks)).collect();
     let nodes = context.informers.get::<Node>();
     let queue = Arc::new(Queue::default());
     context.feed_own(&nodes, &queue);
@@ -64,8 +65,9 @@ impl Reconcile for Controller {
         let mut given = self.given.lock().await;
         let nodes = self.nodes.list();
         // What a node claims beyond the cluster's pieces is nobody's, and keeps no other node from its own.
-        let is_piece = |cidr: &String| self.ranges.iter().any(|range| range.has_piece(cidr));
-        let used: BTreeSet<String> = nodes.iter().flat_map(|node| cidrs(node)).filter(is_piece).collect();
+        let claims = nodes.iter().flat_map(|node| cidrs(node));
+        let used: BTreeSet<String> =
+            claims.flat_map(|cidr| self.ranges.iter().flat_map(move |range| range.pieces_of(&cidr))).collect();
         self.report_trouble(key, &nodes);
         let wanted = |node: &Node| {
             plan::ranges_of_node(&cidrs(node), &self.ranges, |cidr| used.contains(cidr) || given.contains(cidr))

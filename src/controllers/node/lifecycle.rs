@@ -25,9 +25,7 @@ use crate::driver::{self, Context, Error, EventSource, Next, Reconcile};
 use crate::settings::{Evictions, Settings};
 
 const NAME: &str = "node-controller";
-/// A node that is not ready is looked at again after this (upstream's `--node-monitor-period`), and one whose turn is
-/// near not sooner than after the second.
-const NOT_READY_PERIOD: Duration = Duration::from_secs(5);
+/// A node whose turn is near is looked at again not sooner than after this.
 const TURN_MIN: Duration = Duration::from_millis(100);
 /// Where kubelets keep their leases.
 const LEASES: &str = "kube-node-lease";
@@ -41,6 +39,10 @@ struct Nodes {
     clock: Clock,
     /// Silence of this length makes a node unreachable (upstream's `--node-monitor-grace-period`).
     grace: Duration,
+    /// The same of a node that never said how it is (upstream's `--node-startup-grace-period`).
+    start_grace: Duration,
+    /// A node that is not ready is looked at again after this (upstream's `--node-monitor-period`).
+    period: Duration,
     evictions: Evictions,
     pace: Mutex<Pace>,
     /// The last sign of each node and when we saw it, by our own clock: nodes' clocks may be anything.
@@ -69,6 +71,8 @@ pub(crate) fn start(context: &Context, settings: &Settings) {
         pods: pods.clone(),
         clock: context.clock.clone(),
         grace: settings.node_grace,
+        start_grace: settings.node_start_grace,
+        period: settings.node_monitor_period,
         evictions: settings.evictions,
         pace: Mutex::default(),
         seen: Mutex::default(),
@@ -91,9 +95,11 @@ impl Reconcile for Nodes {
         };
         self.renew_patience();
         let silent = self.silent_for(&node);
-        if silent >= self.grace && plan::condition(&node, "Ready").is_none_or(|c| c.status != "Unknown") {
+        let heard = plan::condition(&node, "Ready");
+        let grace = if heard.is_none() { self.start_grace } else { self.grace };
+        if silent >= grace && heard.is_none_or(|c| c.status != "Unknown") {
             self.mark_unknown(&node).await?;
-            return Ok(Next::After(self.grace));
+            return Ok(Next::After(grace));
         }
         let ready = plan::condition(&node, "Ready").is_some_and(|c| c.status == "True");
         let verdict = if ready { Verdict::Evict } else { self.judge(&node) };
@@ -107,11 +113,11 @@ impl Reconcile for Nodes {
         if plan::condition(&node, "Ready").is_some_and(|c| c.status == "Unknown") {
             self.mark_pods_not_ready(&node).await?;
         }
-        let wait = self.grace.saturating_sub(silent).max(Duration::from_secs(1));
+        let wait = grace.saturating_sub(silent).max(Duration::from_secs(1));
         Ok(Next::After(match verdict {
             Verdict::Hold(turn) => wait.min(turn).max(TURN_MIN),
             // What becomes of a node that is not ready depends on the others.
-            _ if !ready => wait.min(NOT_READY_PERIOD),
+            _ if !ready => wait.min(self.period),
             _ => wait,
         }))
     }

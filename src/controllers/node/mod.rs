@@ -12,10 +12,11 @@ use ipnet::IpNet;
 
 use crate::driver::Context;
 use crate::settings::Settings;
+use crate::settings::masks::NodeMasks;
 
 /// Starts all controllers of nodes.
-pub(crate) fn start(context: &Context, cluster_cidrs: &[IpNet], settings: &Settings) {
-    ipam::start(context, cluster_cidrs);
+pub(crate) fn start(context: &Context, cluster_cidrs: &[IpNet], masks: NodeMasks, settings: &Settings) {
+    ipam::start(context, cluster_cidrs, masks);
     lifecycle::start(context, settings);
     ttl::start(context);
 }

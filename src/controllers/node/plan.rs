@@ -11,6 +11,10 @@ use model::pod::Pod;
 use model::taints::tolerates;
 
 use super::zones::Verdict;
+use crate::settings::masks::NodeMasks;
+
+/// A node that claims more holds no other node's piece back: it takes none.
+const CLAIM_PIECES_MAX: u128 = 16;
 
 /// A cluster range that is cut into one piece per node.
 #[derive(Clone, Debug)]
@@ -22,13 +26,13 @@ pub(super) struct Range {
 }
 
 impl Range {
-    /// `10.42.0.0/16` is cut into /24, IPv6 into /64.
-    pub(super) fn new(cidr: &IpNet) -> Range {
+    /// Cut into pieces of the family's size.
+    pub(super) fn new(cidr: &IpNet, masks: NodeMasks) -> Range {
         let (v6, wanted_bits, number) = match cidr.network() {
-            IpAddr::V4(v4) => (false, 24, u128::from(u32::from(v4))),
-            IpAddr::V6(v6) => (true, 64, u128::from(v6)),
+            IpAddr::V4(v4) => (false, masks.v4, u128::from(u32::from(v4))),
+            IpAddr::V6(v6) => (true, masks.v6, u128::from(v6)),
         };
-        let piece_bits = u32::from(cidr.prefix_len()).max(wanted_bits);
+        let piece_bits = u32::from(cidr.prefix_len().max(wanted_bits));
         // More than 65536 nodes have other problems than this bound.
         Range { v6, first: number, piece_bits, pieces: 1 << (piece_bits - u32::from(cidr.prefix_len())).min(16) }
     }
@@ -48,6 +52,26 @@ impl Range {
         let rest = if self.v6 { 128 } else { 32 } - self.piece_bits;
         let exact = cidr.trunc() == cidr && u32::from(cidr.prefix_len()) == self.piece_bits;
         v6 == self.v6 && exact && number.checked_sub(self.first).is_some_and(|offset| offset >> rest < self.pieces)
+    }
+
+    /// The pieces that a node's range is or touches. One of another size is from before `--node-cidr-mask-size` changed;
+    /// one that is larger than [`CLAIM_PIECES_MAX`] pieces is none that this cluster gave.
+    pub(super) fn pieces_of(&self, cidr: &str) -> Vec<String> {
+        if self.has_piece(cidr) {
+            return vec![cidr.to_owned()];
+        }
+        let Ok(cidr) = cidr.parse::<IpNet>() else { return Vec::new() };
+        let (v6, number) = match cidr.network() {
+            IpAddr::V4(v4) => (false, u128::from(u32::from(v4))),
+            IpAddr::V6(v6) => (true, u128::from(v6)),
+        };
+        let rest = if self.v6 { 128 } else { 32 } - self.piece_bits;
+        let n_pieces = 1_u128 << self.piece_bits.saturating_sub(u32::from(cidr.prefix_len()));
+        let Some(first) = number.checked_sub(self.first).map(|offset| offset >> rest) else { return Vec::new() };
+        if v6 != self.v6 || n_pieces > CLAIM_PIECES_MAX || first + n_pieces > self.pieces {
+            return Vec::new();
+        }
+        (first..first + n_pieces).map(|n| self.piece(n)).collect()
     }
 
     /// The lowest piece that is not taken.

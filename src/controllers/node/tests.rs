@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::plan::{self, Range};
 use super::zones::Verdict;
+use crate::settings::masks::NodeMasks;
 
 fn node(conditions: serde_json::Value, taints: serde_json::Value) -> Node {
     serde_json::from_value(
@@ -19,7 +20,7 @@ fn node(conditions: serde_json::Value, taints: serde_json::Value) -> Node {
 
 #[test]
 fn a_range_gives_its_lowest_free_piece() {
-    let range = |cidr: &str| Range::new(&cidr.parse().unwrap());
+    let range = |cidr: &str| Range::new(&cidr.parse().unwrap(), NodeMasks::default());
     assert_eq!(range("10.42.0.0/16").first_free(|_| false).unwrap(), "10.42.0.0/24");
     assert_eq!(range("10.42.0.0/16").first_free(|c| c == "10.42.0.0/24").unwrap(), "10.42.1.0/24");
     assert_eq!(range("fd00:42::/56").first_free(|c| c == "fd00:42::/64").unwrap(), "fd00:42:0:1::/64");
@@ -29,7 +30,8 @@ fn a_range_gives_its_lowest_free_piece() {
 
 #[test]
 fn a_node_keeps_its_range_and_gets_what_it_lacks() {
-    let ranges: Vec<Range> = ["10.42.0.0/16", "fd42::/56"].map(|cidr| Range::new(&cidr.parse().unwrap())).into();
+    let ranges: Vec<Range> =
+        ["10.42.0.0/16", "fd42::/56"].map(|cidr| Range::new(&cidr.parse().unwrap(), NodeMasks::default())).into();
     let of = |have: &[&str], ranges: &[Range]| {
         let have: Vec<String> = have.iter().map(|cidr| (*cidr).to_owned()).collect();
         plan::ranges_of_node(&have, ranges, |cidr| cidr == "fd42::/64")
@@ -38,7 +40,7 @@ fn a_node_keeps_its_range_and_gets_what_it_lacks() {
     assert_eq!(of(&["10.42.7.0/24"], &ranges).unwrap().unwrap(), ["10.42.7.0/24", "fd42:0:0:1::/64"]);
     assert_eq!(of(&["10.42.7.0/24"], &ranges[..1]), None);
     assert_eq!(of(&["10.42.7.0/24", "fd42::/64"], &ranges), None);
-    assert_eq!(of(&[], &[Range::new(&"fd42::/64".parse().unwrap())]).unwrap(), Err(()));
+    assert_eq!(of(&[], &[Range::new(&"fd42::/64".parse().unwrap(), NodeMasks::default())]).unwrap(), Err(()));
 }
 
 #[test]
@@ -90,8 +92,10 @@ fn a_pod_leaves_when_its_shortest_toleration_ends() {
 
 #[test]
 fn only_pieces_of_the_clusters_ranges_are_a_nodes() {
-    let ranges: Vec<Range> =
-        ["10.42.0.0/16", "fd42::/48"].iter().map(|cidr| Range::new(&cidr.parse().unwrap())).collect();
+    let ranges: Vec<Range> = ["10.42.0.0/16", "fd42::/48"]
+        .iter()
+        .map(|cidr| Range::new(&cidr.parse().unwrap(), NodeMasks::default()))
+        .collect();
     let older = BTreeSet::from(["10.42.0.0/24".to_owned()]);
     let trouble = |cidr: &str| plan::trouble(&[cidr.to_owned()], &ranges, &older);
     for fine in ["10.42.1.0/24", "10.42.255.0/24", "fd42:0:0:ffff::/64"] {
@@ -111,4 +115,23 @@ fn only_pieces_of_the_clusters_ranges_are_a_nodes() {
         assert!(trouble(odd).is_some_and(|text| text.contains("no piece")), "{odd}");
     }
     assert!(trouble("10.42.0.0/24").is_some_and(|text| text.contains("older node's")));
+}
+
+#[test]
+fn a_range_of_another_size_keeps_the_pieces_that_it_touches_unless_it_is_too_large() {
+    let range = Range::new(&"10.42.0.0/16".parse().unwrap(), NodeMasks { v4: 26, v6: 64 });
+    for (claim, pieces) in [
+        ("10.42.0.64/26", &["10.42.0.64/26"][..]),
+        ("10.42.1.0/24", &["10.42.1.0/26", "10.42.1.64/26", "10.42.1.128/26", "10.42.1.192/26"]),
+        ("10.42.1.70/32", &["10.42.1.64/26"]),
+        ("10.42.0.0/16", &[]),
+        ("0.0.0.0/0", &[]),
+        ("10.43.0.0/24", &[]),
+        ("10.41.255.0/24", &[]),
+        ("fd42::/64", &[]),
+        ("x", &[]),
+    ] {
+        assert_eq!(range.pieces_of(claim), pieces, "{claim}");
+    }
+    assert_eq!(range.first_free(|cidr| cidr == "10.42.0.0/26").as_deref(), Some("10.42.0.64/26"));
 }

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Node;
 use model::node::addresses;
 use serde_json::Value;
 
-use crate::config::{Backend, Config};
+use crate::config::{Backend, Config, PieceBits};
 use crate::family::Family;
 
 const BACKEND_TYPE: &str = "flannel.alpha.coreos.com/backend-type";
@@ -102,13 +102,7 @@ pub(crate) struct Plan {
 impl Plan {
     /// `networks` are the uplink's: only machines in them can be a gateway. `cluster` are the pod networks of the
     /// cluster: no node gets a route for anything else, whatever its object says.
-    pub(crate) fn of(
-        nodes: &[Arc<Node>],
-        mine: &Mine,
-        backend: Backend,
-        networks: &[IpNet],
-        cluster: &[IpNet],
-    ) -> Plan {
+    pub(crate) fn of(nodes: &[Arc<Node>], mine: &Mine, backend: Backend, networks: &[IpNet], cluster: Cut<'_>) -> Plan {
         let mut plan = Plan::default();
         let mut given = BTreeSet::new();
         // Names can be found that come to one MAC: then it is the older node's.
@@ -144,11 +138,11 @@ impl Plan {
     }
 
     /// The node's ranges that are pieces of the cluster's and no other node's. `given` knows those of older nodes.
-    fn own_ranges(&mut self, node: &Node, cluster: &[IpNet], given: &mut BTreeSet<IpNet>) -> Vec<IpNet> {
+    fn own_ranges(&mut self, node: &Node, cluster: Cut<'_>, given: &mut BTreeSet<IpNet>) -> Vec<IpNet> {
         let name = name_of(node);
         let mut own = Vec::new();
         for cidr in cidrs(node) {
-            if !cluster.iter().any(|whole| is_piece(&cidr, whole)) {
+            if !cluster.has_piece(&cidr) {
                 self.troubles.push(format!(
                     "node {name} claims the pod range {cidr}, which is no piece of the cluster's: it gets no route"
                 ));
@@ -197,11 +191,17 @@ impl Plan {
     }
 }
 
-/// Whether a node's range is one of the pieces that the cluster's range is cut into: /24 for IPv4, /64 for IPv6, or the
-/// whole of a range that is smaller.
-fn is_piece(cidr: &IpNet, whole: &IpNet) -> bool {
-    let bits = if whole.addr().is_ipv4() { 24 } else { 64 };
-    whole.contains(cidr) && cidr.prefix_len() == whole.prefix_len().max(bits)
+/// The pod networks of the cluster, and the size of the pieces that nodes get.
+#[derive(Clone, Copy)]
+pub(crate) struct Cut<'a> {
+    pub(crate) ranges: &'a [IpNet],
+    pub(crate) bits: PieceBits,
+}
+
+impl Cut<'_> {
+    fn has_piece(&self, range: &IpNet) -> bool {
+        self.ranges.iter().any(|whole| self.bits.is_piece(range, whole))
+    }
 }
 
 /// The oldest first.
@@ -298,7 +298,8 @@ mod tests {
     fn what_one_node_tells_another_reads() {
         let told = Mine { mac: mac_of("b"), ..mine() }.annotations(Backend::Vxlan);
         let peer = node("b", "10.42.1.0/24", "192.168.1.2", json!(told));
-        let plan = Plan::of(&[peer], &mine(), Backend::Vxlan, &[], &cluster());
+        let plan =
+            Plan::of(&[peer], &mine(), Backend::Vxlan, &[], Cut { ranges: &cluster(), bits: PieceBits::default() });
         assert_eq!(plan.routes[&"10.42.1.0/24".parse().unwrap()], "10.42.1.0".parse::<IpAddr>().unwrap());
         assert_eq!(plan.neighbours[&"10.42.1.0".parse::<IpAddr>().unwrap()], mac_of("b"));
         assert_eq!(plan.machines[&mac_of("b")], "192.168.1.1".parse::<IpAddr>().unwrap());
@@ -335,14 +336,22 @@ mod tests {
                 &mine(),
                 Backend::Vxlan,
                 &[],
-                &cluster(),
+                Cut { ranges: &cluster(), bits: PieceBits::default() },
             );
             assert_eq!(plan.routes.keys().map(ToString::to_string).collect::<Vec<_>>(), ["10.42.1.0/24"], "{range}");
             assert!(plan.troubles.len() == 1 && plan.troubles[0].contains(range), "{:?}", plan.troubles);
         }
         let small: Vec<IpNet> = vec!["10.9.0.0/26".parse().unwrap()];
         assert_eq!(
-            Plan::of(&[with_ranges("b", 1, "b", &["10.9.0.0/26"])], &mine(), Backend::Vxlan, &[], &small).routes.len(),
+            Plan::of(
+                &[with_ranges("b", 1, "b", &["10.9.0.0/26"])],
+                &mine(),
+                Backend::Vxlan,
+                &[],
+                Cut { ranges: &small, bits: PieceBits::default() }
+            )
+            .routes
+            .len(),
             1
         );
     }
@@ -354,7 +363,8 @@ mod tests {
             with_ranges("b", 3, "b", &["10.42.0.0/24"]),
             with_ranges("c", 4, "c", &["10.42.1.0/24"]),
         ];
-        let plan = Plan::of(&nodes, &mine(), Backend::Vxlan, &[], &cluster());
+        let plan =
+            Plan::of(&nodes, &mine(), Backend::Vxlan, &[], Cut { ranges: &cluster(), bits: PieceBits::default() });
         assert_eq!(
             plan.routes.keys().map(ToString::to_string).collect::<Vec<_>>(),
             ["10.42.1.0/24"],
@@ -366,7 +376,8 @@ mod tests {
     #[test]
     fn a_node_does_not_get_anothers_packets_by_its_mac() {
         let nodes = [with_ranges("b", 1, "c", &["10.42.1.0/24"]), with_ranges("c", 2, "c", &["10.42.2.0/24"])];
-        let plan = Plan::of(&nodes, &mine(), Backend::Vxlan, &[], &cluster());
+        let plan =
+            Plan::of(&nodes, &mine(), Backend::Vxlan, &[], Cut { ranges: &cluster(), bits: PieceBits::default() });
         assert_eq!(plan.routes.keys().map(ToString::to_string).collect::<Vec<_>>(), ["10.42.2.0/24"]);
     }
 
@@ -377,15 +388,21 @@ mod tests {
         for (older, younger) in [(older, younger), (younger, older)] {
             let nodes =
                 [with_ranges(younger, 2, younger, &["10.42.2.0/24"]), with_ranges(older, 1, older, &["10.42.1.0/24"])];
-            let plan = Plan::of(&nodes, &mine(), Backend::Vxlan, &[], &cluster());
+            let plan =
+                Plan::of(&nodes, &mine(), Backend::Vxlan, &[], Cut { ranges: &cluster(), bits: PieceBits::default() });
             assert_eq!(plan.routes.keys().map(ToString::to_string).collect::<Vec<_>>(), ["10.42.1.0/24"]);
         }
     }
 
     #[test]
     fn a_node_without_a_tunnel_gets_no_route() {
-        let plan =
-            Plan::of(&[node("b", "10.42.1.0/24", "192.168.1.2", json!({}))], &mine(), Backend::Vxlan, &[], &cluster());
+        let plan = Plan::of(
+            &[node("b", "10.42.1.0/24", "192.168.1.2", json!({}))],
+            &mine(),
+            Backend::Vxlan,
+            &[],
+            Cut { ranges: &cluster(), bits: PieceBits::default() },
+        );
         assert_eq!(plan, Plan::default());
     }
 
@@ -393,7 +410,13 @@ mod tests {
     fn host_gw_refuses_a_node_behind_a_router() {
         let nodes =
             [node("b", "10.42.1.0/24", "192.168.1.2", json!({})), node("c", "10.42.2.0/24", "10.9.0.1", json!({}))];
-        let plan = Plan::of(&nodes, &mine(), Backend::HostGw, &["192.168.1.0/24".parse().unwrap()], &cluster());
+        let plan = Plan::of(
+            &nodes,
+            &mine(),
+            Backend::HostGw,
+            &["192.168.1.0/24".parse().unwrap()],
+            Cut { ranges: &cluster(), bits: PieceBits::default() },
+        );
         assert_eq!(
             plan.routes.into_iter().collect::<Vec<_>>(),
             [("10.42.1.0/24".parse().unwrap(), "192.168.1.2".parse().unwrap())]
@@ -411,10 +434,27 @@ mod tests {
         node.status.as_mut().unwrap().addresses = serde_json::from_value(v6).unwrap();
         let node = [Arc::new(node)];
         let networks: Vec<IpNet> = vec!["192.168.1.0/24".parse().unwrap(), "fd77::/64".parse().unwrap()];
-        let plan = Plan::of(&node, &mine(), Backend::HostGw, &networks, &cluster());
+        let plan = Plan::of(
+            &node,
+            &mine(),
+            Backend::HostGw,
+            &networks,
+            Cut { ranges: &cluster(), bits: PieceBits::default() },
+        );
         let routes: Vec<String> = plan.routes.iter().map(|(cidr, ip)| format!("{cidr} {ip}")).collect();
         assert_eq!(routes, ["10.42.1.0/24 192.168.1.2", "fd42:0:0:1::/64 fd77::2"]);
-        assert_eq!(Plan::of(&node, &mine(), Backend::HostGw, &networks[..1], &cluster()).troubles.len(), 1);
+        assert_eq!(
+            Plan::of(
+                &node,
+                &mine(),
+                Backend::HostGw,
+                &networks[..1],
+                Cut { ranges: &cluster(), bits: PieceBits::default() }
+            )
+            .troubles
+            .len(),
+            1
+        );
         assert_eq!(reachable(&node[0], "fd77::1".parse().unwrap()), "fd77::2".parse().ok());
     }
 

@@ -19,8 +19,8 @@ pub(crate) fn frame(site: &Site) -> Ruleset {
     let guards = Guards::of(site.family);
     let cidrs = braces(&site.cluster_cidrs);
     let check = format!("ct state new {f} daddr . meta l4proto . th dport vmap @no-endpoint-ips");
-    let nodeport_check =
-        "ct state new fib daddr type local meta l4proto . th dport vmap @no-endpoint-nodeports".to_owned();
+    let local = node_port_addresses(site);
+    let nodeport_check = format!("ct state new {local} meta l4proto . th dport vmap @no-endpoint-nodeports");
     // A port that the Service does not have.
     let unknown_port = format!("ct state new {f} daddr @cluster-ips reject");
     let hook = |kind: &str, hook: &str, priority: i32| format!("type {kind} hook {hook} priority {priority};");
@@ -116,12 +116,24 @@ impl Guards {
     }
 }
 
+/// The match of addresses under which node ports answer.
+fn node_port_addresses(site: &Site) -> String {
+    let local = "fib daddr type local";
+    match site.node_port_addresses.as_deref().map(braces) {
+        None => local.to_owned(),
+        Some(Some(ranges)) => format!("{local} {} daddr {ranges}", site.family.name()),
+        // Ranges of the other family alone: no packet goes to the address that is none.
+        Some(None) => format!("{local} {} daddr {}", site.family.name(), site.family.unspecified()),
+    }
+}
+
 /// The chain that finds the chain of a service port. What several could claim is the first one's here.
 fn services(site: &Site, guards: &Guards, cidrs: Option<&str>) -> Vec<String> {
     let f = site.family.name();
     let masquerade = cidrs.map(|cidrs| format!("{f} daddr @cluster-ips {f} saddr != {cidrs} jump mark-for-masquerade"));
     let nodeports = format!(
-        "fib daddr type local {f} daddr != {} meta l4proto . th dport vmap @service-nodeports",
+        "{} {f} daddr != {} meta l4proto . th dport vmap @service-nodeports",
+        node_port_addresses(site),
         site.family.loopback()
     );
     let lines = [

@@ -54,6 +54,8 @@ pub(crate) struct Site {
     pub(crate) family: Family,
     /// Pod networks of the cluster, of this family only.
     pub(crate) cluster_cidrs: Vec<IpNet>,
+    /// Where node ports answer, of this family only; `None`: under every address of the machine.
+    pub(crate) node_port_addresses: Option<Vec<IpNet>>,
     /// Whether pods that leave the cluster get the node's address.
     pub(crate) masquerade_pods: bool,
     /// Ports that the machine itself listens on.

@@ -42,7 +42,14 @@ fn deltas_lead_where_the_whole_table_is() {
     for seed in 0..50 {
         let rng = Rng::from_seed(seed);
         let (listeners, reserved) = (Listeners::default(), Reserved::default());
-        let site = Site { family: Family::V4, cluster_cidrs: vec![], masquerade_pods: true, listeners, reserved };
+        let site = Site {
+            family: Family::V4,
+            cluster_cidrs: vec![],
+            node_port_addresses: None,
+            masquerade_pods: true,
+            listeners,
+            reserved,
+        };
         let (mut parts, mut table) = (Parts::default(), frame(&site));
         for step in 0..60 {
             let mut fresh = BTreeMap::new();

@@ -9,6 +9,7 @@ fn site() -> Site {
     Site {
         family: Family::V4,
         cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
+        node_port_addresses: None,
         masquerade_pods: true,
         listeners: Listeners::default(),
         reserved: Reserved::default(),
