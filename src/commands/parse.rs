@@ -98,7 +98,7 @@ pub(super) fn parse(args: Vec<OsString>, env: Env<'_>) -> Result<Cli, Refusal> {
             all.extend(of_snapshots(&words, env).map_err(Refusal::Config)?);
             all.extend(args.into_iter().skip(1));
         }
-        "killall" | "uninstall" if !asks => {
+        "killall" | "uninstall" | "bundle" if !asks => {
             all.extend(args);
             all.extend(data_dir(&words, env).map_err(Refusal::Config)?);
         }
