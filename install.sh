@@ -593,6 +593,10 @@ SCRIPT
 }
 
 check_machine() {
+    # containerd copies it for each pod, and makes none without it.
+    [ -e /etc/hosts ] ||
+        (umask 022 && mkdir -p /etc && printf '127.0.0.1 localhost\n::1 localhost\n' >/etc/hosts) ||
+        say "warning: there is no /etc/hosts, and containerd makes no pod without it"
     find_data_dir
     for tool in containerd runc nft; do
         have "$tool" || [ -x "${data_dir:-/var/lib/kedge}/bundle/current/bin/$tool" ] ||
