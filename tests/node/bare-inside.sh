@@ -41,7 +41,8 @@ says='echo hello from a bare machine; sleep 3600'
 wait_for "the pod is Ready" "$kubectl" wait --for=condition=Ready pod/web --timeout=1s
 wait_for "its log" sh -c "$kubectl logs web | grep -q 'hello from a bare machine'"
 "$kubectl" exec web -- true || fail "exec"
-find /proc -maxdepth 2 -name exe -exec readlink {} \; 2>/dev/null | grep -q '^/data/bundle/[0-9a-f]*/bin/containerd$' || fail "containerd is not the bundle's"
+find /proc -maxdepth 2 -name exe -exec readlink {} \; 2>/dev/null |
+    grep -q '^/data/bundle/[0-9a-f]*/bin/containerd$' || fail "containerd is not the bundle's"
 kedge bundle list --data-dir /data | grep current >/dev/null || fail "bundle list"
 # The same again is nothing.
 kedge bundle apply --data-dir /data /media/kedge.bundle | grep 'in force already' >/dev/null || fail "a second apply"
