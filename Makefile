@@ -49,7 +49,7 @@ release: ## the static binary for this machine
 	@sh scripts/build.sh release
 	@sh scripts/bin-path.sh release
 
-release-all: ## for amd64, arm64, arm (v7) and riscv64: programs, SBOM, sums, signatures (KEY=FILE) into OUT=target/release-all
+release-all: ## for all architectures: programs, SBOM, sums, signatures (KEY=FILE), into OUT=FOLDER
 	@sh scripts/release-all.sh
 
 release-twice: ## the release once more in another folder: the same bytes

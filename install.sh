@@ -12,8 +12,8 @@
 #                                 is trusted already: the installed one, or INSTALL_KEDGE_BINARY. Where there is none,
 #                                 name the bundle's sum with INSTALL_KEDGE_SHA256: a bundle cannot vouch for itself.
 #   INSTALL_KEDGE_ARTIFACT_URL    folder of releases: URL/VERSION/kedge-ARCH and URL/VERSION/sha256sum-ARCH.txt
-#   INSTALL_KEDGE_SHA256          the program, or the bundle, must have this sum; wanted where URL is http://, whose sums
-#                                 anybody on the way can write
+#   INSTALL_KEDGE_SHA256          the program, or the bundle, must have this sum; wanted where URL is http://, whose
+#                                 sums anybody on the way can write
 #   INSTALL_KEDGE_VERSION         release to download (default: what URL/CHANNEL says)
 #   INSTALL_KEDGE_CHANNEL         stable (default), latest, ...: a file of that name in URL holds the version
 #   INSTALL_KEDGE_CHANNEL_URL     folder of these files, where it is another than that of releases
@@ -48,7 +48,8 @@ quote() { printf "'%s'" "$(printf '%s' "$1" | sed "s/'/'\\\\''/g")"; }
 
 # k3s's names stand in for ours.
 take_k3s_names() {
-    for name in BINARY BUNDLE BUNDLE_KEY ARTIFACT_URL SHA256 VERSION CHANNEL CHANNEL_URL COMMIT PR SKIP_DOWNLOAD EXEC NAME TYPE SKIP_ENABLE SKIP_START \
+    for name in BINARY BUNDLE BUNDLE_KEY ARTIFACT_URL SHA256 VERSION CHANNEL CHANNEL_URL COMMIT PR SKIP_DOWNLOAD \
+        EXEC NAME TYPE SKIP_ENABLE SKIP_START \
         FORCE_RESTART SYMLINK \
         BIN_DIR BIN_DIR_READ_ONLY SYSTEMD_DIR; do
         eval "ours=\${INSTALL_KEDGE_$name-} theirs=\${INSTALL_K3S_$name-}"
@@ -239,7 +240,8 @@ take_head() { # take_head FILE
     bundle=$INSTALL_KEDGE_BUNDLE
     [ -f "$bundle" ] || die "INSTALL_KEDGE_BUNDLE: there is no file $bundle"
     check_sum "$bundle"
-    length=$(tail -c 129 "$bundle" | LC_ALL=C sed -n 's/^KEDGE-BUNDLE-1 0*\([1-9][0-9]*\) [0-9]* [0-9]* [0-9]* [0-9a-f]*$/\1/p')
+    length=$(tail -c 129 "$bundle" |
+        LC_ALL=C sed -n 's/^KEDGE-BUNDLE-1 0*\([1-9][0-9]*\) [0-9]* [0-9]* [0-9]* [0-9a-f]*$/\1/p')
     [ -n "$length" ] ||
         die "INSTALL_KEDGE_BUNDLE: $bundle is no bundle of kedge, or its end is missing: copy it again"
     head -c "$length" "$bundle" >"$1"
@@ -259,8 +261,8 @@ apply_bundle() { # apply_bundle HEAD
         # The sum that the operator named is that of all of it, the head included.
         if [ -z "$checks" ] && [ -n "$INSTALL_KEDGE_SHA256" ]; then checks=$1; fi
         [ -n "$checks" ] ||
-            die "INSTALL_KEDGE_BUNDLE_KEY: there is no kedge here yet that could check the bundle, and a bundle cannot" \
-                "vouch for itself: name its sum with INSTALL_KEDGE_SHA256, or a kedge with INSTALL_KEDGE_BINARY"
+            die "INSTALL_KEDGE_BUNDLE_KEY: there is no kedge here yet that could check the bundle, and a bundle" \
+                "cannot vouch for itself: name its sum with INSTALL_KEDGE_SHA256, or a kedge with INSTALL_KEDGE_BINARY"
         "$checks" bundle verify --key "$INSTALL_KEDGE_BUNDLE_KEY" "$INSTALL_KEDGE_BUNDLE" ||
             die "INSTALL_KEDGE_BUNDLE: $INSTALL_KEDGE_BUNDLE is not installed"
     fi
@@ -593,6 +595,10 @@ SCRIPT
 }
 
 check_machine() {
+    # containerd copies it for each pod, and makes none without it.
+    [ -e /etc/hosts ] ||
+        (umask 022 && mkdir -p /etc && printf '127.0.0.1 localhost\n::1 localhost\n' >/etc/hosts) ||
+        say "warning: there is no /etc/hosts, and containerd makes no pod without it"
     find_data_dir
     for tool in containerd runc; do
         have "$tool" || [ -x "${data_dir:-/var/lib/kedge}/bundle/current/bin/$tool" ] ||

@@ -12,7 +12,8 @@ busybox=$(command -v busybox) || die "no busybox: apt-get install busybox-static
 version=$("$kedge" --version | awk '{ print $2 }')
 rootfs=$(mktemp -d)
 trap 'rm -rf "$rootfs"' EXIT
-mkdir -p "$rootfs/bin" "$rootfs/etc" "$rootfs/tmp" "$rootfs/run" "$rootfs/root" "$rootfs/var/lib/kedge" "$rootfs/var/log"
+mkdir -p "$rootfs/bin" "$rootfs/etc" "$rootfs/tmp" "$rootfs/run" "$rootfs/root" \
+    "$rootfs/var/lib/kedge" "$rootfs/var/log"
 chmod 1777 "$rootfs/tmp"
 cp "$busybox" "$rootfs/bin/busybox"
 "$busybox" --list | while read -r applet; do

@@ -22,7 +22,8 @@ unshare --net --mount --pid --fork --kill-child --mount-proc sh -eu -c '
     ip link set uplink-peer up
     ip address add 10.200.0.2/24 dev uplink
     mount -t tmpfs tmpfs /run
-    $emulator "$program" server --disable-agent --node-ip 10.200.0.2 --data-dir "$work/data" --write-kubeconfig "$work/kubeconfig" \
+    $emulator "$program" server --disable-agent --node-ip 10.200.0.2 --data-dir "$work/data" \
+        --write-kubeconfig "$work/kubeconfig" \
         >"$work/log" 2>&1 &
     server=$!
     began=$(cut -d. -f1 /proc/uptime)

@@ -35,16 +35,18 @@ wait_for() { # wait_for WHAT COMMAND...
 }
 [ -x "$kubectl" ] || fail "no kubectl in the bundle"
 wait_for "the API answers" "$kubectl" get --raw /readyz
-"$kubectl" run web --image=kedge.local/busybox:1 --restart=Never -- sh -c 'echo hello from a bare machine; sleep 3600' ||
+says='echo hello from a bare machine; sleep 3600'
+"$kubectl" run web --image=kedge.local/busybox:1 --restart=Never --command -- sh -c "$says" ||
     fail "no pod can be made"
 wait_for "the pod is Ready" "$kubectl" wait --for=condition=Ready pod/web --timeout=1s
 wait_for "its log" sh -c "$kubectl logs web | grep -q 'hello from a bare machine'"
 "$kubectl" exec web -- true || fail "exec"
-readlink "/proc/$(pgrep -o containerd)/exe" | grep -q '^/data/bundle/' || fail "containerd is not the bundle's"
-kedge bundle list --data-dir /data | grep -q current || fail "bundle list"
+find /proc -maxdepth 2 -name exe -exec readlink {} \; 2>/dev/null |
+    grep -q '^/data/bundle/[0-9a-f]*/bin/containerd$' || fail "containerd is not the bundle's"
+kedge bundle list --data-dir /data | grep current >/dev/null || fail "bundle list"
 # The same again is nothing.
-kedge bundle apply --data-dir /data /media/kedge.bundle | grep -q 'in force already' || fail "a second apply"
-kedge uninstall --data-dir /data >/tmp/said 2>&1 || fail "uninstall: $(cat /tmp/said)"
+kedge bundle apply --data-dir /data /media/kedge.bundle | grep 'in force already' >/dev/null || fail "a second apply"
+kedge uninstall --data-dir /data >/tmp/said 2>&1 || fail "uninstall: $(tail -n 5 /tmp/said)"
 programs >/tmp/after
 cmp /tmp/before /tmp/after || fail "programs are left: $(diff /tmp/before /tmp/after)"
 [ ! -e /data ] || fail "left in /data: $(find /data | head -n 20)"

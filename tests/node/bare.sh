@@ -9,13 +9,16 @@ cp "$(command -v busybox)" bin/busybox
 cp "$BUNDLE" media/kedge.bundle
 cp "$INSTALLER" media/install.sh
 printf '%s\n' "$INSIDE" >media/inside.sh
-# Until the data plane speaks netlink by itself (issue 14), it calls nft: the one program that is not busybox's.
-nft=$(command -v nft)
-for file in "$nft" $(ldd "$nft" | sed -n 's|^[^/]*\(/[^ ]*\) (.*|\1|p'); do
-    mkdir -p ".${file%/*}"
-    cp -L "$file" ".$file"
+# Until the data plane and the cleanup speak netlink by themselves (issue 14), they call nft and iproute2's ip: the two
+# programs that are not busybox's.
+for program in "$(command -v nft)" "$(command -v ip)"; do
+    program=$(readlink -f "$program")
+    for file in "$program" $(ldd "$program" | sed -n 's|^[^/]*\(/[^ ]*\) (.*|\1|p'); do
+        mkdir -p ".${file%/*}"
+        cp -L "$file" ".$file"
+    done
+    ln -sf "$program" "bin/${program##*/}"
 done
-ln -sf "$nft" bin/nft
 mount --rbind /dev dev
 mount -t proc proc proc
 mount -t sysfs sysfs sys
@@ -27,5 +30,6 @@ ip link set uplink-peer up
 ip address add 10.200.0.2/24 dev uplink
 ip route add default via 10.200.0.1
 pivot_root . old
-/bin/busybox --install -s /bin
+# Names that are there already stay what they are.
+/bin/busybox --install -s /bin 2>/dev/null || :
 exec /bin/busybox env -i PATH=/bin HOME=/root /bin/busybox sh /media/inside.sh

@@ -23,8 +23,22 @@ use super::trailer::{copy_summed, sum_of};
 pub(super) const MANIFEST: &str = "manifest.json";
 /// The signature of that manifest.
 pub(super) const SIGNATURE: &str = "manifest.json.minisig";
-const CURRENT: &str = "current";
-const PREVIOUS: &str = "previous";
+/// The links of the folder.
+#[derive(Clone, Copy, Debug)]
+enum Link {
+    Current,
+    Previous,
+}
+
+impl Link {
+    fn name(self) -> &'static str {
+        match self {
+            Link::Current => "current",
+            Link::Previous => "previous",
+        }
+    }
+}
+
 /// How folders begin that are not whole.
 const UNFINISHED: &str = ".new-";
 /// Entries of the folder.
@@ -84,28 +98,29 @@ impl Bundles {
 
     /// The bundle in force.
     pub(super) fn current(&self) -> Option<String> {
-        self.link(CURRENT)
+        self.link(Link::Current)
     }
 
     /// The one before.
     pub(super) fn previous(&self) -> Option<String> {
-        self.link(PREVIOUS)
+        self.link(Link::Previous)
     }
 
-    fn link(&self, name: &str) -> Option<String> {
-        let target = self.dir.read_link(Path::new(name)).ok()?;
+    fn link(&self, link: Link) -> Option<String> {
+        let target = self.dir.read_link(Path::new(link.name())).ok()?;
         target.to_str().filter(|target| is_digest(target)).map(str::to_owned)
     }
 
     /// Puts a bundle that is whole in force. The one before stays, to go back to.
     pub(super) fn switch(&self, to: &str) -> io::Result<()> {
         if let Some(before) = self.current().filter(|before| before != to) {
-            self.point(PREVIOUS, &before)?;
+            self.point(Link::Previous, &before)?;
         }
-        self.point(CURRENT, to)
+        self.point(Link::Current, to)
     }
 
-    fn point(&self, name: &str, to: &str) -> io::Result<()> {
+    fn point(&self, link: Link, to: &str) -> io::Result<()> {
+        let name = link.name();
         let unfinished = PathBuf::from(format!("{UNFINISHED}{name}"));
         self.dir.remove_file(&unfinished)?;
         self.dir.symlink(Path::new(to), &unfinished)?;
@@ -170,7 +185,7 @@ impl Bundles {
 
     pub(super) fn listed(&self, digest: &str) -> Result<Listed, BundleError> {
         let text = self.manifest_of(digest)?;
-        let damaged = || self.damaged(digest, MANIFEST);
+        let damaged = || self.damaged(digest, Path::new(MANIFEST));
         let manifest = Manifest::parse(&text).map_err(|_| damaged())?;
         let signed = self.dir.meta(&Path::new(digest).join(SIGNATURE)).is_ok_and(|meta| meta.size > 0);
         Ok(Listed { digest: digest.to_owned(), manifest, signed })
@@ -179,13 +194,17 @@ impl Bundles {
     fn manifest_of(&self, digest: &str) -> Result<Vec<u8>, BundleError> {
         let most = usize::try_from(MANIFEST_BYTES_MAX).unwrap_or(usize::MAX);
         let read = self.dir.read(&Path::new(digest).join(MANIFEST), most);
-        let text = read.map_err(|_| self.damaged(digest, MANIFEST))?;
+        let text = read.map_err(|_| self.damaged(digest, Path::new(MANIFEST)))?;
         // Its name is its sum.
-        if sum_of(&[&text]) == digest { Ok(text) } else { Err(self.damaged(digest, MANIFEST)) }
+        if sum_of(&[&text]) == digest { Ok(text) } else { Err(self.damaged(digest, Path::new(MANIFEST))) }
     }
 
-    fn damaged(&self, digest: &str, name: &str) -> BundleError {
-        BundleError::Damaged { digest: digest.to_owned(), folder: self.dir.path().to_owned(), name: name.to_owned() }
+    fn damaged(&self, digest: &str, file: &Path) -> BundleError {
+        BundleError::Damaged {
+            digest: digest.to_owned(),
+            folder: self.dir.path().to_owned(),
+            name: file.display().to_string(),
+        }
     }
 
     /// Reads all of an unpacked bundle.
@@ -193,7 +212,7 @@ impl Bundles {
     /// Errors: [`BundleError::Damaged`] if a file of it is not what its manifest says.
     pub(super) fn intact(&self, digest: &str) -> Result<Manifest, BundleError> {
         let manifest = self.listed(digest)?.manifest;
-        let dir = self.dir.dir(Path::new(digest)).map_err(|_| self.damaged(digest, ""))?;
+        let dir = self.dir.dir(Path::new(digest)).map_err(|_| self.damaged(digest, Path::new("")))?;
         let head = (format!("{BIN}/{KEDGE}"), 0o755, &manifest.program.size, &manifest.program.sha256);
         let files = manifest.files.iter().map(|file| (file.name.clone(), file.bits(), &file.size, &file.sha256));
         for (name, mode, size, sha256) in files.chain([head]) {
@@ -204,14 +223,14 @@ impl Bundles {
                 Ok(!is_wrong && (has, &sum) == (*size, sha256))
             };
             if !found().unwrap_or(false) {
-                return Err(self.damaged(digest, &name));
+                return Err(self.damaged(digest, Path::new(&name)));
             }
         }
         Ok(manifest)
     }
 }
 
-/// Whoever can write in a folder of programs chooses what root runs.
+/// Refuses a folder that others own or can write in: they would choose what root runs.
 fn owned(dir: &Dir) -> Result<(), BundleError> {
     let meta = Meta::of_fd(dir).map_err(BundleError::read(dir.path()))?;
     let own = rustix::process::geteuid().as_raw();

@@ -20,7 +20,7 @@ const LINK: &str = "bundle-";
 const SPARE_BYTES: u64 = 64 * 1024 * 1024;
 const MIB: u64 = 1024 * 1024;
 
-/// What was done.
+/// The outcome of an application.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Done {
     /// It was in force already.

@@ -137,7 +137,7 @@ fn unpacking(err: io::Error, within: &str) -> ArchiveError {
     }
 }
 
-/// What a header says it is, for a message.
+/// The kind and name that a header claims, for a message.
 fn described(block: &[u8; BLOCK]) -> String {
     if block.iter().all(|byte| *byte == 0) {
         return "its end".to_owned();

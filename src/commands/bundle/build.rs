@@ -89,10 +89,10 @@ pub(super) fn main(args: &BuildArgs) -> Result<(), BundleError> {
     let images = gather(args, work.path(), &mut parts)?;
     let inputs = Inputs { arch: args.arch, version, program: &mut program, parts, images, notes };
     let manifest = pack::write(inputs, &args.output, key.as_ref())?;
-    print(args, &manifest, key.is_some())
+    print(args, &manifest)
 }
 
-fn print(args: &BuildArgs, manifest: &Manifest, is_signed: bool) -> Result<(), BundleError> {
+fn print(args: &BuildArgs, manifest: &Manifest) -> Result<(), BundleError> {
     let size = fs::metadata(&args.output).map_err(BundleError::read(&args.output))?.len();
     println!("{}: kedge {} for {}, {size} bytes", args.output.display(), manifest.version, manifest.arch);
     for file in &manifest.files {
@@ -108,7 +108,7 @@ fn print(args: &BuildArgs, manifest: &Manifest, is_signed: bool) -> Result<(), B
     if !missing.is_empty() {
         println!("Note: there is no {} in it: the machine must have its own.", missing.join(", "));
     }
-    if !is_signed {
+    if args.sign.is_none() {
         println!("Note: it is not signed (--sign): nobody will vouch for it but its sums.");
     }
     Ok(())

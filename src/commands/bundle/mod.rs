@@ -21,15 +21,15 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
+use self::applied::Bundles;
+use self::apply::Done;
+use self::build::BuildArgs;
+use self::error::BundleError;
+use self::keys::PublicKey;
+use self::manifest::Manifest;
+use self::opened::{Opened, Vouched};
+use self::progress::Progress;
 use crate::flags::shared::StateArgs;
-use applied::Bundles;
-use apply::Done;
-use build::BuildArgs;
-use error::BundleError;
-use keys::PublicKey;
-use manifest::Manifest;
-use opened::{Opened, Vouched};
-use progress::Progress;
 
 /// Characters of a bundle's name that people are shown.
 const SHORT: usize = 12;
@@ -146,7 +146,7 @@ fn checked(args: &FileArgs) -> Result<(Opened, Vouched), BundleError> {
     Ok((bundle, vouched))
 }
 
-/// What a user does when other programs are in force than those that run.
+/// The user's next step when other programs are in force than those that run.
 const RESTART: &str = "Programs that run go on; 'systemctl restart kedge' takes the new ones, pods go on meanwhile.";
 
 fn described(manifest: &Manifest, digest: &str) -> String {
