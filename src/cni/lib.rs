@@ -1,7 +1,8 @@
 //! This room plugs pods into the node's network. containerd executes it under the names of the standard CNI plugins
 //! (`bridge`, `host-local`, `loopback`, `portmap`, `bandwidth`, and our own `kedge-policy`); each call does one thing
 //! and ends, in milliseconds. In: environment and JSON on stdin, as the CNI specification says. Out: links, addresses,
-//! routes, nftables elements, JSON. It never knows what a Pod or an API server is, and it imports base and netfilter only.
+//! routes, nftables elements, JSON. It never knows what a Pod or an API server is, and it imports base and netfilter
+//! only.
 
 mod bandwidth;
 mod bridge;
@@ -90,7 +91,7 @@ async fn call(plugin: &str, request: &Request) -> Result<Option<NetResult>, CniE
     }
 }
 
-/// What this room writes is held against what the program nft makes of it.
+/// The oracle of every script that this room writes: the program nft gets the same one.
 #[cfg(test)]
 #[path = "../netfilter/oracle.rs"]
 mod oracle;

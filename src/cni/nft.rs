@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 use netfilter::look::{self, Held, SetRef, TableRef};
-use netfilter::{Error, nft};
+use netfilter::{NetfilterError, nft};
 
 use crate::error::CniError;
 
@@ -60,12 +60,13 @@ pub(crate) fn comment_of(table: Table<'_>, MapKey { map, key }: &MapKey) -> Resu
 }
 
 /// A kernel without nftables refuses, as one does that does not take a script: both are there to stay.
-fn failed(err: &Error) -> CniError {
+fn failed(err: &NetfilterError) -> CniError {
     let text = base::chain::Chain(err).to_string();
     match err {
-        Error::Language { .. } | Error::Refused { .. } | Error::NoNftables | Error::Denied => {
-            CniError::internal(format!("nftables refuses: {text}"))
-        }
+        NetfilterError::Language { .. }
+        | NetfilterError::Refused { .. }
+        | NetfilterError::NoNftables
+        | NetfilterError::Denied => CniError::internal(format!("nftables refuses: {text}")),
         _ => CniError::io("nftables does not answer", &text),
     }
 }
@@ -151,7 +152,7 @@ mod tests {
     #[test]
     fn what_the_kernel_refuses_is_told_from_a_kernel_that_is_silent() {
         use crate::error::Code;
-        assert_eq!(failed(&Error::NoNftables).code, Code::Internal as u32);
-        assert_eq!(failed(&Error::Lost).code, Code::Io as u32);
+        assert_eq!(failed(&NetfilterError::NoNftables).code, Code::Internal as u32);
+        assert_eq!(failed(&NetfilterError::Lost).code, Code::Io as u32);
     }
 }

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::error::Error;
+use crate::error::NetfilterError;
 use crate::socket::Conversation;
 use crate::wire::{attributes, put};
 
@@ -39,7 +39,7 @@ pub struct Flow {
 /// Deletes the flows of UDP that are `doomed`, and says how many these were. Blocks.
 ///
 /// Errors: the kernel does not track connections, or refuses to tell or to forget.
-pub fn forget_udp(family: Family, doomed: impl Fn(&Flow) -> bool) -> Result<usize, Error> {
+pub fn forget_udp(family: Family, doomed: impl Fn(&Flow) -> bool) -> Result<usize, NetfilterError> {
     let mut kernel = Conversation::open()?;
     let names = kernel.dump(
         (CT_GET, family as u8),

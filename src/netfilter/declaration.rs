@@ -37,7 +37,7 @@ pub(crate) struct Declaration {
     pub(crate) is_merged: bool,
 }
 
-/// What a map has beside its keys.
+/// Values of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Values {
     Verdicts,

@@ -1,13 +1,10 @@
 //! Everything that the language has, held against the program `nft`, and what hostile neighbours do to a transaction.
 
-#[path = "oracle.rs"]
-mod oracle;
-
-use crate::Error;
+use crate::NetfilterError;
 use crate::look::{self, SetRef, TableRef};
 use crate::nft::{apply, would_take};
+use crate::oracle::{apart, compare, lacks, listed, nft};
 use crate::replay;
-use oracle::{apart, compare, lacks, listed, nft};
 
 /// Sets, maps and chains of a family, with `ADDR`, `FAM` and addresses to be filled in.
 const SERVICES: &str = include_str!("testdata/services.nft");
@@ -194,7 +191,7 @@ fn ten_thousand_elements_and_chains_are_one_transaction() {
         assert_eq!(look::elements(set).unwrap().len(), 10_000);
         apply("delete table ip t\n").unwrap();
         let refused = script.split_once('\n').unwrap().1;
-        assert!(matches!(apply(refused), Err(Error::Refused { .. } | Error::Lost)));
+        assert!(matches!(apply(refused), Err(NetfilterError::Refused { .. } | NetfilterError::Lost)));
         assert_eq!(look::tables().unwrap(), []);
     });
 }
@@ -237,8 +234,11 @@ fn a_flow_of_udp_is_forgotten_and_others_stay() {
             return;
         }
         // Connections are tracked where a rule asks for them.
-        apply("add table ip t\nadd chain ip t o { type filter hook output priority 0; }\nadd rule ip t o ct state new accept\n")
-            .unwrap();
+        apply(
+            "add table ip t\nadd chain ip t o { type filter hook output priority 0; }\n\
+             add rule ip t o ct state new accept\n",
+        )
+        .unwrap();
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         for port in [7001, 7002] {
             socket.send_to(b"x", ("127.0.0.1", port)).unwrap();

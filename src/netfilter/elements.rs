@@ -1,7 +1,7 @@
 //! Elements of sets and maps: as words, and as the kernel holds them.
 //!
-//! A set of intervals holds each as two elements, its first key and, marked as an end, the first key behind it; one that
-//! reaches to the last key has no end. In front of all there is an end at zero.
+//! A set of intervals holds each as two elements: its first key and, marked as an end, the first key behind it. One
+//! that reaches to the last key has no end. In front of all there is an end at zero.
 
 use crate::error::Misread;
 use crate::expression::{Verdict, value};
@@ -13,7 +13,7 @@ use crate::words::{Misplaced, Words, unquoted};
 const LIST_BYTES_MAX: usize = 32 << 10;
 const INTERVAL_END: u32 = 1;
 
-/// What a map has beside a key.
+/// Value of a key in a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Data {
     Verdict(Verdict),

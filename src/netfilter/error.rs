@@ -4,7 +4,7 @@ use std::io;
 
 /// Why a script is not in force, or an answer is not there.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum NetfilterError {
     /// A line that is not of the part of the language that this room knows; nothing was sent.
     #[error("cannot read {line:?}: {why}")]
     Language {
@@ -72,7 +72,7 @@ pub enum Misread {
     Conflict,
 }
 
-impl Error {
+impl NetfilterError {
     /// Whether something that the script names is not there (a table, a chain, a set, an element).
     pub fn is_absent(&self) -> bool {
         self.errno() == Some(rustix::io::Errno::NOENT)
@@ -80,12 +80,14 @@ impl Error {
 
     /// Whether the script itself may be why: the same script would fail again.
     pub fn is_of_the_script(&self) -> bool {
-        matches!(self, Error::Language { .. } | Error::Refused { .. })
+        matches!(self, NetfilterError::Language { .. } | NetfilterError::Refused { .. })
     }
 
     pub(crate) fn errno(&self) -> Option<rustix::io::Errno> {
         match self {
-            Error::Refused { source, .. } | Error::Io { source, .. } => rustix::io::Errno::from_io_error(source),
+            NetfilterError::Refused { source, .. } | NetfilterError::Io { source, .. } => {
+                rustix::io::Errno::from_io_error(source)
+            }
             _ => None,
         }
     }

@@ -1,10 +1,11 @@
 //! This room speaks to the kernel's netfilter by netlink: nftables and the table of connections. No program is run.
 //!
 //! In: scripts in the language of nftables, of which it knows exactly the part that our rooms write. Out: one
-//! transaction a script: all of it is in force, or nothing changed; and what the kernel holds, as bytes. The language is
-//! kept as our notation because it is what `nft list` shows, and because the program `nft` can then be the oracle: the
-//! same text goes to both, and the kernel must hold the same (`differential_tests.rs`). It never knows what a Service or
-//! a pod is.
+//! transaction a script (all of it is in force, or nothing changed), and contents of the kernel's tables, as bytes. It
+//! never knows what a Service or a pod is.
+//!
+//! The language is kept as our notation because `nft list` shows it, and because the program `nft` can then be the
+//! oracle: the same text goes to both, and the kernel must hold the same (`differential_tests.rs`).
 
 pub mod conntrack;
 mod declaration;
@@ -22,7 +23,7 @@ mod socket;
 mod wire;
 mod words;
 
-pub use crate::error::Error;
+pub use crate::error::NetfilterError;
 pub use crate::socket::is_ours;
 pub use crate::wire::{Message, attributes, messages, put};
 
@@ -30,3 +31,5 @@ pub use crate::wire::{Message, attributes, messages, put};
 mod differential_tests;
 #[cfg(test)]
 mod fuzz_tests;
+#[cfg(test)]
+mod oracle;

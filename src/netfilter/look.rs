@@ -1,8 +1,8 @@
-//! What the kernel's tables hold.
+//! Contents of the kernel's tables.
 
 use crate::declaration::Place;
 use crate::elements::{Interval, intervals_of};
-use crate::error::Error;
+use crate::error::NetfilterError;
 use crate::script::{GET_CHAIN, GET_ELEMENT, GET_GENERATION, GET_SET, GET_TABLE, family};
 use crate::socket::Conversation;
 use crate::wire::{BRIDGE, INET, IP, IP6, attribute, attributes, number, put_nested, put_text, text};
@@ -68,14 +68,14 @@ pub fn family_name(number: u8) -> Option<&'static str> {
         .map(|(_, name)| name)
 }
 
-pub(crate) fn number_of(family: &str) -> Result<u8, Error> {
-    self::family(family).map_err(|why| Error::Language { line: family.to_owned(), why })
+pub(crate) fn number_of(family: &str) -> Result<u8, NetfilterError> {
+    self::family(family).map_err(|why| NetfilterError::Language { line: family.to_owned(), why })
 }
 
 /// All tables of the families that this room knows.
 ///
 /// Errors: the kernel has no nftables, or refuses to tell.
-pub fn tables() -> Result<Vec<TableName>, Error> {
+pub fn tables() -> Result<Vec<TableName>, NetfilterError> {
     Conversation::open()?.dump(
         (GET_TABLE, 0),
         |_| {},
@@ -86,7 +86,7 @@ pub fn tables() -> Result<Vec<TableName>, Error> {
 /// Whether there is such a chain.
 ///
 /// Errors: the kernel refuses to tell.
-pub fn has_chain(table: TableRef<'_>, chain: &str) -> Result<bool, Error> {
+pub fn has_chain(table: TableRef<'_>, chain: &str) -> Result<bool, NetfilterError> {
     let ask = |out: &mut Vec<u8>| {
         put_text(out, 1, table.name);
         put_text(out, 3, chain);
@@ -98,7 +98,7 @@ pub fn has_chain(table: TableRef<'_>, chain: &str) -> Result<bool, Error> {
 /// The policy of a base chain (0 drops, 1 accepts); `None` if there is no such chain, or it has no hook.
 ///
 /// Errors: the kernel refuses to tell.
-pub fn chain_policy(table: TableRef<'_>, chain: &str) -> Result<Option<u32>, Error> {
+pub fn chain_policy(table: TableRef<'_>, chain: &str) -> Result<Option<u32>, NetfilterError> {
     let ask = |out: &mut Vec<u8>| {
         put_text(out, 1, table.name);
         put_text(out, 3, chain);
@@ -111,7 +111,7 @@ pub fn chain_policy(table: TableRef<'_>, chain: &str) -> Result<Option<u32>, Err
 /// The elements of a set or map. One that is not there, or whose table is not, has none.
 ///
 /// Errors: the kernel refuses to tell.
-pub fn elements(set: SetRef<'_>) -> Result<Vec<Held>, Error> {
+pub fn elements(set: SetRef<'_>) -> Result<Vec<Held>, NetfilterError> {
     let place = Place { family: number_of(set.family)?, table: set.table, name: set.set };
     held(&mut Conversation::open()?, place)
 }
@@ -119,7 +119,7 @@ pub fn elements(set: SetRef<'_>) -> Result<Vec<Held>, Error> {
 /// The sets and maps of a table. A table that is not there has none.
 ///
 /// Errors: the kernel refuses to tell.
-pub fn sets(table: TableRef<'_>) -> Result<Vec<SetFacts>, Error> {
+pub fn sets(table: TableRef<'_>) -> Result<Vec<SetFacts>, NetfilterError> {
     let found = Conversation::open()?.dump(
         (GET_SET, number_of(table.family)?),
         |out| put_text(out, 1, table.name),
@@ -135,9 +135,9 @@ pub fn sets(table: TableRef<'_>) -> Result<Vec<SetFacts>, Error> {
 /// The comment of one element by the bytes of its key: `None` if there is no such element, or no such table.
 ///
 /// Errors: the kernel refuses to tell.
-pub fn comment_of(set: SetRef<'_>, key: &str) -> Result<Option<String>, Error> {
+pub fn comment_of(set: SetRef<'_>, key: &str) -> Result<Option<String>, NetfilterError> {
     let mut words = crate::words::Words::of(key);
-    let strange = |why| Error::Language { line: key.to_owned(), why };
+    let strange = |why| NetfilterError::Language { line: key.to_owned(), why };
     let elements = crate::elements::list(&mut words, None).map_err(strange)?;
     let Some(element) = elements.first() else { return Ok(None) };
     let ask = |out: &mut Vec<u8>| {
@@ -151,18 +151,18 @@ pub fn comment_of(set: SetRef<'_>, key: &str) -> Result<Option<String>, Error> {
 }
 
 /// The number of the tables' state: each change makes it another one.
-pub(crate) fn generation(kernel: &mut Conversation) -> Result<u32, Error> {
+pub(crate) fn generation(kernel: &mut Conversation) -> Result<u32, NetfilterError> {
     let found = kernel.get((GET_GENERATION, 0), |_| {}, |_, attributes| number(attributes, 1))?;
-    found.ok_or(Error::NoNftables)
+    found.ok_or(NetfilterError::NoNftables)
 }
 
 /// The intervals of a set.
-pub(crate) fn intervals(kernel: &mut Conversation, place: Place<'_>) -> Result<Vec<Interval>, Error> {
+pub(crate) fn intervals(kernel: &mut Conversation, place: Place<'_>) -> Result<Vec<Interval>, NetfilterError> {
     let keys = held(kernel, place)?.into_iter().map(|held| (held.key, held.ends_interval));
     Ok(intervals_of(keys.collect()))
 }
 
-fn held(kernel: &mut Conversation, place: Place<'_>) -> Result<Vec<Held>, Error> {
+fn held(kernel: &mut Conversation, place: Place<'_>) -> Result<Vec<Held>, NetfilterError> {
     let ask = |out: &mut Vec<u8>| {
         put_text(out, 1, place.table);
         put_text(out, 2, place.name);
@@ -201,7 +201,7 @@ fn comment_in(mut notes: &[u8]) -> Option<String> {
     None
 }
 
-fn absent_is_none<T>(found: Result<Option<T>, Error>) -> Result<Option<T>, Error> {
+fn absent_is_none<T>(found: Result<Option<T>, NetfilterError>) -> Result<Option<T>, NetfilterError> {
     match found {
         Err(err) if err.is_absent() => Ok(None),
         found => found,

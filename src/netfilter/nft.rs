@@ -1,7 +1,7 @@
 //! Changes of nftables.
 
 use crate::elements::{Interval, Use, entries, join};
-use crate::error::Error;
+use crate::error::NetfilterError;
 use crate::look;
 use crate::script::{Merge, compile, put_elements};
 use crate::socket::{Conversation, Mode};
@@ -13,17 +13,17 @@ const TRIES: usize = 20;
 ///
 /// Blocks for as long as the kernel takes.
 /// Errors: what the kernel refused, with the line, or that the script is not of our language; then nothing has changed.
-/// After [`Error::Lost`] it may have.
-pub fn apply(script: &str) -> Result<(), Error> {
+/// After [`NetfilterError::Lost`] it may have.
+pub fn apply(script: &str) -> Result<(), NetfilterError> {
     send(script, Mode::Commit)
 }
 
 /// Whether the kernel would take a script. Nothing is changed.
-pub fn would_take(script: &str) -> Result<(), Error> {
+pub fn would_take(script: &str) -> Result<(), NetfilterError> {
     send(script, Mode::Check)
 }
 
-fn send(script: &str, mode: Mode) -> Result<(), Error> {
+fn send(script: &str, mode: Mode) -> Result<(), NetfilterError> {
     for _ in 0..TRIES {
         let mut compiled = compile(script)?;
         if compiled.batch.is_empty() && compiled.merges.is_empty() {
@@ -46,11 +46,11 @@ fn send(script: &str, mode: Mode) -> Result<(), Error> {
             done => return done,
         }
     }
-    Err(Error::Unsteady)
+    Err(NetfilterError::Unsteady)
 }
 
 /// Whether others changed the tables between reading and writing.
-fn is_outdated(err: &Error) -> bool {
+fn is_outdated(err: &NetfilterError) -> bool {
     err.errno().is_some_and(|errno| errno.raw_os_error() == ERESTART)
 }
 

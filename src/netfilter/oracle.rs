@@ -3,17 +3,20 @@
 //!
 //! Rooms that write scripts have this file in their tests by its path.
 
-use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 use serde_json::Value;
+
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Why nothing can be compared here: namespaces need root, and the oracle must be installed.
 pub(crate) fn lacks() -> Option<&'static str> {
     if !nix::unistd::geteuid().is_root() {
         return Some("network namespaces need root");
     }
-    if !Command::new("nft").arg("--version").output().is_ok_and(|output| output.status.success()) {
+    let version = base::program::output(Command::new("nft").arg("--version"), b"", LIMIT);
+    if !version.is_ok_and(|output| output.status.success()) {
         return Some("no nft on PATH");
     }
     let unshared = std::thread::spawn(|| nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).is_ok());
@@ -34,15 +37,7 @@ pub(crate) fn apart<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static)
 
 /// Output of nft in this namespace.
 pub(crate) fn nft(args: &[&str], script: &str) -> String {
-    let mut child = Command::new("nft")
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = base::program::output(Command::new("nft").args(args), script.as_bytes(), LIMIT).unwrap();
     assert!(output.status.success(), "nft {args:?}: {}\n{script}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::declaration::{ANONYMOUS, INTERVAL};
-use crate::error::Error;
+use crate::error::NetfilterError;
 use crate::look::{TableRef, number_of};
 use crate::script::{
     Batch, DEL_RULE, GET_CHAIN, GET_ELEMENT, GET_RULE, GET_SET, NEW_CHAIN, NEW_ELEMENT, NEW_RULE, NEW_SET, NEW_TABLE,
@@ -57,7 +57,7 @@ struct Rule {
 /// Reads a table; `None` if it is not there.
 ///
 /// Errors: the kernel refuses to tell, or others change tables all the time.
-pub fn copy(table: TableRef<'_>) -> Result<Option<TableCopy>, Error> {
+pub fn copy(table: TableRef<'_>) -> Result<Option<TableCopy>, NetfilterError> {
     let (family, name) = (number_of(table.family)?, table.name);
     let mut kernel = Conversation::open()?;
     match read(&mut kernel, family, name) {
@@ -67,7 +67,7 @@ pub fn copy(table: TableRef<'_>) -> Result<Option<TableCopy>, Error> {
     }
 }
 
-fn read(kernel: &mut Conversation, family: u8, name: &str) -> Result<TableCopy, Error> {
+fn read(kernel: &mut Conversation, family: u8, name: &str) -> Result<TableCopy, NetfilterError> {
     let of_table = |out: &mut Vec<u8>| put_text(out, 1, name);
     let is_of_table = |attributes: &[u8]| text(attributes, 1) == Some(name);
     let chains = kernel.dump((GET_CHAIN, family), of_table, |_, attributes| {
@@ -126,11 +126,11 @@ fn in_order(lists: &[Vec<u8>]) -> Vec<Vec<u8>> {
     all.chunks(ELEMENTS_MAX).map(chunk).collect()
 }
 
-/// Makes the table again, in one transaction. What somebody has put there meanwhile stays beside it, but a chain that is
-/// in both is written anew.
+/// Makes the table again, in one transaction. What somebody has put there meanwhile stays beside it, but a chain that
+/// is in both is written anew.
 ///
 /// Errors: what the kernel refused; then nothing has changed.
-pub fn restore(copy: &TableCopy) -> Result<(), Error> {
+pub fn restore(copy: &TableCopy) -> Result<(), NetfilterError> {
     // Lines that stand for the messages, so that a refusal names what was refused.
     let table = format!("{} {}", crate::look::family_name(copy.family).unwrap_or_default(), copy.name);
     let sets = copy.sets.iter().map(|set| format!("restore set {table} {}\n", set.name));

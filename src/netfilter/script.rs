@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::declaration::{self, Declaration, Hook, Place, hook};
 use crate::elements::{self, Element, Entry, Interval, Use, entries, joined, lists};
-use crate::error::{Error, Misread};
+use crate::error::{Misread, NetfilterError};
 use crate::rule::{self, Anonymous, Content};
 use crate::wire::{
     APPEND, BRIDGE, CREATE, Head, INET, IP, IP6, REQUEST, put, put_message, put_nested, put_text, put_u32,
@@ -83,7 +83,7 @@ pub(crate) struct Merge<'a> {
     pub(crate) intervals: Vec<Interval>,
 }
 
-/// What a script became.
+/// Messages of a script.
 #[derive(Debug, Default)]
 pub(crate) struct Compiled<'a> {
     pub(crate) batch: Batch,
@@ -92,11 +92,11 @@ pub(crate) struct Compiled<'a> {
 }
 
 /// Reads the whole script.
-pub(crate) fn compile(script: &str) -> Result<Compiled<'_>, Error> {
+pub(crate) fn compile(script: &str) -> Result<Compiled<'_>, NetfilterError> {
     let mut compiler = Compiler::default();
     for (idx, line) in script.lines().enumerate() {
         compiler.line = u32::try_from(idx).unwrap_or(u32::MAX);
-        compiler.command(line).map_err(|why| Error::Language { line: cut(line), why })?;
+        compiler.command(line).map_err(|why| NetfilterError::Language { line: cut(line), why })?;
     }
     Ok(compiler.out)
 }

@@ -52,7 +52,7 @@ impl Selector {
     }
 }
 
-/// What is known of a packet where the next expression stands, and the expressions until there.
+/// Knowledge of a packet where the next expression stands, and the expressions until there.
 #[derive(Debug)]
 pub(crate) struct Packet {
     family: u8,
@@ -62,7 +62,7 @@ pub(crate) struct Packet {
 }
 
 impl Packet {
-    /// What is known of every packet of a family.
+    /// Knowledge of every packet of a family.
     pub(crate) fn of_family(family: u8) -> Packet {
         let network = match family {
             IP => Some(Network::V4),
@@ -76,7 +76,7 @@ impl Packet {
         self.expressions.push(expression);
     }
 
-    /// What a rule compares itself it need not imply again.
+    /// Remembers a comparison: a rule need not imply it again.
     pub(crate) fn learn(&mut self, selector: Selector, how: Compare, value: &[u8]) {
         if how != Compare::Equal {
             return;

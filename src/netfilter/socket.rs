@@ -8,7 +8,7 @@ use base::sync::Mutex;
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_NETFILTER};
 use rustix::net::sockopt;
 
-use crate::error::Error;
+use crate::error::NetfilterError;
 use crate::script::{Batch, SUBSYSTEM, cut};
 use crate::wire::{ACK, HEADER, Head, Message, REQUEST, attribute, messages, put, put_message};
 
@@ -67,10 +67,10 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    pub(crate) fn open() -> Result<Conversation, Error> {
+    pub(crate) fn open() -> Result<Conversation, NetfilterError> {
         let failed = |source: io::Error| match rustix::io::Errno::from_io_error(&source) {
-            Some(rustix::io::Errno::PROTONOSUPPORT) => Error::NoNftables,
-            _ => Error::Io { doing: "cannot open a socket to netfilter", source },
+            Some(rustix::io::Errno::PROTONOSUPPORT) => NetfilterError::NoNftables,
+            _ => NetfilterError::Io { doing: "cannot open a socket to netfilter", source },
         };
         let mut socket = Socket::new(NETLINK_NETFILTER).map_err(failed)?;
         let own = socket.bind_auto().map_err(failed)?;
@@ -96,7 +96,7 @@ impl Conversation {
         script: &str,
         batch: &mut Batch,
         (mode, generation): (Mode, Option<u32>),
-    ) -> Result<(), Error> {
+    ) -> Result<(), NetfilterError> {
         if let Some(flags) = batch.bytes.get_mut(batch.last + 6..batch.last + 8) {
             let with = u16::from_ne_bytes([flags[0], flags[1]]) | ACK;
             flags.copy_from_slice(&with.to_ne_bytes());
@@ -117,38 +117,40 @@ impl Conversation {
         self.send(&bytes)?;
         let (refusals, is_confirmed) = self.answers()?;
         let Some(first) = refusals.into_iter().min_by_key(|refusal| refusal.seq) else {
-            return if is_confirmed { Ok(()) } else { Err(Error::Lost) };
+            return if is_confirmed { Ok(()) } else { Err(NetfilterError::Lost) };
         };
         let message = message_of(bytes.get(begins..).unwrap_or_default(), first.seq);
         Err(refused(script, batch, first, message))
     }
 
-    fn send(&mut self, bytes: &[u8]) -> Result<(), Error> {
+    fn send(&mut self, bytes: &[u8]) -> Result<(), NetfilterError> {
         loop {
             match self.socket.send(bytes, 0) {
                 Ok(_) => return Ok(()),
                 Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
-                Err(source) => return Err(Error::Io { doing: "cannot send to netfilter", source }),
+                Err(source) => return Err(NetfilterError::Io { doing: "cannot send to netfilter", source }),
             }
         }
     }
 
-    fn make_room(&mut self, len: usize) -> Result<(), Error> {
+    fn make_room(&mut self, len: usize) -> Result<(), NetfilterError> {
         let wanted = len + SPARE_BYTES;
         if sockopt::set_socket_send_buffer_size_force(&self.socket, wanted).is_ok() {
             return Ok(());
         }
-        let failed =
-            |err: rustix::io::Errno| Error::Io { doing: "cannot make room for a transaction", source: err.into() };
+        let failed = |err: rustix::io::Errno| NetfilterError::Io {
+            doing: "cannot make room for a transaction",
+            source: err.into(),
+        };
         sockopt::set_socket_send_buffer_size(&self.socket, wanted).map_err(failed)
     }
 
     /// The answers to a transaction, all of which are there when it was sent.
-    fn answers(&mut self) -> Result<(Vec<Refusal>, bool), Error> {
+    fn answers(&mut self) -> Result<(Vec<Refusal>, bool), NetfilterError> {
         let (mut refusals, mut is_confirmed, mut is_lost) = (Vec::new(), false, false);
         self.socket
             .set_non_blocking(true)
-            .map_err(|source| Error::Io { doing: "cannot read from netfilter", source })?;
+            .map_err(|source| NetfilterError::Io { doing: "cannot read from netfilter", source })?;
         loop {
             match self.socket.recv_from_full() {
                 Ok((bytes, _)) => {
@@ -162,10 +164,10 @@ impl Conversation {
                 Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
                 Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
                 Err(err) if rustix::io::Errno::from_io_error(&err) == Some(rustix::io::Errno::NOBUFS) => is_lost = true,
-                Err(source) => return Err(Error::Io { doing: "cannot read from netfilter", source }),
+                Err(source) => return Err(NetfilterError::Io { doing: "cannot read from netfilter", source }),
             }
         }
-        if is_lost && refusals.is_empty() { Err(Error::Lost) } else { Ok((refusals, is_confirmed)) }
+        if is_lost && refusals.is_empty() { Err(NetfilterError::Lost) } else { Ok((refusals, is_confirmed)) }
     }
 
     /// Asks for all things of a kind; each is given to `each` as the message behind netfilter's head. What others
@@ -175,14 +177,14 @@ impl Conversation {
         question: (u16, u8),
         fill: impl Fn(&mut Vec<u8>),
         each: impl Fn(u8, &[u8]) -> Option<T>,
-    ) -> Result<Vec<T>, Error> {
+    ) -> Result<Vec<T>, NetfilterError> {
         for _ in 0..DUMPS_MAX {
             match self.dump_once(question, (crate::wire::DUMP, &fill), &each) {
                 Err(err) if err.errno() == Some(rustix::io::Errno::INTR) => {}
                 done => return done,
             }
         }
-        Err(Error::Unsteady)
+        Err(NetfilterError::Unsteady)
     }
 
     /// Asks for one thing.
@@ -191,7 +193,7 @@ impl Conversation {
         question: (u16, u8),
         fill: impl Fn(&mut Vec<u8>),
         each: impl Fn(u8, &[u8]) -> Option<T>,
-    ) -> Result<Option<T>, Error> {
+    ) -> Result<Option<T>, NetfilterError> {
         // The confirmation ends it, as `DONE` ends a dump.
         Ok(self.dump_once(question, (ACK, &fill), &each)?.pop())
     }
@@ -201,12 +203,12 @@ impl Conversation {
         (kind, family): (u16, u8),
         (flags, fill): (u16, &dyn Fn(&mut Vec<u8>)),
         each: &dyn Fn(u8, &[u8]) -> Option<T>,
-    ) -> Result<Vec<T>, Error> {
+    ) -> Result<Vec<T>, NetfilterError> {
         let mut bytes = Vec::new();
         put_message(&mut bytes, Head { kind, flags: flags | REQUEST, seq: 1, family, resource: 0 }, |out| fill(out));
         self.send(&bytes)?;
         let (mut all, mut is_disturbed) = (Vec::new(), false);
-        let failed = |source| Error::Io { doing: "cannot read from netfilter", source };
+        let failed = |source| NetfilterError::Io { doing: "cannot read from netfilter", source };
         loop {
             let (bytes, _) = match self.socket.recv_from_full() {
                 Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
@@ -219,7 +221,7 @@ impl Conversation {
                         if let Some(refusal) = refusal(&message) {
                             return Err(simple(kind, refusal.source));
                         }
-                        let interrupted = || Error::Io {
+                        let interrupted = || NetfilterError::Io {
                             doing: "cannot read from netfilter",
                             source: rustix::io::Errno::INTR.into(),
                         };
@@ -238,13 +240,13 @@ impl Conversation {
 }
 
 /// A refusal of a question.
-fn simple(kind: u16, source: io::Error) -> Error {
+fn simple(kind: u16, source: io::Error) -> NetfilterError {
     use rustix::io::Errno;
     match Errno::from_io_error(&source) {
-        Some(Errno::PERM | Errno::ACCESS) => Error::Denied,
-        Some(Errno::OPNOTSUPP | Errno::INVAL) if kind >> 8 == SUBSYSTEM => Error::NoNftables,
-        Some(Errno::OPNOTSUPP | Errno::INVAL) => Error::NoConntrack,
-        _ => Error::Io { doing: "netfilter refuses to tell", source },
+        Some(Errno::PERM | Errno::ACCESS) => NetfilterError::Denied,
+        Some(Errno::OPNOTSUPP | Errno::INVAL) if kind >> 8 == SUBSYSTEM => NetfilterError::NoNftables,
+        Some(Errno::OPNOTSUPP | Errno::INVAL) => NetfilterError::NoConntrack,
+        _ => NetfilterError::Io { doing: "netfilter refuses to tell", source },
     }
 }
 
@@ -278,14 +280,14 @@ fn message_of(bytes: &[u8], seq: u32) -> &[u8] {
     &[]
 }
 
-fn refused(script: &str, batch: &Batch, refusal: Refusal, message: &[u8]) -> Error {
+fn refused(script: &str, batch: &Batch, refusal: Refusal, message: &[u8]) -> NetfilterError {
     use rustix::io::Errno;
     let Refusal { seq, source, said, offset } = refusal;
     match (Errno::from_io_error(&source), seq) {
-        (Some(Errno::PERM | Errno::ACCESS), _) => return Error::Denied,
+        (Some(Errno::PERM | Errno::ACCESS), _) => return NetfilterError::Denied,
         // The transaction itself is refused, and no message of it.
-        (Some(Errno::OPNOTSUPP | Errno::INVAL), 0) => return Error::NoNftables,
-        (_, 0) => return Error::Io { doing: "netfilter refused the transaction", source },
+        (Some(Errno::OPNOTSUPP | Errno::INVAL), 0) => return NetfilterError::NoNftables,
+        (_, 0) => return NetfilterError::Io { doing: "netfilter refused the transaction", source },
         _ => {}
     }
     let line = batch.line_of(seq).and_then(|line| script.lines().nth(line)).unwrap_or_default();
@@ -293,5 +295,5 @@ fn refused(script: &str, batch: &Batch, refusal: Refusal, message: &[u8]) -> Err
     let at = offset.and_then(|at| crate::wire::attributes(message.get(at..)?).next());
     let at = at.and_then(|(_, value)| std::str::from_utf8(value).ok()).map(|text| text.trim_end_matches('\0'));
     let is_word = |text: &&str| !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic());
-    Error::Refused { line: cut(line), at: at.filter(is_word).map(str::to_owned), said, source }
+    NetfilterError::Refused { line: cut(line), at: at.filter(is_word).map(str::to_owned), said, source }
 }

@@ -12,7 +12,7 @@ pub enum NetworkError {
     #[error("cannot change or read nftables")]
     Netfilter {
         /// Why not.
-        source: netfilter::Error,
+        source: netfilter::NetfilterError,
     },
     /// It did not answer in time.
     #[error("nftables did not answer within a minute")]

@@ -1,4 +1,4 @@
-//! What kedge leaves in a machine's network, found and taken away by netlink: links, routes, tables. For
+//! Leftovers of kedge in a machine's network, found and taken away by netlink: links, routes, tables. For
 //! `kedge killall`, which runs when no other part of kedge does.
 
 use std::fs::File;

@@ -33,7 +33,8 @@ pub use crate::overlay::pod_mtu;
 
 /// Starts everything of this room; it lives as long as the group. `node_client` may change this node's own Node.
 ///
-/// Errors: what an administrator must mend first (no nftables, no forwarding). Later failures are logged and tried again.
+/// Errors: what an administrator must mend first (no nftables, no forwarding). Later failures are logged and tried
+/// again.
 /// Rules, routes and devices stay when the group stops, so that pods keep their network while kedge restarts;
 /// [`cleanup`] and `kedge killall` remove them.
 pub async fn run(

@@ -1,7 +1,8 @@
 //! News of nftables: who else changed a table of ours. A firewall's restart begins with `flush ruleset`, which empties
 //! everybody's tables, and nothing in the API tells of it.
 //!
-//! The kernel sends every change with the netlink port of who made it, and we know those of our own sockets. Spec: `linux/netfilter/nf_tables.h`, `NFNLGRP_NFTABLES`.
+//! The kernel sends every change with the netlink port of who made it, and we know those of our own sockets.
+//! Spec: `linux/netfilter/nf_tables.h`, `NFNLGRP_NFTABLES`.
 
 use std::collections::BTreeSet;
 use std::io;

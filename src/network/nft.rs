@@ -12,7 +12,7 @@ use crate::table::Table;
 
 /// A script of ten thousand services takes a second; a kernel that takes longer than this hangs.
 const LIMIT: Duration = Duration::from_secs(60);
-/// What is shown of a refusal.
+/// Characters of a refusal that are shown.
 const TEXT_CHARS_MAX: usize = 2000;
 
 /// Applies a script; an empty one costs nothing.
@@ -47,7 +47,7 @@ pub(crate) async fn check() -> Result<(), NetworkError> {
 pub(crate) async fn ask<T, F>(question: F) -> Result<T, NetworkError>
 where
     T: Send + 'static,
-    F: FnOnce() -> Result<T, netfilter::Error> + Send + 'static,
+    F: FnOnce() -> Result<T, netfilter::NetfilterError> + Send + 'static,
 {
     match tokio::time::timeout(LIMIT, Group::blocking(question)).await {
         Err(_) => Err(NetworkError::NftHangs),
@@ -58,7 +58,7 @@ where
     }
 }
 
-fn judge(err: netfilter::Error) -> NetworkError {
+fn judge(err: netfilter::NetfilterError) -> NetworkError {
     if !err.is_of_the_script() {
         return NetworkError::Netfilter { source: err };
     }

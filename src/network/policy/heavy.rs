@@ -1,5 +1,5 @@
-//! Namespaces whose policies are too much for nftables: some scripts it refuses, or it does not end, and one namespace must
-//! not keep the policies of all others from being in force. The heaviest one is judged to be why: its policies let
+//! Namespaces whose policies are too much for nftables: some scripts it refuses, or it does not end, and one namespace
+//! must not keep the policies of all others from being in force. The heaviest one is judged to be why: its policies let
 //! nothing through until they are lighter, and for a while at least: one that is heavy and light in turn would stop all
 //! others each time.
 
@@ -316,7 +316,7 @@ mod tests {
             heavy.failed(&refused(), Extent::Change, &mut world(&[("a", 200)]), &families, now);
             heavy.failed(&refused(), Extent::Whole, &mut world(&[("a", 2)]), &families, now);
             heavy.failed(
-                &NetworkError::Netfilter { source: netfilter::Error::Denied },
+                &NetworkError::Netfilter { source: netfilter::NetfilterError::Denied },
                 Extent::Whole,
                 &mut world(&[("a", 200)]),
                 &families,

@@ -40,7 +40,7 @@ fn lines(table: Table, clients: &[Client]) -> String {
 }
 
 /// The clients that the kernel knows in the `wanted` sets.
-fn clients(table: Table, wanted: &[String]) -> Result<Vec<Client>, netfilter::Error> {
+fn clients(table: Table, wanted: &[String]) -> Result<Vec<Client>, netfilter::NetfilterError> {
     let mut all = Vec::new();
     for set in
         look::sets(TableRef { family: table.family, name: table.name })?.iter().filter(|set| wanted.contains(&set.name))

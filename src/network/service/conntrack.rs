@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use netfilter::Error;
+use netfilter::NetfilterError;
 use netfilter::conntrack::{self, Flow};
 
 use crate::family::Family;
@@ -12,7 +12,7 @@ use crate::service::rules::UdpTarget;
 
 /// Deletes what `stale` names; says how many flows that were. `local` are the node's own addresses, where node ports
 /// are. Blocks: call it outside the async threads.
-pub(crate) fn forget(family: Family, stale: &Stale, local: &[IpAddr]) -> Result<usize, Error> {
+pub(crate) fn forget(family: Family, stale: &Stale, local: &[IpAddr]) -> Result<usize, NetfilterError> {
     let family = match family {
         Family::V4 => conntrack::Family::V4,
         Family::V6 => conntrack::Family::V6,
