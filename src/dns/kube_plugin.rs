@@ -106,6 +106,14 @@ impl Kubernetes {
         }
     }
 
+    /// The cluster's zone that holds the name, and the namespace of the pod that asks, for `autopath`.
+    pub(crate) fn search(&self, question: &Question) -> Option<(&Name, String)> {
+        let holding = self.config.zones.iter().filter(|zone| zone.zone_of(&question.lower));
+        let zone = holding.max_by_key(|zone| zone.num_labels())?;
+        let namespace = self.index.read().namespace_of(question.client.ip().to_canonical())?;
+        Some((zone, namespace))
+    }
+
     /// `None` passes the question on.
     pub(crate) fn answer(&self, question: &Question) -> Option<Answer> {
         let zone = self

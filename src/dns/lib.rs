@@ -4,17 +4,24 @@
 //! In: a Corefile, a hosts file, Services, EndpointSlices and Namespaces over `client`. Out: answers over UDP and TCP,
 //! health, readiness and metrics over HTTP. It never knows a kubelet or a node's network.
 
+mod apiserver;
+mod args;
 mod cache;
 mod config;
 pub mod corefile;
+mod events;
 mod forward;
 mod hosts;
 mod instance;
 mod kube_plugin;
+mod load;
 mod metrics;
 mod pages;
+mod plugin;
 mod question;
+mod roots;
 mod server;
+mod text_file;
 mod zone;
 
 #[cfg(test)]

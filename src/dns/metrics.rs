@@ -5,6 +5,11 @@ use std::time::Duration;
 
 use base::exposition::{Histogram, Kind, Labels, Metric, Page};
 use base::sync::Mutex;
+use hickory_proto::op::ResponseCode;
+use hickory_proto::rr::{Name, RecordType};
+
+use crate::args::code_name;
+use crate::question::Transport;
 
 /// Upper bounds of CoreDNS's request durations in seconds.
 const DURATION_BOUNDS: [f64; 16] =
@@ -29,15 +34,33 @@ pub(crate) struct Gauge {
 /// One question, as it is counted.
 pub(crate) struct Served<'a> {
     pub(crate) server: &'a str,
-    pub(crate) zone: &'a str,
-    pub(crate) proto: &'static str,
-    pub(crate) family: &'static str,
-    pub(crate) kind: &'a str,
-    pub(crate) rcode: &'a str,
+    /// `None`: of no server block.
+    pub(crate) zone: Option<&'a Name>,
+    pub(crate) transport: Transport,
+    pub(crate) is_v4: bool,
+    pub(crate) kind: RecordType,
+    pub(crate) code: ResponseCode,
     pub(crate) plugin: &'static str,
     pub(crate) request_bytes: usize,
     pub(crate) response_bytes: usize,
     pub(crate) took: Duration,
+}
+
+/// The type as it is counted: the rare ones, which strangers choose, are one.
+pub(crate) fn kind_name(kind: RecordType) -> &'static str {
+    match kind {
+        RecordType::A => "A",
+        RecordType::AAAA => "AAAA",
+        RecordType::SRV => "SRV",
+        RecordType::PTR => "PTR",
+        RecordType::TXT => "TXT",
+        RecordType::MX => "MX",
+        RecordType::NS => "NS",
+        RecordType::SOA => "SOA",
+        RecordType::CNAME => "CNAME",
+        RecordType::HTTPS => "HTTPS",
+        _ => "other",
+    }
 }
 
 /// CoreDNS's metrics; here they are told without `HELP`.
@@ -56,17 +79,33 @@ impl Metrics {
         series.entry(labels).or_insert_with(|| Histogram::new(bounds)).observe(value);
     }
 
+    /// One more question to the cache, or an answer of it.
+    pub(crate) fn count_cache(&self, name: &'static str, server: &str, shelf: Option<&'static str>) {
+        let labels = Labels::of(&[("server", server), ("zones", "."), ("view", "")]);
+        self.count(name, shelf.map_or_else(|| labels.clone(), |shelf| labels.and(&[("type", shelf)])));
+    }
+
     pub(crate) fn served(&self, s: &Served<'_>) {
-        let place = Labels::of(&[("server", s.server), ("zone", s.zone), ("view", "")]);
-        let asked = [("proto", s.proto), ("family", s.family), ("type", s.kind)];
+        let zone = s.zone.map_or_else(|| "dropped".to_owned(), Name::to_ascii);
+        let place = Labels::of(&[("server", s.server), ("zone", &zone), ("view", "")]);
+        let proto = if s.transport == Transport::Udp { "udp" } else { "tcp" };
+        let family = if s.is_v4 { "1" } else { "2" };
+        let asked = [("proto", proto), ("family", family), ("type", kind_name(s.kind))];
         self.count("coredns_dns_requests_total", place.and(&asked));
-        self.count("coredns_dns_responses_total", place.and(&[("rcode", s.rcode), ("plugin", s.plugin)]));
-        let sized = place.and(&[("proto", s.proto)]);
+        let answered = [("rcode", code_name(s.code)), ("plugin", s.plugin)];
+        self.count("coredns_dns_responses_total", place.and(&answered));
+        let sized = place.and(&[("proto", proto)]);
         self.observe("coredns_dns_request_duration_seconds", place, &DURATION_BOUNDS, s.took.as_secs_f64());
         #[allow(clippy::cast_precision_loss, reason = "a DNS message has at most 64 KiB")]
         let (asked, answered) = (s.request_bytes as f64, s.response_bytes as f64);
         self.observe("coredns_dns_request_size_bytes", sized.clone(), &SIZE_BOUNDS, asked);
         self.observe("coredns_dns_response_size_bytes", sized, &SIZE_BOUNDS, answered);
+    }
+
+    /// One answer of a resolver.
+    pub(crate) fn forwarded(&self, to: &str, code: ResponseCode, took: Duration) {
+        let labels = Labels::of(&[("proxy_name", "forward"), ("to", to), ("rcode", code_name(code))]);
+        self.observe("coredns_proxy_request_duration_seconds", labels, &DURATION_BOUNDS, took.as_secs_f64());
     }
 
     /// The text, with `gauges` that are read at this moment; those of one name stand together.
@@ -107,11 +146,11 @@ mod tests {
         }
         metrics.served(&Served {
             server: "dns://:53",
-            zone: ".",
-            proto: "udp",
-            family: "1",
-            kind: "A",
-            rcode: "NOERROR",
+            zone: Some(&Name::root()),
+            transport: Transport::Udp,
+            is_v4: true,
+            kind: RecordType::A,
+            code: ResponseCode::NoError,
             plugin: "kubernetes",
             request_bytes: 40,
             response_bytes: 100,
