@@ -8,9 +8,8 @@ use client::transport::Credential;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::DnsError;
-use crate::config;
-use crate::load::env;
+use crate::around::env;
+use crate::error::DnsError;
 
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
@@ -39,14 +38,9 @@ pub(crate) fn of_pod() -> Result<kube::Client, DnsError> {
     connect(&format!("https://{host}:{port}"), tls, credential)
 }
 
-/// The API server that the plugin names.
-pub(crate) fn of(config: &config::Kubernetes) -> Result<kube::Client, DnsError> {
-    match (&config.endpoint, &config.tls) {
-        (Some(endpoint), Some([cert, key, ca])) => {
-            connect(endpoint, tls(ca, Some(Identity { cert, key }))?, Credential::Certificate)
-        }
-        _ => of_pod(),
-    }
+/// Another API server, with a certificate of ours.
+pub(crate) fn at(endpoint: &str, [cert, key, ca]: &[PathBuf; 3]) -> Result<kube::Client, DnsError> {
+    connect(endpoint, tls(ca, Some(Identity { cert, key }))?, Credential::Certificate)
 }
 
 fn connect(server: &str, tls: rustls::ClientConfig, credential: Credential) -> Result<kube::Client, DnsError> {

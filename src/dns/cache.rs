@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use base::sync::Mutex;
 use hickory_proto::op::ResponseCode;
-use hickory_proto::rr::{Name, RData, Record, RecordType};
+use hickory_proto::rr::{Name, RData, Record};
 use tokio::time::Instant;
 
 use crate::config;
 use crate::question::{Answer, Question};
 
-type Key = (Name, RecordType, bool, bool);
+/// The question in bytes: they are compared at once, and names label by label.
+type Key = Vec<u8>;
 
 pub(crate) struct Cache {
     pub(crate) config: config::Cache,
@@ -234,7 +235,16 @@ fn n_records(answer: &Answer) -> usize {
 }
 
 fn key(question: &Question) -> Key {
-    (question.lower.clone(), question.kind, question.dnssec_ok, question.checking_disabled)
+    let mut key = Vec::with_capacity(64);
+    for label in question.lower.iter() {
+        // A label has 63 bytes at most.
+        key.push(u8::try_from(label.len()).unwrap_or(u8::MAX));
+        key.extend_from_slice(label);
+    }
+    key.push(0);
+    key.extend(u16::from(question.kind).to_be_bytes());
+    key.push(u8::from(question.dnssec_ok) << 1 | u8::from(question.checking_disabled));
+    key
 }
 
 fn kind(answer: &Answer) -> Kind {

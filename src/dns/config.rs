@@ -8,8 +8,9 @@ use std::time::Duration;
 use hickory_proto::rr::Name;
 
 use crate::args::{
-    Parsed, ZoneError, address, bare, body_less, duration, names, names_or, none, number, one, unknown, zone_names,
+    Parsed, ZoneError, address, bare, body_less, duration, names_or, none, number, one, unknown, zone_names,
 };
+use crate::around::{Fall, Read, Surroundings};
 use crate::corefile::{CorefileError, Directive, ServerBlock};
 use crate::plugin::acl::Acl;
 use crate::plugin::autopath::Autopath;
@@ -20,7 +21,6 @@ use crate::plugin::log::Log;
 use crate::plugin::rewrite::Rules;
 use crate::plugin::template::Template;
 use crate::plugin::zone_file::ZoneFile;
-use crate::text_file;
 use crate::zone::{EndpointNames, PodNames};
 
 mod bind;
@@ -28,6 +28,10 @@ mod cache;
 mod forward;
 
 pub(crate) use cache::{Cache, StaleMode};
+#[cfg(test)]
+pub(crate) use cache::{Prefetch, Stale};
+#[cfg(test)]
+pub(crate) use forward::Tls;
 pub(crate) use forward::{Forward, Policy, Target};
 
 /// Plugins that exist here, in CoreDNS's order of the chain. Their order in a Corefile means nothing.
@@ -143,30 +147,6 @@ pub(crate) struct Kubernetes {
     pub(crate) fall: Fall,
 }
 
-/// For which names a plugin that has no answer lets the next one try.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Fall(Vec<Name>);
-
-impl Fall {
-    #[cfg(test)]
-    pub(crate) fn all() -> Fall {
-        Fall(vec![Name::root()])
-    }
-
-    /// `fallthrough [ZONES...]`.
-    pub(crate) fn parse(directive: &Directive) -> Parsed<Fall> {
-        let zones = names(directive, &directive.args)?;
-        Ok(Fall(if zones.is_empty() { vec![Name::root()] } else { zones }))
-    }
-
-    pub(crate) fn through(&self, name: &Name) -> bool {
-        self.0.iter().any(|zone| zone.zone_of(name))
-    }
-}
-
-/// Reads a text file of at most so many bytes.
-pub(crate) type Read<'a> = &'a dyn Fn(&str, u64) -> std::io::Result<String>;
-
 /// Surroundings on which the meaning of a Corefile depends.
 pub(crate) struct Context<'a> {
     /// Name of the Corefile, for errors.
@@ -175,29 +155,6 @@ pub(crate) struct Context<'a> {
     pub(crate) port: u16,
     /// Reads a resolv.conf or a zone file.
     pub(crate) read: Read<'a>,
-}
-
-/// Surroundings of one directive.
-pub(crate) struct Surroundings<'a> {
-    /// The server block's.
-    pub(crate) zones: Vec<Name>,
-    /// Where relative file names begin.
-    pub(crate) root: Option<PathBuf>,
-    pub(crate) read: Read<'a>,
-}
-
-impl Surroundings<'_> {
-    /// A file's whole name.
-    pub(crate) fn path(&self, text: &str) -> PathBuf {
-        self.root.as_ref().map_or_else(|| text.into(), |root| root.join(text))
-    }
-
-    /// The text of a small file.
-    pub(crate) fn config(&self, directive: &Directive, text: &str) -> Parsed<String> {
-        let path = self.path(text).display().to_string();
-        (self.read)(&path, text_file::CONFIG_BYTES_MAX)
-            .map_err(|err| directive.error(format!("cannot read {path}: {err}")))
-    }
 }
 
 /// All blocks.
@@ -227,7 +184,7 @@ fn understand_block(source: &ServerBlock, context: &Context<'_>) -> Parsed<Block
         }
     }
     if let Some(autopath) = &block.autopath {
-        autopath.check(block.kubernetes.as_ref())?;
+        autopath.check(block.kubernetes.as_ref().map(|kubernetes| kubernetes.pods))?;
     }
     Ok(block)
 }

@@ -11,7 +11,6 @@ use std::time::Duration;
 use base::backoff::Backoff;
 use base::chain::Chain;
 use base::fnv;
-use base::rng::Rng;
 use base::task::Group;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -34,16 +33,15 @@ const MESSAGE_BYTES_MAX: usize = 1000;
 /// Tells of faults, each once as long as it lasts.
 pub(crate) struct Faults {
     group: Group,
-    rng: Rng,
     told: BTreeMap<Fault, Instant>,
 }
 
-/// What becomes of a file that cannot be used.
+/// The fate of a file that cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The file is not used, the rest is.
     LeftOut,
-    /// What ran before goes on.
+    /// The Corefile that ran before goes on.
     Kept,
 }
 
@@ -60,7 +58,7 @@ impl Outcome {
 
 impl Faults {
     pub(crate) fn new(group: &Group) -> Faults {
-        Faults { group: group.clone(), rng: group.rng().clone(), told: BTreeMap::new() }
+        Faults { group: group.clone(), told: BTreeMap::new() }
     }
 
     /// Logs and reports each of the faults that is new; others that were told before are over.
@@ -72,8 +70,8 @@ impl Faults {
             }
             self.told.insert(fault.clone(), Instant::now());
             warn!(file = %fault.file.display(), err = %fault.why, "the file cannot be used: {}", outcome.text());
-            let (report, rng) = (Report::new(fault, outcome), self.rng.clone());
-            self.group.spawn_short("event", write(report, rng));
+            let report = Report::new(fault, outcome);
+            self.group.spawn_short("event", write(report, self.group.clone()));
         }
     }
 }
@@ -102,7 +100,7 @@ fn config_map(file: &Path) -> String {
 }
 
 /// Writes the Event; not in a pod there is nobody to write it to.
-async fn write(report: Report, rng: Rng) {
+async fn write(report: Report, group: Group) {
     let Some(namespace) = apiserver::namespace() else { return };
     let client = match apiserver::of_pod() {
         Ok(client) => client,
@@ -110,7 +108,7 @@ async fn write(report: Report, rng: Rng) {
     };
     let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
     while backoff.failures() < TRIES_MAX {
-        match create(&client, &namespace, &report).await {
+        match create(&client, &namespace, &report, group.clock().now()).await {
             Ok(()) => return,
             // 4xx: asking again changes nothing. That it is there already is as good as writing it.
             Err(kube::Error::Api(status)) if status.code == 409 => return,
@@ -119,7 +117,7 @@ async fn write(report: Report, rng: Rng) {
             }
             Err(err) => debug!(err = %Chain(&err), "cannot write an event yet"),
         }
-        tokio::time::sleep(backoff.next(&rng)).await;
+        tokio::time::sleep(backoff.next(group.rng())).await;
     }
 }
 
@@ -127,11 +125,16 @@ fn is_overload(err: &kube::Error) -> bool {
     matches!(err, kube::Error::Api(status) if status.code == 429 || status.code >= 500)
 }
 
-async fn create(client: &kube::Client, namespace: &str, report: &Report) -> Result<(), kube::Error> {
+async fn create(
+    client: &kube::Client,
+    namespace: &str,
+    report: &Report,
+    now: jiff::Timestamp,
+) -> Result<(), kube::Error> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     // Without the uid the Event is still among the namespace's.
     let uid = maps.get(&report.config_map).await.ok().and_then(|map| map.metadata.uid);
-    let now = Time(jiff_now());
+    let now = Time(now);
     let event = Event {
         metadata: ObjectMeta {
             // The same fault has the same name: a pod that starts again writes nothing twice.
@@ -159,10 +162,6 @@ async fn create(client: &kube::Client, namespace: &str, report: &Report) -> Resu
     };
     let events: Api<Event> = Api::namespaced(client.clone(), namespace);
     events.create(&PostParams::default(), &event).await.map(drop)
-}
-
-fn jiff_now() -> jiff::Timestamp {
-    base::time::Clock::system().now()
 }
 
 #[cfg(test)]

@@ -27,6 +27,11 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// All resolvers' time for one question, as CoreDNS's.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// No resolver has answered; the last one's failure.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Unanswered(String);
+
 pub(crate) struct Forwarder {
     config: config::Forward,
     upstreams: Vec<Arc<Upstream>>,
@@ -69,20 +74,20 @@ impl Forwarder {
         };
         match tokio::time::timeout(QUESTION_TIMEOUT, self.ask_in_turn(question)).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(why)) => Answer::failed("forward", why),
+            Ok(Err(Unanswered(why))) => Answer::failed("forward", why),
             Err(_) => Answer::failed("forward", "no upstream answered in time: i/o timeout"),
         }
     }
 
-    async fn ask_in_turn(&self, question: &Question) -> Result<Answer, String> {
+    async fn ask_in_turn(&self, question: &Question) -> Result<Answer, Unanswered> {
         let order = self.order();
         if order.is_empty() {
-            return Err("no upstream host".to_owned());
+            return Err(Unanswered("no upstream host".to_owned()));
         }
         if order.iter().all(|upstream| upstream.is_down(self.config.fails_max)) {
             self.metrics.count("coredns_forward_healthcheck_broken_total", Labels::default());
             if self.config.failfast {
-                return Err("no healthy upstream".to_owned());
+                return Err(Unanswered("no healthy upstream".to_owned()));
             }
         }
         let (mut why, mut refused) = (String::new(), None);
@@ -104,7 +109,7 @@ impl Forwarder {
                 }
             }
         }
-        refused.ok_or(why)
+        refused.ok_or(Unanswered(why))
     }
 
     /// Those in health first, by policy; then the others.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,10 +18,10 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::{debug, info};
 
-use crate::DnsError;
 use crate::apiserver;
 use crate::config::{self, Block};
 use crate::corefile::ServerBlock;
+use crate::error::DnsError;
 use crate::events::{Faults, Outcome};
 use crate::forward::Forwarder;
 use crate::hosts::Hosts;
@@ -152,26 +153,34 @@ async fn restart(
 }
 
 /// Starts these blocks. A port that a file of the administrator's names may be taken, or a certificate be missing: names
-/// of the cluster do not wait for that, and the Corefile is served without its imported files.
+/// of the cluster do not wait for that, and the Corefile is served without that file.
 async fn start(
     process: &mut Process,
     source: &Source,
     blocks: Vec<ServerBlock>,
     faults: &mut Faults,
 ) -> Result<(Vec<ServerBlock>, Running), DnsError> {
-    let err = match Running::start(process, &blocks, source).await {
-        Ok(running) => return Ok((blocks, running)),
-        Err(err) => err,
-    };
-    let (plain, imports) = load::plain(source)?;
-    if plain.is_empty() || plain == blocks {
-        return Err(err);
+    let (mut left_out, mut attempt) = (Vec::new(), blocks.clone());
+    loop {
+        let err = match Running::start(process, &attempt, source).await {
+            Ok(running) => {
+                if !left_out.is_empty() {
+                    faults.tell(&left_out, Outcome::LeftOut);
+                }
+                // What the file says is not tried again until it says something else.
+                return Ok((blocks, running));
+            }
+            Err(err) => err,
+        };
+        let Some(file) = load::culprit(source, &attempt, &err) else { return Err(err) };
+        let known = left_out.iter().any(|fault: &Fault| fault.file == file);
+        left_out.push(Fault::new(&file, &err));
+        let files: Vec<PathBuf> = left_out.iter().map(|fault| fault.file.clone()).collect();
+        if known {
+            return Err(err);
+        }
+        attempt = load::usable_without(source, &files)?.blocks;
     }
-    let running = Running::start(process, &plain, source).await?;
-    let left_out: Vec<Fault> = imports.iter().map(|file| Fault::new(file, &err)).collect();
-    faults.tell(&left_out, Outcome::LeftOut);
-    // What the file says is not tried again until it says something else.
-    Ok((blocks, running))
 }
 
 /// Gives back what only starting needed.
@@ -231,7 +240,7 @@ impl Running {
         for ((bind, port), sites) in by_addr {
             let probes: Vec<Name> =
                 sites.iter().filter_map(|site| site.loop_probe.as_ref()).map(|probe| probe.name.clone()).collect();
-            let server = Arc::new(Server::new(sites, label(bind, port), shared.clone()));
+            let server = Arc::new(Server::new(sites, &label(bind, port), shared.clone()));
             listen::listen(server, bind, port, &mut process.sockets, &running.group).await?;
             for name in probes {
                 running.group.spawn_short("loop", probe_loop(name, bind, port));
@@ -387,7 +396,11 @@ fn informers(process: &mut Process, config: &config::Kubernetes) -> Result<Infor
     if let Some(known) = process.informers.get(&slot) {
         return Ok(known.clone());
     }
-    let informers = Informers::new(apiserver::of(config)?, &process.group);
+    let client = match (&config.endpoint, &config.tls) {
+        (Some(endpoint), Some(files)) => apiserver::at(endpoint, files)?,
+        _ => apiserver::of_pod()?,
+    };
+    let informers = Informers::new(client, &process.group);
     process.informers.insert(slot, informers.clone());
     Ok(informers)
 }

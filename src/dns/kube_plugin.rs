@@ -20,6 +20,8 @@ use crate::config;
 use crate::question::{Answer, Question};
 use crate::zone::{Found, Index, PodNames, Wanted};
 
+/// Of `dns-version`, as CoreDNS's.
+const VERSION_TTL_SECS: u32 = 30;
 /// A burst of changes is gathered this long before it is worked into the index.
 const GATHER: Duration = Duration::from_millis(50);
 
@@ -166,10 +168,9 @@ impl Kubernetes {
                     .filter(|data| data.record_type() == question.kind);
                 data.for_each(|data| answer.add(&question.name, ttl, data));
             }
-            RecordType::TXT => found
-                .txt
-                .iter()
-                .for_each(|text| answer.add(&question.name, ttl, RData::TXT(TXT::new(vec![text.clone()])))),
+            RecordType::TXT => found.txt.iter().for_each(|text| {
+                answer.add(&question.name, VERSION_TTL_SECS, RData::TXT(TXT::new(vec![text.clone()])))
+            }),
             RecordType::SRV => {
                 // Equal shares of 100, as CoreDNS gives them.
                 let weight = u16::try_from(100 / found.srv.len().max(1)).unwrap_or(1).max(1);

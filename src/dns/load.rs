@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use base::chain::Chain;
 
-use crate::DnsError;
+use crate::around::env;
 use crate::config::{self, Block, Context};
-use crate::corefile::{self, ServerBlock};
+use crate::corefile::{self, Directive, ServerBlock};
+use crate::error::DnsError;
 use crate::text_file;
 
 /// The Corefile and what it stands in.
@@ -44,9 +45,15 @@ impl Fault {
 ///
 /// Errors: the Corefile cannot be used without any of them.
 pub(crate) fn usable(source: &Source) -> Result<Loaded, DnsError> {
+    usable_without(source, &[])
+}
+
+/// The same without these files.
+pub(crate) fn usable_without(source: &Source, excluded: &[PathBuf]) -> Result<Loaded, DnsError> {
     let text = read(&source.path)?;
     let try_with = |wanted: &dyn Fn(&Path) -> bool| {
-        let (parsed, imports) = corefile::parse_part(&source.path, &text, &env, wanted);
+        let wanted = |path: &Path| !excluded.iter().any(|excluded| excluded == path) && wanted(path);
+        let (parsed, imports) = corefile::parse_part(&source.path, &text, &env, &wanted);
         let usable = parsed.map_err(DnsError::from).and_then(|blocks| understand(&blocks, source).map(|_| blocks));
         (usable, imports)
     };
@@ -68,10 +75,37 @@ pub(crate) fn usable(source: &Source) -> Result<Loaded, DnsError> {
     Ok(Loaded { blocks: try_with(&|path| good.iter().any(|good| good == path)).0?, faults })
 }
 
-/// The Corefile without imported files, and the names of these; one that is nothing without them counts as empty.
-pub(crate) fn plain(source: &Source) -> Result<(Vec<ServerBlock>, Vec<PathBuf>), DnsError> {
-    let (parsed, imports) = corefile::parse_part(&source.path, &read(&source.path)?, &env, &|_| false);
-    Ok((parsed.ok().filter(|blocks| understand(blocks, source).is_ok()).unwrap_or_default(), imports))
+/// The imported file for which these blocks cannot be started: it names the port that is taken, or the API server that
+/// cannot be asked. `None`: it is the Corefile's own fault.
+pub(crate) fn culprit(source: &Source, blocks: &[ServerBlock], err: &DnsError) -> Option<PathBuf> {
+    let main = source.path.display().to_string();
+    let of_block = |block: &ServerBlock, port: u16| {
+        let names_port = |key: &String| match key.rsplit_once(':') {
+            Some((_, text)) if text.parse::<u16>().is_ok() => text.parse() == Ok(port),
+            _ => port == source.port,
+        };
+        let own = block.keys.iter().any(names_port).then(|| block.file.clone()).flatten();
+        let listens = |directive: &&Directive| {
+            let usual = match directive.name.as_str() {
+                "health" => ":8080",
+                "ready" => ":8181",
+                "prometheus" => ":9153",
+                _ => return false,
+            };
+            directive.args.first().map_or(usual, String::as_str).ends_with(&format!(":{port}"))
+        };
+        let of_page = block.directives.iter().filter(listens);
+        let found: Vec<String> = of_page.map(|d| d.file.clone()).chain(own).collect();
+        found.into_iter().find(|file| *file != main)
+    };
+    let file = match err {
+        DnsError::Listen { addr, .. } => blocks.iter().find_map(|block| of_block(block, addr.port())),
+        _ => {
+            let directives = blocks.iter().flat_map(|block| &block.directives);
+            directives.filter(|d| d.name == "kubernetes" && d.file != main).map(|d| d.file.clone()).next()
+        }
+    };
+    file.map(PathBuf::from)
 }
 
 /// The words of the Corefile and all its imported files, if they are words of a Corefile at all.
@@ -90,17 +124,31 @@ fn read(path: &Path) -> Result<String, DnsError> {
         .map_err(|source| DnsError::Read { path: path.to_owned(), source })
 }
 
-#[allow(
-    clippy::disallowed_methods,
-    reason = "a Corefile may name variables, and the pod's API server is given in two; cli.rs is not on this road"
-)]
-pub(crate) fn env(name: &str) -> Option<String> {
-    std::env::var(name).ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_file_that_names_a_port_which_is_taken_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+        write("Corefile", ".:5053 {\n health :8080\n import *.override\n}\nimport *.server\n");
+        write("a.override", "prometheus :9153\n");
+        write("b.server", "a.test:54 {\n whoami\n}\n");
+        write("c.server", "b.test {\n whoami\n}\n");
+        let source = Source { path: dir.path().join("Corefile"), port: 53 };
+        let blocks = usable(&source).unwrap().blocks;
+        let found = |port: u16| {
+            let addr = std::net::SocketAddr::from(([0, 0, 0, 0], port));
+            let err = DnsError::Listen { addr, source: std::io::ErrorKind::AddrInUse.into() };
+            culprit(&source, &blocks, &err).map(|path| path.file_name().unwrap().display().to_string())
+        };
+        let of = |name: &str| Some(name.to_owned());
+        assert_eq!((found(9153), found(54), found(53)), (of("a.override"), of("b.server"), of("c.server")));
+        assert_eq!((found(5053), found(8080)), (None, None), "the Corefile's own");
+        let without = usable_without(&source, &[dir.path().join("b.server")]).unwrap();
+        assert_eq!((without.blocks.len(), without.faults.len()), (2, 0));
+    }
 
     #[test]
     fn a_bad_imported_file_is_left_out_and_the_good_ones_stay() {

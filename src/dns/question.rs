@@ -96,7 +96,7 @@ pub(crate) struct Answer {
     pub(crate) plugin: &'static str,
     /// Why it is a failure, for the log.
     pub(crate) fault: Option<Arc<str>>,
-    /// What a plugin adds to the header and to EDNS; few answers have any.
+    /// Additions of a plugin to the header and to EDNS; few answers have any.
     pub(crate) extra: Option<Box<Extra>>,
 }
 

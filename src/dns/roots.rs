@@ -6,7 +6,7 @@ use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 
-use crate::DnsError;
+use crate::error::DnsError;
 
 /// Where systems keep their bundle, in the order in which Go looks.
 const BUNDLES: [&str; 5] = [

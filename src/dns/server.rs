@@ -103,7 +103,7 @@ impl LoopProbe {
     }
 }
 
-/// What all servers of a process share.
+/// Parts that all servers of a process share.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
@@ -116,8 +116,9 @@ pub(crate) struct Shared {
 
 /// All blocks of one port.
 pub(crate) struct Server {
-    pub(crate) sites: Vec<Arc<Site>>,
-    pub(crate) label: String,
+    /// The most labels first.
+    zones: Vec<ServedZone>,
+    label: Arc<str>,
     shared: Shared,
     /// Questions that wait for resolvers, by client: the usual places, and the spare ones.
     forwarded: [Arc<Permits<IpAddr>>; 2],
@@ -130,19 +131,34 @@ pub(crate) struct Server {
     connections: Arc<Permits<IpAddr>>,
 }
 
+/// A zone with its server block.
+struct ServedZone {
+    name: Name,
+    /// As metrics name it.
+    text: Arc<str>,
+    site: Arc<Site>,
+}
+
 /// A question's answer, with the server block and the zone that gave it.
 struct Answered {
-    zone: Option<Name>,
-    site: Option<Arc<Site>>,
+    place: Option<(Arc<Site>, Arc<str>)>,
     answer: Answer,
 }
 
 impl Server {
     /// `label` is `dns://:53`, as metrics and logs name the server.
-    pub(crate) fn new(sites: Vec<Arc<Site>>, label: String, shared: Shared) -> Server {
+    pub(crate) fn new(sites: Vec<Arc<Site>>, label: &str, shared: Shared) -> Server {
+        let zones = sites.iter().flat_map(|site| site.block.zones.iter().map(move |zone| (site, &zone.name)));
+        let served = |(site, name): (&Arc<Site>, &Name)| ServedZone {
+            name: name.clone(),
+            text: name.to_ascii().into(),
+            site: Arc::clone(site),
+        };
+        let mut zones: Vec<ServedZone> = zones.map(served).collect();
+        zones.sort_by_key(|zone| std::cmp::Reverse(zone.name.num_labels()));
         Server {
-            sites,
-            label,
+            zones,
+            label: label.into(),
             shared,
             forwarded: [
                 Permits::new(FORWARDED_OF_CLIENT_MAX, FORWARDED_MAX),
@@ -154,10 +170,10 @@ impl Server {
         }
     }
 
-    /// The block with the longest zone that holds the name.
-    fn site(&self, lower: &Name) -> Option<(&Arc<Site>, &Name)> {
-        let zones = self.sites.iter().flat_map(|site| site.block.zones.iter().map(move |zone| (site, &zone.name)));
-        zones.filter(|(_, zone)| zone.zone_of(lower)).max_by_key(|(_, zone)| zone.num_labels())
+    /// The block with the longest zone that holds the name, and that zone's text.
+    fn site(&self, lower: &Name) -> Option<(&Arc<Site>, &Arc<str>)> {
+        let zone = self.zones.iter().find(|zone| zone.name.is_root() || zone.name.zone_of(lower))?;
+        Some((&zone.site, &zone.text))
     }
 
     /// The whole way of one message: bytes in, bytes out. `None`: nothing is answered.
@@ -173,15 +189,15 @@ impl Server {
         if request.metadata.message_type != MessageType::Query {
             return None;
         }
-        let Answered { zone, site, answer } = self.answer(&request, transport, peer).await;
+        let Answered { place, mut answer } = self.answer(&request, transport, peer).await;
         let dropped = answer.extra.as_ref().is_some_and(|extra| extra.dropped);
-        let block = site.as_ref().map(|site| &site.block);
+        let block = place.as_ref().map(|(site, _)| &site.block);
         let shape = reply::Shape {
             nsid: block.and_then(|block| block.nsid.as_deref()),
             bufsize: block.and_then(|block| block.bufsize),
         };
-        let (reply, flags) = reply::encode(&request, answer.clone(), transport, shape)?;
-        if let Some(site) = &site {
+        let (reply, flags) = reply::encode(&request, &mut answer, transport, shape)?;
+        if let Some((site, zone)) = &place {
             let seen = Seen {
                 request: &request,
                 reply: flags,
@@ -193,13 +209,13 @@ impl Server {
                 reply_bytes: reply.len(),
                 took: stopwatch.elapsed(),
             };
-            self.note(site, zone.as_ref(), &seen);
+            self.note(site, zone, &seen);
         }
         (!dropped).then_some(reply)
     }
 
     async fn answer(self: &Arc<Server>, request: &Message, transport: Transport, peer: SocketAddr) -> Answered {
-        let refuse = |code| Answered { zone: None, site: None, answer: Answer::new(code, "") };
+        let refuse = |code| Answered { place: None, answer: Answer::new(code, "") };
         if request.metadata.op_code != OpCode::Query {
             return refuse(ResponseCode::NotImp);
         }
@@ -226,7 +242,7 @@ impl Server {
                 .await
                 .unwrap_or_else(|_| Answer::failed("cancel", "context deadline exceeded")),
         };
-        Answered { zone: Some(zone.clone()), site: Some(Arc::clone(site)), answer }
+        Answered { place: Some((Arc::clone(site), Arc::clone(zone))), answer }
     }
 
     fn permit_to_forward(&self, client: IpAddr) -> Option<Permit<IpAddr>> {
@@ -234,7 +250,7 @@ impl Server {
     }
 
     /// Logs and counts a question with its answer.
-    fn note(&self, site: &Arc<Site>, zone: Option<&Name>, seen: &Seen<'_>) {
+    fn note(&self, site: &Arc<Site>, zone: &Arc<str>, seen: &Seen<'_>) {
         for line in site.block.log.iter().filter_map(|log| log.line(seen)) {
             info!("{line}");
         }
@@ -264,6 +280,8 @@ impl Server {
     }
 }
 
+#[cfg(test)]
+mod chain_tests;
 #[cfg(test)]
 mod fuzz_tests;
 #[cfg(test)]

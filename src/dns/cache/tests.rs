@@ -3,6 +3,7 @@
 use super::*;
 use crate::question::Transport;
 use hickory_proto::op::{Message, Query};
+use hickory_proto::rr::RecordType;
 
 fn question(name: &str) -> Question {
     let mut message = Message::query();
@@ -140,4 +141,90 @@ fn a_kept_answer_grows_old_and_has_the_letters_of_the_question() {
     assert!(cache.get(&secure).is_none(), "signatures were not asked for");
     grow_older(40);
     assert!(cache.get(&question("a.test.")).is_none());
+}
+
+fn stale_cache(mode: config::StaleMode, recheck_secs: u64) -> Cache {
+    let stale = config::Stale {
+        up_to: Duration::from_secs(3600),
+        mode,
+        ttl_secs: 30,
+        recheck: Duration::from_secs(recheck_secs),
+    };
+    Cache::new(config::Cache { stale: Some(stale), ..config::Cache::usual() })
+}
+
+fn grow_older(cache: &Cache, secs: u64) {
+    for shelf in [&cache.success, &cache.denial] {
+        for entry in shelf.lock().entries.values_mut() {
+            let age = Duration::from_secs(secs);
+            entry.stored -= age;
+            entry.expires -= age;
+            entry.last_hit -= age;
+            entry.next_refresh -= age;
+        }
+    }
+}
+
+#[test]
+fn an_expired_answer_is_served_for_an_hour_and_one_question_fetches_it_again() {
+    let cache = stale_cache(config::StaleMode::Immediate, 0);
+    cache.put(&question("a."), &mut found("a."));
+    assert!(!cache.get(&question("a.")).unwrap().stale);
+    grow_older(&cache, 100);
+    let first = cache.get(&question("a.")).unwrap();
+    assert_eq!((first.stale, first.refresh, first.answer.answers[0].ttl), (true, true, 30));
+    assert!((0..1000).all(|_| !cache.get(&question("a.")).unwrap().refresh), "one refresh at a time");
+    cache.refreshed(&question("a."));
+    assert!(cache.get(&question("a.")).unwrap().refresh, "it failed, and is tried again");
+    grow_older(&cache, 3600);
+    assert!(cache.get(&question("a.")).is_none());
+}
+
+#[test]
+fn after_a_refresh_that_failed_there_is_a_pause() {
+    let cache = stale_cache(config::StaleMode::Verify(None), 10);
+    cache.put(&question("a."), &mut found("a."));
+    grow_older(&cache, 100);
+    assert!(cache.get(&question("a.")).unwrap().refresh);
+    cache.refreshed(&question("a."));
+    assert!(!cache.get(&question("a.")).unwrap().refresh);
+    grow_older(&cache, 11);
+    assert!(cache.get(&question("a.")).unwrap().refresh);
+    assert!(!Cache::replaces_stale(&Answer::new(ResponseCode::ServFail, "forward")));
+}
+
+#[test]
+fn a_failure_does_not_hide_what_was_known() {
+    let cache = stale_cache(config::StaleMode::Immediate, 0);
+    cache.put(&question("a."), &mut found("a."));
+    cache.put(&question("a."), &mut Answer::new(ResponseCode::ServFail, "forward"));
+    assert_eq!(cache.get(&question("a.")).unwrap().answer.code, ResponseCode::NoError);
+    grow_older(&cache, 100);
+    assert_eq!(cache.get(&question("a.")).unwrap().answer.code, ResponseCode::NoError);
+}
+
+#[test]
+fn popular_answers_are_fetched_before_they_expire() {
+    let prefetch = config::Prefetch { n_hits: 3, pause: Duration::from_secs(60), percent: 20 };
+    let cache = Cache::new(config::Cache { prefetch: Some(prefetch), ..config::Cache::usual() });
+    cache.put(&question("a."), &mut found("a."));
+    assert!((0..5).all(|_| !cache.get(&question("a.")).unwrap().refresh), "there is time left");
+    grow_older(&cache, 55);
+    let asked: Vec<bool> = (0..100).map(|_| cache.get(&question("a.")).unwrap().refresh).collect();
+    assert_eq!(asked.iter().filter(|refresh| **refresh).count(), 1, "a flood of questions fetches once");
+    cache.put(&question("b."), &mut found("b."));
+    grow_older(&cache, 55);
+    assert!(!cache.get(&question("b.")).unwrap().refresh, "it is not popular");
+}
+
+#[test]
+fn parts_of_the_cache_are_switched_off_and_times_are_kept() {
+    let zone = |text: &str| vec![Name::from_ascii(text).unwrap()];
+    let config = config::Cache { no_success: zone("off."), keep_ttl: true, ..config::Cache::usual() };
+    let cache = Cache::new(config);
+    cache.put(&question("a.off."), &mut found("a.off."));
+    cache.put(&question("a.on."), &mut found("a.on."));
+    assert!(cache.get(&question("a.off.")).is_none());
+    grow_older(&cache, 20);
+    assert_eq!(cache.get(&question("a.on.")).unwrap().answer.answers[0].ttl, 60);
 }

@@ -10,7 +10,7 @@ use rustls_pki_types::ServerName;
 
 use crate::apiserver::{self, Identity};
 use crate::args::{Parsed, absent, duration, name, names, none, number, one, response_code, unknown, wrong_count};
-use crate::config::Surroundings;
+use crate::around::Surroundings;
 use crate::corefile::Directive;
 
 /// Resolvers of one `forward`, as CoreDNS bounds them.

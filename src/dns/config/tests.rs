@@ -183,7 +183,7 @@ fn a_line_that_is_not_understood_is_refused_with_its_place() {
         ("acl {\n deny net *\n }", 3, "unexpected token \"deny\"; expect 'allow', 'block', 'filter' or 'drop'"),
         ("acl {\n block net 10.0.0.0/33\n }", 3, "illegal CIDR notation \"10.0.0.0/33\""),
         ("file /nothing a.org", 2, "cannot read the zone file /nothing: "),
-        ("file /zone", 2, "the zone file /zone: "),
+        ("file /empty", 2, "the zone file /empty: no SOA record for ."),
         ("autopath @kubernetes", 2, "autopath @kubernetes needs 'pods verified'"),
         ("log . \"{/meta/label}\"", 2, "the placeholder {/meta/label} is not in Kedge's DNS"),
         ("errors {\n stacktrace\n }", 3, "the option 'stacktrace' of errors is not in Kedge's DNS"),

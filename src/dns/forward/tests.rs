@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use base::sync::Mutex;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UdpSocket;
 
 use super::upstream::fits;
@@ -141,4 +142,96 @@ fn places_are_given_back() {
     assert_eq!(running.load(Ordering::Relaxed), 0);
     let unbounded: Vec<_> = (0..9).map(|_| Slot::take(&running, 0)).collect();
     assert!(unbounded.iter().all(Option::is_some));
+}
+
+/// A resolver over TLS under the name `dns.test`; tells how many connections it was asked over.
+async fn tls_resolver(group: &Group) -> (SocketAddr, rustls::RootCertStore, Arc<AtomicUsize>) {
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(vec!["dns.test".to_owned()]).unwrap();
+    let key = rustls_pki_types::PrivateKeyDer::try_from(signing_key.serialize_der()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![cert.der().clone()], key)
+        .unwrap();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(cert.der().clone()).unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (addr, n) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
+    let (seen, conversations) = (Arc::clone(&n), group.clone());
+    group.spawn_short("resolver", async move {
+        while let Ok((tcp, _)) = listener.accept().await {
+            let (acceptor, seen) = (acceptor.clone(), Arc::clone(&seen));
+            conversations.spawn_short("conversation", async move {
+                let Ok(mut tls) = acceptor.accept(tcp).await else { return };
+                seen.fetch_add(1, Ordering::Relaxed);
+                while let Ok(len) = tls.read_u16().await {
+                    let mut bytes = vec![0; usize::from(len)];
+                    tls.read_exact(&mut bytes).await.unwrap();
+                    let asked = Message::from_vec(&bytes).unwrap();
+                    let mut reply = Message::response(asked.metadata.id, asked.metadata.op_code);
+                    reply.queries.clone_from(&asked.queries);
+                    let reply = reply.to_vec().unwrap();
+                    tls.write_u16(u16::try_from(reply.len()).unwrap()).await.unwrap();
+                    tls.write_all(&reply).await.unwrap();
+                }
+            });
+        }
+    });
+    (addr, roots, n)
+}
+
+#[tokio::test]
+async fn a_resolver_over_tls_must_show_the_name_and_its_connection_is_used_again() {
+    let (group, _reports) = Group::root("test");
+    let (addr, roots, n_connections) = tls_resolver(&group).await;
+    let tls_config = Arc::new(crate::apiserver::tls_of(roots, None).unwrap());
+    let named = |name: Option<&str>| {
+        let server_name = name.map(|name| rustls_pki_types::ServerName::try_from(name.to_owned()).unwrap());
+        let to = vec![config::Target { addr, tls: true }];
+        let tls = Some(config::Tls { config: Arc::clone(&tls_config), server_name });
+        self::forwarder(config::Forward { tls, ..config::Forward::new(to) }, &group)
+    };
+    let message = query(1, Name::from_ascii("example.org.").unwrap(), RecordType::A);
+    let question = Question::of(&message, Transport::Udp).unwrap();
+    let right = named(Some("dns.test"));
+    for _ in 0..3 {
+        assert_eq!(right.answer(&question).await.code, ResponseCode::NoError);
+    }
+    assert_eq!(n_connections.load(Ordering::Relaxed), 1);
+    for wrong in [Some("dns.example"), None] {
+        let answer = named(wrong).answer(&question).await;
+        let why = answer.fault.unwrap().to_string();
+        assert!(answer.code == ResponseCode::ServFail && why.contains("certificate"), "{wrong:?}: {why}");
+    }
+    group.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_resolver_that_answers_garbage_is_not_believed_and_the_next_one_is_asked() {
+    let (group, _reports) = Group::root("test");
+    let garbage = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    let bad = garbage.local_addr().unwrap();
+    group.spawn_short("garbage", async move {
+        let mut buffer = vec![0; 4096];
+        while let Ok((len, peer)) = garbage.recv_from(&mut buffer).await {
+            // Noise, a circle of compression pointers, and an answer to another question.
+            let mut circle = buffer[..12].to_vec();
+            circle.extend([0xc0, 12, 0, 1, 0, 1]);
+            let mut other = buffer[..len].to_vec();
+            other[0] ^= 0xff;
+            for bytes in [&b"nonsense"[..], &circle, &other] {
+                garbage.send_to(bytes, peer).await.unwrap();
+            }
+        }
+    });
+    let (good, _) = old_resolver(&group).await;
+    let forwarder = self::forwarder(config(vec![bad, good]), &group);
+    let message = query(1, Name::from_ascii("example.org.").unwrap(), RecordType::A);
+    let question = Question::of(&message, Transport::Udp).unwrap();
+    assert_eq!(forwarder.answer(&question).await.code, ResponseCode::NoError);
+    group.shutdown().await;
 }

@@ -30,7 +30,7 @@ struct Rule {
     nets: Vec<IpNet>,
 }
 
-/// What becomes of a question.
+/// The fate of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Allow,

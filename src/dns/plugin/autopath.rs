@@ -4,7 +4,7 @@ use hickory_proto::rr::rdata::CNAME;
 use hickory_proto::rr::{Name, RData, Record};
 
 use crate::args::{Parsed, body_less, names_or, wrong_count};
-use crate::config::{Kubernetes, Surroundings};
+use crate::around::Surroundings;
 use crate::corefile::{CorefileError, Directive};
 use crate::question::{Answer, Question};
 use crate::zone::PodNames;
@@ -45,8 +45,8 @@ impl Autopath {
     }
 
     /// The pod that asks must be known.
-    pub(crate) fn check(&self, kubernetes: Option<&Kubernetes>) -> Result<(), CorefileError> {
-        let knows_pods = kubernetes.is_some_and(|kubernetes| kubernetes.pods == PodNames::Verified);
+    pub(crate) fn check(&self, pods: Option<PodNames>) -> Result<(), CorefileError> {
+        let knows_pods = pods == Some(PodNames::Verified);
         if matches!(self.search, Search::Kubernetes(_)) && !knows_pods {
             return Err(self.directive.error(
                 "autopath @kubernetes needs 'pods verified' in the kubernetes plugin of the same server block",

@@ -6,6 +6,23 @@ use std::collections::BTreeMap;
 /// Letters that one template may make; a record has no place for more.
 const OUTPUT_BYTES_MAX: usize = 70_000;
 
+/// A text that is no template, or cannot be filled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct TemplateError(pub(super) String);
+
+impl From<String> for TemplateError {
+    fn from(why: String) -> TemplateError {
+        TemplateError(why)
+    }
+}
+
+impl From<&str> for TemplateError {
+    fn from(why: &str) -> TemplateError {
+        TemplateError(why.to_owned())
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct GoTemplate(Vec<Part>);
 
@@ -28,7 +45,7 @@ enum Value {
     ParseInt(Box<Value>, u32, u32),
 }
 
-/// What a template speaks of.
+/// Facts that a template speaks of.
 pub(super) struct Facts<'a> {
     pub(super) zone: &'a str,
     pub(super) name: &'a str,
@@ -40,11 +57,11 @@ pub(super) struct Facts<'a> {
 }
 
 impl GoTemplate {
-    pub(super) fn parse(text: &str) -> Result<GoTemplate, String> {
+    pub(super) fn parse(text: &str) -> Result<GoTemplate, TemplateError> {
         let (mut parts, mut rest) = (Vec::new(), text);
         while let Some(start) = rest.find("{{") {
             let Some(len) = rest[start..].find("}}") else {
-                return Err(format!("an action is never closed: {text}"));
+                return Err(format!("an action is never closed: {text}").into());
             };
             let (mut before, mut after) = (&rest[..start], &rest[start + len + 2..]);
             let mut action = &rest[start + 2..start + len];
@@ -69,7 +86,7 @@ impl GoTemplate {
         Ok(GoTemplate(parts))
     }
 
-    pub(super) fn fill(&self, facts: &Facts<'_>) -> Result<String, String> {
+    pub(super) fn fill(&self, facts: &Facts<'_>) -> Result<String, TemplateError> {
         let mut out = String::new();
         for part in &self.0 {
             match part {
@@ -77,7 +94,7 @@ impl GoTemplate {
                 Part::Value(value) => out.push_str(&value.of(facts)?),
             }
             if out.len() > OUTPUT_BYTES_MAX {
-                return Err(format!("the template makes more than {OUTPUT_BYTES_MAX} letters"));
+                return Err(format!("the template makes more than {OUTPUT_BYTES_MAX} letters").into());
             }
         }
         Ok(out)
@@ -85,7 +102,7 @@ impl GoTemplate {
 }
 
 impl Value {
-    fn of(&self, facts: &Facts<'_>) -> Result<String, String> {
+    fn of(&self, facts: &Facts<'_>) -> Result<String, TemplateError> {
         Ok(match self {
             Value::Zone => facts.zone.to_owned(),
             Value::Name => facts.name.to_owned(),
@@ -102,7 +119,7 @@ impl Value {
                 let text = value.of(facts)?;
                 let number = u64::from_str_radix(&text, *base).map_err(|err| format!("parseInt {text:?}: {err}"))?;
                 if *bits < 64 && number >> *bits > 0 {
-                    return Err(format!("parseInt {text:?}: value out of range"));
+                    return Err(format!("parseInt {text:?}: value out of range").into());
                 }
                 number.to_string()
             }
@@ -111,7 +128,7 @@ impl Value {
 }
 
 /// Words of an action; a group of words in parentheses is one, and so is a text in quotes.
-fn words(action: &str) -> Result<Vec<String>, String> {
+fn words(action: &str) -> Result<Vec<String>, TemplateError> {
     let (mut words, mut word, mut depth, mut quote) = (Vec::new(), String::new(), 0u32, None);
     for c in action.chars() {
         match (c, quote) {
@@ -142,7 +159,7 @@ fn words(action: &str) -> Result<Vec<String>, String> {
         }
     }
     if depth > 0 || quote.is_some() {
-        return Err(format!("a parenthesis or quote is never closed: {action}"));
+        return Err(format!("a parenthesis or quote is never closed: {action}").into());
     }
     if !word.is_empty() {
         words.push(word);
@@ -153,28 +170,28 @@ fn words(action: &str) -> Result<Vec<String>, String> {
 /// Parentheses within parentheses.
 const NESTING_MAX: usize = 8;
 
-fn value(words: &[String]) -> Result<Value, String> {
+fn value(words: &[String]) -> Result<Value, TemplateError> {
     nested(words, 0)
 }
 
-fn nested(all: &[String], depth: usize) -> Result<Value, String> {
+fn nested(all: &[String], depth: usize) -> Result<Value, TemplateError> {
     if depth > NESTING_MAX {
-        return Err(format!("more than {NESTING_MAX} parentheses within parentheses"));
+        return Err(format!("more than {NESTING_MAX} parentheses within parentheses").into());
     }
     let texts: Vec<&str> = all.iter().map(String::as_str).collect();
-    let number = |text: &str| text.parse::<u32>().map_err(|_| format!("not a number: {text}"));
+    let number = |text: &str| text.parse::<u32>().map_err(|_| TemplateError(format!("not a number: {text}")));
     match texts.as_slice() {
-        [] => Err("an empty action".to_owned()),
+        [] => Err("an empty action".into()),
         [one] => single(one, depth),
         ["index", ".Match", n] => Ok(Value::Match(number(n)?.try_into().unwrap_or(usize::MAX))),
         ["index", ".Group", name] => match single(name, depth)? {
             Value::Text(name) => Ok(Value::Group(name)),
-            _ => Err(format!("not the name of a group: {name}")),
+            _ => Err(format!("not the name of a group: {name}").into()),
         },
         ["parseInt", value, base, bits] => {
             let (base, bits) = (number(base)?, number(bits)?);
             if !(2..=36).contains(&base) || bits > 64 {
-                return Err(format!("parseInt takes a base of 2 to 36 and at most 64 bits: {base} {bits}"));
+                return Err(format!("parseInt takes a base of 2 to 36 and at most 64 bits: {base} {bits}").into());
             }
             let bits = if bits == 0 { 64 } else { bits };
             Ok(Value::ParseInt(Box::new(single(value, depth)?), base, bits))
@@ -182,11 +199,11 @@ fn nested(all: &[String], depth: usize) -> Result<Value, String> {
         [first, ..] => Err(format!(
             "{first:?} is not in the templates of Kedge's DNS: there are .Zone, .Name, .Class, .Type, .Remote, .Group.x, \
              index .Match n and parseInt"
-        )),
+        ).into()),
     }
 }
 
-fn single(word: &str, depth: usize) -> Result<Value, String> {
+fn single(word: &str, depth: usize) -> Result<Value, TemplateError> {
     if let Some(inner) = word.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')) {
         return nested(&words(inner)?, depth + 1);
     }
@@ -208,7 +225,7 @@ fn single(word: &str, depth: usize) -> Result<Value, String> {
         other => Err(format!(
             "{other:?} is not in the templates of Kedge's DNS: there are .Zone, .Name, .Class, .Type, .Remote, .Group.x, \
              index .Match n and parseInt"
-        )),
+        ).into()),
     }
 }
 
@@ -216,7 +233,7 @@ fn single(word: &str, depth: usize) -> Result<Value, String> {
 mod tests {
     use super::*;
 
-    fn filled(text: &str) -> Result<String, String> {
+    fn filled(text: &str) -> Result<String, TemplateError> {
         let facts = Facts {
             zone: "example.",
             name: "ip0a0b.example.",
@@ -238,7 +255,7 @@ mod tests {
             ("{{ .Group.none }}|{{ .Zone }} {{- /* quiet */ -}} {{ .Remote }}", "|example.192.0.2.1"),
             ("no action", "no action"),
         ] {
-            assert_eq!(filled(text).as_deref(), Ok(wanted), "{text}");
+            assert_eq!(filled(text).unwrap(), wanted, "{text}");
         }
     }
 
@@ -257,7 +274,7 @@ mod tests {
             ("{{ (.Name }}", "a parenthesis or quote is never closed"),
             ("{{ }}", "an empty action"),
         ] {
-            let why = filled(text).unwrap_err();
+            let why = filled(text).unwrap_err().0;
             assert!(why.starts_with(wanted), "{text}: {why}");
         }
         let deep = format!("{{{{ {}.Name{} }}}}", "(".repeat(5000), ")".repeat(5000));

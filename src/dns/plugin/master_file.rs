@@ -31,7 +31,7 @@ pub(crate) fn records(text: &str, origin: &Name) -> Result<Vec<Record>, MasterEr
             return Err(MasterError { line: begun, what: format!("an entry of more than {ENTRY_BYTES_MAX} bytes") });
         }
         if state.depth == 0 {
-            reader.entry(&entry).map_err(|what| MasterError { line: begun, what })?;
+            reader.entry(&entry).map_err(|err| MasterError { line: begun, what: err.0 })?;
             entry.clear();
         } else {
             entry.push(' ');
@@ -90,6 +90,23 @@ impl State {
     }
 }
 
+/// An entry that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct EntryError(String);
+
+impl From<String> for EntryError {
+    fn from(why: String) -> EntryError {
+        EntryError(why)
+    }
+}
+
+impl From<&str> for EntryError {
+    fn from(why: &str) -> EntryError {
+        EntryError(why.to_owned())
+    }
+}
+
 struct Reader {
     origin: Name,
     ttl_secs: Option<u32>,
@@ -99,7 +116,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn entry(&mut self, entry: &str) -> Result<(), String> {
+    fn entry(&mut self, entry: &str) -> Result<(), EntryError> {
         let same_owner = entry.starts_with([' ', '\t']);
         let mut rest = entry.trim();
         if rest.is_empty() {
@@ -114,15 +131,15 @@ impl Reader {
             rest = after.trim_start();
         }
         let Some(owner) = self.owner.clone() else {
-            return Err("the first record has no owner".to_owned());
+            return Err("the first record has no owner".into());
         };
         let mut ttl = None;
         loop {
             let (word, after) = rest.split_once([' ', '\t']).unwrap_or((rest, ""));
             match word.to_ascii_uppercase().as_str() {
-                "" => return Err("a record without a type".to_owned()),
+                "" => return Err("a record without a type".into()),
                 "IN" => {}
-                "CH" | "HS" | "CS" => return Err(format!("records of the class {word} are not served")),
+                "CH" | "HS" | "CS" => return Err(format!("records of the class {word} are not served").into()),
                 _ => match seconds(word) {
                     Some(secs) if ttl.is_none() => ttl = Some(secs),
                     _ => break,
@@ -135,19 +152,20 @@ impl Reader {
         let record = self.record(owner, ttl, [kind, data.trim()])?;
         self.last_ttl_secs = Some(record.ttl);
         if self.records.len() >= RECORDS_MAX {
-            return Err(format!("more than {RECORDS_MAX} records: split the zone"));
+            return Err(format!("more than {RECORDS_MAX} records: split the zone").into());
         }
         self.records.push(record);
         Ok(())
     }
 
-    fn record(&self, owner: Name, ttl: Option<u32>, [kind, data]: [&str; 2]) -> Result<Record, String> {
+    fn record(&self, owner: Name, ttl: Option<u32>, [kind, data]: [&str; 2]) -> Result<Record, EntryError> {
         // Without a time to live of its own, a SOA record's is its MINIMUM, as in BIND and miekg/dns.
-        let told = ttl.unwrap_or(0);
-        let line = format!("@ {told} IN {} {data}\n", kind.to_ascii_uppercase());
+        let (told, kind) = (ttl.unwrap_or(0), kind.to_ascii_uppercase());
+        let data = if kind == "TXT" { data.to_owned() } else { self.with_origin(data) };
+        let line = format!("@ {told} IN {kind} {data}\n");
         let (_, sets) = Parser::new(line, None, Some(self.origin.clone()))
             .parse()
-            .map_err(|err| format!("not a record: {kind} {data}: {err}"))?;
+            .map_err(|err| EntryError(format!("not a record: {kind} {data}: {err}")))?;
         let mut records = sets.values().flat_map(|set| set.records_without_rrsigs().cloned());
         let mut record = records.next().ok_or_else(|| format!("not a record: {kind} {data}"))?;
         record.name = owner;
@@ -155,12 +173,23 @@ impl Reader {
         record.ttl = match (ttl, &record.data) {
             (Some(secs), _) => secs,
             (None, hickory_proto::rr::RData::SOA(soa)) => soa.minimum,
-            (None, _) => return Err("a record without a time to live: begin with $TTL".to_owned()),
+            (None, _) => return Err("a record without a time to live: begin with $TTL".into()),
         };
         Ok(record)
     }
 
-    fn control(&mut self, line: &str) -> Result<(), String> {
+    /// The data with the origin's name for each `@`, which hickory knows as an owner only.
+    fn with_origin(&self, data: &str) -> String {
+        let words =
+            data.split_whitespace().map(|word| if word == "@" { self.origin.to_ascii() } else { word.to_owned() });
+        if data.split_whitespace().any(|word| word == "@") {
+            words.collect::<Vec<_>>().join(" ")
+        } else {
+            data.to_owned()
+        }
+    }
+
+    fn control(&mut self, line: &str) -> Result<(), EntryError> {
         let mut words = line.split_whitespace();
         match (words.next().unwrap_or_default().to_ascii_uppercase().as_str(), words.next(), words.next()) {
             ("$ORIGIN", Some(name), None) => self.origin = self.name(name)?,
@@ -168,21 +197,21 @@ impl Reader {
                 self.ttl_secs = Some(seconds(text).ok_or_else(|| format!("not a time to live: {text}"))?);
             }
             ("$INCLUDE", ..) => {
-                return Err("$INCLUDE is not in Kedge's DNS: write the records into this file".to_owned());
+                return Err("$INCLUDE is not in Kedge's DNS: write the records into this file".into());
             }
             ("$GENERATE", ..) => {
-                return Err("$GENERATE is not in Kedge's DNS: write the records, or use the plugin template".to_owned());
+                return Err("$GENERATE is not in Kedge's DNS: write the records, or use the plugin template".into());
             }
-            _ => return Err(format!("not an entry: {line}")),
+            _ => return Err(format!("not an entry: {line}").into()),
         }
         Ok(())
     }
 
-    fn name(&self, text: &str) -> Result<Name, String> {
+    fn name(&self, text: &str) -> Result<Name, EntryError> {
         if text == "@" {
             return Ok(self.origin.clone());
         }
-        let bad = |err| format!("not a name: {text}: {err}");
+        let bad = |err| EntryError(format!("not a name: {text}: {err}"));
         let mut name = Name::parse(text, Some(&self.origin)).map_err(bad)?;
         name.set_fqdn(true);
         Ok(name)

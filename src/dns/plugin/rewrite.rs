@@ -23,7 +23,7 @@ struct Rule {
     field: Field,
 }
 
-/// What comes after a rule that fits.
+/// The next step after a rule that fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Then {
     Stop,

@@ -7,9 +7,9 @@ use hickory_proto::rr::{DNSClass, Name, Record, RecordType};
 use regex::Regex;
 
 use crate::args::{Parsed, absent, names_or, number, one, pattern, record_type, response_code, unknown, wrong_count};
-use crate::config::Fall;
+use crate::around::Fall;
 use crate::corefile::Directive;
-use crate::plugin::go_template::{Facts, GoTemplate};
+use crate::plugin::go_template::{Facts, GoTemplate, TemplateError};
 use crate::plugin::master_file;
 use crate::question::{Answer, Question, extended_error};
 
@@ -65,7 +65,7 @@ impl Template {
             if option.args.is_empty() {
                 return Err(wrong_count(option));
             }
-            let parse = |text: &String| GoTemplate::parse(text).map_err(|why| option.error(why));
+            let parse = |text: &String| GoTemplate::parse(text).map_err(|err| option.error(err.0));
             option.args.iter().map(parse).collect()
         };
         match option.name.as_str() {
@@ -122,19 +122,19 @@ impl Template {
             matches,
             groups,
         };
-        Some(self.made(&facts).unwrap_or_else(|why| Answer::failed("template", why)))
+        Some(self.made(&facts).unwrap_or_else(|err| Answer::failed("template", err.0)))
     }
 
-    fn made(&self, facts: &Facts<'_>) -> Result<Answer, String> {
+    fn made(&self, facts: &Facts<'_>) -> Result<Answer, TemplateError> {
         let mut answer = Answer { authoritative: true, ..Answer::new(self.code, "template") };
         if self.code == ResponseCode::ServFail {
             answer.authoritative = false;
             return Ok(answer);
         }
-        let made = |templates: &[GoTemplate]| -> Result<Vec<Record>, String> {
+        let made = |templates: &[GoTemplate]| -> Result<Vec<Record>, TemplateError> {
             let record = |template: &GoTemplate| {
                 let text = template.fill(facts)?;
-                master_file::record(&text).map_err(|err| format!("not a record: {text:?}: {}", err.what))
+                master_file::record(&text).map_err(|err| TemplateError(format!("not a record: {text:?}: {}", err.what)))
             };
             templates.iter().map(record).collect()
         };

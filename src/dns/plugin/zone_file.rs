@@ -12,9 +12,9 @@ use hickory_proto::rr::{LowerName, Name, RData, Record, RecordType};
 use tracing::{info, warn};
 
 use crate::args::{Parsed, absent, duration, names_or, none, one, unknown, wrong_count};
-use crate::config::{Fall, Surroundings};
+use crate::around::{Fall, Surroundings};
 use crate::corefile::Directive;
-use crate::plugin::master_file;
+use crate::plugin::master_file::{self, MasterError};
 use crate::question::{Answer, Question};
 use crate::text_file;
 
@@ -32,6 +32,25 @@ pub(crate) struct ZoneFile {
     fall: Fall,
 }
 
+/// A text that is not the file of a zone.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ZoneError {
+    /// An entry is wrong.
+    #[error(transparent)]
+    Entry(#[from] MasterError),
+    /// The SOA record belongs to another zone.
+    #[error("the SOA record is {owner}'s, not {origin}'s")]
+    OtherSoa {
+        /// Its name.
+        owner: Name,
+        /// The zone.
+        origin: Name,
+    },
+    /// There is none.
+    #[error("no SOA record for {0}")]
+    NoSoa(Name),
+}
+
 /// The records of a zone.
 #[derive(Debug)]
 pub(crate) struct Zone {
@@ -42,7 +61,7 @@ pub(crate) struct Zone {
     nodes: BTreeMap<LowerName, Vec<Record>>,
 }
 
-/// What a zone has for a question.
+/// A zone's part of an answer.
 enum Found {
     Answer(Answer),
     /// An alias that leads out of the zone: the rest of the answer is elsewhere.
@@ -82,23 +101,23 @@ impl ZoneFile {
 }
 
 impl Zone {
-    pub(crate) fn parse(text: &str, origin: &Name) -> Result<Zone, String> {
+    pub(crate) fn parse(text: &str, origin: &Name) -> Result<Zone, ZoneError> {
         let mut nodes: BTreeMap<LowerName, Vec<Record>> = BTreeMap::new();
         let mut soa = None;
-        for record in master_file::records(text, origin).map_err(|err| err.to_string())? {
+        for record in master_file::records(text, origin)? {
             if !origin.zone_of(&record.name) {
                 continue;
             }
             if matches!(record.data, RData::SOA(_)) {
                 if record.name != *origin {
-                    return Err(format!("the SOA record is {}'s, not {origin}'s", record.name));
+                    return Err(ZoneError::OtherSoa { owner: record.name, origin: origin.clone() });
                 }
                 soa = Some(record);
                 continue;
             }
             nodes.entry(LowerName::new(&record.name)).or_default().push(record);
         }
-        let Some(soa) = soa else { return Err(format!("no SOA record for {origin}")) };
+        let Some(soa) = soa else { return Err(ZoneError::NoSoa(origin.clone())) };
         let serial = if let RData::SOA(data) = &soa.data { data.serial } else { 0 };
         nodes.entry(LowerName::new(origin)).or_default();
         Ok(Zone { origin: origin.clone(), serial, soa, nodes })
@@ -142,12 +161,8 @@ impl Zone {
                     answer.authorities = vec![self.soa.clone()];
                     return Found::Answer(answer);
                 }
-                if answer.answers.is_empty() {
-                    return Found::NoName;
-                }
-                answer.code = ResponseCode::NXDomain;
-                answer.authorities = vec![self.soa.clone()];
-                return Found::Answer(answer);
+                // What an alias leads to may be another plugin's, also a name of this zone.
+                return if answer.answers.is_empty() { Found::NoName } else { Found::Elsewhere(answer, name) };
             };
             let owned = |record: &Record| renamed(record, &name);
             let records: Vec<Record> = Zone::of_kind(node, question.kind).map(owned).collect();
@@ -191,7 +206,8 @@ impl Zone {
             let Some(node) = self.node(&at) else { continue };
             let servers: Vec<Record> = Zone::of_kind(node, RecordType::NS).cloned().collect();
             // A DS record is the parent's to tell.
-            if !servers.is_empty() && !(kind == RecordType::DS && at == *name) {
+            let is_parents = kind == RecordType::DS && at == *name;
+            if !servers.is_empty() && !is_parents {
                 return Some(servers);
             }
         }
@@ -259,7 +275,30 @@ pub(crate) struct Zones {
 /// An answer, or the alias with which it goes on elsewhere.
 pub(crate) enum Told {
     Whole(Answer),
-    Alias(Answer, Name),
+    Alias(Box<Alias>),
+}
+
+/// An answer that ends in an alias.
+pub(crate) struct Alias {
+    pub(crate) answer: Answer,
+    pub(crate) target: Name,
+    soa: Record,
+    ns: Vec<Record>,
+}
+
+impl Alias {
+    /// The whole answer, with what was found elsewhere: its code is the target's (RFC 6604).
+    pub(crate) fn with(self, more: Answer) -> Answer {
+        let mut answer = self.answer;
+        answer.authorities = match more.code {
+            ResponseCode::NXDomain => vec![self.soa],
+            ResponseCode::NoError if more.answers.is_empty() => vec![self.soa],
+            _ => self.ns,
+        };
+        answer.code = more.code;
+        answer.answers.extend(more.answers);
+        answer
+    }
 }
 
 impl Zones {
@@ -278,7 +317,9 @@ impl Zones {
         let zone = zone.load();
         Some(match zone.find(question) {
             Found::Answer(answer) => Told::Whole(answer),
-            Found::Elsewhere(answer, target) => Told::Alias(answer, target),
+            Found::Elsewhere(answer, target) => {
+                Told::Alias(Box::new(Alias { answer, target, soa: zone.soa.clone(), ns: zone.ns() }))
+            }
             Found::NoName if self.config.fall.through(&question.lower) => return None,
             Found::NoName => {
                 let mut answer = authoritative();
@@ -321,7 +362,7 @@ impl Zones {
         for (name, zone) in &self.zones {
             match Zone::parse(&text, name) {
                 Err(why) => {
-                    warn!(path = %path.display(), zone = %name, err = why, "the zone file is wrong, keeping the last zone");
+                    warn!(path = %path.display(), zone = %name, err = %why, "the zone file is wrong, keeping the last zone");
                 }
                 Ok(fresh) if fresh.serial == zone.load().serial && !self.config.by_mtime => {}
                 Ok(fresh) => {

@@ -215,7 +215,13 @@ impl Server {
         }
         match site.files.iter().find_map(|zones| zones.answer(question)) {
             Some(Told::Whole(answer)) => return answer,
-            Some(Told::Alias(answer, target)) => return self.follow(question, answer, target, depth).await,
+            Some(Told::Alias(alias)) => {
+                let more = self.look_up(question, alias.target.clone(), depth).await;
+                return match more {
+                    Some(more) => alias.with(more),
+                    None => alias.answer,
+                };
+            }
             None => {}
         }
         if site.loop_probe.as_ref().is_some_and(|probe| probe.circles(question, Instant::now())) {
@@ -240,6 +246,8 @@ impl Server {
         match last {
             Some(answer) => answer,
             None if site.block.whoami => local::whoami(question),
+            // A server of zones alone, asked for another one.
+            None if !site.files.is_empty() && site.forwarders.is_empty() => Answer::new(ResponseCode::Refused, "file"),
             None => Answer::failed("", "no next plugin found"),
         }
     }
@@ -278,20 +286,22 @@ impl Server {
         if !matches!(question.kind, RecordType::A | RecordType::AAAA) {
             return answer;
         }
-        self.follow(question, answer, target, depth).await
-    }
-
-    async fn follow(self: &Arc<Server>, question: &Question, answer: Answer, target: Name, depth: usize) -> Answer {
         let mut answer = answer;
-        if depth >= ALIASES_MAX {
-            return answer;
-        }
-        let next = question.about(target);
-        if let Some((site, _)) = self.site(&next.lower) {
-            let more = Box::pin(self.resolve(site, &next, depth + 1)).await;
+        if let Some(more) = self.look_up(question, target, depth).await {
             answer.answers.extend(more.answers);
         }
         answer
+    }
+
+    /// The answer to the same question about another name, from the chain's begin; `None` where aliases lead in circles,
+    /// or to names of no server block.
+    async fn look_up(self: &Arc<Server>, question: &Question, target: Name, depth: usize) -> Option<Answer> {
+        if depth >= ALIASES_MAX {
+            return None;
+        }
+        let next = question.about(target);
+        let (site, _) = self.site(&next.lower)?;
+        Some(Box::pin(self.resolve(site, &next, depth + 1)).await)
     }
 
     /// Shuffles address and mail exchange records, which stand behind any CNAME.

@@ -42,7 +42,7 @@ fn answers_of_any_bytes_are_handed_on_or_refused() {
         let Ok(message) = Message::from_vec(&mutated(&rng, &whole)) else { continue };
         let answer = crate::forward::convert(message);
         for transport in [Transport::Udp, Transport::Tcp] {
-            let _sent = encode(&request(), answer.clone(), transport, reply::Shape::default());
+            let _sent = encode(&request(), &mut answer.clone(), transport, reply::Shape::default());
         }
     }
 }

@@ -2,15 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use base::task::Group;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
+use tracing::error;
 
-use crate::DnsError;
+use crate::error::DnsError;
 use crate::question::Transport;
 use crate::server::{Server, UNREAD_OF_CONNECTION_MAX};
 
@@ -74,19 +78,43 @@ pub(crate) async fn listen(
     Ok(())
 }
 
+/// Most answers are here and need no task: the question is looked at once, and only what waits for others is left to a
+/// task of its own.
 async fn serve_udp(server: Arc<Server>, socket: Arc<UdpSocket>, group: Group) {
-    let mut buffer = vec![0; 4096];
+    let mut buffer = vec![0; QUESTION_BYTES_MAX];
     loop {
         // An error here is the answer to an earlier datagram (port unreachable): nothing to do with the next.
         let Ok((len, peer)) = socket.recv_from(&mut buffer).await else { continue };
-        let (server, socket, bytes) = (Arc::clone(&server), Arc::clone(&socket), buffer[..len].to_vec());
-        group.spawn_short("question", async move {
-            if let Some(reply) = server.handle(&bytes, peer, Transport::Udp).await {
-                // The asker may be gone.
-                let _asker_left = socket.send_to(&reply, peer).await;
+        let (server, bytes) = (Arc::clone(&server), buffer[..len].to_vec());
+        let mut coming: Coming = Box::pin(async move { server.handle(&bytes, peer, Transport::Udp).await });
+        match at_once(&mut coming) {
+            Err(Panicked) => error!(%peer, "the task of a question panicked"),
+            Ok(Poll::Ready(None)) => {}
+            Ok(Poll::Ready(Some(reply))) => {
+                // The asker may be gone; a socket that is full loses datagrams as the network does.
+                let _lost = socket.try_send_to(&reply, peer);
             }
-        });
+            Ok(Poll::Pending) => {
+                let socket = Arc::clone(&socket);
+                group.spawn_short("question", async move {
+                    if let Some(reply) = coming.await {
+                        let _asker_left = socket.send_to(&reply, peer).await;
+                    }
+                });
+            }
+        }
     }
+}
+
+type Coming = Pin<Box<dyn Future<Output = Option<Vec<u8>>> + Send>>;
+
+/// A question's answer panicked; the others go on.
+struct Panicked;
+
+/// Looks once whether the reply is there. Nobody is woken by it: what is pending is looked at again by its task.
+fn at_once(coming: &mut Coming) -> Result<Poll<Option<Vec<u8>>>, Panicked> {
+    let mut context = Context::from_waker(Waker::noop());
+    catch_unwind(AssertUnwindSafe(|| coming.as_mut().poll(&mut context))).map_err(|_| Panicked)
 }
 
 pub(super) async fn serve_tcp(server: Arc<Server>, listener: Arc<TcpListener>, group: Group) {

@@ -9,7 +9,7 @@ use crate::question::{Answer, Transport, UDP_BYTES_MAX};
 /// A record takes at least this much: a pointer to its name, type, class, time to live, length.
 const RECORD_BYTES_MIN: usize = 12;
 
-/// What the server block says of its replies.
+/// Settings of the server block for its replies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shape<'a> {
     /// Told to clients that ask for it.
@@ -20,11 +20,11 @@ pub(super) struct Shape<'a> {
 /// The reply's bytes, cut to what the client can take.
 pub(super) fn encode(
     request: &Message,
-    answer: Answer,
+    answer: &mut Answer,
     transport: Transport,
     shape: Shape<'_>,
 ) -> Option<(Vec<u8>, Flags)> {
-    let extra = answer.extra.unwrap_or_default();
+    let extra = answer.extra.take().unwrap_or_default();
     let mut reply = Message::response(request.metadata.id, request.metadata.op_code);
     reply.metadata.recursion_desired = extra.recursion_desired.unwrap_or(request.metadata.recursion_desired);
     reply.metadata.checking_disabled = request.metadata.checking_disabled;
@@ -33,9 +33,10 @@ pub(super) fn encode(
     reply.metadata.truncation = answer.truncated;
     reply.metadata.response_code = answer.code;
     reply.queries.clone_from(&request.queries);
-    reply.answers = answer.answers;
-    reply.authorities = answer.authorities;
-    reply.additionals = answer.additionals;
+    // They are lent to the reply: the log looks at them afterwards.
+    reply.answers = std::mem::take(&mut answer.answers);
+    reply.authorities = std::mem::take(&mut answer.authorities);
+    reply.additionals = std::mem::take(&mut answer.additionals);
     let mut limit = usize::from(u16::MAX);
     if let Some(asked) = &request.edns {
         let mut edns = Edns::new();
@@ -61,7 +62,9 @@ pub(super) fn encode(
         authentic: reply.metadata.authentic_data,
         checking_disabled: reply.metadata.checking_disabled,
     };
-    let bytes = cut(reply, limit)?;
+    let bytes = cut(&mut reply, limit)?;
+    answer.answers = reply.answers;
+    answer.authorities = reply.authorities;
     // The bit of the third byte, which cutting may have set.
     flags.truncated = bytes.get(2).is_some_and(|byte| byte & 2 != 0);
     Some((bytes, flags))
@@ -69,7 +72,7 @@ pub(super) fn encode(
 
 /// The bytes of a reply with as many of its records as fit into `limit` bytes. A Service of thousands of endpoints
 /// costs what fits.
-pub(super) fn cut(mut reply: Message, limit: usize) -> Option<Vec<u8>> {
+pub(super) fn cut(reply: &mut Message, limit: usize) -> Option<Vec<u8>> {
     let most = limit / RECORD_BYTES_MIN + 1;
     let all = reply.answers.len() + reply.authorities.len() + reply.additionals.len();
     if all <= most {

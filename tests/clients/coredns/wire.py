@@ -42,13 +42,17 @@ def rdata(data, at, length, kind):
     if kind == "MX":
         return "%d %s" % (struct.unpack_from(">H", data, at)[0], read_name(data, at + 2)[0])
     if kind == "SRV":
-        return "%d %d %d %s" % (*struct.unpack_from(">HHH", data, at), read_name(data, at + 6)[0])
+        target = read_name(data, at + 6)[0]
+        # whoami's names the port of the client, which is another one for each question.
+        priority, _, port = struct.unpack_from(">HHH", data, at)
+        # Weights are equal shares of 100: CoreDNS divides before it takes records together that are the same.
+        return "%s %s" % ("a port" if target == "." else "%d %d" % (priority, port), target)
     if kind == "SOA":
         server, at = read_name(data, at)
         mailbox, at = read_name(data, at)
         serial, *times = struct.unpack_from(">IIIII", data, at)
-        # Kubernetes' serial is the time.
-        return "%s %s %s %s" % (server, mailbox, "now" if serial > 10**9 else serial, times)
+        # The cluster's zone has no serial that means anything: CoreDNS's is the time of the last change, ours is 1.
+        return "%s %s %s %s" % (server, mailbox, 1 if serial > 10**9 else serial, times)
     if kind == "A":
         return socket.inet_ntop(socket.AF_INET, data[at:at + 4])
     if kind == "AAAA":

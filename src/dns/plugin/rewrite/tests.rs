@@ -87,7 +87,7 @@ fn a_name_that_grows_out_of_its_octets_is_no_name() {
     let label = rules(&format!("rewrite name prefix a {}", "a".repeat(70)));
     assert!(label.apply(&mut question("a.test.")).is_err());
     let whole = format!("{0}.{0}.{0}.{1}.", "c".repeat(63), "d".repeat(61));
-    assert_eq!(Name::from_ascii(&whole).unwrap().len(), 255);
+    assert!(Name::from_ascii(&whole).is_ok() && Name::from_ascii(format!("d{whole}")).is_err());
     assert!(rules("rewrite name suffix d. dd.").apply(&mut question(&whole)).is_err());
 }
 

@@ -48,7 +48,7 @@ fn answer(name: &str, kind: RecordType) -> String {
     let (answer, target) = match zones().answer(&question) {
         None => return "next".to_owned(),
         Some(Told::Whole(answer)) => (answer, None),
-        Some(Told::Alias(answer, target)) => (answer, Some(target)),
+        Some(Told::Alias(alias)) => (alias.answer, Some(alias.target)),
     };
     let kinds = |records: &[Record]| -> String {
         let texts: Vec<String> = records.iter().map(|r| format!("{} {} {}", r.name, r.record_type(), r.data)).collect();
@@ -125,11 +125,11 @@ fn a_zone_answers_as_its_file_says() {
 #[test]
 fn a_zone_needs_a_soa_record_of_its_own() {
     let origin = Name::from_ascii("example.org.").unwrap();
-    assert!(Zone::parse("a 1 A 192.0.2.1\n", &origin).unwrap_err().starts_with("no SOA record"));
+    assert!(Zone::parse("a 1 A 192.0.2.1\n", &origin).unwrap_err().to_string().starts_with("no SOA record"));
     let other = "example.net. 1 SOA a b 1 2 3 4 5\n";
     assert!(Zone::parse(other, &origin).is_err());
     let below = "sub 1 SOA a b 1 2 3 4 5\n";
-    assert!(Zone::parse(below, &origin).unwrap_err().contains("sub.example.org"));
+    assert!(Zone::parse(below, &origin).unwrap_err().to_string().contains("sub.example.org"));
 }
 
 #[tokio::test]
