@@ -1,5 +1,6 @@
 #!/bin/sh
-# build.sh PROGRAM: genuine CoreDNS from its Go module, as main.go puts it together. Fails where the module cannot be had.
+# build.sh PROGRAM: genuine CoreDNS from its Go module, as main.go puts it together. Fails where the module cannot be
+# had.
 set -eu
 here=$(cd -- "$(dirname -- "$0")" && pwd)
 version=v1.15.0

@@ -59,7 +59,8 @@ class Dns:
         self.log = open(path + ".log", "w+")
         shell = "%s && exec %s -conf %s" % (mounts, program, path)
         self.process = subprocess.Popen(
-            ["unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c", shell], cwd=scratch, stdout=self.log, stderr=subprocess.STDOUT)
+            ["unshare", "-m" if os.geteuid() == 0 else "-rm", "sh", "-c", shell],
+            cwd=scratch, stdout=self.log, stderr=subprocess.STDOUT)
 
     def wait(self, ready):
         end = time.monotonic() + LIMIT
@@ -126,7 +127,8 @@ def compare(what, pair, questions):
         n_questions += 1
         if same(theirs, ours):
             continue
-        why = next((why for pattern, why in cases.KNOWN if re.fullmatch(pattern, "%s: %s %s" % (what, name, kind))), None)
+        asked = "%s: %s %s" % (what, name, kind)
+        why = next((why for pattern, why in cases.KNOWN if re.fullmatch(pattern, asked)), None)
         if why:
             known[why] = known.get(why, 0) + 1
         else:
