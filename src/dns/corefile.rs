@@ -6,6 +6,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::text_file;
+
 /// Imports within imports; a deeper nest is a circle.
 const IMPORT_DEPTH_MAX: usize = 16;
 
@@ -50,6 +52,8 @@ pub struct ServerBlock {
     pub keys: Vec<String>,
     /// Its plugins, in the order of the file.
     pub directives: Vec<Directive>,
+    /// The file that it begins in.
+    pub file: Option<String>,
     /// Where it begins.
     pub line: usize,
 }
@@ -157,7 +161,7 @@ impl Imports<'_> {
             if !(self.wanted)(&path) {
                 continue;
             }
-            let text = fs::read_to_string(&path)
+            let text = text_file::read(&path, text_file::CONFIG_BYTES_MAX)
                 .map_err(|err| error(format!("Could not import {}: {err}", path.display())))?;
             let imported = tokenize(Source { file: &path.display().to_string(), text: &text }, self.env)?;
             out.extend(self.expand(imported, path.parent().unwrap_or(dir), depth + 1)?);
@@ -375,7 +379,7 @@ impl Parser {
                     what: "a server block needs a zone, e.g. '.:53'".to_owned(),
                 });
             }
-            blocks.push(ServerBlock { keys, directives, line: first.line });
+            blocks.push(ServerBlock { keys, directives, file: Some(first.file), line: first.line });
         }
         Ok(blocks)
     }

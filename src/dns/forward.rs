@@ -4,34 +4,33 @@
 //! preferred. When all are down one is asked nevertheless, as the check may be what fails.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use base::exposition::Labels;
 use base::rng::Rng;
-use base::sync::Mutex;
 use base::task::Group;
 use hickory_proto::op::{Edns, Message, Query, ResponseCode};
 use hickory_proto::rr::{Name, RecordType};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UdpSocket};
-use tokio::time::Instant;
 
 use crate::config::{self, Policy};
+use crate::metrics::Metrics;
 use crate::question::{Answer, Question, Transport};
+
+mod upstream;
+
+use upstream::{Protocol, Upstream};
 
 /// One resolver's time for one question.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// All resolvers' time for one question, as CoreDNS's.
 const QUESTION_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes that we take in one datagram.
-const UDP_BYTES_MAX: usize = 4096;
-/// A socket asks one question after the other for this long: its random port is half of the protection against forged
-/// answers.
-const SOCKET_LIFE: Duration = Duration::from_secs(10);
-/// Sockets that wait for the next question to a resolver; more are closed.
-const SOCKETS_MAX: usize = 64;
+
+/// No resolver has answered; the last one's failure.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Unanswered(String);
 
 pub(crate) struct Forwarder {
     config: config::Forward,
@@ -40,49 +39,12 @@ pub(crate) struct Forwarder {
     running: AtomicUsize,
     rng: Rng,
     group: Group,
-}
-
-struct Upstream {
-    addr: SocketAddr,
-    fails: AtomicU32,
-    checking: AtomicBool,
-    idle: Mutex<Vec<Lane>>,
-}
-
-/// A connected socket, used for one question at a time.
-struct Lane {
-    socket: UdpSocket,
-    made: Instant,
-}
-
-impl Upstream {
-    fn new(addr: SocketAddr) -> Arc<Upstream> {
-        Arc::new(Upstream { addr, fails: AtomicU32::new(0), checking: AtomicBool::new(false), idle: Mutex::default() })
-    }
-
-    /// Asks over a socket that is free, or a new one. One whose question was not answered is closed.
-    async fn over_udp(&self, request: &Message) -> io::Result<Message> {
-        let free = {
-            let mut idle = self.idle.lock();
-            idle.retain(|lane| lane.made.elapsed() < SOCKET_LIFE);
-            idle.pop()
-        };
-        let lane = match free {
-            Some(lane) => lane,
-            None => Lane { socket: connected(self.addr).await?, made: Instant::now() },
-        };
-        let answer = ask_once(&lane.socket, request).await?;
-        let mut idle = self.idle.lock();
-        if idle.len() < SOCKETS_MAX {
-            idle.push(lane);
-        }
-        Ok(answer)
-    }
+    metrics: Arc<Metrics>,
 }
 
 impl Forwarder {
-    pub(crate) fn new(config: config::Forward, rng: &Rng, group: &Group) -> Arc<Forwarder> {
-        let upstreams = config.to.iter().map(|addr| Upstream::new(*addr)).collect();
+    pub(crate) fn new(config: config::Forward, rng: &Rng, group: &Group, metrics: &Arc<Metrics>) -> Arc<Forwarder> {
+        let upstreams = config.to.iter().map(|target| Upstream::new(*target, &config)).collect();
         Arc::new(Forwarder {
             config,
             upstreams,
@@ -90,6 +52,7 @@ impl Forwarder {
             running: AtomicUsize::new(0),
             rng: rng.clone(),
             group: group.clone(),
+            metrics: Arc::clone(metrics),
         })
     }
 
@@ -98,26 +61,55 @@ impl Forwarder {
             && !self.config.except.iter().any(|zone| zone.zone_of(&question.lower))
     }
 
-    pub(crate) async fn answer(&self, question: &Question) -> Answer {
-        let _slot = match Slot::take(&self.running, self.config.concurrent_max) {
-            Some(slot) => slot,
-            None => return Answer::new(ResponseCode::Refused, "forward"),
-        };
-        let asked = tokio::time::timeout(QUESTION_TIMEOUT, self.ask_in_turn(question)).await;
-        asked.ok().flatten().unwrap_or_else(|| Answer::new(ResponseCode::ServFail, "forward"))
+    /// Whether the next `forward` is asked when this is the answer.
+    pub(crate) fn passes_on(&self, answer: &Answer) -> bool {
+        self.config.next.contains(&answer.code)
     }
 
-    async fn ask_in_turn(&self, question: &Question) -> Option<Answer> {
-        for upstream in self.order() {
-            match self.ask(upstream, question).await {
-                Ok(message) => {
-                    upstream.fails.store(0, Ordering::Relaxed);
-                    return Some(convert(message));
-                }
-                Err(_) => self.note_failure(upstream),
+    pub(crate) async fn answer(&self, question: &Question) -> Answer {
+        let Some(_slot) = Slot::take(&self.running, self.config.concurrent_max) else {
+            self.metrics.count("coredns_forward_max_concurrent_rejects_total", Labels::default());
+            let why = format!("concurrent queries exceeded maximum {}", self.config.concurrent_max);
+            return Answer { fault: Some(why.into()), ..Answer::new(ResponseCode::Refused, "forward") };
+        };
+        match tokio::time::timeout(QUESTION_TIMEOUT, self.ask_in_turn(question)).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(Unanswered(why))) => Answer::failed("forward", why),
+            Err(_) => Answer::failed("forward", "no upstream answered in time: i/o timeout"),
+        }
+    }
+
+    async fn ask_in_turn(&self, question: &Question) -> Result<Answer, Unanswered> {
+        let order = self.order();
+        if order.is_empty() {
+            return Err(Unanswered("no upstream host".to_owned()));
+        }
+        if order.iter().all(|upstream| upstream.is_down(self.config.fails_max)) {
+            self.metrics.count("coredns_forward_healthcheck_broken_total", Labels::default());
+            if self.config.failfast {
+                return Err(Unanswered("no healthy upstream".to_owned()));
             }
         }
-        None
+        let (mut why, mut refused) = (String::new(), None);
+        for upstream in order {
+            let stopwatch = base::time::Stopwatch::start();
+            match self.ask(upstream, question).await {
+                Ok(message) => {
+                    upstream.is_well();
+                    self.metrics.forwarded(&upstream.text, message.metadata.response_code, stopwatch.elapsed());
+                    let answer = convert(message);
+                    if !self.config.failover.contains(&answer.code) {
+                        return Ok(answer);
+                    }
+                    refused = Some(answer);
+                }
+                Err(err) => {
+                    why = upstream.explain(&err, self.protocol(upstream, question));
+                    self.note_failure(upstream);
+                }
+            }
+        }
+        refused.ok_or(Unanswered(why))
     }
 
     /// Those in health first, by policy; then the others.
@@ -134,53 +126,72 @@ impl Forwarder {
                 }
             }
         }
-        let fails_max = self.config.fails_max;
-        order.sort_by_key(|upstream| fails_max > 0 && upstream.fails.load(Ordering::Relaxed) >= fails_max);
+        order.sort_by_key(|upstream| upstream.is_down(self.config.fails_max));
         order
     }
 
     fn note_failure(&self, upstream: &Arc<Upstream>) {
-        upstream.fails.fetch_add(1, Ordering::Relaxed);
-        if self.config.fails_max == 0 || upstream.checking.swap(true, Ordering::Relaxed) {
+        if !upstream.fails_once_more() || self.config.fails_max == 0 {
             return;
         }
-        let (upstream, interval, id) = (Arc::clone(upstream), self.config.health_check, self.id());
+        let (upstream, check, id) = (Arc::clone(upstream), self.config.health_check.clone(), self.id());
+        let (metrics, protocol) = (Arc::clone(&self.metrics), self.protocol_of_checks(&upstream));
         self.group.spawn_short("forward-check", async move {
             loop {
-                tokio::time::sleep(interval).await;
+                tokio::time::sleep(check.interval.max(CHECK_PAUSE_MIN)).await;
                 // Any answer is a sign of life.
-                let probe = query(id, Name::root(), RecordType::NS);
-                if matches!(tokio::time::timeout(ANSWER_TIMEOUT, upstream.over_udp(&probe)).await, Ok(Ok(_))) {
+                let mut probe = query(id, check.domain.clone(), RecordType::NS);
+                probe.metadata.recursion_desired = check.recursion_desired;
+                let asked = upstream.ask(&probe, protocol);
+                if matches!(tokio::time::timeout(ANSWER_TIMEOUT, asked).await, Ok(Ok(_))) {
                     break;
                 }
+                let labels = Labels::of(&[("proxy_name", "forward"), ("to", &upstream.text)]);
+                metrics.count("coredns_proxy_healthcheck_failures_total", labels);
             }
-            upstream.fails.store(0, Ordering::Relaxed);
-            upstream.checking.store(false, Ordering::Relaxed);
+            upstream.is_checked();
         });
+    }
+
+    fn protocol_of_checks(&self, upstream: &Upstream) -> Protocol {
+        match upstream.is_tls() {
+            true => Protocol::Tls,
+            false if self.config.force_tcp => Protocol::Tcp,
+            false => Protocol::Udp,
+        }
+    }
+
+    fn protocol(&self, upstream: &Upstream, question: &Question) -> Protocol {
+        let by_tcp = question.transport == Transport::Tcp && !self.config.prefer_udp;
+        match self.protocol_of_checks(upstream) {
+            Protocol::Udp if by_tcp => Protocol::Tcp,
+            protocol => protocol,
+        }
     }
 
     async fn ask(&self, upstream: &Upstream, question: &Question) -> io::Result<Message> {
         let mut request = query(self.id(), question.name.clone(), question.kind);
+        if let Some(query) = request.queries.first_mut() {
+            query.query_class = question.class;
+        }
         request.metadata.recursion_desired = question.recursion_desired;
         request.metadata.checking_disabled = question.checking_disabled;
         if question.edns {
             let mut edns = Edns::new();
-            edns.set_max_payload(1232);
+            edns.set_max_payload(question.payload);
             edns.set_dnssec_ok(question.dnssec_ok);
+            for option in question.options.iter() {
+                edns.options_mut().insert(option.clone());
+            }
             request.set_edns(edns);
         }
-        let tcp = self.config.force_tcp || (question.transport == Transport::Tcp && !self.config.prefer_udp);
+        let protocol = self.protocol(upstream, question);
         let asked = async {
-            if tcp {
-                return over_tcp(upstream.addr, &request).await;
-            }
-            let message = upstream.over_udp(&request).await?;
+            let message = upstream.ask(&request, protocol).await?;
             // A client that came over TCP can take the whole answer.
-            if message.metadata.truncation && question.transport == Transport::Tcp {
-                over_tcp(upstream.addr, &request).await
-            } else {
-                Ok(message)
-            }
+            let again =
+                protocol == Protocol::Udp && message.metadata.truncation && question.transport == Transport::Tcp;
+            if again { upstream.ask(&request, Protocol::Tcp).await } else { Ok(message) }
         };
         tokio::time::timeout(ANSWER_TIMEOUT, asked).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
     }
@@ -189,6 +200,9 @@ impl Forwarder {
         u16::try_from(self.rng.below(1 << 16)).unwrap_or(0)
     }
 }
+
+/// A check that fails is not made again at once.
+const CHECK_PAUSE_MIN: Duration = Duration::from_millis(100);
 
 /// One of `max_concurrent` places, given back when dropped.
 struct Slot<'a>(&'a AtomicUsize);
@@ -216,6 +230,8 @@ pub(crate) fn convert(message: Message) -> Answer {
         authorities: message.authorities,
         additionals: message.additionals,
         plugin: "forward",
+        fault: None,
+        extra: None,
     }
 }
 
@@ -227,194 +243,5 @@ fn query(id: u16, name: Name, kind: RecordType) -> Message {
     message
 }
 
-async fn connected(addr: SocketAddr) -> io::Result<UdpSocket> {
-    let local: SocketAddr =
-        if addr.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
-    let socket = UdpSocket::bind(local).await?;
-    socket.connect(addr).await?;
-    Ok(socket)
-}
-
-/// One question; late answers to earlier ones have other ids.
-async fn ask_once(socket: &UdpSocket, request: &Message) -> io::Result<Message> {
-    socket.send(&request.to_vec().map_err(io::Error::other)?).await?;
-    let mut buffer = vec![0; UDP_BYTES_MAX];
-    loop {
-        let len = socket.recv(&mut buffer).await?;
-        if let Ok(message) = Message::from_vec(&buffer[..len])
-            && fits(&message, request)
-        {
-            return Ok(message);
-        }
-    }
-}
-
-async fn over_tcp(addr: SocketAddr, request: &Message) -> io::Result<Message> {
-    let mut stream = TcpStream::connect(addr).await?;
-    let bytes = request.to_vec().map_err(io::Error::other)?;
-    let len = u16::try_from(bytes.len()).map_err(io::Error::other)?;
-    let mut framed = len.to_be_bytes().to_vec();
-    framed.extend(bytes);
-    stream.write_all(&framed).await?;
-    let mut answer = vec![0; usize::from(stream.read_u16().await?)];
-    stream.read_exact(&mut answer).await?;
-    let message = Message::from_vec(&answer).map_err(io::Error::other)?;
-    if fits(&message, request) { Ok(message) } else { Err(io::Error::other("an answer to another question")) }
-}
-
-/// The same id and the same question.
-fn fits(answer: &Message, request: &Message) -> bool {
-    let same = match (answer.queries.first(), request.queries.first()) {
-        (Some(a), Some(b)) => a.query_type == b.query_type && a.name == b.name,
-        // Some servers leave the question out of a refusal.
-        (None, _) => answer.metadata.response_code != ResponseCode::NoError,
-        _ => false,
-    };
-    answer.metadata.id == request.metadata.id && same
-}
-
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use super::*;
-
-    /// A resolver that knows no EDNS: FORMERR to whoever speaks it. Tells the ports of those who ask.
-    async fn old_resolver(group: &Group) -> (SocketAddr, Arc<Mutex<BTreeSet<u16>>>) {
-        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let (addr, ports) = (socket.local_addr().unwrap(), Arc::<Mutex<BTreeSet<u16>>>::default());
-        let seen = Arc::clone(&ports);
-        group.spawn_short("resolver", async move {
-            let mut buffer = vec![0; 4096];
-            while let Ok((len, peer)) = socket.recv_from(&mut buffer).await {
-                let asked = Message::from_vec(&buffer[..len]).unwrap();
-                seen.lock().insert(peer.port());
-                let mut reply = Message::response(asked.metadata.id, asked.metadata.op_code);
-                reply.queries.clone_from(&asked.queries);
-                reply.metadata.response_code =
-                    if asked.edns.is_some() { ResponseCode::FormErr } else { ResponseCode::NoError };
-                socket.send_to(&reply.to_vec().unwrap(), peer).await.unwrap();
-            }
-        });
-        (addr, ports)
-    }
-
-    fn config(to: Vec<SocketAddr>) -> config::Forward {
-        config::Forward {
-            from: vec![Name::root()],
-            to,
-            except: Vec::new(),
-            policy: Policy::Sequential,
-            force_tcp: false,
-            prefer_udp: false,
-            fails_max: 2,
-            health_check: Duration::from_secs(1),
-            concurrent_max: 0,
-        }
-    }
-
-    #[tokio::test]
-    async fn edns_is_spoken_only_by_clients_that_speak_it_and_sockets_are_used_again() {
-        let (group, _reports) = Group::root("test");
-        let (addr, ports) = old_resolver(&group).await;
-        let forwarder = Forwarder::new(config(vec![addr]), &Rng::from_seed(1), &group);
-        let mut message = query(1, Name::from_ascii("example.org.").unwrap(), RecordType::A);
-        for _ in 0..5 {
-            let plain = Question::of(&message, Transport::Udp).unwrap();
-            assert_eq!(forwarder.answer(&plain).await.code, ResponseCode::NoError);
-        }
-        assert_eq!(ports.lock().len(), 1);
-        message.set_edns(Edns::new());
-        let modern = Question::of(&message, Transport::Udp).unwrap();
-        assert_eq!(forwarder.answer(&modern).await.code, ResponseCode::FormErr);
-        group.shutdown().await;
-    }
-
-    /// A forwarder to three resolvers that nobody asks, and the order of its next question by their ports.
-    fn three(policy: Policy, group: &Group) -> (Arc<Forwarder>, impl Fn() -> Vec<u16>) {
-        let to = [1, 2, 3].map(|port| SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port)).to_vec();
-        let forwarder = Forwarder::new(config::Forward { policy, ..config(to) }, &Rng::from_seed(1), group);
-        let same = Arc::clone(&forwarder);
-        (forwarder, move || same.order().iter().map(|upstream| upstream.addr.port()).collect())
-    }
-
-    #[tokio::test]
-    async fn resolvers_are_asked_in_the_order_of_the_policy() {
-        let (group, _reports) = Group::root("test");
-        let (_, order) = three(Policy::Sequential, &group);
-        assert_eq!([order(), order()], [[1, 2, 3], [1, 2, 3]]);
-        let (_, order) = three(Policy::RoundRobin, &group);
-        assert_eq!([order(), order(), order(), order()], [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 2, 3]]);
-        let (_, order) = three(Policy::Random, &group);
-        let seen: BTreeSet<Vec<u16>> = (0..200).map(|_| order()).collect();
-        assert_eq!(seen.len(), 6, "every order comes");
-        group.shutdown().await;
-    }
-
-    #[tokio::test]
-    async fn a_resolver_that_failed_too_often_is_asked_last() {
-        let (group, _reports) = Group::root("test");
-        let (forwarder, order) = three(Policy::Sequential, &group);
-        forwarder.upstreams[0].fails.store(1, Ordering::Relaxed);
-        assert_eq!(order(), [1, 2, 3], "once is not too often");
-        forwarder.upstreams[0].fails.store(2, Ordering::Relaxed);
-        assert_eq!(order(), [2, 3, 1]);
-        forwarder.upstreams.iter().for_each(|upstream| upstream.fails.store(9, Ordering::Relaxed));
-        assert_eq!(order(), [1, 2, 3], "when all are down each may be asked");
-        group.shutdown().await;
-    }
-
-    #[tokio::test]
-    async fn names_outside_the_zones_and_excepted_ones_are_not_forwarded() {
-        let (group, _reports) = Group::root("test");
-        let zones = |texts: &[&str]| texts.iter().map(|text| Name::from_ascii(text).unwrap()).collect::<Vec<_>>();
-        let config = config::Forward {
-            from: zones(&["16.172.in-addr.arpa.", "example.org."]),
-            except: zones(&["local.example.org."]),
-            ..config(Vec::new())
-        };
-        let forwarder = Forwarder::new(config, &Rng::from_seed(1), &group);
-        let wants = |name: &str| {
-            let message = query(1, Name::from_ascii(name).unwrap(), RecordType::A);
-            forwarder.wants(&Question::of(&message, Transport::Udp).unwrap())
-        };
-        assert!(wants("www.Example.org.") && wants("example.org.") && wants("1.0.16.172.in-addr.arpa."));
-        assert!(!wants("a.local.example.org.") && !wants("example.com.") && !wants("1.0.17.172.in-addr.arpa."));
-        group.shutdown().await;
-    }
-
-    #[test]
-    fn an_answer_must_have_the_id_and_the_question_that_were_asked() {
-        let name = |text: &str| Name::from_ascii(text).unwrap();
-        let asked = query(7, name("a.test."), RecordType::A);
-        let refusal = |code: ResponseCode| {
-            let mut message = query(7, name("a.test."), RecordType::A);
-            message.queries.clear();
-            message.metadata.response_code = code;
-            message
-        };
-        for (case, answer, wanted) in [
-            ("the same", query(7, name("a.test."), RecordType::A), true),
-            ("other letters", query(7, name("A.TEST."), RecordType::A), true),
-            ("another id", query(8, name("a.test."), RecordType::A), false),
-            ("another name", query(7, name("b.test."), RecordType::A), false),
-            ("another type", query(7, name("a.test."), RecordType::AAAA), false),
-            ("a refusal without a question", refusal(ResponseCode::Refused), true),
-            ("an answer without a question", refusal(ResponseCode::NoError), false),
-        ] {
-            assert_eq!(fits(&answer, &asked), wanted, "{case}");
-        }
-    }
-
-    #[test]
-    fn places_are_given_back() {
-        let running = AtomicUsize::new(0);
-        let held = [Slot::take(&running, 2), Slot::take(&running, 2)];
-        assert!(held.iter().all(Option::is_some) && Slot::take(&running, 2).is_none());
-        drop(held);
-        assert!(Slot::take(&running, 2).is_some());
-        assert_eq!(running.load(Ordering::Relaxed), 0);
-        let unbounded: Vec<_> = (0..9).map(|_| Slot::take(&running, 0)).collect();
-        assert!(unbounded.iter().all(Option::is_some));
-    }
-}
+mod tests;

@@ -12,6 +12,7 @@ use tracing::warn;
 
 use crate::config;
 use crate::question::{Answer, Question};
+use crate::text_file;
 
 /// The table in force, with its configuration.
 pub(crate) struct Hosts {
@@ -27,6 +28,11 @@ pub(crate) struct Table {
 }
 
 impl Hosts {
+    /// Names in force.
+    pub(crate) fn n_entries(&self) -> usize {
+        self.table.load().by_name.values().map(Vec::len).sum()
+    }
+
     pub(crate) fn new(config: config::Hosts) -> Arc<Hosts> {
         let hosts = Hosts { config, table: ArcSwap::default() };
         hosts.read();
@@ -45,7 +51,7 @@ impl Hosts {
     }
 
     fn read(&self) {
-        let file = match std::fs::read_to_string(&self.config.path) {
+        let file = match text_file::read(&self.config.path, text_file::TABLE_BYTES_MAX) {
             Ok(text) => text,
             Err(err) if err.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(err) => {
@@ -84,7 +90,9 @@ impl Hosts {
             }
         }
         if ips.is_some() {
-            return Some(answer);
+            let unsupported = !matches!(question.kind, RecordType::A | RecordType::AAAA);
+            let passes = unsupported && self.config.fall_unsupported && self.config.fall.through(&question.lower);
+            return (!passes).then_some(answer);
         }
         // Without a SOA record there is no honest NXDOMAIN.
         (!self.config.fall.through(&question.lower)).then(|| Answer::new(ResponseCode::ServFail, "hosts"))

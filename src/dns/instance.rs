@@ -1,38 +1,37 @@
 //! One life of the process: read the Corefile, start what it names, start anew when it changes, end when told.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use base::chain::Chain;
 use base::exposition::Labels;
 use base::rng::Rng;
 use base::task::Group;
 use client::informer::Informers;
-use client::transport::Credential;
 use hickory_proto::op::{Message, Query};
 use hickory_proto::rr::{Name, RecordType};
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
-use crate::DnsError;
-use crate::cache::Cache;
-use crate::config::{self, Block, Context};
-use crate::corefile::{self, ServerBlock};
+use crate::apiserver;
+use crate::config::{self, Block};
+use crate::corefile::ServerBlock;
+use crate::error::DnsError;
+use crate::events::{Faults, Outcome};
 use crate::forward::Forwarder;
 use crate::hosts::Hosts;
 use crate::kube_plugin::Kubernetes;
+use crate::load::{self, Fault, Source};
 use crate::metrics::{Gauge, Metrics};
 use crate::pages::{self, Page};
-use crate::server::{self, LoopProbe, Server, Site, Sockets};
+use crate::server::listen::{self, Sockets};
+use crate::server::{LoopProbe, Server, Shared, Site};
 
-const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// After the start, until what only starting needs is given back.
 const SETTLED: Duration = Duration::from_secs(8);
@@ -40,17 +39,12 @@ const SETTLED: Duration = Duration::from_secs(8);
 /// The task that the arguments ask for.
 pub(crate) enum Options {
     Say(String),
-    Run(Run),
-}
-
-pub(crate) struct Run {
-    corefile: PathBuf,
-    port: u16,
+    Run(Source),
 }
 
 impl Options {
     pub(crate) fn parse(args: &[String]) -> Result<Options, DnsError> {
-        let mut run = Run { corefile: "Corefile".into(), port: 53 };
+        let mut run = Source { path: "Corefile".into(), port: 53 };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let (name, inline) =
@@ -62,7 +56,7 @@ impl Options {
                     .ok_or_else(|| DnsError::Usage(format!("{name} needs a value")))
             };
             match name.trim_start_matches('-') {
-                "conf" => run.corefile = value()?.into(),
+                "conf" => run.path = value()?.into(),
                 "dns.port" | "p" => {
                     run.port = value()?.parse().map_err(|_| DnsError::Usage(format!("{name} needs a port")))?
                 }
@@ -89,12 +83,13 @@ struct Process {
 
 enum End {
     Stop(Duration),
-    Changed,
+    Changed(Vec<ServerBlock>),
 }
 
-pub(crate) async fn run(options: Run) -> Result<(), DnsError> {
+pub(crate) async fn run(source: Source) -> Result<(), DnsError> {
     let (group, mut reports) = Group::root("dns");
     let (fatal, mut fatals) = mpsc::channel(1);
+    let mut faults = Faults::new(&group);
     let mut process = Process {
         rng: group.rng().clone(),
         group,
@@ -103,33 +98,22 @@ pub(crate) async fn run(options: Run) -> Result<(), DnsError> {
         fatal,
         sockets: Sockets::default(),
     };
-    let mut blocks = load_usable(&options)?;
-    // A port that a file of the administrator's names may be taken: names of the cluster do not wait for that.
-    let mut fallback = Some(load_plain(&options)?).filter(|plain| !plain.is_empty() && *plain != blocks);
+    let loaded = load::usable(&source)?;
+    faults.tell(&loaded.faults, Outcome::LeftOut);
+    let (mut blocks, mut running) = start(&mut process, &source, loaded.blocks, &mut faults).await?;
     let mut term = signal(SignalKind::terminate()).map_err(DnsError::Runtime)?;
     let mut int = signal(SignalKind::interrupt()).map_err(DnsError::Runtime)?;
     loop {
-        let running = match Running::start(&mut process, &blocks, &options).await {
-            Err(err @ DnsError::Listen { .. }) if fallback.is_some() => {
-                warn!(err = %Chain(&err), "cannot serve with the imported files, serving without them");
-                blocks = fallback.take().unwrap_or_default();
-                continue;
-            }
-            started => started?,
-        };
         process.sockets.forget_unused();
         info!(version = VERSION, "serving");
         process.group.spawn_short("settle", settle());
-        let next = running.config_change(&options.corefile, &blocks);
+        let next = running.config_change(&source, &blocks, &mut faults);
         let end = tokio::select! {
             _ = term.recv() => End::Stop(running.lameduck()),
             _ = int.recv() => End::Stop(Duration::ZERO),
             Some(text) = fatals.recv() => return Err(DnsError::Loop(text)),
             Some(report) = reports.recv() => return Err(DnsError::Loop(report.to_string())),
-            changed = next => {
-                blocks = changed;
-                End::Changed
-            }
+            changed = next => End::Changed(changed),
         };
         running.leaving.store(true, Ordering::Release);
         match end {
@@ -140,11 +124,62 @@ pub(crate) async fn run(options: Run) -> Result<(), DnsError> {
                 process.group.shutdown().await;
                 return Ok(());
             }
-            End::Changed => {
+            End::Changed(changed) => {
                 running.group.shutdown().await;
                 info!("the Corefile has changed, starting anew");
+                (blocks, running) = restart(&mut process, &source, [changed, blocks], &mut faults).await?;
             }
         }
+    }
+}
+
+/// Starts a changed Corefile, or the one before it: what cannot be started is told, and what ran goes on.
+async fn restart(
+    process: &mut Process,
+    source: &Source,
+    [changed, before]: [Vec<ServerBlock>; 2],
+    faults: &mut Faults,
+) -> Result<(Vec<ServerBlock>, Running), DnsError> {
+    match start(process, source, changed.clone(), faults).await {
+        Ok((_, running)) => Ok((changed, running)),
+        Err(err) => {
+            process.metrics.count("coredns_reload_failed_total", Labels::default());
+            faults.tell(&[Fault::new(&source.path, &err)], Outcome::Kept);
+            let running = Running::start(process, &before, source).await?;
+            // It is compared with what the file says: the same words are not tried again.
+            Ok((changed, running))
+        }
+    }
+}
+
+/// Starts these blocks. A port that a file of the administrator's names may be taken, or a certificate be missing: names
+/// of the cluster do not wait for that, and the Corefile is served without that file.
+async fn start(
+    process: &mut Process,
+    source: &Source,
+    blocks: Vec<ServerBlock>,
+    faults: &mut Faults,
+) -> Result<(Vec<ServerBlock>, Running), DnsError> {
+    let (mut left_out, mut attempt) = (Vec::new(), blocks.clone());
+    loop {
+        let err = match Running::start(process, &attempt, source).await {
+            Ok(running) => {
+                if !left_out.is_empty() {
+                    faults.tell(&left_out, Outcome::LeftOut);
+                }
+                // What the file says is not tried again until it says something else.
+                return Ok((blocks, running));
+            }
+            Err(err) => err,
+        };
+        let Some(file) = load::culprit(source, &attempt, &err) else { return Err(err) };
+        let known = left_out.iter().any(|fault: &Fault| fault.file == file);
+        left_out.push(Fault::new(&file, &err));
+        let files: Vec<PathBuf> = left_out.iter().map(|fault| fault.file.clone()).collect();
+        if known {
+            return Err(err);
+        }
+        attempt = load::usable_without(source, &files)?.blocks;
     }
 }
 
@@ -156,69 +191,18 @@ async fn settle() {
     }
 }
 
-fn load(path: &Path) -> Result<Vec<ServerBlock>, DnsError> {
-    Ok(corefile::parse(path, &read(path)?, &env)?)
-}
-
-fn read(path: &Path) -> Result<String, DnsError> {
-    std::fs::read_to_string(path).map_err(|source| DnsError::Read { path: path.to_owned(), source })
-}
-
-/// The Corefile at the start of the process. An imported file with which it cannot be used is left out, and said: one
-/// bad line of `coredns-custom` must not take the cluster's names away.
-///
-/// Errors: the Corefile cannot be used without any of them.
-fn load_usable(options: &Run) -> Result<Vec<ServerBlock>, DnsError> {
-    let (path, text) = (&options.corefile, read(&options.corefile)?);
-    let try_with = |wanted: &dyn Fn(&Path) -> bool| {
-        let (parsed, imports) = corefile::parse_part(path, &text, &env, wanted);
-        let usable = parsed.map_err(DnsError::from).and_then(|blocks| understand(&blocks, options).map(|_| blocks));
-        (usable, imports)
-    };
-    let (whole, imports) = try_with(&|_| true);
-    let Err(err) = whole else { return whole };
-    if imports.is_empty() {
-        return Err(err);
-    }
-    let mut good: Vec<PathBuf> = Vec::new();
-    for file in &imports {
-        match try_with(&|path| path == file || good.iter().any(|good| good == path)).0 {
-            Ok(_) => good.push(file.clone()),
-            Err(err) => {
-                warn!(file = %file.display(), err = %Chain(&err), "the imported file cannot be used and is left out")
-            }
-        }
-    }
-    try_with(&|path| good.iter().any(|good| good == path)).0
-}
-
-/// The Corefile without imported files; one that is nothing without them counts as empty.
-fn load_plain(options: &Run) -> Result<Vec<ServerBlock>, DnsError> {
-    let (parsed, _) = corefile::parse_part(&options.corefile, &read(&options.corefile)?, &env, &|_| false);
-    Ok(parsed.ok().filter(|blocks| understand(blocks, options).is_ok()).unwrap_or_default())
-}
-
-#[allow(
-    clippy::disallowed_methods,
-    reason = "a Corefile may name variables, and the pod's API server is given in two; cli.rs is not on this road"
-)]
-fn env(name: &str) -> Option<String> {
-    std::env::var(name).ok()
-}
-
 /// Tasks that one Corefile started.
 struct Running {
     group: Group,
     sites: Vec<Arc<Site>>,
     leaving: Arc<AtomicBool>,
-    options_port: u16,
 }
 
 impl Running {
-    async fn start(process: &mut Process, source: &[ServerBlock], options: &Run) -> Result<Running, DnsError> {
-        let blocks = understand(source, options)?;
+    async fn start(process: &mut Process, source: &[ServerBlock], options: &Source) -> Result<Running, DnsError> {
+        let blocks = load::understand(source, options)?;
         let group = process.group.child("servers");
-        let started = Running::start_in(process, blocks, options, group.clone()).await;
+        let started = Running::start_in(process, blocks, group.clone()).await;
         if started.is_err() {
             // What of it runs already must not answer beside what is started instead.
             group.shutdown().await;
@@ -226,37 +210,40 @@ impl Running {
         started
     }
 
-    async fn start_in(
-        process: &mut Process,
-        blocks: Vec<Block>,
-        options: &Run,
-        group: Group,
-    ) -> Result<Running, DnsError> {
-        let mut by_port: BTreeMap<u16, Vec<Arc<Site>>> = BTreeMap::new();
+    async fn start_in(process: &mut Process, blocks: Vec<Block>, group: Group) -> Result<Running, DnsError> {
+        let mut by_addr: BTreeMap<(Option<IpAddr>, u16), Vec<Arc<Site>>> = BTreeMap::new();
         let mut sites = Vec::new();
         for block in blocks {
             let ports: Vec<u16> = block.zones.iter().map(|zone| zone.port).collect();
+            let binds: Vec<Option<IpAddr>> = match block.bind.as_slice() {
+                [] => vec![None],
+                binds => binds.iter().copied().map(Some).collect(),
+            };
             let site = Arc::new(site(process, block, &group)?);
-            for port in ports {
-                let list = by_port.entry(port).or_default();
+            for addr in ports.iter().flat_map(|port| binds.iter().map(move |bind| (*bind, *port))) {
+                let list = by_addr.entry(addr).or_default();
                 if !list.iter().any(|known| Arc::ptr_eq(known, &site)) {
                     list.push(Arc::clone(&site));
                 }
             }
             sites.push(site);
         }
-        let running = Running { group, sites, leaving: Arc::default(), options_port: options.port };
+        let running = Running { group, sites, leaving: Arc::default() };
         running.serve_pages(process).await?;
         process.sockets.begin();
-        for (port, sites) in by_port {
-            let binds: Vec<_> = sites.iter().flat_map(|site| site.block.bind.clone()).collect();
+        let shared = Shared {
+            metrics: Arc::clone(&process.metrics),
+            rng: process.rng.clone(),
+            fatal: process.fatal.clone(),
+            group: running.group.clone(),
+        };
+        for ((bind, port), sites) in by_addr {
             let probes: Vec<Name> =
                 sites.iter().filter_map(|site| site.loop_probe.as_ref()).map(|probe| probe.name.clone()).collect();
-            let server =
-                Server::new(sites, port, Arc::clone(&process.metrics), process.rng.clone(), process.fatal.clone());
-            server::listen(Arc::new(server), &binds, port, &mut process.sockets, &running.group).await?;
+            let server = Arc::new(Server::new(sites, &label(bind, port), shared.clone()));
+            listen::listen(server, bind, port, &mut process.sockets, &running.group).await?;
             for name in probes {
-                running.group.spawn_short("loop", probe_loop(name, port));
+                running.group.spawn_short("loop", probe_loop(name, bind, port));
             }
         }
         Ok(running)
@@ -306,58 +293,60 @@ impl Running {
             .unwrap_or_default()
     }
 
-    /// Resolves with the new blocks when the Corefile says something else that can be understood.
-    async fn config_change(&self, path: &Path, now: &[ServerBlock]) -> Vec<ServerBlock> {
+    /// Resolves with the new blocks when the Corefile says something else that can be used, with all its imported files
+    /// or without the bad ones.
+    async fn config_change(&self, source: &Source, now: &[ServerBlock], faults: &mut Faults) -> Vec<ServerBlock> {
         let Some(interval) = self.sites.iter().filter_map(|site| site.block.reload).min() else {
             return std::future::pending().await;
         };
-        let mut refused = None;
         loop {
             tokio::time::sleep(interval.max(Duration::from_secs(2))).await;
-            let run = Run { corefile: path.to_owned(), port: self.options_port };
-            let fresh = load(path).and_then(|blocks| understand(&blocks, &run).map(|_| blocks));
-            match fresh {
-                Ok(blocks) if blocks != now => return blocks,
-                Ok(_) => refused = None,
-                Err(err) => {
-                    let text = Chain(&err).to_string();
-                    if refused.as_ref() != Some(&text) {
-                        warn!(err = %text, "the Corefile has changed but cannot be used, keeping the last one");
+            // Most of the time nothing has changed; zone files are not read for that.
+            if load::words(source).is_some_and(|words| words == now) {
+                faults.tell(&[], Outcome::LeftOut);
+                continue;
+            }
+            match load::usable(source) {
+                Ok(loaded) => {
+                    faults.tell(&loaded.faults, Outcome::LeftOut);
+                    if loaded.blocks != now {
+                        return loaded.blocks;
                     }
-                    refused = Some(text);
+                }
+                Err(err) => {
+                    let fault = Fault::new(&source.path, &err);
+                    faults.tell(&[fault], Outcome::Kept);
                 }
             }
         }
     }
 }
 
-fn understand(source: &[ServerBlock], options: &Run) -> Result<Vec<Block>, DnsError> {
-    let file = options.corefile.display().to_string();
-    Ok(config::understand(
-        source,
-        &Context { file: &file, port: options.port, resolv: &|path| std::fs::read_to_string(path) },
-    )?)
+/// `dns://:53`, `dns://127.0.0.1:53`.
+fn label(bind: Option<IpAddr>, port: u16) -> String {
+    bind.map_or_else(|| format!("dns://:{port}"), |ip| format!("dns://{}", std::net::SocketAddr::new(ip, port)))
 }
 
 fn site(process: &mut Process, block: Block, group: &Group) -> Result<Site, DnsError> {
-    let hosts = block.hosts.clone().map(Hosts::new);
-    if let Some(hosts) = &hosts {
+    let mut site = Site::of(block);
+    site.hosts = site.block.hosts.clone().map(Hosts::new);
+    if let Some(hosts) = &site.hosts {
         group.spawn("hosts", Arc::clone(hosts).follow());
     }
-    let kubernetes = match &block.kubernetes {
-        None => None,
-        Some(config) => Some(Kubernetes::start(config.clone(), &informers(process, config)?, group)),
-    };
-    let forwarders = block.forwards.iter().map(|config| Forwarder::new(config.clone(), &process.rng, group)).collect();
-    let cache = block.cache.clone().map(Cache::new);
-    let loop_probe = match block.zones.first().filter(|_| block.detect_loops) {
-        None => None,
-        Some(zone) => {
-            let name = format!("{}.{}.", process.rng.below(u64::MAX), process.rng.below(u64::MAX));
-            Name::from_ascii(name).ok().and_then(|name| name.append_domain(&zone.name).ok()).map(LoopProbe::new)
-        }
-    };
-    Ok(Site { block, cache, hosts, kubernetes, forwarders, loop_probe })
+    for zones in &site.files {
+        group.spawn("file", Arc::clone(zones).follow());
+    }
+    if let Some(config) = &site.block.kubernetes {
+        site.kubernetes = Some(Kubernetes::start(config.clone(), &informers(process, config)?, group));
+    }
+    let forwarder = |config: &config::Forward| Forwarder::new(config.clone(), &process.rng, group, &process.metrics);
+    site.forwarders = site.block.forwards.iter().map(forwarder).collect();
+    if let Some(zone) = site.block.zones.first().filter(|_| site.block.detect_loops) {
+        let name = format!("{}.{}.", process.rng.below(u64::MAX), process.rng.below(u64::MAX));
+        let name = Name::from_ascii(name).ok().and_then(|name| name.append_domain(&zone.name).ok());
+        site.loop_probe = name.map(LoopProbe::new);
+    }
+    Ok(site)
 }
 
 fn ready(sites: &[Arc<Site>], leaving: &AtomicBool) -> (&'static str, String) {
@@ -381,17 +370,22 @@ fn gauges(sites: &[Arc<Site>]) -> Vec<Gauge> {
             gauges.push(Gauge { name: "coredns_cache_entries", labels, value });
         }
     }
+    #[allow(clippy::cast_precision_loss, reason = "a hosts file has thousands of entries")]
+    let n_hosts = sites.iter().filter_map(|site| site.hosts.as_ref()).map(|hosts| hosts.n_entries() as f64).sum();
+    gauges.push(Gauge { name: "coredns_hosts_entries", labels: Labels::default(), value: n_hosts });
     gauges
 }
 
 /// Asks ourselves for a name that nobody has: when it comes back from a resolver, questions go in a circle.
-async fn probe_loop(name: Name, port: u16) {
+async fn probe_loop(name: Name, bind: Option<IpAddr>, port: u16) {
+    let server = bind.unwrap_or(Ipv4Addr::LOCALHOST.into());
+    let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let mut message = Message::query();
     message.metadata.recursion_desired = true;
     message.add_query(Query::query(name, RecordType::HINFO));
-    let (Ok(bytes), Ok(socket)) = (message.to_vec(), UdpSocket::bind("127.0.0.1:0").await) else { return };
+    let (Ok(bytes), Ok(socket)) = (message.to_vec(), UdpSocket::bind((any, 0)).await) else { return };
     // Nobody waits for the answer; what counts is whether the question is seen again.
-    let _unanswered = socket.send_to(&bytes, ("127.0.0.1", port)).await;
+    let _unanswered = socket.send_to(&bytes, (server, port)).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
 }
 
@@ -402,44 +396,11 @@ fn informers(process: &mut Process, config: &config::Kubernetes) -> Result<Infor
     if let Some(known) = process.informers.get(&slot) {
         return Ok(known.clone());
     }
-    let bad = |what: &dyn std::fmt::Display| DnsError::Credentials(what.to_string());
-    let pod_ca = PathBuf::from(SERVICE_ACCOUNT).join("ca.crt");
-    let (server, ca, identity) = match (&config.endpoint, &config.tls) {
-        (Some(endpoint), Some([cert, key, ca])) => (endpoint.clone(), ca, Some((cert, key))),
-        _ => {
-            let (Some(host), Some(port)) = (env("KUBERNETES_SERVICE_HOST"), env("KUBERNETES_SERVICE_PORT")) else {
-                return Err(DnsError::NoApiServer);
-            };
-            let host = if host.contains(':') { format!("[{host}]") } else { host };
-            (format!("https://{host}:{port}"), &pod_ca, None)
-        }
+    let client = match (&config.endpoint, &config.tls) {
+        (Some(endpoint), Some(files)) => apiserver::at(endpoint, files)?,
+        _ => apiserver::of_pod()?,
     };
-    let mut roots = rustls::RootCertStore::empty();
-    for cert in CertificateDer::pem_file_iter(ca).map_err(|err| bad(&format!("{}: {err}", ca.display())))? {
-        roots.add(cert.map_err(|err| bad(&err))?).map_err(|err| bad(&err))?;
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = rustls::ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|err| bad(&err))?;
-    let builder = builder.with_root_certificates(roots);
-    let tls = match identity {
-        None => builder.with_no_client_auth(),
-        Some((cert, key)) => {
-            let certs: Result<Vec<_>, _> = CertificateDer::pem_file_iter(cert).map_err(|err| bad(&err))?.collect();
-            let key = PrivateKeyDer::from_pem_file(key).map_err(|err| bad(&err))?;
-            builder.with_client_auth_cert(certs.map_err(|err| bad(&err))?, key).map_err(|err| bad(&err))?
-        }
-    };
-    let authority = server.trim_start_matches("https://").trim_end_matches('/');
-    let authority = authority.parse().map_err(|_| bad(&format!("{server:?} is not an https:// URL")))?;
-    let credential = match identity {
-        Some(_) => Credential::Certificate,
-        // The kubelet renews the token; the transport reads the file for each request.
-        None => Credential::TokenFile(PathBuf::from(SERVICE_ACCOUNT).join("token")),
-    };
-    let transport = client::transport::tls(authority, tls, credential);
-    let informers = Informers::new(kube::Client::new(transport, "default"), &process.group);
+    let informers = Informers::new(client, &process.group);
     process.informers.insert(slot, informers.clone());
     Ok(informers)
 }
@@ -447,29 +408,6 @@ fn informers(process: &mut Process, config: &config::Kubernetes) -> Result<Infor
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_bad_imported_file_is_left_out_at_the_start_and_the_good_ones_stay() {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
-        write("Corefile", ".:53 {\n errors\n import *.override\n}\nimport *.server\n");
-        write("a.override", "log\n");
-        write("b.override", "rewrite name a b\n");
-        write("c.override", "}\n");
-        write("d.server", "example.org {\n cache 5\n}\n");
-        write("e.server", "tls://example.net {\n log\n}\n");
-        write("f.server", "example.com {\n log\n");
-        let options = Run { corefile: dir.path().join("Corefile"), port: 53 };
-        assert!(load(&options.corefile).is_err());
-        let blocks = load_usable(&options).unwrap();
-        let names: Vec<&str> = blocks[0].directives.iter().map(|directive| directive.name.as_str()).collect();
-        assert_eq!(
-            (names, blocks.len(), blocks[1].keys.as_slice()),
-            (vec!["errors", "log"], 2, &["example.org".to_owned()][..])
-        );
-        write("Corefile", ".:53 {\n nonsense\n import *.override\n}\n");
-        assert!(load_usable(&options).is_err(), "the Corefile itself is wrong");
-    }
 
     #[tokio::test]
     async fn a_new_corefile_keeps_the_sockets() {

@@ -20,6 +20,8 @@ use crate::config;
 use crate::question::{Answer, Question};
 use crate::zone::{Found, Index, PodNames, Wanted};
 
+/// Of `dns-version`, as CoreDNS's.
+const VERSION_TTL_SECS: u32 = 30;
 /// A burst of changes is gathered this long before it is worked into the index.
 const GATHER: Duration = Duration::from_millis(50);
 
@@ -106,6 +108,14 @@ impl Kubernetes {
         }
     }
 
+    /// The cluster's zone that holds the name, and the namespace of the pod that asks, for `autopath`.
+    pub(crate) fn search(&self, question: &Question) -> Option<(&Name, String)> {
+        let holding = self.config.zones.iter().filter(|zone| zone.zone_of(&question.lower));
+        let zone = holding.max_by_key(|zone| zone.num_labels())?;
+        let namespace = self.index.read().namespace_of(question.client.ip().to_canonical())?;
+        Some((zone, namespace))
+    }
+
     /// `None` passes the question on.
     pub(crate) fn answer(&self, question: &Question) -> Option<Answer> {
         let zone = self
@@ -158,10 +168,9 @@ impl Kubernetes {
                     .filter(|data| data.record_type() == question.kind);
                 data.for_each(|data| answer.add(&question.name, ttl, data));
             }
-            RecordType::TXT => found
-                .txt
-                .iter()
-                .for_each(|text| answer.add(&question.name, ttl, RData::TXT(TXT::new(vec![text.clone()])))),
+            RecordType::TXT => found.txt.iter().for_each(|text| {
+                answer.add(&question.name, VERSION_TTL_SECS, RData::TXT(TXT::new(vec![text.clone()])))
+            }),
             RecordType::SRV => {
                 // Equal shares of 100, as CoreDNS gives them.
                 let weight = u16::try_from(100 / found.srv.len().max(1)).unwrap_or(1).max(1);

@@ -1,9 +1,14 @@
 //! A question as plugins see it, and what they answer.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use hickory_proto::op::{Message, ResponseCode};
-use hickory_proto::rr::{Name, RData, Record, RecordType};
+use hickory_proto::rr::rdata::opt::EdnsOption;
+use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
+
+/// Bytes that fit through every network without fragments; larger promises of clients are not believed.
+pub(crate) const UDP_BYTES_MAX: u16 = 1232;
 
 /// How the question came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,9 +23,16 @@ pub(crate) struct Question {
     pub(crate) name: Name,
     pub(crate) lower: Name,
     pub(crate) kind: RecordType,
+    pub(crate) class: DNSClass,
+    /// The asker, as it is seen at the socket.
+    pub(crate) client: SocketAddr,
     pub(crate) transport: Transport,
     /// Whether the client speaks EDNS: old resolvers answer FORMERR to it, which is the asker's own affair.
     pub(crate) edns: bool,
+    /// Options of EDNS, which a resolver is told, too.
+    pub(crate) options: Arc<[EdnsOption]>,
+    /// Bytes that the asker can take in one datagram, as a resolver is told.
+    pub(crate) payload: u16,
     pub(crate) dnssec_ok: bool,
     pub(crate) checking_disabled: bool,
     pub(crate) recursion_desired: bool,
@@ -33,12 +45,25 @@ impl Question {
             name: query.name.clone(),
             lower: query.name.to_lowercase(),
             kind: query.query_type,
+            class: query.query_class,
+            client: SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
             transport,
             edns: message.edns.is_some(),
+            options: options(message),
+            payload: UDP_BYTES_MAX,
             dnssec_ok: message.edns.as_ref().is_some_and(|edns| edns.flags().dnssec_ok),
             checking_disabled: message.metadata.checking_disabled,
             recursion_desired: message.metadata.recursion_desired,
         })
+    }
+
+    /// The name as CoreDNS's plugins see it: lower case, with a dot at its end.
+    pub(crate) fn text(&self) -> String {
+        let mut text = self.lower.to_ascii();
+        if !text.ends_with('.') {
+            text.push('.');
+        }
+        text
     }
 
     /// The address that the name stands for, if it is a whole address's in a reverse zone.
@@ -53,6 +78,11 @@ impl Question {
     }
 }
 
+fn options(message: &Message) -> Arc<[EdnsOption]> {
+    let options = message.edns.iter().flat_map(|edns| edns.options().as_ref());
+    options.map(|(_, option)| option.clone()).collect()
+}
+
 /// A plugin's answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
@@ -64,6 +94,29 @@ pub(crate) struct Answer {
     pub(crate) additionals: Vec<Record>,
     /// The plugin that said it, for metrics.
     pub(crate) plugin: &'static str,
+    /// Why it is a failure, for the log.
+    pub(crate) fault: Option<Arc<str>>,
+    /// Additions of a plugin to the header and to EDNS; few answers have any.
+    pub(crate) extra: Option<Box<Extra>>,
+}
+
+/// Parts of an answer that are not usual.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extra {
+    /// Nothing is sent.
+    pub(crate) dropped: bool,
+    pub(crate) recursion_available: Option<bool>,
+    pub(crate) recursion_desired: Option<bool>,
+    /// Options for a client that speaks EDNS.
+    pub(crate) options: Vec<EdnsOption>,
+}
+
+/// RFC 8914: code and text of an extended error.
+pub(crate) fn extended_error(code: u16, text: &str) -> EdnsOption {
+    const CODE: u16 = 15;
+    let mut bytes = code.to_be_bytes().to_vec();
+    bytes.extend(text.as_bytes());
+    EdnsOption::Unknown(CODE, bytes)
 }
 
 impl Answer {
@@ -76,7 +129,24 @@ impl Answer {
             authorities: Vec::new(),
             additionals: Vec::new(),
             plugin,
+            fault: None,
+            extra: None,
         }
+    }
+
+    /// A failure of this plugin, with its reason.
+    pub(crate) fn failed(plugin: &'static str, why: impl Into<Arc<str>>) -> Answer {
+        Answer { fault: Some(why.into()), ..Answer::new(ResponseCode::ServFail, plugin) }
+    }
+
+    /// Its unusual parts, to be changed.
+    pub(crate) fn extra(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_default()
+    }
+
+    /// All records, of all sections.
+    pub(crate) fn records_mut(&mut self) -> impl Iterator<Item = &mut Record> {
+        self.answers.iter_mut().chain(&mut self.authorities).chain(&mut self.additionals)
     }
 
     pub(crate) fn add(&mut self, name: &Name, ttl_secs: u32, data: RData) {

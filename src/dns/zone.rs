@@ -108,7 +108,8 @@ pub(crate) struct Index {
     /// The Services that an address leads to, as their own or as an endpoint's.
     by_ip: BTreeMap<IpAddr, BTreeSet<Name>>,
     namespaces: BTreeSet<String>,
-    pods: BTreeSet<(String, IpAddr)>,
+    /// Namespaces of the pods that have an address: one, or several for as long as it takes to learn of a change.
+    pods: BTreeMap<IpAddr, BTreeSet<String>>,
 }
 
 /// Records of a name, before the type that was asked for picks.
@@ -179,8 +180,15 @@ impl Index {
                 .iter()
                 .flat_map(|status| status.pod_ips.iter().flatten())
                 .filter_map(|ip| ip.ip.parse().ok());
-            self.pods.extend(ips.map(|ip| (ns.clone(), ip)));
+            for ip in ips {
+                self.pods.entry(ip).or_default().insert(ns.clone());
+            }
         }
+    }
+
+    /// The namespace of the pod with this address, if pods are known.
+    pub(crate) fn namespace_of(&self, ip: IpAddr) -> Option<String> {
+        self.pods.get(&ip)?.first().cloned()
     }
 
     /// The Services that have an entry.
@@ -228,7 +236,7 @@ impl Index {
             ([label], _) => undashed(label)?,
             _ => return None,
         };
-        let known = pods == PodNames::Insecure || self.pods.contains(&(ns.to_owned(), ip));
+        let known = pods == PodNames::Insecure || self.pods.get(&ip).is_some_and(|namespaces| namespaces.contains(ns));
         known.then(|| Found { addresses: vec![ip], ..Found::default() })
     }
 

@@ -5,6 +5,7 @@
 
 mod agent;
 mod api;
+mod dns;
 mod fanout;
 mod idle;
 mod limits;
@@ -36,10 +37,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const PART_LIMIT: Duration = Duration::from_secs(180);
 /// Budgets of the design that are not measured here, and why.
 const ELSEWHERE: [(&str, &str); 1] = [("5,000 simulated nodes", "wants a machine of its own")];
-/// The parts, in their order. All but the last need a node.
+/// The parts that need a node, in their order.
 const PARTS: [&str; 10] =
     ["idle", "agent", "pods", "burst", "create", "list", "creates", "fanout", "policies", "services"];
 const PUTS: &str = "puts";
+const DNS: &str = "dns";
 
 /// Shared by all parts.
 pub(crate) struct Bench {
@@ -124,6 +126,10 @@ impl Bench {
         if self.wants(PUTS) {
             let outcome = tokio::time::timeout(PART_LIMIT, puts::measure(self)).await;
             self.part("durable puts beside etcd", outcome);
+        }
+        if self.wants(DNS) {
+            let outcome = tokio::time::timeout(PART_LIMIT, dns::measure(self)).await;
+            self.part("DNS beside CoreDNS", outcome);
         }
         for (name, why) in ELSEWHERE {
             self.report.add(Row::missing(name, why));

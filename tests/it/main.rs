@@ -9,6 +9,7 @@ mod access;
 mod agents;
 mod charts;
 mod crash;
+mod dns;
 mod edits;
 mod eio;
 mod full_disk;

@@ -12,12 +12,13 @@ fn block(lines: &str) -> Result<Block, String> {
 
 fn blocks(text: &str) -> Result<Vec<Block>, String> {
     let parsed = parse(Path::new("Corefile"), text, &|_| None).map_err(|err| err.to_string())?;
-    let resolv = |path: &str| match path {
+    let read = |path: &str, _: u64| match path {
         "/etc/resolv.conf" => Ok("# machine\nnameserver 192.0.2.53\nnameserver fe80::1%eth0\nsearch x\n".to_owned()),
         "/empty" => Ok(String::new()),
+        "/zone" => Ok("$TTL 60\n@ SOA ns host 1 2 3 4 5\n@ NS ns\nns A 192.0.2.1\n".to_owned()),
         _ => Err(std::io::ErrorKind::NotFound.into()),
     };
-    understand(&parsed, &Context { file: "Corefile", port: 1053, resolv: &resolv }).map_err(|err| err.to_string())
+    understand(&parsed, &Context { file: "Corefile", port: 1053, read: &read }).map_err(|err| err.to_string())
 }
 
 fn zones(names: &[&str]) -> Vec<Name> {
@@ -50,11 +51,11 @@ fn options_have_coredns_defaults_and_take_their_values() {
     assert_eq!(
         cache("cache"),
         Cache {
-            zones: zones(&["."]),
             success_entries_max: 9984,
             success_secs: (5, 3600),
             denial_entries_max: 9984,
             denial_secs: (5, 1800),
+            ..Cache::usual()
         }
     );
     let own = cache("cache 30 cluster.local {\n success 100 60 1\n denial 50\n }");
@@ -90,7 +91,10 @@ fn options_have_coredns_defaults_and_take_their_values() {
 
 #[test]
 fn resolvers_are_addresses_or_the_servers_of_a_file() {
-    let to = |target: &str| block(&format!("forward . {target}")).map(|mut block| block.forwards.remove(0).to);
+    let to = |target: &str| {
+        block(&format!("forward . {target}"))
+            .map(|mut block| block.forwards.remove(0).to.iter().map(|target| target.addr).collect::<Vec<SocketAddr>>())
+    };
     let addrs = |texts: &[&str]| Ok(texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<SocketAddr>>());
     assert_eq!(to("192.0.2.1"), addrs(&["192.0.2.1:53"]));
     assert_eq!(to("dns://192.0.2.1:5353 [2001:db8::1]:54"), addrs(&["192.0.2.1:5353", "[2001:db8::1]:54"]));
@@ -104,7 +108,10 @@ fn resolvers_are_addresses_or_the_servers_of_a_file() {
     let forward = forward.unwrap().forwards.remove(0);
     assert_eq!(forward.from, zones(&["16.172.in-addr.arpa.", "17.172.in-addr.arpa."]));
     assert_eq!((forward.except, forward.policy), (zones(&["a.org.", "b.org."]), Policy::Sequential));
-    assert_eq!((forward.fails_max, forward.concurrent_max, forward.health_check), (0, 9, Duration::from_secs(1)));
+    assert_eq!(
+        (forward.fails_max, forward.concurrent_max, forward.health_check.interval),
+        (0, 9, Duration::from_secs(1))
+    );
     assert!(forward.force_tcp && forward.prefer_udp);
 }
 
@@ -132,15 +139,19 @@ fn duration_of(text: &str) -> Option<Duration> {
 #[test]
 fn a_line_that_is_not_understood_is_refused_with_its_place() {
     for (lines, line, wanted) in [
-        ("errors\nrewrite name a b", 3, "Unknown directive 'rewrite': the plugins here are "),
+        ("errors\nrewritten name a b", 3, "Unknown directive 'rewritten': the plugins here are "),
+        ("view a {\n }", 2, "the plugin 'view' is not in Kedge's DNS: leave the line out"),
         ("loadbalance weighted f", 2, "loadbalance knows the policy round_robin only"),
-        ("bind eth0", 2, "not an address: eth0"),
+        ("bind eth99", 2, "not an address, and no interface of this machine: eth99"),
         ("health 8080", 2, "not an address: 8080"),
         ("health :1 :2", 2, "Wrong argument count after 'health'"),
         ("health {\n lame 5s\n }", 3, "unknown property 'lame' of health"),
         ("health {\n lameduck\n }", 3, "Wrong argument count or unexpected line ending after 'lameduck'"),
         ("reload soon", 2, "not a duration: soon"),
-        ("cache {\n prefetch 1\n }", 3, "the option 'prefetch' of cache is not supported, only success and denial"),
+        ("cache {\n prefetch 1 10s 99%\n }", 3, "percentage should fall in range [10%, 90%]: 99%"),
+        ("cache {\n serve_stale 1h later\n }", 3, "invalid value for serve_stale refresh mode: later"),
+        ("cache {\n serve_stale_policy prefer_positive\n }", 3, "the option 'serve_stale_policy' of cache is not in"),
+        ("cache {\n servfail 6m\n }", 3, "caching SERVFAIL responses over 5 minutes is not permitted"),
         ("cache {\n success many\n }", 3, "not a number: many"),
         ("cache {\n success\n }", 3, "not a number: "),
         ("hosts {\n ttl -1\n }", 3, "not a number: -1"),
@@ -152,12 +163,31 @@ fn a_line_that_is_not_understood_is_refused_with_its_place() {
         ("kubernetes {\n endpoint https://a\n }", 2, "endpoint and tls belong together"),
         ("forward", 2, "forward needs a zone and at least one address or file"),
         ("forward .", 2, "forward has nobody to ask"),
-        ("forward . tls://9.9.9.9", 2, "the transport of \"tls://9.9.9.9\" is not supported, only dns://"),
+        (
+            "forward . https://9.9.9.9",
+            2,
+            "the transport of \"https://9.9.9.9\" is not supported, only dns:// and tls://",
+        ),
         ("forward . resolver.example.org", 2, "not an IP address or file: \"resolver.example.org\""),
         ("forward . /nothing", 2, "cannot read /nothing: "),
         ("forward . 192.0.2.1 {\n health_check\n }", 3, "not a duration: "),
         ("forward . 192.0.2.1 {\n policy best\n }", 3, "unknown policy 'best'"),
-        ("forward . 192.0.2.1 {\n tls\n }", 3, "the option 'tls' of forward is not supported"),
+        ("forward . 192.0.2.1 {\n doh_method GET\n }", 3, "the option 'doh_method' of forward is not in Kedge's DNS"),
+        ("forward . tls://192.0.2.1 {\n tls /none\n }", 2, "tls: "),
+        ("rewrite name regex ( a", 2, "not a regular expression: "),
+        ("rewrite name regex (.*) {2}.a", 2, "the replacement names the group 2, the expression has 1"),
+        ("rewrite name exact a b ansewr auto", 2, "\"ansewr\" stands where only 'answer' may stand"),
+        ("rewrite cname exact a b", 2, "the option 'cname' of rewrite is not in Kedge's DNS"),
+        ("template IN A {\n answer \"{{ if x }}\"\n }", 3, "\"if\" is not in the templates of Kedge's DNS"),
+        ("template IN A {\n expr true\n }", 3, "the option 'expr' of template is not in Kedge's DNS"),
+        ("acl {\n deny net *\n }", 3, "unexpected token \"deny\"; expect 'allow', 'block', 'filter' or 'drop'"),
+        ("acl {\n block net 10.0.0.0/33\n }", 3, "illegal CIDR notation \"10.0.0.0/33\""),
+        ("file /nothing a.org", 2, "cannot read the zone file /nothing: "),
+        ("file /empty", 2, "the zone file /empty: no SOA record for ."),
+        ("autopath @kubernetes", 2, "autopath @kubernetes needs 'pods verified'"),
+        ("log . \"{/meta/label}\"", 2, "the placeholder {/meta/label} is not in Kedge's DNS"),
+        ("errors {\n stacktrace\n }", 3, "the option 'stacktrace' of errors is not in Kedge's DNS"),
+        ("header {\n query set aa\n }", 3, "the flag aa means nothing in a query"),
         ("forward a..b 192.0.2.1", 2, "\"a..b\" is not a zone: "),
     ] {
         let why = block(lines).unwrap_err();

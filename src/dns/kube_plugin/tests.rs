@@ -5,7 +5,7 @@ use hickory_proto::op::{Message, Query};
 use k8s_openapi::api::core::v1::{Service, ServiceSpec};
 
 use super::*;
-use crate::config::Fall;
+use crate::around::Fall;
 use crate::question::Transport;
 use crate::zone::EndpointNames;
 use crate::zone::tests::{index, key, service, slice};

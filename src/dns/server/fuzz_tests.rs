@@ -2,8 +2,12 @@
 
 use base::fuzz::{self, mutated, rounds};
 
+use hickory_proto::op::Edns;
+
+use super::reply::encode;
 use super::tests::{addresses, request, server};
 use super::*;
+use crate::question::UDP_BYTES_MAX;
 
 #[tokio::test]
 async fn questions_of_any_bytes_are_answered_or_passed_over() {
@@ -38,7 +42,7 @@ fn answers_of_any_bytes_are_handed_on_or_refused() {
         let Ok(message) = Message::from_vec(&mutated(&rng, &whole)) else { continue };
         let answer = crate::forward::convert(message);
         for transport in [Transport::Udp, Transport::Tcp] {
-            let _sent = encode(&request(), answer.clone(), transport);
+            let _sent = encode(&request(), &mut answer.clone(), transport, reply::Shape::default());
         }
     }
 }

@@ -1,7 +1,14 @@
 //! Claims about questions and answers on the wire, and about those who ask too much.
 
-use hickory_proto::op::Query;
+use std::net::Ipv4Addr;
 
+use hickory_proto::op::{Edns, Query};
+use hickory_proto::rr::{RData, RecordType};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+
+use super::listen::{framed, serve_tcp};
+use super::reply::encode;
 use super::*;
 use crate::config;
 
@@ -27,7 +34,7 @@ fn an_answer_is_cut_to_what_fits_and_says_so() {
         (1_200, Transport::Tcp, true),
         (9_000, Transport::Tcp, false),
     ] {
-        let bytes = encode(&request(), addresses(n), transport).unwrap();
+        let bytes = encode(&request(), &mut addresses(n), transport, reply::Shape::default()).unwrap().0;
         let limit = if transport == Transport::Udp { 512 } else { 65_535 };
         let reply = Message::from_vec(&bytes).unwrap();
         assert!(bytes.len() <= limit, "{n}: {}", bytes.len());
@@ -47,7 +54,7 @@ fn what_is_cut_costs_what_fits_and_not_what_there_is() {
     let began = Stopwatch::start();
     let answer = addresses(60_000);
     for _ in 0..20 {
-        encode(&request(), answer.clone(), Transport::Udp).unwrap();
+        encode(&request(), &mut answer.clone(), Transport::Udp, reply::Shape::default()).unwrap();
     }
     assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
 }
@@ -61,9 +68,15 @@ fn one_clients_connections_leave_places_for_others() {
     assert!(server.connections.take(client("2001:db8::2")).is_ok(), "another pod of the same node");
 }
 
-pub(super) fn server() -> Arc<Server> {
+/// A server of these blocks, which counts in a page of its own.
+pub(super) fn server_of(sites: Vec<Arc<Site>>, group: &Group) -> Arc<Server> {
     let (fatal, _) = mpsc::channel(1);
-    Arc::new(Server::new(Vec::new(), 53, Arc::default(), Rng::from_seed(1), fatal))
+    let shared = Shared { metrics: Arc::default(), rng: Rng::from_seed(1), fatal, group: group.clone() };
+    Arc::new(Server::new(sites, "dns://:53", shared))
+}
+
+pub(super) fn server() -> Arc<Server> {
+    server_of(Vec::new(), &Group::root("test").0)
 }
 
 #[tokio::test]
@@ -95,31 +108,17 @@ fn busy(n: u32, group: &Group) -> (Arc<Server>, UdpSocket) {
         path: "/nowhere".into(),
         zones: vec![Name::root()],
         inline,
-        fall: config::Fall::all(),
+        fall: crate::around::Fall::all(),
         ..Default::default()
     };
-    let forward = config::Forward {
-        from: vec![Name::root()],
-        to: vec![silent.local_addr().unwrap()],
-        except: Vec::new(),
-        policy: config::Policy::Sequential,
-        force_tcp: false,
-        prefer_udp: false,
-        fails_max: 0,
-        health_check: Duration::from_secs(1),
-        concurrent_max: 0,
-    };
+    let to = config::Target { addr: silent.local_addr().unwrap(), tls: false };
+    let forward = config::Forward { fails_max: 0, ..config::Forward::new(vec![to]) };
     let zone = config::Zone { name: Name::root(), port: 53 };
-    let site = Site {
-        block: Block { zones: vec![zone], ..Block::default() },
-        cache: None,
-        hosts: Some(Hosts::new(hosts)),
-        kubernetes: None,
-        forwarders: vec![Forwarder::new(forward, &Rng::from_seed(1), group)],
-        loop_probe: Some(LoopProbe::new(Name::from_ascii("probe.test.").unwrap())),
-    };
-    let (fatal, _) = mpsc::channel(1);
-    (Arc::new(Server::new(vec![Arc::new(site)], 53, Arc::default(), Rng::from_seed(1), fatal)), silent)
+    let mut site = Site::of(Block { zones: vec![zone], ..Block::default() });
+    site.hosts = Some(Hosts::new(hosts));
+    site.forwarders = vec![Forwarder::new(forward, &Rng::from_seed(1), group, &Arc::default())];
+    site.loop_probe = Some(LoopProbe::new(Name::from_ascii("probe.test.").unwrap()));
+    (server_of(vec![Arc::new(site)], group), silent)
 }
 
 fn about(name: &str) -> Vec<u8> {
@@ -265,7 +264,7 @@ fn an_answer_over_udp_has_the_size_that_the_client_can_take() {
             edns.set_max_payload(payload);
             asked.set_edns(edns);
         }
-        let bytes = encode(&asked, addresses(200), Transport::Udp).unwrap();
+        let bytes = encode(&asked, &mut addresses(200), Transport::Udp, reply::Shape::default()).unwrap().0;
         let reply = Message::from_vec(&bytes).unwrap();
         assert!(bytes.len() <= limit && bytes.len() + 46 > limit, "{payload:?}: {}", bytes.len());
         assert_eq!(reply.edns.is_some(), payload.is_some(), "EDNS is for clients that speak it");
@@ -276,19 +275,13 @@ fn an_answer_over_udp_has_the_size_that_the_client_can_take() {
 async fn the_longest_zone_answers() {
     let zone = |text: &str| config::Zone { name: Name::from_ascii(text).unwrap(), port: 53 };
     let site = |zones: &[&str]| {
-        Arc::new(Site {
-            block: Block { zones: zones.iter().map(|text| zone(text)).collect(), ..Block::default() },
-            cache: None,
-            hosts: None,
-            kubernetes: None,
-            forwarders: Vec::new(),
-            loop_probe: None,
-        })
+        let zones = zones.iter().map(|text| zone(text)).collect();
+        Arc::new(Site::of(Block { zones, ..Block::default() }))
     };
-    let (fatal, _) = mpsc::channel(1);
     let sites = vec![site(&["test."]), site(&["b.a.test.", "example.org."]), site(&["a.test."])];
-    let server = Server::new(sites, 53, Arc::default(), Rng::from_seed(1), fatal);
-    let zone_of = |text: &str| server.site(&Name::from_ascii(text).unwrap()).map(|(_, zone)| zone.to_ascii());
+    let (group, _reports) = Group::root("test");
+    let server = server_of(sites, &group);
+    let zone_of = |text: &str| server.site(&Name::from_ascii(text).unwrap()).map(|(_, zone)| zone.to_string());
     for (name, wanted) in [
         ("x.b.a.test.", Some("b.a.test.")),
         ("b.a.test.", Some("b.a.test.")),
