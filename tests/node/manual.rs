@@ -23,6 +23,7 @@ const PAGES: &[&str] = &[
     "upgrade",
     "from-k3s",
     "troubleshooting",
+    "networking-dataplane",
 ];
 
 /// Folders that a node fills. Each is an empty one of its own, so that nothing of the machine is seen or changed.
