@@ -360,7 +360,7 @@ mod tests {
             joined(&read(text).unwrap()).into_iter().map(|i| (i.first, i.last)).collect()
         };
         let both = (vec![10, 1, 0, 0], vec![10, 1, 1, 255]);
-        assert_eq!(joined("{ 10.1.1.0/24, 10.1.0.0/24 }"), [both.clone()]);
+        assert_eq!(joined("{ 10.1.1.0/24, 10.1.0.0/24 }"), std::slice::from_ref(&both));
         assert_eq!(joined("{ 10.1.0.0/23, 10.1.0.7 }"), [both]);
         assert_eq!(joined("{ 5-9, 20, 10 }"), [(vec![0, 5], vec![0, 10]), (vec![0, 20], vec![0, 20])]);
         assert_eq!(joined("{ 0.0.0.0/0, 1.1.1.1 }"), [(vec![0; 4], vec![255; 4])]);
