@@ -1,5 +1,5 @@
-//! The cache plugin: answers are kept as long as their records live, within bounds; popular ones are fetched before they
-//! expire, and expired ones are used while no others can be had.
+//! The cache plugin: answers are kept as long as their records live, within bounds; popular ones are fetched before
+//! they expire, and expired ones are used while no others can be had.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -12,7 +12,8 @@ const WHOLE: &str = "(snip) {\n cache 30\n}\n\
                      .:53 example.org, {\n errors\n import snip\n kubernetes {$ZONE} 10.0.0.0/8 {\n \
                      pods insecure \"a b\\\" c\"\n }\n \
                      rewrite continue {\n name regex (.*)-a\\.b {1}.c answer auto\n }\n \
-                     template IN A x {\n match ^(?P<a>[0-9]+)\\. \n answer \"{{ .Name }} 60 IN A 1.2.3.{{ .Group.a }}\"\n }\n \
+                     template IN A x {\n match ^(?P<a>[0-9]+)\\. \n \
+                     answer \"{{ .Name }} 60 IN A 1.2.3.{{ .Group.a }}\"\n }\n \
                      file db a.org {\n reload 5s\n }\n acl {\n block type A net 10.0.0.0/8\n }\n \
                      cache 30 {\n prefetch 2 1m 20%\n serve_stale 1h verify 1s 30s\n }\n \
                      forward . 192.0.2.1 {\n max_fails 2\n health_check 1m0.5s\n }\n import *file\n}\n";

@@ -152,8 +152,8 @@ async fn restart(
     }
 }
 
-/// Starts these blocks. A port that a file of the administrator's names may be taken, or a certificate be missing: names
-/// of the cluster do not wait for that, and the Corefile is served without that file.
+/// Starts these blocks. A port that a file of the administrator's names may be taken, or a certificate be missing:
+/// names of the cluster do not wait for that, and the Corefile is served without that file.
 async fn start(
     process: &mut Process,
     source: &Source,

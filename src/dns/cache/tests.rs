@@ -1,9 +1,10 @@
 //! Claims about what is kept, how long, and what is fetched again.
 
-use super::*;
-use crate::question::Transport;
 use hickory_proto::op::{Message, Query};
 use hickory_proto::rr::RecordType;
+
+use super::*;
+use crate::question::Transport;
 
 fn question(name: &str) -> Question {
     let mut message = Message::query();

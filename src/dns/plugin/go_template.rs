@@ -196,11 +196,15 @@ fn nested(all: &[String], depth: usize) -> Result<Value, TemplateError> {
             let bits = if bits == 0 { 64 } else { bits };
             Ok(Value::ParseInt(Box::new(single(value, depth)?), base, bits))
         }
-        [first, ..] => Err(format!(
-            "{first:?} is not in the templates of Kedge's DNS: there are .Zone, .Name, .Class, .Type, .Remote, .Group.x, \
-             index .Match n and parseInt"
-        ).into()),
+        [first, ..] => Err(absent(first)),
     }
+}
+
+fn absent(word: &str) -> TemplateError {
+    TemplateError(format!(
+        "{word:?} is not in the templates of Kedge's DNS: there are .Zone, .Name, .Class, .Type, .Remote, \
+         .Group.x, index .Match n and parseInt"
+    ))
 }
 
 fn single(word: &str, depth: usize) -> Result<Value, TemplateError> {
@@ -222,10 +226,7 @@ fn single(word: &str, depth: usize) -> Result<Value, TemplateError> {
         ".Type" => Ok(Value::Kind),
         ".Remote" => Ok(Value::Remote),
         number if number.parse::<u64>().is_ok() => Ok(Value::Text(number.to_owned())),
-        other => Err(format!(
-            "{other:?} is not in the templates of Kedge's DNS: there are .Zone, .Name, .Class, .Type, .Remote, .Group.x, \
-             index .Match n and parseInt"
-        ).into()),
+        other => Err(absent(other)),
     }
 }
 

@@ -11,8 +11,10 @@ use crate::args::{Parsed, code_name, names, unknown, wrong_count};
 use crate::corefile::Directive;
 use crate::question::{Answer, Transport};
 
-const COMMON: &str = r#"{remote}:{port} - {>id} "{type} {class} {name} {proto} {size} {>do} {>bufsize}" {rcode} {>rflags} {rsize} {duration}"#;
-const COMBINED: &str = r#"{remote}:{port} - {>id} "{type} {class} {name} {proto} {size} {>do} {>bufsize}" {rcode} {>rflags} {rsize} {duration} {>opcode}"#;
+const COMMON: &str = "{remote}:{port} - {>id} \"{type} {class} {name} {proto} {size} {>do} {>bufsize}\" {rcode} \
+                      {>rflags} {rsize} {duration}";
+const COMBINED: &str = "{remote}:{port} - {>id} \"{type} {class} {name} {proto} {size} {>do} {>bufsize}\" {rcode} \
+                        {>rflags} {rsize} {duration} {>opcode}";
 
 /// Which answers are logged, and how.
 #[derive(Clone, Debug)]

@@ -227,7 +227,7 @@ impl Change {
     fn apply(&self, name: &mut Name) {
         let text = absolute(name.to_ascii());
         let changed = match self {
-            Change::Regex { pattern, to } => substituted(pattern, to, &text),
+            Change::Regex { pattern, to } => substituted(pattern, [to, &text]),
             Change::Remap { from, to } => remapped(&text, [from, to]),
             Change::Suffix { from, to } => text.strip_suffix(from.as_str()).map(|before| format!("{before}{to}")),
         };
@@ -243,7 +243,7 @@ fn remapped(text: &str, [from, to]: [&String; 2]) -> Option<String> {
 }
 
 /// The replacement with `{0}`, `{1}`, … filled in; `None`: no match.
-fn substituted(pattern: &Regex, to: &str, text: &str) -> Option<String> {
+fn substituted(pattern: &Regex, [to, text]: [&str; 2]) -> Option<String> {
     let groups = pattern.captures(text)?;
     let mut out = to.to_owned();
     for (n, group) in groups.iter().enumerate() {

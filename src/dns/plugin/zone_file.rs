@@ -362,7 +362,8 @@ impl Zones {
         for (name, zone) in &self.zones {
             match Zone::parse(&text, name) {
                 Err(why) => {
-                    warn!(path = %path.display(), zone = %name, err = %why, "the zone file is wrong, keeping the last zone");
+                    let path = path.display();
+                    warn!(%path, zone = %name, err = %why, "the zone file is wrong, keeping the last zone");
                 }
                 Ok(fresh) if fresh.serial == zone.load().serial && !self.config.by_mtime => {}
                 Ok(fresh) => {

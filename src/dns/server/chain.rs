@@ -293,8 +293,8 @@ impl Server {
         answer
     }
 
-    /// The answer to the same question about another name, from the chain's begin; `None` where aliases lead in circles,
-    /// or to names of no server block.
+    /// The answer to the same question about another name, from the chain's begin; `None` where aliases lead in
+    /// circles, or to names of no server block.
     async fn look_up(self: &Arc<Server>, question: &Question, target: Name, depth: usize) -> Option<Answer> {
         if depth >= ALIASES_MAX {
             return None;

@@ -141,7 +141,7 @@ impl NameRule {
             Pattern::Prefix(prefix) => text.strip_prefix(prefix.as_str()).map(|after| format!("{}{after}", self.to)),
             Pattern::Suffix(suffix) => text.strip_suffix(suffix.as_str()).map(|before| format!("{before}{}", self.to)),
             Pattern::Substring(part) => text.contains(part.as_str()).then(|| text.replace(part.as_str(), &self.to)),
-            Pattern::Regex(regex) => substituted(regex, &self.to, &text),
+            Pattern::Regex(regex) => substituted(regex, [&self.to, &text]),
         };
         let Some(changed) = changed else { return Ok(None) };
         let changed = absolute(changed);

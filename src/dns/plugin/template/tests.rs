@@ -22,7 +22,8 @@ fn question(name: &str, kind: RecordType) -> Question {
 #[test]
 fn addresses_and_names_are_made_of_groups() {
     let to_address = template(
-        "template IN A example {\n match (^|[.])ip-(?P<a>[0-9]*)-(?P<b>[0-9]*)-(?P<c>[0-9]*)-(?P<d>[0-9]*)[.]example[.]$\n \
+        "template IN A example {\n \
+         match (^|[.])ip-(?P<a>[0-9]*)-(?P<b>[0-9]*)-(?P<c>[0-9]*)-(?P<d>[0-9]*)[.]example[.]$\n \
          answer \"{{ .Name }} 60 IN A {{ .Group.a }}.{{ .Group.b }}.{{ .Group.c }}.{{ .Group.d }}\"\n fallthrough\n }",
     );
     let answer = to_address.answer(&question("IP-10-1-2-3.example.", RecordType::A)).unwrap();
