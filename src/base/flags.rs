@@ -10,11 +10,11 @@ use std::time::Duration;
 pub struct Known {
     /// Without dashes.
     pub name: &'static str,
-    /// What becomes of it.
+    /// Its fate.
     pub fate: Fate,
 }
 
-/// What becomes of a flag.
+/// The fate of a flag.
 #[derive(Clone, Copy, Debug)]
 pub enum Fate {
     /// It acts.
@@ -28,7 +28,7 @@ pub enum Fate {
     },
     /// Taken with any good value: what it tunes does not exist here, and nothing depends on it.
     Moot {
-        /// What a good value is.
+        /// The form of a good value.
         form: Form,
         /// Why nothing depends on it: a part of a sentence.
         why: &'static str,
@@ -37,7 +37,7 @@ pub enum Fate {
     Refused(&'static str),
 }
 
-/// What a good value is.
+/// The form of a good value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     /// A whole number that is not negative.
@@ -57,7 +57,7 @@ pub enum Form {
 pub struct Given<'a> {
     /// Without dashes.
     pub name: &'a str,
-    /// What stands behind `=`; `true` where nothing does.
+    /// The text behind `=`; `true` where there is none.
     pub value: &'a str,
 }
 
@@ -82,7 +82,7 @@ pub enum Refusal {
     Value {
         /// As given.
         value: String,
-        /// What it is not.
+        /// The form that it has not.
         wanted: &'static str,
     },
     /// It asks for something else than what is so.
@@ -98,7 +98,7 @@ pub enum Refusal {
     NotHere(&'static str),
 }
 
-/// What to do about a flag that is taken.
+/// A step about a flag that is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The caller has to follow it.

@@ -205,7 +205,11 @@ fn origins(flag: &str, values: &[String], layers: &Layers) -> Vec<String> {
     if !layers.given.contains(flag) {
         // A value without commas of its own is one, whatever its text.
         let last = all.last().cloned();
-        return if is_list && all.len() == values.len() { all } else { vec![last.unwrap_or_default(); values.len()] };
+        return if is_list && all.len() == values.len() {
+            all
+        } else {
+            vec![last.unwrap_or_else(|| "default".to_owned()); values.len()]
+        };
     }
     let before = if is_list { layers.settings.of(flag).len() } else { 0 };
     let file = layers.settings.of(flag).iter().map(|setting| format!("{}:{}", setting.file.display(), setting.line));
@@ -217,7 +221,7 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
     text.split(',')
 }
 
-/// What stands in place of a secret.
+/// Shown in place of a secret.
 const MASK: &str = "********";
 
 /// A value as a person may read it on a screen.
@@ -260,7 +264,7 @@ fn running(pid: Option<u32>, role: Option<RoleName>) -> Result<Option<Process>, 
     Ok(found.pop())
 }
 
-/// What the kernel tells of a process, if it is a server or an agent.
+/// The command line and environment of a process, if it is a server or an agent.
 fn process(pid: u32) -> Option<Process> {
     use std::os::unix::ffi::OsStringExt as _;
     let folder = Path::new("/proc").join(pid.to_string());

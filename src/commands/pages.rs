@@ -44,7 +44,9 @@ fn command(page: &mut String, command: &Command, name: &str) {
     }
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     let rows: String = command.get_arguments().filter_map(row).collect();
-    let _in_memory = writeln!(page, "## {name}\n\n{}\n", about.trim());
+    // A sentence a line, as prose has it.
+    let about = about.trim().replace(". ", ".\n").replace(": ", ":\n");
+    let _in_memory = writeln!(page, "## {name}\n\n{about}\n");
     if !rows.is_empty() {
         page.push_str("| flag | default | meaning |\n|---|---|---|\n");
         page.push_str(&rows);
@@ -99,8 +101,8 @@ fn refused_page() -> String {
     let mut page = "\
 # Refused flags
 
-Made from the program by a test; do not edit. Kedge takes no flag that it would ignore: these are refused by name, on the
-command line, in the environment and in files.
+Made from the program by a test; do not edit. Kedge takes no flag that it would ignore: these are refused by name, on
+the command line, in the environment and in files.
 
 ## Flags of k3s
 

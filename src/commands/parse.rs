@@ -125,7 +125,7 @@ fn tell(common: &mut CommonArgs, layers: &Layers) {
     }
 }
 
-/// What `kedge snapshot` takes from a server's settings.
+/// Flags that `kedge snapshot` takes from a server's settings.
 fn of_snapshots(words: &[String], env: Env<'_>) -> Result<Vec<OsString>, ConfigError> {
     let flags = flags_of_both();
     let named = config_named(words).or_else(|| env("KEDGE_CONFIG_FILE")).or_else(|| env("K3S_CONFIG_FILE"));

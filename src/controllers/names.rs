@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Keys that a controller works on at once, where `--concurrent-*-syncs` says nothing.
 const WORKERS: usize = 5;
 
-/// What stands behind one of upstream's names.
+/// The part behind one of upstream's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behind {
     /// A controller of this room, by the name that its workers have; some are a part of one of another name.
@@ -24,7 +24,7 @@ struct Known {
     behind: Behind,
 }
 
-const fn here(name: &'static str, old: &'static str, ours: &'static str) -> Known {
+const fn here([name, old, ours]: [&'static str; 3]) -> Known {
     Known { name, old, behind: Behind::Here(ours) }
 }
 
@@ -34,73 +34,73 @@ const ALPHA: Behind = Behind::Nothing("its feature is alpha, and off");
 
 /// Upstream's controllers of v1.36.2 (cmd/kube-controller-manager/names and its descriptors).
 const KNOWN: &[Known] = &[
-    here("bootstrap-signer-controller", "bootstrapsigner", "bootstrap-signer"),
-    here("certificatesigningrequest-approving-controller", "csrapproving", "certificate-controller"),
-    here("certificatesigningrequest-cleaner-controller", "csrcleaner", "certificate-controller"),
-    here("certificatesigningrequest-signing-controller", "csrsigning", "certificate-controller"),
+    here(["bootstrap-signer-controller", "bootstrapsigner", "bootstrap-signer"]),
+    here(["certificatesigningrequest-approving-controller", "csrapproving", "certificate-controller"]),
+    here(["certificatesigningrequest-cleaner-controller", "csrcleaner", "certificate-controller"]),
+    here(["certificatesigningrequest-signing-controller", "csrsigning", "certificate-controller"]),
     Known { name: "cloud-node-lifecycle-controller", old: "cloud-node-lifecycle", behind: NO_CLOUD },
     Known {
         name: "clusterrole-aggregation-controller",
         old: "clusterrole-aggregation",
         behind: Behind::Always("the API server aggregates roles itself"),
     },
-    here("cronjob-controller", "cronjob", "cronjob-controller"),
-    here("daemonset-controller", "daemonset", "daemon-set-controller"),
-    here("deployment-controller", "deployment", "deployment-controller"),
+    here(["cronjob-controller", "cronjob", "cronjob-controller"]),
+    here(["daemonset-controller", "daemonset", "daemon-set-controller"]),
+    here(["deployment-controller", "deployment", "deployment-controller"]),
     Known { name: "device-taint-eviction-controller", old: "", behind: NO_CLAIMS },
-    here("disruption-controller", "disruption", "disruption-controller"),
-    here("endpoints-controller", "endpoint", "endpointslice-controller"),
-    here("endpointslice-controller", "endpointslice", "endpointslice-controller"),
-    here("endpointslice-mirroring-controller", "endpointslicemirroring", "endpointslicemirroring-controller"),
-    here("ephemeral-volume-controller", "ephemeral-volume", "ephemeral-volume-controller"),
-    here("garbage-collector-controller", "garbagecollector", "generic-garbage-collector"),
-    here("horizontal-pod-autoscaler-controller", "horizontalpodautoscaling", "horizontal-pod-autoscaler"),
-    here("job-controller", "job", "job-controller"),
+    here(["disruption-controller", "disruption", "disruption-controller"]),
+    here(["endpoints-controller", "endpoint", "endpointslice-controller"]),
+    here(["endpointslice-controller", "endpointslice", "endpointslice-controller"]),
+    here(["endpointslice-mirroring-controller", "endpointslicemirroring", "endpointslicemirroring-controller"]),
+    here(["ephemeral-volume-controller", "ephemeral-volume", "ephemeral-volume-controller"]),
+    here(["garbage-collector-controller", "garbagecollector", "generic-garbage-collector"]),
+    here(["horizontal-pod-autoscaler-controller", "horizontalpodautoscaling", "horizontal-pod-autoscaler"]),
+    here(["job-controller", "job", "job-controller"]),
     Known { name: "kube-apiserver-serving-clustertrustbundle-publisher-controller", old: "", behind: ALPHA },
-    here(
+    here([
         "legacy-serviceaccount-token-cleaner-controller",
         "legacy-service-account-token-cleaner",
         "legacy-service-account-token-cleaner",
-    ),
-    here("namespace-controller", "namespace", "namespace-controller"),
-    here("node-ipam-controller", "nodeipam", "node-ipam-controller"),
-    here("node-lifecycle-controller", "nodelifecycle", "node-lifecycle-controller"),
+    ]),
+    here(["namespace-controller", "namespace", "namespace-controller"]),
+    here(["node-ipam-controller", "nodeipam", "node-ipam-controller"]),
+    here(["node-lifecycle-controller", "nodelifecycle", "node-lifecycle-controller"]),
     Known { name: "node-route-controller", old: "route", behind: NO_CLOUD },
-    here("persistentvolume-attach-detach-controller", "attachdetach", "attachdetach-controller"),
-    here("persistentvolume-binder-controller", "persistentvolume-binder", "persistent-volume-binder"),
+    here(["persistentvolume-attach-detach-controller", "attachdetach", "attachdetach-controller"]),
+    here(["persistentvolume-binder-controller", "persistentvolume-binder", "persistent-volume-binder"]),
     Known {
         name: "persistentvolume-expander-controller",
         old: "persistentvolume-expander",
         behind: Behind::Nothing("volumes of CSI drivers are expanded by the driver's own resizer"),
     },
-    here("persistentvolume-protection-controller", "pv-protection", "pv-protection-controller"),
-    here("persistentvolumeclaim-protection-controller", "pvc-protection", "pvc-protection-controller"),
-    here("pod-garbage-collector-controller", "podgc", "pod-garbage-collector"),
+    here(["persistentvolume-protection-controller", "pv-protection", "pv-protection-controller"]),
+    here(["persistentvolumeclaim-protection-controller", "pvc-protection", "pvc-protection-controller"]),
+    here(["pod-garbage-collector-controller", "podgc", "pod-garbage-collector"]),
     Known { name: "podcertificaterequest-cleaner-controller", old: "", behind: ALPHA },
     Known { name: "podgroup-protection-controller", old: "", behind: ALPHA },
-    here("replicaset-controller", "replicaset", "replicaset-controller"),
-    here("replicationcontroller-controller", "replicationcontroller", "replication-controller"),
+    here(["replicaset-controller", "replicaset", "replicaset-controller"]),
+    here(["replicationcontroller-controller", "replicationcontroller", "replication-controller"]),
     Known { name: "resourceclaim-controller", old: "resource-claim-controller", behind: NO_CLAIMS },
     Known { name: "resourcepoolstatusrequest-controller", old: "", behind: NO_CLAIMS },
-    here("resourcequota-controller", "resourcequota", "resourcequota-controller"),
-    here("root-ca-certificate-publisher-controller", "root-ca-cert-publisher", "root-ca-cert-publisher"),
+    here(["resourcequota-controller", "resourcequota", "resourcequota-controller"]),
+    here(["root-ca-certificate-publisher-controller", "root-ca-cert-publisher", "root-ca-cert-publisher"]),
     Known { name: "selinux-warning-controller", old: "", behind: Behind::Nothing("kedge has no SELinux policy") },
     Known {
         name: "service-ca-certificate-publisher-controller",
         old: "service-ca-cert-publisher",
         behind: Behind::Nothing("it is OpenShift's"),
     },
-    here("service-cidr-controller", "", "service-cidrs-controller"),
-    here("service-lb-controller", "service", "service-controller"),
-    here("serviceaccount-controller", "serviceaccount", "service-account-controller"),
-    here("serviceaccount-token-controller", "serviceaccount-token", "serviceaccount-token-controller"),
-    here("statefulset-controller", "statefulset", "statefulset-controller"),
+    here(["service-cidr-controller", "", "service-cidrs-controller"]),
+    here(["service-lb-controller", "service", "service-controller"]),
+    here(["serviceaccount-controller", "serviceaccount", "service-account-controller"]),
+    here(["serviceaccount-token-controller", "serviceaccount-token", "serviceaccount-token-controller"]),
+    here(["statefulset-controller", "statefulset", "statefulset-controller"]),
     Known { name: "storage-version-migrator-controller", old: "svm", behind: ALPHA },
     Known { name: "storageversion-garbage-collector-controller", old: "storage-version-gc", behind: ALPHA },
-    here("taint-eviction-controller", "", "taint-eviction-controller"),
-    here("token-cleaner-controller", "tokencleaner", "token-cleaner"),
-    here("ttl-after-finished-controller", "ttl-after-finished", "job-controller"),
-    here("ttl-controller", "ttl", "ttl-controller"),
+    here(["taint-eviction-controller", "", "taint-eviction-controller"]),
+    here(["token-cleaner-controller", "tokencleaner", "token-cleaner"]),
+    here(["ttl-after-finished-controller", "ttl-after-finished", "job-controller"]),
+    here(["ttl-controller", "ttl", "ttl-controller"]),
     Known {
         name: "validatingadmissionpolicy-status-controller",
         old: "",
@@ -120,12 +120,16 @@ const HELPERS: [(&str, &str); 2] =
 /// Why `--controllers` cannot be followed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NameError {
-    #[error("{name:?} is not in the list of known controllers: {}", KNOWN.iter().map(|k| k.name).collect::<Vec<_>>().join(", "))]
+    #[error("{name:?} is not in the list of known controllers: {}", all_names())]
     Unknown { name: String },
     #[error("{name} cannot be run: {why}")]
     Nothing { name: &'static str, why: &'static str },
     #[error("{name} cannot be switched off: {why}")]
     Always { name: &'static str, why: &'static str },
+}
+
+fn all_names() -> String {
+    KNOWN.iter().map(|known| known.name).collect::<Vec<_>>().join(", ")
 }
 
 /// Controllers that are switched off, and how many keys each of the others works on at once.
@@ -136,8 +140,8 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// Reads the value of `--controllers`: `*` for those that are on by default, `name`, `-name`; as upstream, the first
-    /// word about a controller counts, and what no word speaks of runs only where there is a `*`.
+    /// Reads the value of `--controllers`: `*` for those that are on by default, `name`, `-name`. As upstream, the
+    /// first word about a controller counts, and one that no word speaks of runs only where there is a `*`.
     pub(crate) fn choose(&mut self, list: &str) -> Result<(), NameError> {
         let mut said: BTreeMap<&'static str, bool> = BTreeMap::new();
         let mut others = false;

@@ -1,5 +1,5 @@
-//! `--kube-controller-manager-arg`: upstream's flags of the controller manager. Each acts, or asks for what is so, or is
-//! refused by name; `table` has all of them.
+//! `--kube-controller-manager-arg`: upstream's flags of the controller manager. Each acts, or asks for what is so, or
+//! is refused by name; `table` has all of them.
 
 pub mod masks;
 pub mod table;

@@ -143,7 +143,7 @@ impl Settings {
         self.values.contains_key(key)
     }
 
-    /// What the files say of this flag.
+    /// The values that files give this flag.
     pub(crate) fn of(&self, key: &str) -> &[Setting] {
         self.values.get(key).map_or(&[], Vec::as_slice)
     }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 /// A file of settings has a few hundred lines; this is a hundred times more than the longest one needs.
@@ -74,7 +74,9 @@ impl MainFile<'_> {
 pub(super) fn text_of(path: &Path) -> Result<String, SourceError> {
     let unread = |source| SourceError::Read { path: path.to_owned(), source };
     let file: File = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path).map_err(unread)?;
-    if !file.metadata().map_err(unread)?.is_file() {
+    let meta = file.metadata().map_err(unread)?;
+    let is_nothing = path == Path::new("/dev/null") && meta.file_type().is_char_device();
+    if !meta.is_file() && !is_nothing {
         return Err(SourceError::NotAFile { path: path.to_owned() });
     }
     let mut bytes = Vec::new();
@@ -144,6 +146,7 @@ mod tests {
         ] {
             assert!(said(name).contains(part), "{name}: {}", said(name));
         }
+        assert_eq!(text_of(Path::new("/dev/null")).unwrap(), "", "the usual word for no settings");
         assert!(text_of(Path::new("/dev/zero")).unwrap_err().to_string().contains("is no regular file"));
     }
 

@@ -10,7 +10,7 @@ use crate::flags::roles::{AgentArgs, CommonArgs, NodeArgs, ServerArgs};
 /// A set of settings that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Profile {
-    /// What the CIS Kubernetes benchmark asks.
+    /// Demands of the CIS Kubernetes benchmark.
     Cis,
 }
 
@@ -39,7 +39,7 @@ fn names(args: &[String], flag: &str) -> bool {
     args.iter().any(|arg| base::flags::Given::of(arg).name == flag)
 }
 
-/// What the profile gives a server, in the order of the flags.
+/// Flags that the profile gives a server.
 pub(crate) fn of_server(args: &ServerArgs) -> Vec<Added> {
     if args.common.profile.is_none() {
         return Vec::new();
@@ -74,7 +74,7 @@ pub(crate) fn of_server(args: &ServerArgs) -> Vec<Added> {
     all
 }
 
-/// What the profile gives an agent.
+/// Flags that the profile gives an agent.
 pub(crate) fn of_agent(args: &AgentArgs) -> Vec<Added> {
     of_node(&args.common, &args.node)
 }
@@ -155,7 +155,7 @@ plugins:
           burst: 20000
 ";
 
-/// Who did what and when, without what was written: no Secret gets into the log (3.2.1).
+/// The log tells of every request, without its body: no Secret gets into the log (3.2.1).
 const AUDIT: &str = "\
 # Written by kedge server --profile=cis at each start. For another policy give a file of your own:
 # kube-apiserver-arg: audit-policy-file=FILE

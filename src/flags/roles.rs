@@ -34,7 +34,7 @@ pub(crate) struct CommonArgs {
     /// Settings that belong together, which go behind every explicit one: cis is what the CIS benchmark asks.
     #[arg(long, value_name = "NAME")]
     pub(crate) profile: Option<Profile>,
-    /// What the log tells of where settings came from.
+    /// Lines for the log about where settings came from.
     #[arg(skip)]
     pub(crate) notes: Vec<String>,
     /// Switches that a file says are off.

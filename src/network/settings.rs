@@ -1,5 +1,5 @@
-//! `--kube-proxy-arg`: upstream's flags of kube-proxy. Each acts, or asks for what is so, or is refused by name; `table`
-//! has all of them.
+//! `--kube-proxy-arg`: upstream's flags of kube-proxy. Each acts, or asks for what is so, or is refused by name;
+//! `table` has all of them.
 
 pub mod table;
 

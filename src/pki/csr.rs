@@ -171,8 +171,14 @@ pub fn create(spec: &crate::leaf::LeafSpec) -> Result<(String, Vec<u8>), PkiErro
     let key = rcgen::KeyPair::generate().map_err(refused)?;
     let mut params = params_for(&spec.common_name, &spec.organizations, Start::Epoch(Timestamp::UNIX_EPOCH), LEAF_LIFE);
     params.subject_alt_names = spec.san_types().map_err(refused)?;
-    let request = params.serialize_request(&key).map_err(refused)?;
-    Ok((key.serialize_pem(), request.der().to_vec()))
+    let request = params.serialize_request(&key).map_err(refused)?.der().to_vec();
+    // rcgen writes one organization alone.
+    let request = match spec.organizations.len() {
+        0 | 1 => request,
+        _ => resign::request_with_subject(&request, &resign::subject_of(spec), &key)
+            .ok_or_else(|| PkiError::malformed("certificate signing request", "it cannot be given its subject"))?,
+    };
+    Ok((key.serialize_pem(), request))
 }
 
 #[cfg(test)]

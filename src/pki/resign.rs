@@ -5,6 +5,8 @@
 
 use rcgen::{KeyPair, SigningKey as _};
 
+use crate::leaf::LeafSpec;
+
 /// Where the subject stands in a certificate that has a version, as all of ours have.
 const SUBJECT: usize = 5;
 
@@ -13,6 +15,24 @@ pub(crate) fn with_subject(cert: &[u8], subject: &[u8], key: &KeyPair) -> Option
     let whole = elements(content(cert)?)?;
     let [to_be_signed, algorithm, _] = whole.as_slice() else { return None };
     exchange(to_be_signed, SUBJECT, subject).and_then(|fresh| sign(&fresh, algorithm, key))
+}
+
+/// `request` (DER) with `subject` (DER) in it, signed by `key`, its own.
+pub(crate) fn request_with_subject(request: &[u8], subject: &[u8], key: &KeyPair) -> Option<Vec<u8>> {
+    let whole = elements(content(request)?)?;
+    let [to_be_signed, algorithm, _] = whole.as_slice() else { return None };
+    exchange(to_be_signed, 1, subject).and_then(|fresh| sign(&fresh, algorithm, key))
+}
+
+/// A subject (DER) with every organization, each in a part of its own: parts of a set would need an order.
+pub(crate) fn subject_of(spec: &LeafSpec) -> Vec<u8> {
+    let part = |kind: u8, value: &str| {
+        let attribute = [tagged(0x06, &[0x55, 0x04, kind]), tagged(0x0c, value.as_bytes())].concat();
+        tagged(0x31, &tagged(0x30, &attribute))
+    };
+    let mut parts: Vec<u8> = spec.organizations.iter().flat_map(|name| part(10, name)).collect();
+    parts.extend(part(3, &spec.common_name));
+    tagged(0x30, &parts)
 }
 
 /// The sequence `der` with another element at `place`.
@@ -99,8 +119,7 @@ pub(crate) mod tests {
 
     /// A request with another subject, signed by its own key.
     pub(crate) fn request_with_subject(request: &[u8], subject: &[u8], key: &KeyPair) -> Vec<u8> {
-        let whole = elements(content(request).unwrap()).unwrap();
-        sign(&exchange(whole[0], 1, subject).unwrap(), whole[1], key).unwrap()
+        super::request_with_subject(request, subject, key).unwrap()
     }
 
     #[test]

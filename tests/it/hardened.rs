@@ -1,4 +1,5 @@
-//! What the CIS benchmark asks: the hardening guide's configuration of k3s as it stands there, and the same by one flag.
+//! Demands of the CIS benchmark: the configuration of k3s's hardening guide as it stands there, and the same by one
+//! flag.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};

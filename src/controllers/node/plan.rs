@@ -54,8 +54,8 @@ impl Range {
         v6 == self.v6 && exact && number.checked_sub(self.first).is_some_and(|offset| offset >> rest < self.pieces)
     }
 
-    /// The pieces that a node's range is or touches. One of another size is from before `--node-cidr-mask-size` changed;
-    /// one that is larger than [`CLAIM_PIECES_MAX`] pieces is none that this cluster gave.
+    /// The pieces that a node's range is or touches. One of another size is from before `--node-cidr-mask-size`
+    /// changed; one that is larger than [`CLAIM_PIECES_MAX`] pieces is none that this cluster gave.
     pub(super) fn pieces_of(&self, cidr: &str) -> Vec<String> {
         if self.has_piece(cidr) {
             return vec![cidr.to_owned()];

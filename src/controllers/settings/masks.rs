@@ -53,7 +53,7 @@ pub enum MaskError {
         bits: u8,
         /// The cluster's.
         range: IpNet,
-        /// What would fit.
+        /// Lengths that would fit.
         wanted: String,
     },
 }

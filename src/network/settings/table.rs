@@ -84,7 +84,7 @@ pub const TABLE: &[Known] = &[
         "proxy-mode",
         Holds {
             values: &["nftables"],
-            why: "the proxy is kedge's own, in nftables; iptables and ipvs are kube-proxy's: run that with --disable-kube-proxy",
+            why: "the proxy is kedge's own, in nftables; for iptables or ipvs run kube-proxy with --disable-kube-proxy",
         },
     ),
     flag("show-hidden-metrics-for-version", Refused("metrics are as they are; choose at the scraper")),
