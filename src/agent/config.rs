@@ -1,7 +1,6 @@
 //! Settings of an agent: node, network, runtime, registries.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
@@ -16,8 +15,10 @@ use tokio::sync::watch;
 use crate::agent::AgentError;
 use crate::agent::host::{self, HostError};
 use crate::agent::images::{ImageError, SystemImages};
+use crate::agent::origin::{self, Chosen, Places};
 use crate::flags::environment::search_path;
 use crate::flags::roles::NodeArgs;
+use crate::flags::runtime::Origin;
 
 /// A node's flags after they were judged: nothing was asked or written for that.
 pub(crate) struct NodeFlags {
@@ -25,20 +26,31 @@ pub(crate) struct NodeFlags {
     taints: Vec<Taint>,
     kubelet: kubelet::settings::Settings,
     dns: NodeDns,
+    runtime_from: Chosen,
 }
 
 impl NodeFlags {
     /// Judges the flags that both roles have.
     ///
     /// Errors: the flag that cannot be used, and why.
-    pub(crate) fn of(args: &NodeArgs) -> Result<NodeFlags, HostError> {
-        Ok(NodeFlags {
-            labels: host::labels(args)?,
-            taints: host::taints(args)?,
-            kubelet: host::kubelet_settings(args)?,
-            dns: host::node_dns(args)?,
-        })
+    pub(crate) fn of(args: &NodeArgs, layout: &Layout) -> Result<NodeFlags, HostError> {
+        let kubelet = host::kubelet_settings(args, layout)?;
+        let (mut labels, mut taints) = (kubelet.labels.clone(), kubelet.taints.clone());
+        labels.extend(host::labels(args)?);
+        taints.extend(host::taints(args)?);
+        let runtime_from = runtime_from(args, layout)?;
+        Ok(NodeFlags { labels, taints, kubelet, dns: host::node_dns(args)?, runtime_from })
     }
+}
+
+/// The place of the runtime. One that runs already needs none.
+fn runtime_from(args: &NodeArgs, layout: &Layout) -> Result<Chosen, HostError> {
+    let (bundle, search_path) = (layout.bundle_programs(), search_path());
+    let order: &[Origin] = match args.container_runtime_endpoint {
+        Some(_) => &[Origin::Path],
+        None => args.runtime_from.as_slice(),
+    };
+    Ok(origin::choose(order, Places { bundle: &bundle, search_path: &search_path })?)
 }
 
 /// This machine as a node, by its own flags.
@@ -87,7 +99,7 @@ pub(crate) struct AgentConfig {
     pub(crate) network: NetworkChoice,
     pub(crate) registries: RegistryChoice,
     pub(crate) kubelet: kubelet::settings::Settings,
-    pub(crate) search_path: OsString,
+    pub(crate) runtime_from: Chosen,
     /// Images of our own, unless this program cannot be one.
     pub(crate) images: Option<SystemImages>,
 }
@@ -121,9 +133,16 @@ impl AgentConfig {
             servers,
             cluster_cidrs: some("range of pods", &cluster.cluster_cidrs)?.to_vec(),
             service_cidrs: some("range of services", &cluster.service_cidrs)?.to_vec(),
-            cluster_dns: cluster.cluster_dns.clone(),
-            cluster_domain: cluster.cluster_domain.clone(),
-            resolv_conf: args.resolv_conf.clone().or_else(host::resolv_conf),
+            cluster_dns: match node.flags.kubelet.cluster_dns.as_slice() {
+                [] => cluster.cluster_dns.clone(),
+                chosen => chosen.to_vec(),
+            },
+            cluster_domain: node.flags.kubelet.cluster_domain.as_ref().unwrap_or(&cluster.cluster_domain).clone(),
+            resolv_conf: args
+                .resolv_conf
+                .clone()
+                .or_else(|| node.flags.kubelet.resolv_conf.clone())
+                .or_else(host::resolv_conf),
             runtime: RuntimeFlags::of(args),
             pause_image: args.pause_image.clone(),
             labels: node.flags.labels.clone(),
@@ -131,7 +150,7 @@ impl AgentConfig {
             registries: RegistryChoice::of(args),
             network: NetworkChoice::of(&cluster.options, args.flannel_iface.clone()),
             kubelet: node.flags.kubelet.clone(),
-            search_path: search_path(),
+            runtime_from: node.flags.runtime_from.clone(),
             images,
         })
     }

@@ -8,6 +8,7 @@ pub(crate) mod layers;
 pub(crate) mod ranges;
 pub(crate) mod refused;
 pub(crate) mod roles;
+pub(crate) mod runtime;
 pub(crate) mod s3;
 pub(crate) mod shared;
 pub(crate) mod store;
