@@ -1,7 +1,6 @@
 //! Settings of an agent: node, network, runtime, registries.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -17,8 +16,10 @@ use tracing::{info, warn};
 use crate::agent::AgentError;
 use crate::agent::host::{self, HostError};
 use crate::agent::images::{ImageError, SystemImages};
+use crate::agent::origin::{self, Chosen, Places};
 use crate::flags::environment::search_path;
 use crate::flags::roles::NodeArgs;
+use crate::flags::runtime::Origin;
 
 /// A node's flags after they were judged: nothing was asked or written for that.
 pub(crate) struct NodeFlags {
@@ -27,25 +28,35 @@ pub(crate) struct NodeFlags {
     kubelet: kubelet::settings::Settings,
     proxy: network::settings::Settings,
     dns: NodeDns,
+    runtime_from: Chosen,
 }
 
 impl NodeFlags {
     /// Judges the flags that both roles have.
     ///
     /// Errors: the flag that cannot be used, and why.
-    pub(crate) fn of(args: &NodeArgs) -> Result<NodeFlags, HostError> {
+    pub(crate) fn of(args: &NodeArgs, layout: &Layout) -> Result<NodeFlags, HostError> {
         let proxy = network::settings::Settings::parse(&args.kube_proxy_arg)?;
         for (flag, why) in &proxy.moot {
             warn!(flag, why, "a flag of kube-proxy's has nothing to tune");
         }
-        Ok(NodeFlags {
-            labels: host::labels(args)?,
-            taints: host::taints(args)?,
-            kubelet: host::kubelet_settings(args)?,
-            proxy,
-            dns: host::node_dns(args)?,
-        })
+        let kubelet = host::kubelet_settings(args, layout)?;
+        let (mut labels, mut taints) = (kubelet.labels.clone(), kubelet.taints.clone());
+        labels.extend(host::labels(args)?);
+        taints.extend(host::taints(args)?);
+        let runtime_from = runtime_from(args, layout)?;
+        Ok(NodeFlags { labels, taints, kubelet, proxy, dns: host::node_dns(args)?, runtime_from })
     }
+}
+
+/// The place of the runtime. One that runs already needs none.
+fn runtime_from(args: &NodeArgs, layout: &Layout) -> Result<Chosen, HostError> {
+    let (bundle, search_path) = (layout.bundle_programs(), search_path());
+    let order: &[Origin] = match args.container_runtime_endpoint {
+        Some(_) => &[Origin::Path],
+        None => args.runtime_from.as_slice(),
+    };
+    Ok(origin::choose(order, Places { bundle: &bundle, search_path: &search_path })?)
 }
 
 /// This machine as a node, by its own flags.
@@ -94,7 +105,7 @@ pub(crate) struct AgentConfig {
     pub(crate) network: NetworkChoice,
     pub(crate) registries: RegistryChoice,
     pub(crate) kubelet: kubelet::settings::Settings,
-    pub(crate) search_path: OsString,
+    pub(crate) runtime_from: Chosen,
     /// Images of our own, unless this program cannot be one.
     pub(crate) images: Option<SystemImages>,
 }
@@ -128,9 +139,16 @@ impl AgentConfig {
             servers,
             cluster_cidrs: some("range of pods", &cluster.cluster_cidrs)?.to_vec(),
             service_cidrs: some("range of services", &cluster.service_cidrs)?.to_vec(),
-            cluster_dns: cluster.cluster_dns.clone(),
-            cluster_domain: cluster.cluster_domain.clone(),
-            resolv_conf: args.resolv_conf.clone().or_else(host::resolv_conf),
+            cluster_dns: match node.flags.kubelet.cluster_dns.as_slice() {
+                [] => cluster.cluster_dns.clone(),
+                chosen => chosen.to_vec(),
+            },
+            cluster_domain: node.flags.kubelet.cluster_domain.as_ref().unwrap_or(&cluster.cluster_domain).clone(),
+            resolv_conf: args
+                .resolv_conf
+                .clone()
+                .or_else(|| node.flags.kubelet.resolv_conf.clone())
+                .or_else(host::resolv_conf),
             runtime: RuntimeFlags::of(args),
             pause_image: args.pause_image.clone(),
             labels: node.flags.labels.clone(),
@@ -141,7 +159,7 @@ impl AgentConfig {
                 ..NetworkChoice::of(&cluster.options, args.flannel_iface.clone())
             },
             kubelet: node.flags.kubelet.clone(),
-            search_path: search_path(),
+            runtime_from: node.flags.runtime_from.clone(),
             images,
         })
     }

@@ -12,11 +12,14 @@ use base::layout::{AgentFolder, Layout};
 use base::rng::Rng;
 use k8s_openapi::api::core::v1::Taint;
 use kubelet::config::NodeDns;
+use kubelet::settings::Settings as KubeletSettings;
+use kubelet::settings::read::Folders;
 use model::names;
 use nix::errno::Errno;
 use nix::ifaddrs::InterfaceAddress;
 use tracing::{info, warn};
 
+use crate::agent::origin::OriginError;
 use crate::flags::ranges::{self, Family, RangeError};
 use crate::flags::roles::NodeArgs;
 
@@ -40,6 +43,8 @@ pub(crate) enum HostError {
     KubeletArg(#[source] Box<dyn Error + Send + Sync>),
     #[error(transparent)]
     ProxyArg(#[from] network::settings::FlagError),
+    #[error("--kubelet-arg: port {port}: the kubelet listens on {own}; set the port with --kubelet-port")]
+    KubeletPort { port: u16, own: u16 },
     #[error("--{flag}: '{name}' is not a DNS name")]
     DnsName { flag: &'static str, name: String },
     #[error("--node-label: '{0}' is not KEY=VALUE")]
@@ -50,6 +55,8 @@ pub(crate) enum HostError {
     Taint(String),
     #[error(transparent)]
     File(#[from] FileError),
+    #[error(transparent)]
+    Origin(#[from] OriginError),
 }
 
 /// A group that this machine does not have, as far as is known.
@@ -195,17 +202,29 @@ pub(crate) fn any_address(family: Family) -> IpAddr {
 /// The kubelet's settings: `--kubelet-arg`, and the flag that k3s has beside it.
 ///
 /// Errors: a setting that the kubelet does not have, or a value that does not fit.
-pub(crate) fn kubelet_settings(args: &NodeArgs) -> Result<kubelet::settings::Settings, HostError> {
+pub(crate) fn kubelet_settings(args: &NodeArgs, layout: &Layout) -> Result<KubeletSettings, HostError> {
     let flag = |name: &str, path: &Option<PathBuf>| path.as_ref().map(|path| format!("{name}={}", path.display()));
     let providers = [
         flag("image-credential-provider-config", &args.image_credential_provider_config),
         flag("image-credential-provider-bin-dir", &args.image_credential_provider_bin_dir),
     ];
     let words = providers.iter().flatten().chain(&args.kubelet_arg).map(String::as_str);
-    let parsed = kubelet::settings::Settings::parse(words);
+    let agent = layout.agent();
+    let folders = Folders { drop_ins: Some(agent.kubelet_drop_ins()), of_pods: folders_of_pods(layout) };
+    let parsed = KubeletSettings::read(words, &folders);
     let mut settings = parsed.map_err(|err| HostError::KubeletArg(err.into()))?;
+    if let Some(port) = settings.port.filter(|port| *port != args.kubelet_port) {
+        return Err(HostError::KubeletPort { port, own: args.kubelet_port });
+    }
+    let gates: Vec<String> = settings.feature_gates.iter().map(|(name, on)| format!("{name}={on}")).collect();
+    schema::gates::check(&gates.join(",")).map_err(|err| HostError::KubeletArg(err.into()))?;
     settings.protect_kernel_defaults |= args.protect_kernel_defaults;
     Ok(settings)
+}
+
+/// Folders that containers write: no file there is configuration.
+pub(crate) fn folders_of_pods(layout: &Layout) -> Vec<PathBuf> {
+    vec![layout.kubelet_in_use().join("pods"), layout.agent().containerd(), layout.run().containerd(), layout.volumes()]
 }
 
 /// Names of `--node-internal-dns` and `--node-external-dns`.
@@ -421,11 +440,18 @@ mod tests {
 
     #[test]
     fn a_setting_that_the_kubelet_lacks_is_refused_by_its_flag() {
-        let settings = kubelet_settings(&node(&["--protect-kernel-defaults", "--kubelet-arg=max-pods=50"])).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let read = |args: &[&str]| kubelet_settings(&node(args), &Layout::new(dir.path()));
+        let settings = read(&["--protect-kernel-defaults", "--kubelet-arg=max-pods=50"]).unwrap();
         assert!(settings.protect_kernel_defaults);
-        let Err(err) = kubelet_settings(&node(&["--kubelet-arg=warp-speed=1"])) else { panic!() };
-        let text = base::chain::Chain(&err).to_string();
-        assert_eq!(text, "--kubelet-arg: warp-speed: this kubelet has no such setting");
+        let why = |arg: &str| base::chain::Chain(&read(&[&format!("--kubelet-arg={arg}")]).unwrap_err()).to_string();
+        assert_eq!(why("warp-speed=1"), "--kubelet-arg: warp-speed: this kubelet has no such setting");
+        assert_eq!(
+            why("port=10255"),
+            "--kubelet-arg: port 10255: the kubelet listens on 10250; set the port with --kubelet-port"
+        );
+        assert!(read(&["--kubelet-arg=port=10250", "--kubelet-arg=feature-gates=NodeSwap=true"]).is_ok());
+        assert!(why("feature-gates=Odd=true").contains("unrecognized feature gate: Odd"));
     }
 
     #[test]

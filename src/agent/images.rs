@@ -3,6 +3,7 @@
 //!
 //! Both images share one layer with the binary under several names; containerd stores and unpacks it once.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -102,15 +103,21 @@ impl SystemImages {
         self.names.clone()
     }
 
-    /// Imports both images into containerd unless it has them.
-    pub(crate) async fn import(self, runtime: &Runtime) -> Result<(), ImageError> {
+    /// Imports both images into containerd unless it has them. Its client is looked for where containerd was.
+    pub(crate) async fn import(self, runtime: &Runtime, search_path: &OsStr) -> Result<(), ImageError> {
         let here = runtime.image_names().await?;
         let images = [self.names.pause, self.names.dns];
         if images.iter().all(|image| here.contains(image)) {
             return Ok(());
         }
         let mut ctr = Command::new("ctr");
-        ctr.arg("--address").arg(&runtime.socket).args(["--namespace", "k8s.io", "images", "import", "-"]);
+        ctr.env("PATH", search_path).arg("--address").arg(&runtime.socket).args([
+            "--namespace",
+            "k8s.io",
+            "images",
+            "import",
+            "-",
+        ]);
         run(ctr.kill_on_drop(true), self.layer, &images).await?;
         // The label keeps image garbage collectors away (containerd 1.7 and later read it).
         for image in &images {

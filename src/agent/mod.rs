@@ -4,6 +4,7 @@ pub(crate) mod addresses;
 pub(crate) mod config;
 pub(crate) mod host;
 pub(crate) mod images;
+pub(crate) mod origin;
 pub(crate) mod role;
 
 use std::io;
@@ -80,6 +81,13 @@ pub(crate) struct Beginning {
     runtime: oneshot::Receiver<Result<Runtime, AgentError>>,
 }
 
+impl Beginning {
+    /// Versions and suites of TLS that the kubelet's server takes.
+    pub(crate) fn tls(&self) -> pki::tls::Policy {
+        self.kubelet.settings.tls.clone()
+    }
+}
+
 /// Begins what needs no API server.
 pub(crate) fn begin(mut config: AgentConfig, group: &Group) -> Result<Beginning, AgentError> {
     let kubelet = kubelet_config(&config)?;
@@ -103,7 +111,7 @@ async fn start_runtime(
 ) -> Result<Runtime, AgentError> {
     let runtime = kubelet::start_runtime(kubelet, group).await?;
     if let Some(images) = images {
-        images.import(&runtime).await?;
+        images.import(&runtime, &kubelet.search_path).await?;
     }
     Ok(runtime)
 }
@@ -118,15 +126,20 @@ fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
             snapshotter: config.runtime.snapshotter.clone(),
             default_runtime: config.runtime.default_runtime.clone(),
             nonroot_devices: config.runtime.nonroot_devices,
+            drop_ins: agent.containerd_drop_ins(),
+            of_pods: host::folders_of_pods(&config.layout),
         },
     };
+    if let RuntimeChoice::Managed { .. } = &runtime {
+        origin::tell(&config.runtime_from);
+    }
     let managed = matches!(runtime, RuntimeChoice::Managed { .. });
     let pause_image = match (&config.pause_image, &config.images) {
         (Some(image), _) => image.clone(),
         (None, Some(images)) => images.names().pause,
         (None, None) => return Err(AgentError::NoPause(ImageError::NotStatic)),
     };
-    let manifest_dir = agent.manifests();
+    let manifest_dir = config.kubelet.static_pods.clone().unwrap_or_else(|| agent.manifests());
     files::create_private_dir(&manifest_dir)?;
     Ok(KubeletConfig {
         node_name: config.node_name.clone(),
@@ -139,7 +152,11 @@ fn kubelet_config(config: &AgentConfig) -> Result<KubeletConfig, AgentError> {
         log_dir: config.layout.pod_logs(),
         manifest_dir: Some(manifest_dir),
         runtime,
-        search_path: config.search_path.clone(),
+        search_path: config.runtime_from.search_path.clone(),
+        runtime_from: match &config.runtime.endpoint {
+            Some(endpoint) => format!("--container-runtime-endpoint ({endpoint})"),
+            None => config.runtime_from.told.clone(),
+        },
         pause_image,
         cni_bin_dir: config.layout.cni_plugins(),
         cni_conf_dir: agent.cni_conf(),

@@ -122,7 +122,7 @@ impl Plan {
             given => ranges::node_ips(given, &[]).map_err(HostError::from)?,
         };
         // Judged before anything is asked or written.
-        let flags = NodeFlags::of(&args.node)?;
+        let flags = NodeFlags::of(&args.node, &args.common.state.layout)?;
         Ok(Plan { folder: args.common.state.layout.agent(), flags, args, given, node_name, node_ips, clock, rng })
     }
 
@@ -281,7 +281,8 @@ async fn build(plan: &Plan, workers: &Group, paths: &Group) -> Result<(), RoleEr
         rng: plan.rng.clone(),
     };
     keeper.start(follow_servers(&balancer, &informers, paths), renewals, paths);
-    let serving = pki::tls::server_config(Arc::clone(&node.serving), Some(&node.clients))?;
+    let tls = node_half.tls();
+    let serving = pki::tls::server_config_by(&tls, Arc::clone(&node.serving), Some(&node.clients))?;
     let recorder = Recorder::new(kubelet.clone(), "kedge-certificates", &plan.node_name, paths);
     super::build(node_half, serving, kubelet, &informers, workers).await?;
     keep_membership(

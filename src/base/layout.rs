@@ -134,6 +134,12 @@ impl Layout {
         self.data_dir.join("data/cni")
     }
 
+    /// Programs of the bundle that is in use.
+    #[must_use]
+    pub fn bundle_programs(&self) -> PathBuf {
+        self.data_dir.join("bundle/current/bin")
+    }
+
     fn identity(&self) -> PathBuf {
         if self.is_default() { IDENTITY.into() } else { self.data_dir.join("node") }
     }
@@ -434,6 +440,18 @@ impl AgentFolder {
     #[must_use]
     pub fn images(&self) -> PathBuf {
         self.0.join("images")
+    }
+
+    /// Files of KubeletConfiguration that an administrator adds; k3s's name.
+    #[must_use]
+    pub fn kubelet_drop_ins(&self) -> PathBuf {
+        self.0.join("etc/kubelet.conf.d")
+    }
+
+    /// Files of containerd's configuration that an administrator adds, in folders by k3s's names.
+    #[must_use]
+    pub fn containerd_drop_ins(&self) -> PathBuf {
+        self.0.join("etc/containerd")
     }
 
     /// Manifests of static pods.

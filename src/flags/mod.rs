@@ -10,6 +10,7 @@ pub(crate) mod profile;
 pub(crate) mod ranges;
 pub(crate) mod refused;
 pub(crate) mod roles;
+pub(crate) mod runtime;
 pub(crate) mod s3;
 pub(crate) mod shared;
 pub(crate) mod store;

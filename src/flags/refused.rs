@@ -54,7 +54,10 @@ const REFUSED: [(&str, &str); 29] = [
     ("etcd-expose-metrics", "there is no etcd process; kedge status and GET /metrics of the API tell how the store is"),
     ("etcd-snapshot-reconcile-interval", "'kedge snapshot ls' reads the folder of snapshots itself"),
     ("enable-pprof", "kedge is not a Go program; use perf"),
-    ("prefer-bundled-bin", "kedge brings no programs; containerd and runc are those on PATH"),
+    (
+        "prefer-bundled-bin",
+        "the order is --runtime-from, which begins with the bundle's programs unless it is told otherwise",
+    ),
     ("image-service-endpoint", "images come from the runtime of --container-runtime-endpoint"),
     ("vmodule", "kedge's log has one level; use --debug or --v"),
     ("kine-tls", "there is no kine; the store speaks TLS"),

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::flags::profile::Profile;
+use crate::flags::runtime::Origin;
 use crate::flags::shared::StateArgs;
 use crate::flags::store::StoreFlags;
 use crate::flags::value::ValueError;
@@ -234,7 +235,8 @@ pub(crate) struct NodeArgs {
     /// Port of the node's kubelet.
     #[arg(long, default_value_t = base::ports::KUBELET, value_name = "PORT", help_heading = "Node")]
     pub(crate) kubelet_port: u16,
-    /// Setting of the kubelet as upstream's flag without dashes, such as max-pods=50. May be repeated.
+    /// Setting of the kubelet as upstream's flag without dashes, such as max-pods=50; config=FILE names a
+    /// KubeletConfiguration, config-dir=DIR a folder of them. May be repeated.
     #[arg(long, value_name = "NAME=VALUE", help_heading = "Node")]
     pub(crate) kubelet_arg: Vec<String>,
     /// Flag of kube-proxy, NAME=VALUE: those that mean something here act, others are refused by name. May be repeated.
@@ -249,6 +251,17 @@ pub(crate) struct NodeArgs {
     /// Use this CRI socket instead of a containerd of our own.
     #[arg(long, value_name = "SOCKET", help_heading = "Node")]
     pub(crate) container_runtime_endpoint: Option<String>,
+    /// Where containerd comes from, in this order: bundle (what 'kedge bundle apply' has laid down), path (the
+    /// machine's).
+    #[arg(
+        long,
+        value_name = "PLACES",
+        value_delimiter = ',',
+        default_value = "bundle,path",
+        conflicts_with = "container_runtime_endpoint",
+        help_heading = "Node"
+    )]
+    pub(crate) runtime_from: Vec<Origin>,
     /// How containerd keeps images' files (default: overlayfs where that works, else native).
     #[arg(
         long, value_name = "NAME", value_parser = ["overlayfs", "native", "btrfs", "zfs"],

@@ -1,6 +1,7 @@
 //! Upstream's back-off of crash loops and image pulls: 10 s doubling to 5 minutes, forgotten after 10 quiet minutes.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -15,23 +16,38 @@ struct Entry {
 }
 
 /// Back-offs by key.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Backoffs(BTreeMap<String, Entry>);
+#[derive(Clone, Debug)]
+pub(crate) struct Backoffs {
+    entries: BTreeMap<String, Entry>,
+    max_secs: i64,
+}
+
+impl Default for Backoffs {
+    fn default() -> Backoffs {
+        Backoffs { entries: BTreeMap::new(), max_secs: MAX_SECS }
+    }
+}
 
 impl Backoffs {
+    /// Back-offs that are never longer, as `crashLoopBackOff.maxContainerRestartPeriod` says.
+    pub(crate) fn up_to(max: Duration) -> Backoffs {
+        let max_secs = i64::try_from(max.as_secs()).unwrap_or(MAX_SECS).clamp(1, MAX_SECS);
+        Backoffs { entries: BTreeMap::new(), max_secs }
+    }
+
     /// Counts a restart at `now` of what ended at `ended`.
     pub(crate) fn next(&mut self, key: &str, ended: Timestamp, now: Timestamp) {
-        let secs = match self.0.get(key) {
-            Some(entry) if !expired(entry, ended) => (entry.secs * 2).min(MAX_SECS),
-            _ => FIRST_SECS,
+        let secs = match self.entries.get(key) {
+            Some(entry) if !expired(entry, ended) => (entry.secs * 2).min(self.max_secs),
+            _ => FIRST_SECS.min(self.max_secs),
         };
-        self.0.insert(key.to_owned(), Entry { secs, updated: now, why: String::new() });
+        self.entries.insert(key.to_owned(), Entry { secs, updated: now, why: String::new() });
     }
 
     /// Until when the thing that ended at `ended` must wait, and how long the wait is in all. What ended later than
     /// `now` did so by a clock that was set back since: it has waited enough.
     pub(crate) fn wait(&self, key: &str, ended: Timestamp, now: Timestamp) -> Option<(Timestamp, i64)> {
-        let entry = self.0.get(key).filter(|entry| !expired(entry, ended) && ended <= now)?;
+        let entry = self.entries.get(key).filter(|entry| !expired(entry, ended) && ended <= now)?;
         let until = ended.checked_add(SignedDuration::from_secs(entry.secs)).ok()?;
         (now < until).then_some((until, entry.secs))
     }
@@ -39,7 +55,7 @@ impl Backoffs {
     /// Counts a failure now; returns when to try again.
     pub(crate) fn fail(&mut self, key: &str, now: Timestamp, why: &str) -> Timestamp {
         self.next(key, now, now);
-        let secs = self.0.get_mut(key).map_or(FIRST_SECS, |entry| {
+        let secs = self.entries.get_mut(key).map_or(FIRST_SECS, |entry| {
             entry.why = why.to_owned();
             entry.secs
         });
@@ -48,14 +64,14 @@ impl Backoffs {
 
     /// Whether an earlier failure still forbids another try, until when and why.
     pub(crate) fn blocked_until(&self, key: &str, now: Timestamp) -> Option<(Timestamp, String)> {
-        let entry = self.0.get(key).filter(|entry| entry.updated <= now)?;
+        let entry = self.entries.get(key).filter(|entry| entry.updated <= now)?;
         let until = entry.updated.checked_add(SignedDuration::from_secs(entry.secs)).ok()?;
         (now < until).then(|| (until, entry.why.clone()))
     }
 
     /// Forgets keys that begin with `prefix`.
     pub(crate) fn forget(&mut self, prefix: &str) {
-        self.0.retain(|key, _| !key.starts_with(prefix));
+        self.entries.retain(|key, _| !key.starts_with(prefix));
     }
 }
 
@@ -92,6 +108,18 @@ mod tests {
         }
         backoffs.next("c", at(now + 1000), at(now + 1000));
         assert_eq!(backoffs.wait("c", at(now + 1000), at(now + 1000)).unwrap().1, 10);
+    }
+
+    // KEP-4603: the first wait is no longer than the longest.
+    #[test]
+    fn waits_are_never_longer_than_the_node_says() {
+        let mut short = Backoffs::up_to(Duration::from_secs(15));
+        let wait = |secs: i64, backoffs: &mut Backoffs| {
+            backoffs.next("c", at(secs), at(secs));
+            backoffs.wait("c", at(secs), at(secs)).unwrap().1
+        };
+        assert_eq!((wait(0, &mut short), wait(1, &mut short), wait(2, &mut short)), (10, 15, 15));
+        assert_eq!(wait(0, &mut Backoffs::up_to(Duration::from_secs(1))), 1);
     }
 
     #[test]

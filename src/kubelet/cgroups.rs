@@ -37,14 +37,22 @@ pub(crate) enum Hierarchy {
 pub(crate) struct Cgroups {
     driver: CgroupDriver,
     hierarchy: Hierarchy,
+    quotas: Quotas,
+}
+
+/// Whether limits of CPU are quotas: `cpuCFSQuota`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quotas {
+    Set,
+    Unset,
 }
 
 impl Cgroups {
     /// Checks the controllers and makes the folders of the classes.
-    pub(crate) fn prepare(driver: CgroupDriver) -> Result<Cgroups, Error> {
+    pub(crate) fn prepare(driver: CgroupDriver, quotas: Quotas) -> Result<Cgroups, Error> {
         let is_unified = Path::new(ROOT).join("cgroup.controllers").exists();
         let hierarchy = if is_unified { Hierarchy::Unified } else { Hierarchy::Legacy };
-        let cgroups = Cgroups { driver, hierarchy };
+        let cgroups = Cgroups { driver, hierarchy, quotas };
         let available = |controller: &str| match hierarchy {
             Hierarchy::Unified => fs::read_to_string(Path::new(ROOT).join("cgroup.controllers"))
                 .is_ok_and(|text| text.split_whitespace().any(|have| have == controller)),
@@ -72,7 +80,7 @@ impl Cgroups {
     /// Of no machine.
     #[cfg(test)]
     pub(crate) fn of_tests() -> Cgroups {
-        Cgroups { driver: CgroupDriver::Cgroupfs, hierarchy: Hierarchy::Unified }
+        Cgroups { driver: CgroupDriver::Cgroupfs, hierarchy: Hierarchy::Unified, quotas: Quotas::Set }
     }
 
     /// Sets what all pods together may use: the machine less what is set aside for the system (upstream's
@@ -157,8 +165,21 @@ impl Cgroups {
 
     /// Sets the pod's own limits. Returns what was taken.
     fn hold(&self, limits: Limits, pod: &Pod, pids_max: Option<i64>) -> Vec<Knob> {
-        let always = [Knob::Shares(limits.shares), Knob::Quota(limits.quota), Knob::Memory(limits.memory)];
-        self.set(&self.path_of(pod), &always.into_iter().chain(pids_max.map(Knob::Pids)).collect::<Vec<_>>())
+        let quota = limits.quota.filter(|_| self.quotas == Quotas::Set);
+        let always = [Knob::Shares(limits.shares), Knob::Quota(quota), Knob::Memory(limits.memory)];
+        let taken =
+            self.set(&self.path_of(pod), &always.into_iter().chain(pids_max.map(Knob::Pids)).collect::<Vec<_>>());
+        // A quota that is not wanted counts as the one that was asked for: a resize is done.
+        let asked = |knob| if matches!(knob, Knob::Quota(_)) { Knob::Quota(limits.quota) } else { knob };
+        taken.into_iter().map(asked).collect()
+    }
+
+    /// Whether the kernel bounds the swap of a group (v2, with swap accounting).
+    pub(crate) fn bounds_swap(&self) -> bool {
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default().to_owned();
+        let has = |group: &str| Path::new(ROOT).join(group).join("memory.swap.max").exists();
+        self.is_unified() && (has(&own) || has(self.root()))
     }
 
     /// Turns knobs of a group, and returns those that were taken. On v1 they are written under systemd, too: it knows

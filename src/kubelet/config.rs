@@ -29,6 +29,10 @@ pub enum RuntimeChoice {
         default_runtime: String,
         /// Devices belong to the user that a pod runs as, not to root.
         nonroot_devices: bool,
+        /// Additions to containerd's configuration lie in folders of this one.
+        drop_ins: PathBuf,
+        /// Folders that containers write: no file there is configuration.
+        of_pods: Vec<PathBuf>,
     },
     /// A CRI socket that somebody else serves, `unix:///…` or a path.
     Endpoint(String),
@@ -66,8 +70,10 @@ pub struct Config {
     pub manifest_dir: Option<PathBuf>,
     /// The runtime of containers.
     pub runtime: RuntimeChoice,
-    /// The caller's PATH: containerd and runc are looked up there.
+    /// Where containerd, runc and what they call are looked up.
     pub search_path: OsString,
+    /// The place that the runtime comes from, for people.
+    pub runtime_from: String,
     /// Image of the sandbox's first process.
     pub pause_image: String,
     /// CNI plugins.
@@ -100,38 +106,19 @@ impl Config {
 
     /// The settings in force, in the words of upstream's KubeletConfiguration.
     pub(crate) fn configz(&self, driver: CgroupDriver) -> Value {
-        let s = &self.settings;
-        let hard: serde_json::Map<String, Value> =
-            s.eviction_hard.iter().map(|(name, at)| (name.clone(), json!(at.to_string()))).collect();
-        let secs = |d: std::time::Duration| format!("{}s", d.as_secs());
-        json!({"kubeletconfig": {
-            "kind": "KubeletConfiguration",
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "staticPodPath": self.manifest_dir,
-            "port": self.port,
-            "clusterDomain": self.cluster_domain,
-            "clusterDNS": self.cluster_dns,
-            "cgroupDriver": if driver == CgroupDriver::Systemd { "systemd" } else { "cgroupfs" },
-            "cgroupsPerQOS": true,
-            "maxPods": s.max_pods,
-            "podsPerCore": s.pods_per_core,
-            "podPidsLimit": s.pod_max_pids.unwrap_or(-1),
-            "resolvConf": self.resolv_conf,
-            "imageGCHighThresholdPercent": s.image_gc_high_percent,
-            "imageGCLowThresholdPercent": s.image_gc_low_percent,
-            "serializeImagePulls": s.parallel_pulls == 1,
-            "maxParallelImagePulls": s.parallel_pulls,
-            "imageMinimumGCAge": secs(s.image_age_min),
-            "evictionHard": hard,
-            "kernelMemcgNotification": s.memory_alarm,
-            "enforceNodeAllocatable": if s.enforce_allocatable { ["pods"] } else { ["none"] },
-            "evictionPressureTransitionPeriod": secs(s.pressure_transition),
-            "containerLogMaxSize": s.log_bytes_max.to_string(),
-            "containerLogMaxFiles": s.log_files_max,
-            "allowedUnsafeSysctls": s.unsafe_sysctls,
-            "authentication": {"x509": {}, "webhook": {"enabled": true}, "anonymous": {"enabled": false}},
-            "authorization": {"mode": "Webhook"},
-        }})
+        let mut shown = self.settings.in_force();
+        shown.extend([
+            ("kind".to_owned(), json!("KubeletConfiguration")),
+            ("apiVersion".to_owned(), json!("kubelet.config.k8s.io/v1beta1")),
+            ("staticPodPath".to_owned(), json!(self.manifest_dir)),
+            ("podLogsDir".to_owned(), json!(self.log_dir)),
+            ("port".to_owned(), json!(self.port)),
+            ("clusterDomain".to_owned(), json!(self.cluster_domain)),
+            ("clusterDNS".to_owned(), json!(self.cluster_dns)),
+            ("resolvConf".to_owned(), json!(self.resolv_conf)),
+            ("cgroupDriver".to_owned(), json!(if driver == CgroupDriver::Systemd { "systemd" } else { "cgroupfs" })),
+        ]);
+        json!({"kubeletconfig": shown})
     }
 
     pub(crate) fn prepare_dirs(&self) -> Result<(), Error> {

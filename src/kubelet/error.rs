@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use base::files::FileError;
 
 use crate::runtime::cri::CriError;
+use crate::runtime::driver::CgroupDriver;
 
 /// The room's error.
 #[allow(clippy::error_impl_error, reason = "one Error per room, always written kubelet::error::Error by others")]
@@ -67,6 +68,21 @@ pub enum Error {
     KernelFlags {
         /// Each in upstream's words.
         flags: String,
+    },
+    /// The machine swaps, and must not.
+    #[error("failSwapOn (fail-swap-on): this machine has swap on; swapoff -a, or set it to false")]
+    SwapOn,
+    /// The control groups are of version 1, and must not be.
+    #[error("failCgroupV1 (fail-cgroupv1): this machine has control groups of version 1; set it to false")]
+    CgroupV1,
+    /// Swap cannot be shared here.
+    #[error("memorySwap.swapBehavior: LimitedSwap needs control groups of version 2; set NoSwap")]
+    NoSharedSwap,
+    /// Another driver of control groups is in use.
+    #[error("cgroupDriver (cgroup-driver): this machine's is {is}; leave the setting out")]
+    CgroupDriver {
+        /// The one in use.
+        is: CgroupDriver,
     },
     /// The kernel does not offer a controller that pods need.
     #[error(

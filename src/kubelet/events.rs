@@ -1,9 +1,14 @@
 //! Events about pods and their node: the client room's recorder with the kubelet's way to name what an event is about.
 
+use std::sync::Arc;
+
 use base::task::Group;
 use client::events::{Recorder as Events, Severity};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use tracing::debug;
+
+use crate::pace::Pace;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,12 +19,15 @@ pub(crate) enum Kind {
 
 /// Takes events without ever waiting.
 #[derive(Clone)]
-pub(crate) struct Recorder(Events);
+pub(crate) struct Recorder {
+    events: Events,
+    pace: Arc<Pace>,
+}
 
 impl Recorder {
-    /// Starts the writer.
-    pub(crate) fn start(client: kube::Client, node: &str, group: &Group) -> Recorder {
-        Recorder(Events::new(client, "kubelet", node, group))
+    /// Starts the writer. Events beyond the pace are dropped, as upstream.
+    pub(crate) fn start(client: kube::Client, node: &str, pace: Pace, group: &Group) -> Recorder {
+        Recorder { events: Events::new(client, "kubelet", node, group), pace: Arc::new(pace) }
     }
 
     /// About a pod, or with `field` (`spec.containers{c}`) about one of its containers.
@@ -48,8 +56,12 @@ impl Recorder {
     }
 
     fn send(&self, about: ObjectReference, kind: Kind, reason: &str, message: String) {
+        if self.pace.take().is_err() {
+            debug!(reason, "event dropped: eventRecordQPS allows no more now");
+            return;
+        }
         let severity = if kind == Kind::Normal { Severity::Normal } else { Severity::Warning };
-        self.0.report_ref(about, severity, reason, message);
+        self.events.report_ref(about, severity, reason, message);
     }
 }
 

@@ -1,7 +1,8 @@
 //! When memory, disk or processes run out: the node's conditions, what is reclaimed, and which pod has to go.
-//! Upstream's eviction manager with hard thresholds.
+//! Upstream's eviction manager.
 
 mod local;
+mod thresholds;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use model::phase::is_terminal;
 use tracing::{info, warn};
 
 use self::local::{amount, binary, over_limits, volumes_and_logs};
+use self::thresholds::{Kind as Threshold, Met, Tracker};
 use crate::alarm::{Alarm, Level};
 use crate::cgroups::limits;
 use crate::config::Config;
@@ -104,20 +106,6 @@ fn unsigned(bytes: i64) -> u64 {
     u64::try_from(bytes).unwrap_or(0)
 }
 
-/// The amount below which a signal tells of a lack.
-fn threshold(settings: &Settings, signal: &str, capacity: u64) -> Option<u64> {
-    let named = if signal == OF_PODS { "memory.available" } else { signal };
-    settings.eviction_hard.get(named).map(|at| at.of(capacity))
-}
-
-/// Signals below their thresholds. File systems without inodes (btrfs) tell 0 of 0.
-fn met(settings: &Settings, seen: &BTreeMap<&'static str, Observation>) -> Vec<&'static str> {
-    let low = |(signal, o): (&&'static str, &Observation)| {
-        threshold(settings, signal, o.capacity).is_some_and(|at| o.capacity > 0 && o.available < at).then_some(*signal)
-    };
-    seen.iter().filter_map(low).collect()
-}
-
 /// Starts the watch over the machine's resources.
 pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
     // Beside the node's own signals: a volume with a million files must not keep memory waiting.
@@ -130,6 +118,7 @@ pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
     });
     group.spawn("evictions", async move {
         let mut last_seen: BTreeMap<&'static str, Stopwatch> = BTreeMap::new();
+        let mut tracker = Tracker::default();
         let is_told = node.config.settings.memory_alarm;
         let mut alarm = if is_told { Alarm::new(&node.cgroups) } else { Alarm::silent() };
         loop {
@@ -137,7 +126,7 @@ pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
             if is_told {
                 set(&mut alarm, &node);
             }
-            let done = round(&node, &pods, &mut last_seen).await;
+            let done = round(&node, &pods, &mut tracker, &mut last_seen).await;
             tokio::time::sleep(REST).await;
             if done == Round::Done {
                 // Either way it is time for a look.
@@ -149,8 +138,10 @@ pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
 
 /// Has the kernel ring where the thresholds of memory are crossed: usage counts page cache, the signals do not.
 fn set(alarm: &mut Alarm, node: &Node) {
-    let level = |signal: &str, capacity: i64, usage: &Usage| {
-        let kept = threshold(&node.config.settings, signal, unsigned(capacity))?;
+    let level = |signal: &'static str, capacity: i64, usage: &Usage| {
+        let at = |kind| Met { signal, kind }.threshold(&node.config.settings, unsigned(capacity));
+        // The one that is met first.
+        let kept = at(Threshold::Hard).max(at(Threshold::Soft))?;
         let cache = usage.memory?.saturating_sub(usage.working_set?);
         Some(unsigned(capacity).saturating_sub(kept).saturating_add(cache))
     };
@@ -183,22 +174,23 @@ async fn learn_image_dir(disks: &Disks, runtime: &Runtime) {
     }
 }
 
-async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, Stopwatch>) -> Round {
+async fn round(
+    node: &Node,
+    pods: &Pods,
+    tracker: &mut Tracker,
+    last_seen: &mut BTreeMap<&'static str, Stopwatch>,
+) -> Round {
+    let settings = &node.config.settings;
     let seen = observe(node);
-    let mut low = met(&node.config.settings, &seen);
-    for signal in &low {
-        last_seen.insert(condition_of(signal), Stopwatch::start());
+    let met = tracker.met(settings, &seen);
+    for at in &met {
+        last_seen.insert(condition_of(at.signal), Stopwatch::start());
     }
     // A condition stays for a while, so that a node that swings does not invite pods in between.
-    last_seen.retain(|_, at| at.elapsed() <= node.config.settings.pressure_transition);
+    last_seen.retain(|_, at| at.elapsed() <= settings.pressure_transition);
     node.signals.set_pressure(last_seen.keys().map(|c| (*c).to_owned()).collect());
-    if low.is_empty() {
-        return Round::Done;
-    }
-    // Memory first, as upstream ranks thresholds.
-    low.sort_by_key(|signal| resource_of(signal) != "memory");
-    let signal = low[0];
-    let resource = resource_of(signal);
+    let Some(at) = tracker.due(settings, &met) else { return Round::Done };
+    let (signal, resource) = (at.signal, resource_of(at.signal));
     node.events.node(
         &node.config.node_name,
         Kind::Warning,
@@ -207,9 +199,9 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
     );
     warn!(signal, "the node runs low, reclaiming");
     if condition_of(signal) == "DiskPressure" {
-        let is_low = || met(&node.config.settings, &observe(node)).contains(&signal);
+        let mut is_low = || tracker.met(settings, &observe(node)).contains(&at);
         let removed = remove_dead_containers(&node.runtime, pods).await;
-        if is_enough(is_low, looks(removed), CLEANUP_LOOK).await {
+        if is_enough(&mut is_low, looks(removed), CLEANUP_LOOK).await {
             info!(signal, "enough was reclaimed by removing dead containers");
             return Round::Done;
         }
@@ -217,12 +209,12 @@ async fn round(node: &Node, pods: &Pods, last_seen: &mut BTreeMap<&'static str, 
             warn!(err = %Chain(&err), "cannot delete unused images");
             0
         });
-        if is_enough(is_low, looks(freed), CLEANUP_LOOK).await {
+        if is_enough(&mut is_low, looks(freed), CLEANUP_LOOK).await {
             info!(signal, "enough was reclaimed by deleting images");
             return Round::Done;
         }
     }
-    evict_one(node, pods, signal, &seen).await
+    evict_one(node, pods, at, &seen).await
 }
 
 /// Removes containers that nobody needs any more, with their layers: all of a pod that has ended, and of others those
@@ -276,7 +268,8 @@ struct Use {
     by_container: Vec<(String, i64)>,
 }
 
-async fn evict_one(node: &Node, pods: &Pods, signal: &str, seen: &BTreeMap<&'static str, Observation>) -> Round {
+async fn evict_one(node: &Node, pods: &Pods, at: Met, seen: &BTreeMap<&'static str, Observation>) -> Round {
+    let signal = at.signal;
     let resource = resource_of(signal);
     let uses = usage(node, pods, signal).await;
     let critical = |pod: &Pod| {
@@ -294,18 +287,19 @@ async fn evict_one(node: &Node, pods: &Pods, signal: &str, seen: &BTreeMap<&'sta
     };
     // One that was told to go before and takes its time is told again, as upstream does: it is no reason to take the
     // next.
-    pods.evict(&chosen.pod, reason(&node.config.settings, &chosen, signal, seen));
+    let settings = &node.config.settings;
+    pods.evict(&chosen.pod, reason(settings, &chosen, at, seen), at.notice(settings));
     info!(pod = ?chosen.pod.metadata.name, ns = ?chosen.pod.metadata.namespace, signal, "evicting a pod");
     given_back(&node.config, &chosen.pod).await;
     Round::Evicted
 }
 
 /// Upstream's text for a pod that has to go.
-fn reason(settings: &Settings, chosen: &Use, signal: &str, seen: &BTreeMap<&'static str, Observation>) -> String {
-    let resource = resource_of(signal);
+fn reason(settings: &Settings, chosen: &Use, at: Met, seen: &BTreeMap<&'static str, Observation>) -> String {
+    let (signal, resource) = (at.signal, resource_of(at.signal));
     let mut text = format!("The node was low on resource: {resource}. ");
     if let Some(o) = seen.get(signal) {
-        let threshold = threshold(settings, signal, o.capacity).unwrap_or(0);
+        let threshold = at.threshold(settings, o.capacity).unwrap_or(0);
         text += &format!(
             "Threshold quantity: {}, available: {}. ",
             threshold_text(signal, threshold),

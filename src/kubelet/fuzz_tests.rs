@@ -11,6 +11,7 @@ use futures_util::StreamExt as _;
 use crate::logs::{self, LogOptions};
 use crate::providers::config;
 use crate::server::number;
+use crate::settings::Settings;
 use crate::sources::manifests::Folder;
 use crate::{resolv, stats};
 
@@ -60,7 +61,7 @@ fn queries_of_any_bytes_are_read_or_refused() {
 #[test]
 fn manifests_of_any_words_are_pods_or_refused() {
     let rng = fuzz::rng(3);
-    let folder = Folder { dir: PathBuf::new(), node_name: "n".to_owned() };
+    let folder = Folder { dir: PathBuf::new(), node_name: "n".to_owned(), period: std::time::Duration::from_secs(20) };
     let whole = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, annotations: {a: &x b}}\nspec:\n  \
         containers:\n  - {name: c, image: *x, ports: [{containerPort: 80}]}\n";
     let words =
@@ -90,5 +91,32 @@ fn files_of_the_node_and_names_of_images_are_read_whatever_they_are() {
             config::Pattern(&pattern).matches(&config::repository(&image)),
             config::parse(&pattern, Path::new("/x")).is_ok(),
         );
+    }
+}
+
+#[test]
+fn settings_of_any_words_are_read_or_refused() {
+    let rng = fuzz::rng(5);
+    let words = [
+        "eviction-hard=memory.available<5%,nodefs.available<1Gi",
+        "eviction-soft-grace-period=memory.available=1m30s",
+        "image-gc-high-threshold=90",
+        "register-with-taints=a/b=c:NoSchedule",
+        "tls-cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+        "streaming-connection-idle-timeout=1.5h",
+        "cluster-dns=10.0.0.1,fd00::1",
+    ];
+    let file = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nmaxPods: 5\nevictionHard:\n  \
+        memory.available: 5%\nauthentication: {webhook: {cacheTTL: 1m}}\nregisterWithTaints: [{key: a}]\n";
+    let more =
+        ["=", "<", "%", ",", "-", "e30", ".", "µs", "é", "\n", ": ", "{", "[", "null", "&a ", "*a", "99999999999"];
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f");
+    let named = format!("config={}", path.display());
+    for _ in rounds(ROUNDS) {
+        let word = mutated_text(&rng, pick::<&str>(&rng, &words), &more);
+        std::fs::write(&path, mutated_text(&rng, file, &more)).unwrap();
+        let read = Settings::parse([named.as_str()]);
+        let _any = (Settings::parse([word.as_str()]).is_ok(), read.map(|settings| settings.in_force().len()));
     }
 }

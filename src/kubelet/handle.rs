@@ -138,6 +138,12 @@ impl Handle {
         })
     }
 
+    /// Parts of the server that are on.
+    pub(crate) fn switches(&self) -> (bool, bool) {
+        let settings = &self.node.config.settings;
+        (settings.debugging_handlers, settings.log_handler)
+    }
+
     /// `/configz`.
     pub(crate) fn configz(&self) -> serde_json::Value {
         self.node.config.configz(self.node.runtime.cgroup_driver)

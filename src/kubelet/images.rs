@@ -155,6 +155,7 @@ async fn pull(
 ) -> Result<(cri::Image, Duration, Duration), PullError> {
     let waited = Stopwatch::start();
     let in_turn = async {
+        node.pulls.pace.turn().await;
         let (waited, watch) = (waited.elapsed(), Stopwatch::start());
         let found = pull_now(node, pod, image, sandbox).await?;
         Ok((found, watch.elapsed(), waited))
@@ -301,7 +302,7 @@ mod tests {
     #[test]
     fn images_are_listed_again_after_a_pull_and_not_for_each_status() {
         let dir = tempfile::tempdir().unwrap();
-        let pulls = Pulls::new(dir.path(), 3, &Rng::from_seed(1));
+        let pulls = Pulls::new(dir.path(), 3, crate::pace::Pace::new(0, 1), &Rng::from_seed(1));
         assert!(pulls.wants_list());
         pulls.note_list();
         assert!(!pulls.wants_list());

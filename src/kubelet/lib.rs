@@ -5,6 +5,7 @@
 //! and node status, and for the server on 10250 a [`Handle`]. It never knows how the API server stores, or how the
 //! network reaches a service.
 
+mod admin_file;
 mod alarm;
 mod api_error;
 mod backoffs;
@@ -31,6 +32,7 @@ mod mount_points;
 mod node;
 mod node_labels;
 mod node_object;
+mod pace;
 mod plugins;
 mod pods;
 mod preload;
@@ -61,6 +63,7 @@ use std::sync::Arc;
 
 use base::task::Group;
 
+use crate::cgroups::Quotas;
 use crate::config::Config;
 use crate::error::Error;
 use crate::handle::Handle;
@@ -75,6 +78,7 @@ pub async fn start_runtime(config: &Config, group: &Group) -> Result<runtime::Ru
     if config.settings.protect_kernel_defaults {
         kernel::check(Path::new("/proc/sys"))?;
     }
+    kernel::fits(&config.settings)?;
     config.prepare_dirs()?;
     shelter::take();
     if let Some(places) = &config.registries {
@@ -83,7 +87,11 @@ pub async fn start_runtime(config: &Config, group: &Group) -> Result<runtime::Ru
     if let Some(dir) = &config.images_dir {
         preload::prepare(dir)?;
     }
-    runtime::start(config, group).await
+    let started = runtime::start(config, group).await?;
+    match config.settings.cgroup_driver.filter(|asked| *asked != started.cgroup_driver) {
+        Some(_) => Err(Error::CgroupDriver { is: started.cgroup_driver }),
+        None => Ok(started),
+    }
 }
 
 /// Starts the kubelet on a runtime: the node object, then pods. Returns when pods are being taken.
@@ -96,7 +104,8 @@ pub async fn run(
     group: &Group,
 ) -> Result<Handle, Error> {
     let group = group.child("kubelet");
-    let cgroups = cgroups::Cgroups::prepare(runtime.cgroup_driver)?;
+    let quotas = if config.settings.cpu_quota { Quotas::Set } else { Quotas::Unset };
+    let cgroups = cgroups::Cgroups::prepare(runtime.cgroup_driver, quotas)?;
     let (node, inputs) = Node::new(config, client, runtime, cgroups, &group);
     let node = Arc::new(node);
     preload::start(Arc::clone(&node), &group);

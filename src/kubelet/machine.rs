@@ -63,6 +63,11 @@ pub(crate) fn memory_of_machine() -> i64 {
     Some(meminfo("MemTotal:")).filter(|bytes| *bytes < i64::MAX).unwrap_or(0)
 }
 
+/// `SwapTotal` of the machine in bytes.
+pub(crate) fn swap_of_machine() -> i64 {
+    Some(meminfo("SwapTotal:")).filter(|bytes| *bytes < i64::MAX).unwrap_or(0)
+}
+
 /// How many processes and threads the machine can have: the less of two settings, on a small machine that of threads,
 /// which goes by its memory. Upstream's `pidlimit` (pkg/kubelet/stats/pidlimit/pidlimit_linux.go v1.36).
 pub(crate) fn processes_max() -> Option<u64> {

@@ -32,6 +32,7 @@ use crate::runtime::events::{self as runtime_events, RuntimeEvent};
 use crate::runtime::labels;
 use crate::sources::annotations::is_static;
 use crate::sources::change::Change;
+use crate::sources::manifests::Folder;
 use crate::sources::{self, mirror};
 use crate::volumes;
 use crate::worker::Worker;
@@ -51,7 +52,12 @@ pub(crate) async fn start(node: Arc<Node>, inputs: Inputs, group: &Group) -> Pod
     let pods = Pods::default();
     let (tx, rx) = mpsc::channel(BACKLOG_CHANGES);
     let Inputs { informers, ref_changes: refs } = inputs;
-    sources::start(node.config.manifest_dir.clone(), node.own.clone(), informers, tx, group);
+    let folder = node.config.manifest_dir.clone().map(|dir| Folder {
+        dir,
+        node_name: node.config.node_name.clone(),
+        period: node.config.settings.file_check,
+    });
+    sources::start(folder, node.own.clone(), informers, tx, group);
     let runtime = runtime_events::listen(node.runtime.cri.clone(), &node.runtime.socket, group);
     let this = SyncLoop { node, pods: pods.clone(), group: group.child("pods"), leaving: Arc::default() };
     let (node, weighed) = (Arc::clone(&this.node), pods.clone());

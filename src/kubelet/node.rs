@@ -18,6 +18,7 @@ use crate::images::pulls::Pulls;
 use crate::known::Known;
 use crate::machine::Machine;
 use crate::node_object::NodeObject;
+use crate::pace::Pace;
 use crate::pods::admission::Host;
 use crate::preload::ready::Ready;
 use crate::probes::counts::ProbeCounts;
@@ -85,7 +86,12 @@ impl Node {
         let (refs, changes) = Refs::new(client.clone(), group);
         let informers = Informers::new(client.clone(), group);
         let node = Node {
-            events: Recorder::start(client.clone(), &config.node_name, group),
+            events: Recorder::start(
+                client.clone(),
+                &config.node_name,
+                Pace::new(config.settings.event_qps, config.settings.event_burst),
+                group,
+            ),
             own: NodeObject::new(&informers, &config.node_name),
             machine: Machine::look(&config),
             refs,
@@ -93,7 +99,12 @@ impl Node {
             known: Known::new(client.clone()),
             csi: Csi::new(&config.root_dir),
             devices: Devices::new(&config.root_dir),
-            pulls: Pulls::new(&config.root_dir, config.settings.parallel_pulls, &rng),
+            pulls: Pulls::new(
+                &config.root_dir,
+                config.settings.parallel_pulls(),
+                Pace::new(config.settings.pull_qps, config.settings.pull_burst),
+                &rng,
+            ),
             registries: Registries::default(),
             preload: Ready::default(),
             rng,
@@ -184,6 +195,7 @@ mod tests {
             manifest_dir: None,
             runtime: RuntimeChoice::Endpoint(String::new()),
             search_path: Default::default(),
+            runtime_from: String::new(),
             pause_image: String::new(),
             cni_bin_dir: dir.join("bin"),
             cni_conf_dir: dir.join("net.d"),

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{
     ContainerImage, DaemonEndpoint, Node as ApiNode, NodeAddress, NodeDaemonEndpoints, NodeFeatures,
-    NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSystemInfo,
+    NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeSpec, NodeStatus, NodeSystemInfo, Taint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};
@@ -31,16 +31,17 @@ use crate::node::Node;
 use crate::node_labels::{arch, labels};
 use crate::node_object::NodeObject;
 use crate::runtime::Runtime;
+use crate::settings::Cloud;
 
-const LEASE_PERIOD: Duration = Duration::from_secs(10);
-const LEASE_SECS: i32 = 40;
 const LEASE_NS: &str = "kube-node-lease";
 /// Until the node is ready, so that it is ready soon after its network is: the first and the longest pause.
 const UNREADY_PERIOD: (Duration, Duration) = (Duration::from_millis(40), Duration::from_secs(1));
-/// A status that did not change is written this often, as upstream's `nodeStatusReportFrequency`.
-const REPORT_SECS: i64 = 300;
-/// Upstream's `nodeStatusMaxImages`.
-const IMAGES_MAX: usize = 50;
+/// The place that the node's runtime comes from, for `kedge status`.
+const RUNTIME_FROM: &str = "kedge.io/runtime-from";
+/// Upstream's taint of a node that its cloud has not completed yet.
+const UNINITIALIZED: &str = "node.cloudprovider.kubernetes.io/uninitialized";
+/// Upstream's annotation for the cloud: the address that the operator gave.
+const PROVIDED_IP: &str = "alpha.kubernetes.io/provided-node-ip";
 /// The Kubernetes version that this node speaks.
 pub(crate) const VERSION: &str = base::version::GIT_VERSION;
 
@@ -51,7 +52,7 @@ pub(crate) fn start(node: Arc<Node>, group: &Group) {
         register(&node).await;
         node.events.node(&node.config.node_name, Kind::Normal, "Starting", "Starting kubelet.");
         let leased = Arc::clone(&node);
-        group.spawn("lease", async move { keep_lease(&leased.client, &leased.own, &leased.clock).await });
+        group.spawn("lease", async move { keep_lease(&leased).await });
         keep_status(&node).await;
     });
 }
@@ -60,10 +61,26 @@ async fn register(node: &Node) {
     let api: Api<ApiNode> = Api::all(node.client.clone());
     let name = &node.config.node_name;
     let mut backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(5));
+    let settings = &node.config.settings;
+    let mut taints = node.config.taints.clone();
+    let told = BTreeMap::from([(RUNTIME_FROM.to_owned(), node.config.runtime_from.clone())]);
+    let mut annotations = told.clone();
+    if settings.cloud == Cloud::External {
+        let (value, effect) = (Some("true".to_owned()), "NoSchedule".to_owned());
+        taints.push(Taint { key: UNINITIALIZED.to_owned(), value, effect, time_added: None });
+        annotations.insert(PROVIDED_IP.to_owned(), node.config.internal_ips().join(","));
+    }
+    let metadata = ObjectMeta {
+        name: Some(name.clone()),
+        labels: Some(labels(&node.config)),
+        annotations: Some(annotations),
+        ..Default::default()
+    };
     let fresh = ApiNode {
-        metadata: ObjectMeta { name: Some(name.clone()), labels: Some(labels(&node.config)), ..Default::default() },
+        metadata,
         spec: Some(NodeSpec {
-            taints: Some(node.config.taints.clone()).filter(|t| !t.is_empty()),
+            taints: Some(taints).filter(|t| !t.is_empty()),
+            provider_id: Some(settings.provider_id.clone()).filter(|id| !id.is_empty()),
             ..Default::default()
         }),
         status: Some(status(node, &NodeStatus::default()).await),
@@ -76,7 +93,7 @@ async fn register(node: &Node) {
                 api.patch(
                     name,
                     &PatchParams::default(),
-                    &Patch::Merge(serde_json::json!({"metadata": {"labels": own}})),
+                    &Patch::Merge(serde_json::json!({"metadata": {"labels": own, "annotations": told}})),
                 )
                 .await
             }
@@ -108,7 +125,8 @@ async fn keep_status(node: &Node) {
     loop {
         let now = node.clock.now();
         let next = status(node, &before).await;
-        let due = written_at.is_none_or(|at| now.duration_since(at).as_secs() >= REPORT_SECS);
+        let report_secs = i64::try_from(node.config.settings.report_period.as_secs()).unwrap_or(i64::MAX);
+        let due = written_at.is_none_or(|at| now.duration_since(at).as_secs() >= report_secs);
         let foreign = node
             .own
             .object()
@@ -133,7 +151,7 @@ async fn keep_status(node: &Node) {
         }
         let pause = if is_true(&before, "Ready") {
             unready.reset();
-            LEASE_PERIOD
+            node.config.settings.status_period
         } else {
             unready.next(&node.rng)
         };
@@ -214,7 +232,8 @@ async fn status(node: &Node, before: &NodeStatus) -> NodeStatus {
         .extend(advertised.filter(|(name, _)| foreign.contains_key(*name)).map(|(name, q)| (name.clone(), q.clone())));
     let image =
         |(names, size): (Vec<String>, u64)| ContainerImage { names: Some(names), size_bytes: i64::try_from(size).ok() };
-    let images = match images::to_list(&node.pulls, &node.runtime, IMAGES_MAX).await {
+    let images_max = usize::try_from(node.config.settings.status_images_max).unwrap_or(usize::MAX);
+    let images = match images::to_list(&node.pulls, &node.runtime, images_max).await {
         Some(Ok(images)) => Some(images.into_iter().map(image).collect()),
         // Nothing new; or they are still there when the runtime is back.
         None | Some(Err(_)) => before.images.clone(),
@@ -304,13 +323,17 @@ fn system_info(runtime: &Runtime) -> NodeSystemInfo {
     }
 }
 
-async fn keep_lease(client: &kube::Client, own: &NodeObject, clock: &Clock) {
-    let api: Api<Lease> = Api::namespaced(client.clone(), LEASE_NS);
+async fn keep_lease(node: &Node) {
+    let (own, clock): (&NodeObject, &Clock) = (&node.own, &node.clock);
+    let api: Api<Lease> = Api::namespaced(node.client.clone(), LEASE_NS);
     let name = own.name().to_owned();
+    let lease_secs = node.config.settings.lease_secs;
+    // As upstream: four tries within the time that it lasts.
+    let period = Duration::from_secs(u64::from(lease_secs.unsigned_abs())) / 4;
     loop {
         let spec = LeaseSpec {
             holder_identity: Some(name.clone()),
-            lease_duration_seconds: Some(LEASE_SECS),
+            lease_duration_seconds: Some(lease_secs),
             renew_time: Some(MicroTime(micros(clock.now()))),
             ..Default::default()
         };
@@ -331,7 +354,7 @@ async fn keep_lease(client: &kube::Client, own: &NodeObject, clock: &Clock) {
             other => other,
         };
         let pause = match renewed {
-            Ok(_) => LEASE_PERIOD,
+            Ok(_) => period,
             Err(err) => {
                 warn!(err = %Chain(&err), "cannot renew the node's lease");
                 Duration::from_secs(1)

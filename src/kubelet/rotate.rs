@@ -11,6 +11,7 @@ use base::confined::deadline::within;
 use base::task::Group;
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use futures_util::{StreamExt as _, stream};
 use jiff::Timestamp;
 use rustix::fs::FileType;
 use tracing::{debug, warn};
@@ -21,8 +22,8 @@ use crate::node::Node;
 use crate::pods::map::Pods;
 use crate::runtime::cri::Cri;
 
-/// Between two looks, as upstream's `containerLogMonitorInterval`.
-const PERIOD: Duration = Duration::from_secs(10);
+/// Logs that are moved at a time, whatever `containerLogMaxWorkers` says: each is compressed on a thread.
+const WORKERS_MAX: usize = 64;
 /// A log is compressed within this.
 const COMPRESS_LIMIT: Duration = Duration::from_secs(600);
 /// Files beside a log.
@@ -35,11 +36,13 @@ const RUNTIME_LOG_BYTES_KEPT: usize = 2 * 1024 * 1024;
 pub(crate) fn start(node: Arc<Node>, pods: Pods, group: &Group) {
     group.spawn("log-rotation", async move {
         loop {
-            tokio::time::sleep(PERIOD).await;
-            for (id, path) in large(&node.config, &pods) {
-                let files_max = node.config.settings.log_files_max;
-                rotate(&node.runtime.cri, &id, &path, files_max, node.clock.now()).await;
-            }
+            let settings = &node.config.settings;
+            tokio::time::sleep(settings.log_period).await;
+            let rotated = stream::iter(large(&node.config, &pods)).map(|(id, path)| {
+                let node = &node;
+                async move { rotate(&node.runtime.cri, &id, &path, settings.log_files_max, node.clock.now()).await }
+            });
+            rotated.buffer_unordered(settings.log_workers.min(WORKERS_MAX)).collect::<()>().await;
             if let RuntimeChoice::Managed { root, .. } = &node.config.runtime {
                 let log = crate::runtime::containerd::log_file(root);
                 let of_work = log.clone();

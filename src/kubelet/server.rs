@@ -47,6 +47,29 @@ impl From<Error> for Refusal {
     }
 }
 
+/// Parts of the server that can be switched off.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Switches {
+    /// `enableDebuggingHandlers`.
+    pub(crate) debugging: bool,
+    /// `enableSystemLogHandler`.
+    pub(crate) logs: bool,
+}
+
+impl Switches {
+    /// Refuses a path whose part is off, in upstream's words.
+    fn judge(self, path: &[&str]) -> Result<(), Refusal> {
+        let off = |what: &str| Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, format!("{what} endpoints are disabled.")));
+        match path.first().copied().unwrap_or_default() {
+            "exec" | "attach" | "portForward" | "run" | "containerLogs" | "runningpods" if !self.debugging => {
+                off("Debug")
+            }
+            "logs" if !self.logs || !self.debugging => off("logs"),
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A value that is given and not empty.
 fn given<'a>(query: &'a Query, key: &str) -> Option<&'a str> {
     query.get(key).filter(|value| !value.is_empty())
@@ -73,6 +96,8 @@ impl Server {
         self.admit(req.method().clone(), bearer(&req), conn, &path).await?;
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let query = Query::parse(req.uri().query().unwrap_or_default());
+        let (debugging, logs) = self.handle.switches();
+        Switches { debugging, logs }.judge(&parts)?;
         let of = |namespace, name, container| ContainerRef { pod: NamespacedName { namespace, name }, container };
         match parts.as_slice() {
             ["healthz" | "livez"] | ["healthz", "ping" | "log" | "syncloop"] => {
@@ -323,6 +348,18 @@ mod tests {
         assert!(is_on(&query, "stdin"));
         assert_eq!(given(&query, "empty"), None);
         assert!(number::<u64>(&Query::parse("tailLines=x"), "tailLines").is_err());
+    }
+
+    // InstallDebuggingDisabledHandlers, pkg/kubelet/server/server.go v1.36.2.
+    #[test]
+    fn parts_that_are_switched_off_are_refused_and_metrics_stay() {
+        let code = |switches: Switches, path: &[&str]| switches.judge(path).err().map(|Refusal(code, _)| code.as_u16());
+        let (quiet, no_logs) = (Switches { debugging: false, logs: true }, Switches { debugging: true, logs: false });
+        for path in [&["exec", "n", "p", "c"][..], &["containerLogs", "n", "p", "c"], &["logs"], &["runningpods"]] {
+            assert_eq!(code(quiet, path), Some(405), "{path:?}");
+        }
+        assert_eq!((code(quiet, &["metrics"]), code(quiet, &["pods"]), code(quiet, &[])), (None, None, None));
+        assert_eq!((code(no_logs, &["logs", "x"]), code(no_logs, &["exec", "n", "p", "c"])), (Some(405), None));
     }
 
     #[test]

@@ -180,7 +180,8 @@ impl Node {
         let uses = BTreeMap::from([(authorities::IN_USE.to_owned(), trust.using)]);
         packaged::mark_control_plane(api.supervisor.clone(), plan.node_name.clone(), uses, &api.informers, workers);
         let client = api.clients.for_user(&format!("system:node:{}", plan.node_name));
-        let serving = pki::tls::server_config(Arc::clone(pki.leaf(Leaf::ServingKubelet)), Some(&pki.user_bundle()?))?;
+        let (tls, users) = (self.half.tls(), pki.user_bundle()?);
+        let serving = pki::tls::server_config_by(&tls, Arc::clone(pki.leaf(Leaf::ServingKubelet)), Some(&users))?;
         Ok(agent::build(self.half, serving, client, &api.informers, workers).await?)
     }
 }

@@ -66,7 +66,7 @@ impl Plan {
             );
         }
         Ok(Plan {
-            node_flags: NodeFlags::of(&args.node)?,
+            node_flags: NodeFlags::of(&args.node, &args.common.state.layout)?,
             node_name,
             advertise: args
                 .advertise_address

@@ -288,3 +288,40 @@ fn whom_flow_control_refuses_is_told_by_which_objects_and_when_to_come_back() {
     server.ok(&["get", "--raw", "/api/v1/namespaces"]);
     server.stop();
 }
+
+// The kubelet's arguments of k3s's hardening guide, and a drop-in as its users have it.
+#[test]
+fn the_kubelets_arguments_of_the_cis_guides_start_a_server_and_a_bad_file_is_named() {
+    let arguments = [
+        "streaming-connection-idle-timeout=5m",
+        "tls-cipher-suites=TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,\
+         TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+        "make-iptables-util-chains=true",
+        "pod-max-pids=4096",
+        "seccomp-default=true",
+        "anonymous-auth=false",
+        "read-only-port=0",
+        "event-qps=0",
+        "rotate-certificates=true",
+        "rotate-server-certificates=true",
+        "feature-gates=RotateKubeletServerCertificate=true",
+        "protect-kernel-defaults=true",
+    ];
+    let head = "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\n";
+    let place_with = |body: &str| {
+        let mut place = Place::new(&["--disable=coredns"]);
+        place.flags.extend(arguments.iter().map(|argument| format!("--kubelet-arg={argument}")));
+        let drop_in = place.data_dir().join("agent/etc/kubelet.conf.d/50-site.conf");
+        fs::create_dir_all(drop_in.parent().unwrap()).unwrap();
+        fs::write(&drop_in, format!("{head}{body}")).unwrap();
+        fs::write(place.path("main.yaml"), format!("{head}maxPods: 50\n")).unwrap();
+        place.flags.push(format!("--kubelet-arg=config={}", place.path("main.yaml").display()));
+        place
+    };
+    let said = place_with("maxPods: many\n").refused();
+    assert!(said.err.contains("50-site.conf: maxPods: want a whole number"), "{said:?}");
+    let said = place_with("authentication: {anonymous: {enabled: true}}\n").refused();
+    assert!(said.err.contains("50-site.conf: authentication.anonymous.enabled: false only"), "{said:?}");
+    let server = Server::start_in(place_with("maxPods: 60\nevictionHard: {memory.available: 5%}\n"));
+    server.stop();
+}

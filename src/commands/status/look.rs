@@ -173,6 +173,9 @@ struct SeenNode {
     problems: Vec<Problem>,
 }
 
+/// The kubelet's word about where its runtime comes from.
+const RUNTIME_FROM: &str = "kedge.io/runtime-from";
+
 fn seen(node: &Node) -> SeenNode {
     let (name, info) = (node.name_any(), node.status.as_ref().and_then(|s| s.node_info.clone()).unwrap_or_default());
     let conditions = node.status.iter().flat_map(|s| s.conditions.iter().flatten());
@@ -183,8 +186,10 @@ fn seen(node: &Node) -> SeenNode {
     let ready = !bad.iter().any(|c| c.type_ == "Ready");
     let (version, runtime) = (info.kubelet_version, info.container_runtime_version);
     let state = if ready { "Ready" } else { "NotReady" };
-    let line = format!("{name}  {state}  {version}  {runtime}  {}", info.kernel_version);
-    let value = json!({ "name": name, "ready": ready, "version": version, "runtime": runtime });
+    let from = node.annotations().get(RUNTIME_FROM).cloned();
+    let told = from.as_ref().map(|from| format!("  from {from}")).unwrap_or_default();
+    let line = format!("{name}  {state}  {version}  {runtime}  {}{told}", info.kernel_version);
+    let value = json!({ "name": name, "ready": ready, "version": version, "runtime": runtime, "runtimeFrom": from });
     let problem = |condition: NodeCondition| {
         let remedy = match condition.type_.as_str() {
             "DiskPressure" => "make room on its disk; images that no pod uses are deleted by themselves",

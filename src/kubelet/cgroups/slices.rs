@@ -107,7 +107,11 @@ mod tests {
         let dir = std::env::var_os("KEDGE_TEST_SYSTEMCTL").unwrap();
         mount(Some("none"), ROOT, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
         let called = || fs::read_to_string(Path::new(&dir).join("called")).unwrap();
-        let cgroups = Cgroups { driver: CgroupDriver::Systemd, hierarchy: crate::cgroups::Hierarchy::Unified };
+        let cgroups = Cgroups {
+            driver: CgroupDriver::Systemd,
+            hierarchy: crate::cgroups::Hierarchy::Unified,
+            quotas: crate::cgroups::Quotas::Set,
+        };
         cgroups.weigh(500);
         assert_eq!(called(), "", "systemd was told of slices that are not there");
         fs::create_dir_all(Path::new(ROOT).join("kubepods.slice/kubepods-besteffort.slice")).unwrap();

@@ -15,9 +15,9 @@ use std::collections::HashMap;
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod};
 
-use crate::cgroups::limits;
+use crate::cgroups::limits::{self, Qos};
 use crate::container::error::ConfigError;
-use crate::container::making::{HostFacts, Making};
+use crate::container::making::{HostFacts, Making, Swap};
 use crate::runtime::labels;
 
 /// Every container of the pod's spec in the order of its start, with what it is.
@@ -170,7 +170,7 @@ fn annotations(making: &Making<'_>) -> HashMap<String, String> {
 pub(crate) fn resources(pod: &Pod, container: &Container, host: HostFacts) -> cri::LinuxContainerResources {
     let resources = container.resources.as_ref();
     let cpu_request = limits::request(resources, "cpu").map_or(0, |q| q.milli_value());
-    let cpu_limit = limits::limit_within(pod, resources, "cpu").map(|q| q.milli_value());
+    let cpu_limit = limits::limit_within(pod, resources, "cpu").map(|q| q.milli_value()).filter(|_| host.cpu_quota);
     let adjust = limits::oom_score_adj(pod, container, host.memory);
     let mut limits = cri::LinuxContainerResources {
         cpu_period: if cpu_limit.is_some() { limits::PERIOD_USEC } else { 0 },
@@ -185,8 +185,36 @@ pub(crate) fn resources(pod: &Pod, container: &Container, host: HostFacts) -> cr
     if host.unified {
         // All processes of a container go together, as upstream since v1.28.
         limits.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
+        let swap = match host.swap {
+            Swap::Unbounded => None,
+            Swap::None => Some(0),
+            Swap::Shared(bytes) => Some(swap_share(pod, container, Machines { swap: bytes, memory: host.memory })),
+        };
+        limits.unified.extend(swap.map(|bytes| ("memory.swap.max".to_owned(), bytes.to_string())));
     }
     limits
+}
+
+/// Pods of this priority and above are critical.
+const CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+/// Bytes of the machine.
+struct Machines {
+    swap: i64,
+    memory: i64,
+}
+
+/// The swap of a container of a Burstable pod: as large a part of the machine's as its request is of the memory.
+/// Upstream's `LimitedSwap` (pkg/kubelet/kuberuntime/kuberuntime_container_linux.go v1.36).
+fn swap_share(pod: &Pod, container: &Container, all: Machines) -> i64 {
+    let is_critical = pod.spec.as_ref().and_then(|spec| spec.priority).is_some_and(|p| p >= CRITICAL_PRIORITY);
+    let request = limits::request(container.resources.as_ref(), "memory").map_or(0, |q| q.value());
+    let limit = limits::limit(container.resources.as_ref(), "memory").map_or(0, |q| q.value());
+    if limits::qos(pod) != Qos::Burstable || is_critical || request <= 0 || request == limit || all.memory <= 0 {
+        return 0;
+    }
+    let share = i128::from(all.swap) * i128::from(request) / i128::from(all.memory);
+    i64::try_from(share).unwrap_or(i64::MAX).min(all.swap)
 }
 
 /// `hugepages-2Mi: 4Mi` becomes `2MB: 4194304`, as the kernel names page sizes.
@@ -254,7 +282,7 @@ mod tests {
         let pod = pod(json!({"containers": [{"name": "c", "resources": {
             "limits": {"cpu": "500m", "memory": "64Mi", "hugepages-2Mi": "4Mi"}, "requests": {"cpu": "250m"}}}]}));
         let container = &pod.spec.as_ref().unwrap().containers[0];
-        let host = HostFacts { memory: 1 << 30, restrict_oom_score_adj: false, unified: true };
+        let host = HostFacts::of_tests();
         let told = resources(&pod, container, host);
         assert_eq!((told.cpu_period, told.cpu_quota, told.cpu_shares), (100_000, 50_000, 256));
         assert_eq!(told.memory_limit_in_bytes, 64 << 20);
@@ -265,9 +293,37 @@ mod tests {
     }
 
     #[test]
+    fn quotas_of_cpu_can_be_switched_off() {
+        let pod = pod(json!({"containers": [{"name": "c", "resources": {"limits": {"cpu": "500m"}}}]}));
+        let container = &pod.spec.as_ref().unwrap().containers[0];
+        let told = resources(&pod, container, HostFacts { cpu_quota: false, ..HostFacts::of_tests() });
+        assert_eq!((told.cpu_period, told.cpu_quota, told.cpu_shares), (0, 0, 512), "the weight stays");
+    }
+
+    #[test]
+    fn swap_is_for_burstable_pods_by_their_requests_and_for_nobody_by_default() {
+        let host = |swap| HostFacts { memory: 1000, swap, ..HostFacts::of_tests() };
+        let told = |spec: serde_json::Value, swap| {
+            let pod = pod(spec);
+            resources(&pod, &pod.spec.as_ref().unwrap().containers[0], host(swap)).unified.remove("memory.swap.max")
+        };
+        let burstable = json!({"containers": [{"name": "c", "resources": {"requests": {"memory": "100"}}}]});
+        let guaranteed = json!({"containers": [{"name": "c", "resources": {"limits": {"memory": "100", "cpu": "1"}}}]});
+        let critical = json!({"priority": 2_000_001_000,
+            "containers": [{"name": "c", "resources": {"requests": {"memory": "100"}}}]});
+        let zero = Some("0".to_owned());
+        assert_eq!(told(burstable.clone(), Swap::Unbounded), None);
+        assert_eq!(told(burstable.clone(), Swap::None), zero);
+        assert_eq!(told(burstable, Swap::Shared(500)), Some("50".to_owned()));
+        for spec in [guaranteed, critical, json!({"containers": [{"name": "c"}]})] {
+            assert_eq!(told(spec, Swap::Shared(500)), zero);
+        }
+    }
+
+    #[test]
     fn a_container_without_limits_has_no_quota() {
         let pod = pod(json!({"containers": [{"name": "c"}]}));
-        let host = HostFacts { memory: 1 << 30, restrict_oom_score_adj: false, unified: true };
+        let host = HostFacts::of_tests();
         let told = resources(&pod, &pod.spec.as_ref().unwrap().containers[0], host);
         assert_eq!((told.cpu_period, told.cpu_quota, told.memory_limit_in_bytes), (0, 0, 0));
         assert_eq!((told.cpu_shares, told.oom_score_adj), (2, 1000));
@@ -278,7 +334,7 @@ mod tests {
         let pod = pod(json!({"priorityClassName": "system-node-critical", "priority": 2_000_001_000,
             "containers": [{"name": "c"}]}));
         let container = &pod.spec.as_ref().unwrap().containers[0];
-        let host = HostFacts { memory: 1 << 30, restrict_oom_score_adj: false, unified: true };
+        let host = HostFacts::of_tests();
         assert!(resources(&pod, container, host).oom_score_adj < 0);
         assert_eq!(resources(&pod, container, HostFacts { restrict_oom_score_adj: true, ..host }).oom_score_adj, 0);
     }

@@ -1,7 +1,5 @@
 //! Security contexts of pod and container merged into the runtime's form.
 
-use std::path::Path;
-
 use k8s_cri::v1 as cri;
 use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, SELinuxOptions, SeccompProfile, SecurityContext};
 
@@ -137,7 +135,7 @@ pub(super) fn of_container(making: &Making<'_>) -> Result<cri::LinuxContainerSec
         no_new_privs: own.allow_privilege_escalation == Some(false),
         masked_paths: paths(&MASKED),
         readonly_paths: paths(&READONLY),
-        seccomp: Some(seccomp(profile, making.seccomp_root)),
+        seccomp: Some(seccomp(profile, making)),
         ..Default::default()
     };
     Ok(made.with_image_user(making, user))
@@ -185,10 +183,14 @@ fn check_non_root(
     }
 }
 
-/// The profile in the runtime's form; without one nothing is confined.
-fn seccomp(profile: Option<&SeccompProfile>, root: &Path) -> cri::SecurityProfile {
+/// The profile in the runtime's form; without one nothing is confined, unless `seccompDefault` says so. Privileged
+/// containers have none.
+fn seccomp(profile: Option<&SeccompProfile>, making: &Making<'_>) -> cri::SecurityProfile {
     use cri::security_profile::ProfileType;
+    let root = making.seccomp_root;
+    let is_privileged = making.container.security_context.as_ref().is_some_and(|own| own.privileged == Some(true));
     let (kind, file) = match profile.map(|p| p.type_.as_str()) {
+        None if making.host.seccomp_default && !is_privileged => (ProfileType::RuntimeDefault, String::new()),
         Some("RuntimeDefault") => (ProfileType::RuntimeDefault, String::new()),
         Some("Localhost") => {
             let file = profile.and_then(|p| p.localhost_profile.clone()).unwrap_or_default();
@@ -259,6 +261,21 @@ mod tests {
         assert_eq!(profile(default, local), (ProfileType::Localhost as i32, "/seccomp/a/b.json".to_owned()));
         let privileged = json!({"privileged": true, "seccompProfile": {"type": "RuntimeDefault"}});
         assert_eq!(profile(json!({}), privileged), unconfined);
+    }
+
+    #[test]
+    fn a_container_without_a_profile_has_the_runtimes_where_the_node_says_so() {
+        use cri::security_profile::ProfileType;
+        let profile = |own: Value| {
+            let (pod, image) = (pod(json!({}), own), cri::Image::default());
+            let mut making = Making::first_of(&pod, &image);
+            making.host.seccomp_default = true;
+            of_container(&making).unwrap().seccomp.unwrap().profile_type
+        };
+        assert_eq!(profile(json!({})), ProfileType::RuntimeDefault as i32);
+        for own in [json!({"privileged": true}), json!({"seccompProfile": {"type": "Unconfined"}})] {
+            assert_eq!(profile(own), ProfileType::Unconfined as i32);
+        }
     }
 
     #[test]

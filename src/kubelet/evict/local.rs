@@ -11,6 +11,7 @@ use crate::cgroups::limits;
 use crate::config::Config;
 use crate::container;
 use crate::disk::{By, Disks};
+use crate::pods::desired::Notice;
 use crate::pods::map::Pods;
 use crate::runtime::Runtime;
 use crate::runtime::labels;
@@ -46,7 +47,7 @@ pub(super) async fn over_limits(runtime: &Runtime, config: &Config, disks: &Disk
             layers.insert(name, amount(layer.saturating_add(logs.map_or(0, |measure| measure.bytes))));
         }
         if let Some(text) = local_breach(&pod, &volumes, &layers) {
-            pods.evict(&pod, text);
+            pods.evict(&pod, text, Notice::Hard);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::local::local_breach;
 use super::*;
+use crate::pods::desired::Notice;
 
 // In the virtual machine a pod that had filled the disk was gone, its layer was not, and the next pod went for it.
 #[tokio::test]
@@ -92,17 +93,55 @@ fn a_signal_has_upstreams_condition_resource_and_amounts() {
     }
 }
 
+fn of(available: u64, capacity: u64) -> Observation {
+    Observation { available, capacity }
+}
+
 #[test]
 fn only_signals_below_their_thresholds_are_met() {
     let settings = Settings::parse(["eviction-hard=memory.available<100Mi,nodefs.inodesFree<5%"]).unwrap();
-    let of = |available: u64, capacity: u64| Observation { available, capacity };
-    let met = |signal: &'static str, seen: Observation| !met(&settings, &[(signal, seen)].into()).is_empty();
+    let met = |signal: &'static str, seen| !Tracker::default().met(&settings, &[(signal, seen)].into()).is_empty();
     assert!(met("memory.available", of(99 << 20, 1 << 30)));
     assert!(!met("memory.available", of(100 << 20, 1 << 30)));
     assert!(met(OF_PODS, of(99 << 20, 1 << 30)), "it has the threshold of the machine's memory");
     assert!(met("nodefs.inodesFree", of(4, 100)) && !met("nodefs.inodesFree", of(5, 100)));
     assert!(!met("nodefs.inodesFree", of(0, 0)), "btrfs tells no inodes");
     assert!(!met("pid.available", of(0, 100)), "nobody asked for it");
+}
+
+// TestThresholdsMet, TestMinReclaim and TestNodeReclaimFuncs, pkg/kubelet/eviction/eviction_manager_test.go v1.36.2.
+#[test]
+fn what_was_acted_on_is_met_until_the_minimum_is_reclaimed_too() {
+    let settings =
+        Settings::parse(["eviction-hard=memory.available<1Gi", "eviction-minimum-reclaim=memory.available=500Mi"]);
+    let (settings, mut tracker) = (settings.unwrap(), Tracker::default());
+    let mut look = |mib: u64| {
+        let met = tracker.met(&settings, &[("memory.available", of(mib << 20, 8 << 30))].into());
+        tracker.due(&settings, &met).is_some()
+    };
+    assert!(!look(1200), "nothing is reclaimed where nothing was short");
+    assert!(look(1000) && look(1200), "not enough yet");
+    assert!(!look(1524) && !look(1200), "enough, and from then on it is as before");
+}
+
+#[test]
+fn a_soft_threshold_is_acted_on_after_its_grace_and_told_at_once() {
+    let of_grace = |grace: &str| {
+        let grace = format!("eviction-soft-grace-period=memory.available={grace}");
+        let words = ["eviction-soft=memory.available<2Gi", &grace, "eviction-max-pod-grace-period=7"];
+        Settings::parse(words).unwrap()
+    };
+    let seen = |mib: u64| [("memory.available", of(mib << 20, 8 << 30))].into();
+    let (long, none, mut tracker) = (of_grace("1h"), of_grace("0s"), Tracker::default());
+    let met = tracker.met(&long, &seen(1500));
+    assert_eq!(met, [Met { signal: "memory.available", kind: Threshold::Soft }], "the condition is told of it");
+    assert_eq!(tracker.due(&long, &met), None, "not yet");
+    let due = tracker.due(&none, &met).unwrap();
+    assert_eq!((due.kind, due.notice(&none)), (Threshold::Soft, Notice::Soft(7)));
+    let met = tracker.met(&none, &seen(50));
+    let hard = tracker.due(&none, &met).unwrap();
+    assert_eq!((hard.kind, hard.notice(&none)), (Threshold::Hard, Notice::Hard), "the hard one counts first");
+    assert!(tracker.met(&none, &seen(4000)).is_empty());
 }
 
 #[test]
@@ -117,7 +156,7 @@ fn a_pod_that_goes_is_told_what_was_short_and_who_took_it() {
     let chosen = Use { pod, bytes: 3 << 20, by_container };
     let seen = [("memory.available", Observation { available: 50 << 20, capacity: 1 << 30 })].into();
     assert_eq!(
-        reason(&settings, &chosen, "memory.available", &seen),
+        reason(&settings, &chosen, Met { signal: "memory.available", kind: Threshold::Hard }, &seen),
         "The node was low on resource: memory. Threshold quantity: 100Mi, available: 51200Ki. Container greedy \
          was using 3072Ki, request is 1Mi, has larger consumption of memory. "
     );

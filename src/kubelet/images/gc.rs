@@ -50,6 +50,12 @@ async fn collect(node: &Node) -> Result<(), CriError> {
     let settings = &node.config.settings;
     let disk = || node.disks.of_images();
     seen_now(&node.pulls, &node.runtime).await?;
+    if !settings.image_age_max.is_zero() {
+        let freed = delete_unused(node, u64::MAX, settings.image_age_max).await?;
+        if freed > 0 {
+            info!(bytes = freed, "deleted images that nobody used for longer than imageMaximumGCAge");
+        }
+    }
     let Some(now) = disk().filter(|d| d.used_percent() >= settings.image_gc_high_percent) else { return Ok(()) };
     let goal = now.capacity / 100 * (100 - settings.image_gc_low_percent);
     let wanted = goal.saturating_sub(now.available);
@@ -100,6 +106,11 @@ fn is_used(image: &cri::Image, used: &HashSet<String>) -> bool {
 /// An image that was found less than `--minimum-image-ttl-duration` ago stays: a container may be about to be made of
 /// it.
 pub(crate) async fn free(node: &Node, wanted: u64) -> Result<u64, CriError> {
+    delete_unused(node, wanted, Duration::ZERO).await
+}
+
+/// Of those that nobody used for `idle_min`.
+async fn delete_unused(node: &Node, wanted: u64, idle_min: Duration) -> Result<u64, CriError> {
     let until = node.pulls.pulled.now();
     let here = seen_now(&node.pulls, &node.runtime).await?;
     node.pulls.pulled.keep(&here.iter().map(|here| here.image.id.clone()).collect::<BTreeSet<_>>(), until).await;
@@ -114,7 +125,8 @@ pub(crate) async fn free(node: &Node, wanted: u64) -> Result<u64, CriError> {
         tag == pause || tag.starts_with("kedge.local/") && tag.rsplit(':').next() == pause.rsplit(':').next()
     };
     let stays = |tag: &str| own(tag) || pins.contains(tag);
-    let unused = unused(here, stays, node.config.settings.image_age_min);
+    let is_idle = |here: &Here| idle(&here.age) >= idle_min;
+    let unused = unused(here.into_iter().filter(is_idle).collect(), stays, node.config.settings.image_age_min);
     if unused.is_empty() {
         return Ok(0);
     }
@@ -169,6 +181,11 @@ async fn delete<'f, E: std::error::Error + 'static>(
 /// Whether a pod has an image as a volume. `shown` holds the snapshots that such volumes are views of.
 async fn is_shown(runtime: &Runtime, image: &cri::Image, shown: &HashSet<String>) -> Result<bool, CriError> {
     Ok(!shown.is_empty() && runtime.cri.chain_id(&image.id).await?.is_none_or(|chain| shown.contains(&chain)))
+}
+
+/// Since when nobody has used an image: since it was found, if nobody ever did.
+fn idle(age: &Age) -> Duration {
+    age.used.as_ref().unwrap_or(&age.found).elapsed()
 }
 
 /// Images that may be deleted, the least recently used first. Containerd would delete an image under its containers,

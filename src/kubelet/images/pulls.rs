@@ -11,6 +11,7 @@ use base::time::Stopwatch;
 use super::pulled::Pulled;
 use super::turns::Turns;
 use crate::backoffs::Backoffs;
+use crate::pace::Pace;
 
 /// Between two looks at all images for the node's status, unless one was pulled.
 const LIST_PERIOD: Duration = Duration::from_secs(60);
@@ -22,18 +23,21 @@ pub(crate) struct Pulls {
     pub(super) ages: Mutex<HashMap<String, Age>>,
     pub(super) pulled: Pulled,
     pub(super) turns: Turns,
+    /// `registryPullQPS`.
+    pub(super) pace: Pace,
     /// When all images were listed last.
     pub(super) listed: Mutex<Option<Stopwatch>>,
 }
 
 impl Pulls {
     /// `root_dir` is the kubelet's folder.
-    pub(crate) fn new(root_dir: &Path, parallel: usize, rng: &Rng) -> Pulls {
+    pub(crate) fn new(root_dir: &Path, parallel: usize, pace: Pace, rng: &Rng) -> Pulls {
         Pulls {
             failed: Mutex::default(),
             ages: Mutex::default(),
             pulled: Pulled::open(root_dir, rng),
             turns: Turns::new(parallel),
+            pace,
             listed: Mutex::default(),
         }
     }

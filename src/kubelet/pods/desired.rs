@@ -25,11 +25,20 @@ impl Cause {
     }
 }
 
+/// How much time an evicted pod has to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// None: the node is out of something.
+    Hard,
+    /// Its own grace period, but so many seconds at most; below zero its own in any case.
+    Soft(i64),
+}
+
 /// Why the node ends a pod before its time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ousting {
     /// The node runs short of something, or the pod took more than it may; the text says of what.
-    Evicted(String),
+    Evicted(String, Notice),
     /// A critical pod needs its room.
     Preempted,
 }
@@ -38,7 +47,7 @@ impl Ousting {
     /// The reason in the pod's status and in events.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Ousting::Evicted(_) => "Evicted",
+            Ousting::Evicted(..) => "Evicted",
             Ousting::Preempted => "Preempting",
         }
     }
@@ -46,7 +55,7 @@ impl Ousting {
     /// The message that goes with the reason.
     pub(crate) fn message(&self) -> &str {
         match self {
-            Ousting::Evicted(message) => message,
+            Ousting::Evicted(message, _) => message,
             Ousting::Preempted => "Preempted in order to admit critical pod",
         }
     }
@@ -113,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_pod_that_is_ended_early_is_told_so_in_upstreams_words() {
-        let evicted = Ousting::Evicted("The node was low on resource: memory. ".to_owned());
+        let evicted = Ousting::Evicted("The node was low on resource: memory. ".to_owned(), Notice::Hard);
         assert_eq!((evicted.reason(), evicted.message()), ("Evicted", "The node was low on resource: memory. "));
         let preempted = Ousting::Preempted;
         assert_eq!(

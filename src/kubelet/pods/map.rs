@@ -20,7 +20,7 @@ use crate::events::Kind;
 use crate::events::Recorder;
 use crate::node_object::NodeObject;
 use crate::pods::admission::Host;
-use crate::pods::desired::{Cause, Desired, Ousting};
+use crate::pods::desired::{Cause, Desired, Notice, Ousting};
 use crate::pods::resizing::Grant;
 use crate::pods::snapshot::Snapshot;
 use crate::sources::annotations::is_static;
@@ -268,8 +268,8 @@ impl Pods {
     }
 
     /// Tells a pod's task to end it as evicted.
-    pub(crate) fn evict(&self, pod: &Pod, message: String) {
-        self.oust(pod, Ousting::Evicted(message));
+    pub(crate) fn evict(&self, pod: &Pod, message: String, notice: Notice) {
+        self.oust(pod, Ousting::Evicted(message, notice));
     }
 
     /// Ends a pod for the sake of a critical one.

@@ -19,8 +19,9 @@ use tracing::{info, warn};
 
 use super::attachments::{self, Places};
 use super::cri::Cri;
+use super::drop_ins::NotTaken;
 use super::leftovers::{Containerd, Leftovers};
-use super::{cni_results, settle};
+use super::{cni_results, drop_ins, settle};
 use crate::config::Config;
 use crate::error::Error;
 use crate::machine::has_apparmor;
@@ -46,6 +47,9 @@ pub(super) struct Managed<'a> {
     pub(super) snapshotter: Option<&'a str>,
     pub(super) default_runtime: &'a str,
     pub(super) nonroot_devices: bool,
+    /// Additions to the configuration, and folders that none may lie in.
+    pub(super) drop_ins: &'a Path,
+    pub(super) of_pods: &'a [PathBuf],
 }
 
 /// Settings that differ between machines and versions, and end up in config.toml.
@@ -54,7 +58,7 @@ struct Settings<'a> {
     config: &'a Config,
     root: &'a Path,
     state: &'a Path,
-    major: u32,
+    version: Version,
     systemd_cgroup: bool,
     restrict_oom_score_adj: bool,
     disable_apparmor: bool,
@@ -65,6 +69,16 @@ struct Settings<'a> {
     /// Runtimes beside runc that this machine has.
     extra: Vec<Extra>,
 }
+
+/// The version of containerd.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Version {
+    major: u32,
+    minor: u32,
+}
+
+/// From here on containerd gives devices by their names in CDI files.
+const WITH_CDI: Version = Version { major: 1, minor: 7 };
 
 /// A runtime that a RuntimeClass may name: its handler, containerd's type, and the program for types that take one.
 #[derive(Debug)]
@@ -175,7 +189,7 @@ pub(super) async fn start(config: &Config, managed: &Managed<'_>, group: &Group)
         config,
         root,
         state,
-        major: major_version(&daemon.program).await?,
+        version: version(&daemon.program).await?,
         systemd_cgroup: cgroup_driver() == CgroupDriver::Systemd,
         restrict_oom_score_adj: !shelter::may_lower_oom_score(),
         disable_apparmor: !has_apparmor(),
@@ -188,7 +202,7 @@ pub(super) async fn start(config: &Config, managed: &Managed<'_>, group: &Group)
         let found = settings.extra.iter().map(|extra| extra.handler.to_owned()).collect();
         return Err(Error::NoRuntime { name: managed.default_runtime.to_owned(), found });
     }
-    let wanted = render(&settings);
+    let wanted = with_drop_ins(render(&settings), &daemon, managed, settings.version).await?;
     let changed = read_if_exists(&daemon.config_file)?.as_deref() != Some(wanted.as_bytes());
     write_atomic(&daemon.config_file, wanted.as_bytes(), 0o600)?;
     let mut adopted = daemon.running();
@@ -212,6 +226,42 @@ pub(super) async fn start(config: &Config, managed: &Managed<'_>, group: &Group)
     let containerd = if adopted.is_some() { Containerd::Adopted } else { Containerd::New };
     leftovers(config, &socket).watch(containerd, group).await;
     Ok(socket)
+}
+
+/// The configuration with all additions that can be used.
+async fn with_drop_ins(
+    base: String,
+    daemon: &Daemon,
+    managed: &Managed<'_>,
+    version: Version,
+) -> Result<String, Error> {
+    let (dir, of_pods, program) = (managed.drop_ins.to_owned(), managed.of_pods.to_vec(), daemon.program.clone());
+    let candidate = daemon.config_file.with_extension("toml.candidate");
+    let of_files = if version.major >= 2 { 3 } else { 2 };
+    let in_use = read_if_exists(&daemon.config_file)?;
+    let work = move || {
+        let source = drop_ins::Source { dir: &dir, of_pods: &of_pods, version: of_files };
+        let merged = drop_ins::merge(base.clone(), source, |text| {
+            // It runs, or ran, with this one.
+            if in_use.as_deref() == Some(text.as_bytes()) { Ok(()) } else { judge(&program, &candidate, text) }
+        });
+        let _none_was_judged = fs::remove_file(&candidate);
+        merged.text
+    };
+    Group::blocking(work)
+        .await
+        .map_err(|err| Error::Spawn { program: daemon.program.clone(), source: io::Error::other(err) })
+}
+
+/// Asks containerd whether it takes a configuration.
+fn judge(program: &Path, candidate: &Path, text: &str) -> Result<(), NotTaken> {
+    write_atomic(candidate, text.as_bytes(), 0o600)?;
+    let mut asked = std::process::Command::new(program);
+    asked.arg("--config").arg(candidate).args(["config", "dump"]).env_remove("NOTIFY_SOCKET");
+    let said = base::program::output(&mut asked, b"", VERSION_LIMIT)?;
+    let words = String::from_utf8_lossy(&said.stderr);
+    let last = words.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it did not say why");
+    if said.status.success() { Ok(()) } else { Err(NotTaken::Said(last.chars().take(300).collect())) }
 }
 
 fn leftovers(config: &Config, socket: &Path) -> Leftovers {
@@ -362,19 +412,19 @@ fn find(program: &'static str, search_path: &OsStr) -> Result<PathBuf, Error> {
         .ok_or(Error::ProgramMissing { program })
 }
 
-async fn major_version(program: &Path) -> Result<u32, Error> {
+async fn version(program: &Path) -> Result<Version, Error> {
     let failed = |source| Error::Spawn { program: program.to_owned(), source };
     let asked = Command::new(program).arg("--version").stdin(Stdio::null()).kill_on_drop(true).output();
     let late = |_| failed(io::ErrorKind::TimedOut.into());
     let output = tokio::time::timeout(VERSION_LIMIT, asked).await.map_err(late)?.map_err(failed)?;
     let answer = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    parse_major(&answer).ok_or_else(|| Error::Version { path: program.to_owned(), answer })
+    parse_version(&answer).ok_or_else(|| Error::Version { path: program.to_owned(), answer })
 }
 
 /// `containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3` or `… v2.1.0 <commit>`.
-fn parse_major(answer: &str) -> Option<u32> {
-    let version = answer.split_whitespace().nth(2)?;
-    version.trim_start_matches('v').split('.').next()?.parse().ok()
+fn parse_version(answer: &str) -> Option<Version> {
+    let mut parts = answer.split_whitespace().nth(2)?.trim_start_matches('v').split('.');
+    Some(Version { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? })
 }
 
 /// systemd makes the cgroups where it is pid 1 on a unified hierarchy; else runc writes the folders.
@@ -412,7 +462,7 @@ fn quoted(text: impl AsRef<OsStr>) -> String {
 }
 
 fn render(settings: &Settings<'_>) -> String {
-    if settings.major >= 2 { render_v3(settings) } else { render_v2(settings) }
+    if settings.version.major >= 2 { render_v3(settings) } else { render_v2(settings) }
 }
 
 fn render_head(settings: &Settings<'_>, version: u32) -> String {
@@ -435,6 +485,21 @@ fn render_registry(settings: &Settings<'_>, table: &str) -> String {
     }
 }
 
+/// How long a stream of exec, attach or port-forward may be silent. For ever is a year: containerd takes nothing for no
+/// time at all.
+fn stream_idle(limit: Duration) -> String {
+    const EVER: Duration = Duration::from_secs(365 * 24 * 3600);
+    format!("{}ms", if limit.is_zero() { EVER } else { limit }.as_millis().max(1))
+}
+
+/// Devices by their names in CDI files, in the usual folders. containerd 2.x does so by itself.
+fn render_cdi(version: Version) -> &'static str {
+    if version < WITH_CDI || version.major >= 2 {
+        return "";
+    }
+    "  enable_cdi = true\n  cdi_spec_dirs = [\"/etc/cdi\", \"/var/run/cdi\"]\n"
+}
+
 /// containerd 1.6 and 1.7.
 fn render_v2(settings: &Settings<'_>) -> String {
     let cri = "\"io.containerd.grpc.v1.cri\"";
@@ -442,7 +507,8 @@ fn render_v2(settings: &Settings<'_>) -> String {
     text += &format!(
         "[plugins.\"io.containerd.internal.v1.opt\"]\n  path = {opt}\n\n\
          [plugins.{cri}]\n  sandbox_image = {pause}\n  stream_server_address = \"127.0.0.1\"\n  \
-         stream_server_port = \"0\"\n  enable_selinux = false\n  enable_unprivileged_ports = true\n  \
+         stream_server_port = \"0\"\n  stream_idle_timeout = {idle}\n{cdi}  \
+         enable_selinux = false\n  enable_unprivileged_ports = true\n  \
          enable_unprivileged_icmp = true\n  \
          restrict_oom_score_adj = {oom}\n  disable_apparmor = {apparmor}\n  \
          device_ownership_from_security_context = {devices}\n\n\
@@ -453,6 +519,8 @@ fn render_v2(settings: &Settings<'_>) -> String {
          [plugins.{cri}.cni]\n  bin_dir = {bin}\n  conf_dir = {conf}\n\n",
         opt = quoted(settings.root.join("opt")),
         pause = quoted(&settings.config.pause_image),
+        idle = quoted(stream_idle(settings.config.settings.stream_idle)),
+        cdi = render_cdi(settings.version),
         oom = settings.restrict_oom_score_adj,
         apparmor = settings.disable_apparmor,
         devices = settings.nonroot_devices,
@@ -472,8 +540,8 @@ fn render_v3(settings: &Settings<'_>) -> String {
     text += &format!(
         "[plugins.\"io.containerd.internal.v1.opt\"]\n  path = {opt}\n\n\
          [plugins.\"io.containerd.grpc.v1.cri\"]\n  stream_server_address = \"127.0.0.1\"\n  \
-         stream_server_port = \"0\"\n\n\
-         [plugins.{runtime}]\n  enable_selinux = false\n  enable_unprivileged_ports = true\n  \
+         stream_server_port = \"0\"\n  stream_idle_timeout = {idle}\n\n\
+         [plugins.{runtime}]\n{cdi}  enable_selinux = false\n  enable_unprivileged_ports = true\n  \
          enable_unprivileged_icmp = true\n  \
          restrict_oom_score_adj = {oom}\n  disable_apparmor = {apparmor}\n  \
          device_ownership_from_security_context = {devices}\n\n\
@@ -485,6 +553,8 @@ fn render_v3(settings: &Settings<'_>) -> String {
          [plugins.{images}.pinned_images]\n  sandbox = {pause}\n\n",
         opt = quoted(settings.root.join("opt")),
         pause = quoted(&settings.config.pause_image),
+        idle = quoted(stream_idle(settings.config.settings.stream_idle)),
+        cdi = render_cdi(settings.version),
         oom = settings.restrict_oom_score_adj,
         apparmor = settings.disable_apparmor,
         devices = settings.nonroot_devices,
@@ -518,9 +588,36 @@ mod tests {
 
     #[test]
     fn versions_of_debian_and_of_releases_are_read() {
-        assert_eq!(parse_major("containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3"), Some(1));
-        assert_eq!(parse_major("containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7"), Some(2));
-        assert_eq!(parse_major("what?"), None);
+        let of = |answer: &str| parse_version(answer).map(|v| (v.major, v.minor));
+        assert_eq!(of("containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3"), Some((1, 6)));
+        assert_eq!(of("containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7"), Some((2, 1)));
+        assert_eq!(of("what?"), None);
+    }
+
+    // The genuine program judges: what it takes here it takes at the start.
+    #[test]
+    fn containerd_judges_additions_before_they_are_used() {
+        let Ok(program) = find("containerd", OsStr::new("")) else { return base::skips::say("there is no containerd") };
+        let dir = tempfile::tempdir().unwrap();
+        let candidate = dir.path().join("c.toml");
+        let of = |text: &str| judge(&program, &candidate, text);
+        let cri = "[plugins.\"io.containerd.grpc.v1.cri\"]\n";
+        of(&format!("version = 2\n{cri}sandbox_image = \"x\"\n")).unwrap();
+        for bad in [&format!("version = 2\n{cri}sandbox_image = 7\n"), "version = \"two\"\n", "version = 2\n["] {
+            assert!(of(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn devices_have_cdi_names_from_the_version_on_that_knows_them() {
+        let of = |major, minor| render_cdi(Version { major, minor }).contains("enable_cdi = true");
+        assert_eq!((of(1, 6), of(1, 7), of(2, 1)), (false, true, false), "2.x does so by itself");
+    }
+
+    #[test]
+    fn a_stream_may_be_silent_as_long_as_the_node_says() {
+        let told = |secs| stream_idle(Duration::from_secs(secs));
+        assert_eq!((told(300).as_str(), told(0).as_str()), ("300000ms", "31536000000ms"));
     }
 
     #[test]

@@ -8,3 +8,9 @@ pub enum CgroupDriver {
     /// Folders made by runc.
     Cgroupfs,
 }
+
+impl std::fmt::Display for CgroupDriver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if *self == CgroupDriver::Systemd { "systemd" } else { "cgroupfs" })
+    }
+}

@@ -4,6 +4,8 @@ pub mod containerd;
 
 mod cni_results;
 
+mod drop_ins;
+
 pub mod attachments;
 
 mod leftovers;
@@ -86,10 +88,16 @@ impl Runtime {
 /// Starts or joins the runtime and waits until it answers.
 pub async fn start(config: &Config, group: &Group) -> Result<Runtime, Error> {
     let socket = match &config.runtime {
-        RuntimeChoice::Managed { root, state, snapshotter, default_runtime, nonroot_devices } => {
-            let snapshotter = snapshotter.as_deref();
-            let places =
-                containerd::Managed { root, state, snapshotter, default_runtime, nonroot_devices: *nonroot_devices };
+        RuntimeChoice::Managed { root, state, snapshotter, default_runtime, nonroot_devices, drop_ins, of_pods } => {
+            let places = containerd::Managed {
+                root,
+                state,
+                snapshotter: snapshotter.as_deref(),
+                default_runtime,
+                nonroot_devices: *nonroot_devices,
+                drop_ins,
+                of_pods,
+            };
             containerd::start(config, &places, group).await?
         }
         RuntimeChoice::Endpoint(endpoint) => PathBuf::from(endpoint.strip_prefix("unix://").unwrap_or(endpoint)),

@@ -23,7 +23,7 @@ const QUIET: Duration = Duration::from_millis(100);
 /// Bytes of a manifest, as upstream; a longer file is none.
 const MANIFEST_BYTES_MAX: u64 = 10 << 20;
 /// Without inotify.
-const POLL: Duration = Duration::from_secs(20);
+const PERIOD_MIN: Duration = Duration::from_secs(1);
 
 /// A file that is no manifest of a pod.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +48,8 @@ pub(crate) enum ManifestError {
 pub(crate) struct Folder {
     pub(crate) dir: PathBuf,
     pub(crate) node_name: String,
+    /// Between two looks where the kernel cannot watch it.
+    pub(crate) period: Duration,
 }
 
 /// Reads the folder at once, and again whenever it changes.
@@ -72,7 +74,7 @@ pub(super) fn start(folder: Folder, tx: mpsc::Sender<Change>, group: &Group) {
                 now.insert(name, uid);
             }
             known = now;
-            changed(watch.as_ref()).await;
+            changed(watch.as_ref(), folder.period).await;
         }
     });
 }
@@ -86,13 +88,13 @@ fn watch(dir: &Path) -> Option<AsyncFd<rustix::fd::OwnedFd>> {
         base::sys::watched(fd)
     });
     made.inspect_err(
-        |err| warn!(path = %dir.display(), err = %err, "cannot watch the folder of static pods, it is read every 20 s"),
+        |err| warn!(path = %dir.display(), err = %err, "cannot watch the folder of static pods, it is read every fileCheckFrequency"),
     )
     .ok()
 }
 
-async fn changed(watch: Option<&AsyncFd<rustix::fd::OwnedFd>>) {
-    let Some(watch) = watch else { return tokio::time::sleep(POLL).await };
+async fn changed(watch: Option<&AsyncFd<rustix::fd::OwnedFd>>, period: Duration) {
+    let Some(watch) = watch else { return tokio::time::sleep(period.max(PERIOD_MIN)).await };
     let mut quiet = false;
     loop {
         let wait = async {
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
 
     fn of_node(node_name: &str, dir: &Path) -> Folder {
-        Folder { dir: dir.to_owned(), node_name: node_name.to_owned() }
+        Folder { dir: dir.to_owned(), node_name: node_name.to_owned(), period: Duration::from_secs(20) }
     }
 
     // review node.md L7

@@ -7,7 +7,6 @@ pub(crate) mod manifests;
 pub(crate) mod mirror;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use base::task::Group;
@@ -22,14 +21,14 @@ use crate::sources::manifests::Folder;
 
 /// Starts both sources. Files come first: `Synced` follows when the API has told of all pods and of the node itself.
 pub(crate) fn start(
-    manifest_dir: Option<PathBuf>,
+    manifests: Option<Folder>,
     own: NodeObject,
     informers: Informers,
     tx: mpsc::Sender<Change>,
     group: &Group,
 ) {
-    if let Some(dir) = manifest_dir {
-        manifests::start(Folder { dir, node_name: own.name().to_owned() }, tx.clone(), group);
+    if let Some(folder) = manifests {
+        manifests::start(folder, tx.clone(), group);
     }
     group.spawn("api-pods", async move {
         let pods = informers.selected::<Pod>(&format!("spec.nodeName={}", own.name()));

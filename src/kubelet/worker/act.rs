@@ -351,7 +351,7 @@ impl Worker {
             mounts,
             termination_file: &message_file,
             target,
-            host: HostFacts::of(&self.node.machine, &self.node.runtime, &self.node.cgroups),
+            host: HostFacts::of(&self.node.machine, &self.node.runtime, &self.node.cgroups, &self.node.config.settings),
             userns: self.userns.clone(),
             devices: mounts::devices(spec, &self.mounted)?,
             seccomp_root: &self.node.config.root_dir.join("seccomp"),

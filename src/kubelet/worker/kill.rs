@@ -19,7 +19,7 @@ use super::hooks::{HookError, Hooked, Hooks};
 use super::{Outcome, Worker};
 use crate::container::{self, Role};
 use crate::events::Kind;
-use crate::pods::desired::Desired;
+use crate::pods::desired::{Desired, Notice, Ousting};
 use crate::pods::observed::{Seen, State};
 use crate::runtime::tasks;
 use crate::{csi, images, sandbox, volumes};
@@ -36,6 +36,15 @@ pub(super) const GRACE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600)
 const GRACE_EVICTED: Duration = Duration::from_secs(1);
 /// Between two looks whether a container obeyed its own stop signal.
 const SIGNAL_POLL: Duration = Duration::from_millis(100);
+
+/// The time that an evicted pod has: after a soft threshold its own, bounded by `soft_max_secs` unless that is below
+/// zero. Upstream's `evictionMaxPodGracePeriod`.
+fn evicted_grace(pod: &Pod, soft_max_secs: Option<i64>) -> Duration {
+    let Some(max_secs) = soft_max_secs else { return GRACE_EVICTED };
+    let of_spec = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).unwrap_or(GRACE_DEFAULT_SECS);
+    let secs = if max_secs < 0 { of_spec } else { of_spec.min(max_secs) };
+    Duration::from_secs(u64::try_from(secs).unwrap_or(0)).clamp(GRACE_EVICTED, GRACE_MAX)
+}
 
 impl Worker {
     /// One round of a pod that must end, or of one that failed as a whole.
@@ -105,7 +114,11 @@ impl Worker {
         if self.failure.as_ref().is_some_and(|cause| cause.reason == "Evicted")
             && self.pod.metadata.deletion_timestamp.is_none()
         {
-            return GRACE_EVICTED;
+            let soft = match &self.rx.borrow().ousted {
+                Some(Ousting::Evicted(_, Notice::Soft(max_secs))) => Some(*max_secs),
+                _ => None,
+            };
+            return evicted_grace(&self.pod, soft);
         }
         let of_spec = self.pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
         let secs = self.pod.metadata.deletion_grace_period_seconds.or(of_spec).unwrap_or(GRACE_DEFAULT_SECS);

@@ -127,6 +127,7 @@ impl Worker {
                 .clone()
                 .filter(|_| failed)
                 .map(|reason| Cause { reason, message: status.message.clone().unwrap_or_default() }),
+            backoffs: Backoffs::up_to(node.config.settings.restart_pause_max),
             node,
             pods,
             pod,
@@ -135,7 +136,6 @@ impl Worker {
             observed: Observed::default(),
             mounted: Mounted::default(),
             refreshed: 0,
-            backoffs: Backoffs::default(),
             waiting: BTreeMap::new(),
             uncut: Arc::default(),
             waits_since: None,
@@ -161,7 +161,7 @@ impl Worker {
             self.pod = self.resizing.effective(&desired.pod);
             if let (Some(why), None) = (&desired.ousted, &self.failure) {
                 // The one that preempted it has told of that.
-                if matches!(why, Ousting::Evicted(_)) {
+                if matches!(why, Ousting::Evicted(..)) {
                     self.node.events.pod(&self.pod, None, Kind::Warning, why.reason(), why.message());
                 }
                 self.failure = Some(Cause::new(why.reason(), why.message()));

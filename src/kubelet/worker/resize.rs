@@ -114,7 +114,8 @@ impl Worker {
     async fn carry_out(&mut self, pod: &Pod, updates: Vec<(String, Container)>) -> Option<String> {
         let mut error = None;
         for (id, spec) in updates {
-            let host = HostFacts::of(&self.node.machine, &self.node.runtime, &self.node.cgroups);
+            let host =
+                HostFacts::of(&self.node.machine, &self.node.runtime, &self.node.cgroups, &self.node.config.settings);
             let mut limits = container::resources(pod, &spec, host);
             lift(&mut limits);
             match self.node.runtime.cri.update_resources(&id, limits).await {
