@@ -139,6 +139,11 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
     ),
     ("src/cni/netlink.rs", &["fs::write(", "File::open("], "/proc/sys, and network namespaces that containerd names"),
     ("src/cni/portmap.rs", &["fs::write("], "/proc/sys"),
+    (
+        "src/kubelet/admin_file.rs",
+        &["OpenOptions::"],
+        "the door for files of the administrator: it refuses what lies where containers write",
+    ),
     ("src/kubelet/alarm.rs", &["fs::write(", "File::open(", "OpenOptions::"], "/proc/pressure and /sys/fs/cgroup"),
     (
         "src/kubelet/cgroups.rs",
@@ -197,9 +202,18 @@ const TRUSTED_PATHS: &[(&str, &[&str], &str)] = &[
     ),
     (
         "src/kubelet/runtime/containerd.rs",
-        &["fs::read(", "fs::read_to_string(", "fs::remove_dir_all(", "fs::create_dir_all(", "OpenOptions::"],
+        &[
+            "fs::read(",
+            "fs::read_to_string(",
+            "fs::remove_dir_all(",
+            "fs::create_dir_all(",
+            "fs::remove_file(",
+            "OpenOptions::",
+        ],
         "containerd's folders and /proc",
     ),
+    ("src/kubelet/runtime/drop_ins.rs", &["fs::read_dir("], "names in a folder of the administrator's"),
+    ("src/kubelet/settings/file.rs", &["fs::read_dir("], "names in folders of the administrator's"),
     ("src/kubelet/runtime/settle.rs", &["fs::read(", "fs::read_dir("], "/proc"),
     (
         "src/kubelet/shelter.rs",

@@ -450,7 +450,7 @@ mod tests {
             why("port=10255"),
             "--kubelet-arg: port 10255: the kubelet listens on 10250; set the port with --kubelet-port"
         );
-        assert!(read(&["--kubelet-arg=port=10250", "--kubelet-arg=feature-gates=NodeSwap=true"]).is_ok());
+        read(&["--kubelet-arg=port=10250", "--kubelet-arg=feature-gates=NodeSwap=true"]).unwrap();
         assert!(why("feature-gates=Odd=true").contains("unrecognized feature gate: Odd"));
     }
 

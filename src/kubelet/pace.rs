@@ -5,7 +5,7 @@ use std::time::Duration;
 use base::sync::Mutex;
 use base::time::Stopwatch;
 
-/// What may happen so often. Callers share it.
+/// A rate of events, which callers share.
 pub(crate) struct Pace {
     per_sec: f64,
     burst: f64,

@@ -4,7 +4,7 @@ mod file;
 mod form;
 mod merged;
 #[cfg(test)]
-mod page;
+mod page_tests;
 pub mod read;
 mod row;
 mod rows;
@@ -109,7 +109,7 @@ pub struct Settings {
     /// `image-credential-provider-config` and `image-credential-provider-bin-dir`.
     provider_config: Option<PathBuf>,
     provider_bin_dir: Option<PathBuf>,
-    /// What these two name.
+    /// The programs and rules that these two name.
     pub providers: Option<Arc<Providers>>,
     /// `node-labels`: at registration.
     pub labels: BTreeMap<String, String>,

@@ -19,8 +19,8 @@ use tracing::{info, warn};
 
 use super::attachments::{self, Places};
 use super::cri::Cri;
-use super::drop_ins::NotTaken;
 use super::leftovers::{Containerd, Leftovers};
+use super::version::{Version, version};
 use super::{cni_results, drop_ins, settle};
 use crate::config::Config;
 use crate::error::Error;
@@ -36,8 +36,6 @@ const START_TIMEOUTS_MAX: u32 = 15;
 const START_POLL: Duration = Duration::from_millis(20);
 /// A containerd told to end must be gone by then, or is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
-/// A program says its version within this: an old card reads for half a minute until it begins.
-const VERSION_LIMIT: Duration = Duration::from_secs(120);
 
 /// The choices of the operator.
 #[derive(Clone, Copy, Debug)]
@@ -68,13 +66,6 @@ struct Settings<'a> {
     nonroot_devices: bool,
     /// Runtimes beside runc that this machine has.
     extra: Vec<Extra>,
-}
-
-/// The version of containerd.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Version {
-    major: u32,
-    minor: u32,
 }
 
 /// From here on containerd gives devices by their names in CDI files.
@@ -243,7 +234,11 @@ async fn with_drop_ins(
         let source = drop_ins::Source { dir: &dir, of_pods: &of_pods, version: of_files };
         let merged = drop_ins::merge(base.clone(), source, |text| {
             // It runs, or ran, with this one.
-            if in_use.as_deref() == Some(text.as_bytes()) { Ok(()) } else { judge(&program, &candidate, text) }
+            if in_use.as_deref() == Some(text.as_bytes()) {
+                Ok(())
+            } else {
+                drop_ins::judge(&program, &candidate, text)
+            }
         });
         let _none_was_judged = fs::remove_file(&candidate);
         merged.text
@@ -251,17 +246,6 @@ async fn with_drop_ins(
     Group::blocking(work)
         .await
         .map_err(|err| Error::Spawn { program: daemon.program.clone(), source: io::Error::other(err) })
-}
-
-/// Asks containerd whether it takes a configuration.
-fn judge(program: &Path, candidate: &Path, text: &str) -> Result<(), NotTaken> {
-    write_atomic(candidate, text.as_bytes(), 0o600)?;
-    let mut asked = std::process::Command::new(program);
-    asked.arg("--config").arg(candidate).args(["config", "dump"]).env_remove("NOTIFY_SOCKET");
-    let said = base::program::output(&mut asked, b"", VERSION_LIMIT)?;
-    let words = String::from_utf8_lossy(&said.stderr);
-    let last = words.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it did not say why");
-    if said.status.success() { Ok(()) } else { Err(NotTaken::Said(last.chars().take(300).collect())) }
 }
 
 fn leftovers(config: &Config, socket: &Path) -> Leftovers {
@@ -410,21 +394,6 @@ fn find(program: &'static str, search_path: &OsStr) -> Result<PathBuf, Error> {
         .map(|dir| dir.join(program))
         .find(executable)
         .ok_or(Error::ProgramMissing { program })
-}
-
-async fn version(program: &Path) -> Result<Version, Error> {
-    let failed = |source| Error::Spawn { program: program.to_owned(), source };
-    let asked = Command::new(program).arg("--version").stdin(Stdio::null()).kill_on_drop(true).output();
-    let late = |_| failed(io::ErrorKind::TimedOut.into());
-    let output = tokio::time::timeout(VERSION_LIMIT, asked).await.map_err(late)?.map_err(failed)?;
-    let answer = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    parse_version(&answer).ok_or_else(|| Error::Version { path: program.to_owned(), answer })
-}
-
-/// `containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3` or `… v2.1.0 <commit>`.
-fn parse_version(answer: &str) -> Option<Version> {
-    let mut parts = answer.split_whitespace().nth(2)?.trim_start_matches('v').split('.');
-    Some(Version { major: parts.next()?.parse().ok()?, minor: parts.next()?.parse().ok()? })
 }
 
 /// systemd makes the cgroups where it is pid 1 on a unified hierarchy; else runc writes the folders.
@@ -586,21 +555,13 @@ mod tests {
         assert!(!patiently(std::future::pending::<()>, Duration::from_millis(1), || told.set(told.get() + 1)).await);
     }
 
-    #[test]
-    fn versions_of_debian_and_of_releases_are_read() {
-        let of = |answer: &str| parse_version(answer).map(|v| (v.major, v.minor));
-        assert_eq!(of("containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3"), Some((1, 6)));
-        assert_eq!(of("containerd github.com/containerd/containerd/v2 v2.1.4 75cb2b7"), Some((2, 1)));
-        assert_eq!(of("what?"), None);
-    }
-
     // The genuine program judges: what it takes here it takes at the start.
     #[test]
     fn containerd_judges_additions_before_they_are_used() {
         let Ok(program) = find("containerd", OsStr::new("")) else { return base::skips::say("there is no containerd") };
         let dir = tempfile::tempdir().unwrap();
         let candidate = dir.path().join("c.toml");
-        let of = |text: &str| judge(&program, &candidate, text);
+        let of = |text: &str| drop_ins::judge(&program, &candidate, text);
         let cri = "[plugins.\"io.containerd.grpc.v1.cri\"]\n";
         of(&format!("version = 2\n{cri}sandbox_image = \"x\"\n")).unwrap();
         for bad in [&format!("version = 2\n{cri}sandbox_image = 7\n"), "version = \"two\"\n", "version = 2\n["] {

@@ -9,9 +9,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use base::chain::Chain;
-use base::files::FileError;
+use base::files::{FileError, write_atomic};
 use tracing::{info, warn};
 
+use super::version::VERSION_LIMIT;
 use crate::admin_file::{self, AdminFileError};
 
 /// The action of a template of k3s's that stands for the whole of the base.
@@ -87,6 +88,17 @@ pub(super) fn merge(base: String, source: Source<'_>, judge: impl Fn(&str) -> Re
         }
     }
     merged
+}
+
+/// Asks containerd whether it takes a configuration.
+pub(super) fn judge(program: &Path, candidate: &Path, text: &str) -> Result<(), NotTaken> {
+    write_atomic(candidate, text.as_bytes(), 0o600)?;
+    let mut asked = std::process::Command::new(program);
+    asked.arg("--config").arg(candidate).args(["config", "dump"]).env_remove("NOTIFY_SOCKET");
+    let said = base::program::output(&mut asked, b"", VERSION_LIMIT)?;
+    let words = String::from_utf8_lossy(&said.stderr);
+    let last = words.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it did not say why");
+    if said.status.success() { Ok(()) } else { Err(NotTaken::Said(last.chars().take(300).collect())) }
 }
 
 /// The files in their order: the template first, then the folder by name. Of the other version none is read, and that

@@ -6,6 +6,8 @@ mod cni_results;
 
 mod drop_ins;
 
+mod version;
+
 pub mod attachments;
 
 mod leftovers;

@@ -90,9 +90,10 @@ impl Form {
             Form::Texts => {
                 want(value.as_array().is_some_and(|list| list.iter().all(Value::is_string)), "a list of texts")
             }
-            Form::Map | Form::Less => {
-                want(value.as_object().is_some_and(|map| map.values().all(Value::is_string)), "names with texts")
-            }
+            Form::Map | Form::Less => want(
+                value.as_object().is_some_and(|map| map.values().all(|value| value.is_string() || value.is_null())),
+                "names with texts",
+            ),
             Form::Bools => want(
                 value.as_object().is_some_and(|map| map.values().all(Value::is_boolean)),
                 "names with true or false",

@@ -25,13 +25,13 @@ pub(super) type Names = (&'static str, &'static str);
 
 type Set = fn(&mut Settings, &Value) -> Result<(), ValueError>;
 
-/// What becomes of a setting.
+/// The fate of a setting.
 pub(super) enum Stand {
     /// It is done.
     Done(Set),
     /// Only what is so in any case can be asked for: the default, and these.
     Fixed { also: &'static [&'static str], because: &'static str },
-    /// Whatever is asked for is so.
+    /// Any value is taken: it changes nothing.
     Any {
         #[cfg_attr(not(test), expect(dead_code, reason = "the page of the documentation reads it"))]
         because: &'static str,

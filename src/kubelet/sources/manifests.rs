@@ -87,9 +87,10 @@ fn watch(dir: &Path) -> Option<AsyncFd<rustix::fd::OwnedFd>> {
         inotify::add_watch(&fd, dir, wanted)?;
         base::sys::watched(fd)
     });
-    made.inspect_err(
-        |err| warn!(path = %dir.display(), err = %err, "cannot watch the folder of static pods, it is read every fileCheckFrequency"),
-    )
+    made.inspect_err(|err| {
+        warn!(path = %dir.display(), err = %err,
+            "cannot watch the folder of static pods, it is read every fileCheckFrequency")
+    })
     .ok()
 }
 
