@@ -173,7 +173,9 @@ impl Take for Vec<String> {
 
 impl<T: Take> Take for BTreeMap<String, T> {
     fn take(value: &Value) -> Result<Self, ValueError> {
-        value.as_object().into_iter().flatten().map(|(name, value)| Ok((name.clone(), T::take(value)?))).collect()
+        // A null in a file takes a name back, and is none.
+        let named = value.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+        named.map(|(name, value)| Ok((name.clone(), T::take(value)?))).collect()
     }
 }
 
