@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::harness::{Place, Server, run_with};
+use crate::harness::{Server, run_with};
 
 /// The first build of CoreDNS takes minutes; Go keeps what it has built.
 #[test]
 fn genuine_coredns_swaps_in_with_the_same_corefile_and_rights_and_gives_the_same_answers() {
     let scripts = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients"));
-    let mut server = Server::start_in(Place::new(&[]));
+    let mut server = Server::start();
     server.announce("will try again");
-    server
-        .until(&["-n", "kube-system", "get", "serviceaccount", "coredns"], crate::harness::SETTLE_LIMIT * 2, |_| true);
+    // By hand: a build that is not static packages no DNS, since it cannot make its image.
+    server.ok_with(&["apply", "-f", "-"], &manifest());
     let mut command = Command::new("sh");
     command
         .arg(scripts.join("coredns.sh"))
@@ -25,4 +25,17 @@ fn genuine_coredns_swaps_in_with_the_same_corefile_and_rights_and_gives_the_same
         Some(why) => base::skips::say(why),
         None => print!("{}", said.out),
     }
+}
+
+/// The packaged manifest with the values of a default cluster.
+fn manifest() -> String {
+    [
+        ("%{CLUSTER_DNS}%", "10.43.0.10"),
+        ("%{CLUSTER_DNS_LIST}%", "[10.43.0.10]"),
+        ("%{CLUSTER_DNS_IPFAMILYPOLICY}%", "SingleStack"),
+        ("%{CLUSTER_DOMAIN}%", "cluster.local"),
+        ("%{DNS_IMAGE}%", "kedge.local/coredns:1"),
+    ]
+    .into_iter()
+    .fold(include_str!("../../manifests/coredns.yaml").to_owned(), |text, (name, value)| text.replace(name, value))
 }

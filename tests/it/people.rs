@@ -21,7 +21,8 @@ fn as_person(file: &Path, args: &[&str]) -> Command {
 
 /// A kubeconfig of a user at the server's own address.
 fn create(server: &Server, user: &str, more: &[&str]) -> PathBuf {
-    let file = server.place.path(&format!("{}-{}.yaml", user.replace('/', "_"), more.len()));
+    // A colon would make two paths of it in KUBECONFIG.
+    let file = server.place.path(&format!("{}-{}.yaml", user.replace(['/', ':'], "_"), more.len()));
     let url = format!("--server=https://127.0.0.1:{}", server.place.port);
     let mut args = vec!["create", "--user", user, "--output", file.to_str().unwrap(), &url];
     args.extend(more);
