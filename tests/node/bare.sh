@@ -9,16 +9,6 @@ cp "$(command -v busybox)" bin/busybox
 cp "$BUNDLE" media/kedge.bundle
 cp "$INSTALLER" media/install.sh
 printf '%s\n' "$INSIDE" >media/inside.sh
-# Until the data plane and the cleanup speak netlink by themselves (issue 14), they call nft and iproute2's ip: the two
-# programs that are not busybox's.
-for program in "$(command -v nft)" "$(command -v ip)"; do
-    program=$(readlink -f "$program")
-    for file in "$program" $(ldd "$program" | sed -n 's|^[^/]*\(/[^ ]*\) (.*|\1|p'); do
-        mkdir -p ".${file%/*}"
-        cp -L "$file" ".$file"
-    done
-    ln -sf "$program" "bin/${program##*/}"
-done
 mount --rbind /dev dev
 mount -t proc proc proc
 mount -t sysfs sysfs sys
