@@ -51,7 +51,7 @@ impl NodeFlags {
 
 /// The place of the runtime. One that runs already needs none.
 fn runtime_from(args: &NodeArgs, layout: &Layout) -> Result<Chosen, HostError> {
-    let (bundle, search_path) = (layout.bundle_programs(), search_path());
+    let (bundle, search_path) = (layout.bundle_bin(), search_path());
     let order: &[Origin] = match args.container_runtime_endpoint {
         Some(_) => &[Origin::Path],
         None => args.runtime_from.as_slice(),

@@ -134,12 +134,6 @@ impl Layout {
         self.data_dir.join("data/cni")
     }
 
-    /// Programs of the bundle that is in use.
-    #[must_use]
-    pub fn bundle_programs(&self) -> PathBuf {
-        self.data_dir.join("bundle/current/bin")
-    }
-
     fn identity(&self) -> PathBuf {
         if self.is_default() { IDENTITY.into() } else { self.data_dir.join("node") }
     }

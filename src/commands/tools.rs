@@ -29,11 +29,6 @@ fn find(name: &str, bundle: &Path, search_path: &OsString, own: Option<&Path>) -
     candidates.find(|path| std::fs::canonicalize(path).ok().as_deref() != own)
 }
 
-/// Programs of the bundle that `kedge bundle apply` put in force.
-fn bundle_of(layout: &Layout) -> PathBuf {
-    PathBuf::from(layout.to_string()).join("bundle/current/bin")
-}
-
 /// Becomes the tool. Returns only if that fails.
 pub(crate) fn main(name: &str, args: &[OsString]) -> Result<(), ToolError> {
     let hint = match name {
@@ -42,7 +37,7 @@ pub(crate) fn main(name: &str, args: &[OsString]) -> Result<(), ToolError> {
         _ => "apply a bundle that has it, or install containerd",
     };
     let layout = Layout::new(layout::DEFAULT);
-    let bundle = bundle_of(&layout);
+    let bundle = layout.bundle_bin();
     let own = std::env::current_exe().ok().and_then(|path| std::fs::canonicalize(path).ok());
     let path = find(name, &bundle, &crate::flags::environment::search_path(), own.as_deref())
         .ok_or_else(|| ToolError::Missing { name: name.to_owned(), bundle, hint })?;
